@@ -1,0 +1,21 @@
+"""Equipoise keeps deep networks in balance: it predicts, measures and repairs.
+
+The rooms are imported on first use, so that ``equipoise --help`` does not wait for torch.
+"""
+
+import importlib
+from importlib.metadata import version
+from types import ModuleType
+
+__version__ = version("equipoise")
+__all__ = ["data", "diagnosis", "models", "probes", "records", "report", "theory"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in __all__:
+        return importlib.import_module(f"equipoise.{name}")
+    raise AttributeError(f"module 'equipoise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,32 @@
+"""Frozen, JSON-ready values that flow between the rooms."""
+
+from equipoise.records.checkup import (
+    SCHEMA_VERSION,
+    Block,
+    Checkup,
+    Comparison,
+    Finding,
+    Remedy,
+    Severity,
+)
+from equipoise.records.codec import from_plain, to_plain, write_json, write_text
+from equipoise.records.estimate import Estimate
+from equipoise.records.measurements import GradientGrowth, LayerConditioning, LayerGradients
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Block",
+    "Checkup",
+    "Comparison",
+    "Estimate",
+    "Finding",
+    "GradientGrowth",
+    "LayerConditioning",
+    "LayerGradients",
+    "Remedy",
+    "Severity",
+    "from_plain",
+    "to_plain",
+    "write_json",
+    "write_text",
+]

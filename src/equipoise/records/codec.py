@@ -1,0 +1,116 @@
+"""Records to plain JSON values and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+Record = TypeVar("Record")
+
+# JSON has no non-finite numbers, and a diverged gradient must survive being stored.
+_NON_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+
+
+def to_plain(value: Any) -> Any:
+    """Turn records into dictionaries, tuples into lists and non-finite floats into strings.
+
+    Examples:
+        >>> from equipoise.records import Estimate
+        >>> to_plain(Estimate(math.inf, 0.5, "measured"))
+        {'value': 'Infinity', 'error': 0.5, 'method': 'measured', 'stable': None}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def from_plain(record: type[Record], data: Any) -> Record:
+    """Rebuild a record of the given type from :func:`to_plain`'s output.
+
+    Raises:
+        ValueError: If a field is missing or unknown, or a value has the wrong type.
+
+    Examples:
+        >>> from equipoise.records import Estimate
+        >>> from_plain(Estimate, {"value": "NaN", "error": 0, "method": "m"})
+        Estimate(value=nan, error=0.0, method='m', stable=None)
+    """
+    return typing.cast(Record, _decode(record, data, record.__name__))
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Write a record as JSON, whole or not at all."""
+    write_text(path, json.dumps(to_plain(record), indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all: an interrupted write leaves the old file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.part")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def _decode(kind: Any, data: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return None if data is None else _decode(_only_value_type(arguments), data, where)
+    if origin is tuple:
+        _expect(isinstance(data, list | tuple), "a list", data, where)
+        return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(data))
+    if origin in (dict, Mapping):
+        _expect(isinstance(data, dict), "an object", data, where)
+        return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in data.items()}
+    if origin is typing.Literal:
+        _expect(data in arguments, f"one of {arguments}", data, where)
+        return data
+    if dataclasses.is_dataclass(kind):
+        return _decode_record(kind, data, where)
+    if kind is float:
+        if isinstance(data, str) and data in _NON_FINITE:
+            return _NON_FINITE[data]
+        _expect(isinstance(data, int | float), "a number", data, where)
+        return float(data)
+    _expect(isinstance(data, kind), f"a {kind.__name__}", data, where)
+    return data
+
+
+def _decode_record(kind: Any, data: Any, where: str) -> Any:
+    _expect(isinstance(data, dict), "an object", data, where)
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    unknown = sorted(set(data) - set(fields))
+    if unknown:
+        raise ValueError(f"{where} has unknown fields {unknown}; known are {sorted(fields)}.")
+    missing = sorted(
+        name
+        for name, field in fields.items()
+        if name not in data
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    )
+    if missing:
+        raise ValueError(f"{where} lacks the fields {missing}.")
+    return kind(**{k: _decode(hints[k], item, f"{where}.{k}") for k, item in data.items()})
+
+
+def _only_value_type(arguments: tuple[Any, ...]) -> Any:
+    (kind,) = (argument for argument in arguments if argument is not type(None))
+    return kind
+
+
+def _expect(holds: bool, need: str, data: Any, where: str) -> None:
+    if not holds:
+        raise ValueError(f"{where} must be {need}, got {data!r:.80}.")

@@ -1,0 +1,50 @@
+"""A number that knows how far it may be from the truth, and how it was obtained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value with its error and its origin.
+
+    Predictions and measurements are both estimates, which is what lets a check-up compare
+    them in units of error.
+
+    Args:
+        value: The number.
+        error: For a computation, a bound on the distance to the true value; for a
+            simulation or a measurement, one standard error. ``nan`` where it is unknown.
+        method: How the number was obtained, in a few words.
+        stable: For quantities of the BSB1 fixed point: whether that point is linearly
+            stable, so that deep networks reach it. ``None`` where the question does not arise.
+
+    Examples:
+        >>> print(Estimate(1.46695, 0.0021, "simulation"))
+        1.4669 ± 0.0021
+        >>> Estimate(3.0, 0.0, "closed form").relative_error
+        0.0
+    """
+
+    value: float
+    error: float
+    method: str
+    stable: bool | None = None
+
+    @property
+    def relative_error(self) -> float:
+        """Error divided by the magnitude of the value."""
+        return self.error / abs(self.value) if self.value else math.inf
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.value):
+            return f"{self.value}"
+        if not math.isfinite(self.error):
+            return f"{self.value:.6g} ± ?"
+        if self.error <= 1e-12 * abs(self.value):
+            return f"{self.value:.6g}"
+        # Two digits of the error say all that it knows; the value is cut at the same place.
+        digits = min(12, max(0, 1 - math.floor(math.log10(self.error))))
+        return f"{self.value:.{digits}f} ± {self.error:.{digits}f}"

@@ -1,0 +1,90 @@
+"""What probes report about a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from equipoise.records.estimate import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGradients:
+    """What one layer sends forward and receives back.
+
+    Args:
+        layer: Name of the layer in the model.
+        kind: Its class, such as ``BatchNorm2d``.
+        rows: Samples that share statistics: batch size, times positions for feature maps.
+        features: Neurons or channels.
+        gradient: Mean of :math:`\\|\\partial E/\\partial h\\|^2` over replicates, with h the
+            pre-activations: the normaliser's input, or the output of the parametrised layer.
+        weight_gradient: Mean of :math:`\\|\\partial E/\\partial W\\|^2` for the weights that
+            make h, where there are any.
+        second_moment: Mean of :math:`h^2`; the theory's :math:`q`.
+        correlation: Mean product of two different rows over the mean square of one; the
+            theory's :math:`c`.
+    """
+
+    layer: str
+    kind: str
+    rows: int
+    features: int
+    gradient: Estimate
+    weight_gradient: Estimate | None
+    second_moment: Estimate
+    correlation: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class GradientGrowth:
+    """Gradient norms per layer, in order of execution, and the growth fitted through them.
+
+    Args:
+        layers: One entry per tracked layer, from input to output.
+        rate: Factor by which the squared gradient norm with respect to pre-activations grows
+            per layer on the way back (above 1: early layers receive larger gradients), with
+            its standard error over replicates; ``None`` with fewer than three layers.
+        weight_rate: The same for weight gradients.
+        replicates: How many independent initialisations were averaged.
+        batches: How many batches each of them saw.
+    """
+
+    layers: tuple[LayerGradients, ...]
+    rate: Estimate | None
+    weight_rate: Estimate | None
+    replicates: int
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConditioning:
+    """Condition numbers of one layer's extended input matrix Ĥ = [1, H].
+
+    Args:
+        layer: Name of the layer in the model.
+        kind: Its class.
+        rows: Rows of Ĥ: samples, times output positions for a convolution.
+        columns: Columns of Ĥ: inputs of one output unit, plus one for the bias.
+        raw: Condition number of Ĥ on its range.
+        centred: After subtracting column means.
+        scaled: After centring and dividing by column standard deviations, as batch
+            normalisation preconditioning does.
+        scale_spread: κ(D), largest over smallest column scale, the leading 1 included.
+        zero_singular_values: Columns minus numerical rank of Ĥ.
+        constant_features: Columns of H without any variance; they cannot be scaled.
+        method: ``svd``, or ``gram``, which cannot see condition numbers beyond about 10⁷.
+        skipped: Why the layer was not measured, if it was not.
+    """
+
+    layer: str
+    kind: str
+    rows: int
+    columns: int
+    raw: float
+    centred: float
+    scaled: float
+    scale_spread: float
+    zero_singular_values: int
+    constant_features: int
+    method: str
+    skipped: str | None = None
