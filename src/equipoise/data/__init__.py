@@ -1,0 +1,24 @@
+"""Real and synthetic batches: small built-in sets, and whatever the user brings."""
+
+from equipoise.data.catalogue import SPECS, load
+from equipoise.data.download import fetch_fashion_mnist
+from equipoise.data.idx import read_idx
+from equipoise.data.places import DataNotFoundError, cache_dir
+from equipoise.data.source import Batch, Samples, Source
+from equipoise.data.user import IndexedSource, LoaderSource, StreamedSource, as_source
+
+__all__ = [
+    "SPECS",
+    "Batch",
+    "DataNotFoundError",
+    "IndexedSource",
+    "LoaderSource",
+    "Samples",
+    "Source",
+    "StreamedSource",
+    "as_source",
+    "cache_dir",
+    "fetch_fashion_mnist",
+    "load",
+    "read_idx",
+]

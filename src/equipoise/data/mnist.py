@@ -1,0 +1,99 @@
+"""MNIST and Fashion-MNIST: 60,000 grey 28×28 images in two IDX files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from equipoise.data.download import fetch_fashion_mnist
+from equipoise.data.idx import read_labelled_images
+from equipoise.data.images import standardised
+from equipoise.data.places import cache_dir, first_existing, not_found
+from equipoise.data.source import Samples
+
+# Debian's package dataset-fashion-mnist installs here.
+DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
+
+_FILES = "train-images-idx3-ubyte and train-labels-idx1-ubyte (plain or .gz)"
+
+
+def fashion_mnist(
+    data_dir: Path | None = None, *, download: bool = False, debian: Path = DEBIAN_FOLDER
+) -> Samples:
+    """Fashion-MNIST's training set, standardised: inputs ``[60000, 1, 28, 28]``, 10 classes.
+
+    Looks in ``data_dir``, then where Debian installs it, then in the cache; downloads into
+    the cache only if it is in none of these and ``download`` allows it.
+
+    Raises:
+        DataNotFoundError: If it is nowhere, or cannot be downloaded.
+        ValueError: If a file is damaged.
+
+    References:
+        [xiao2017] Fashion-MNIST: a novel image dataset for benchmarking machine learning
+        algorithms, arXiv:1708.07747.
+    """
+    cache = cache_dir() / "fashion-mnist"
+    folders = [*_user_folders(data_dir, "FashionMNIST"), debian, cache]
+    pair = _find_pair(folders)
+    if pair is None and download:
+        fetch_fashion_mnist(cache)
+        pair = _find_pair([cache])
+    if pair is None:
+        raise not_found(
+            "Fashion-MNIST",
+            _FILES,
+            folders,
+            "Install it with `apt install dataset-fashion-mnist`, allow fetching it with "
+            "`--download` (31 MB), or name the folder that holds it with `--data-dir`.",
+        )
+    return _read("fashion-mnist", pair)
+
+
+def mnist(data_dir: Path | None = None) -> Samples:
+    """MNIST's training set, standardised: inputs ``[60000, 1, 28, 28]``, 10 classes.
+
+    Looks in ``data_dir``, there also in torchvision's ``MNIST/raw``, then in the cache.
+
+    Raises:
+        DataNotFoundError: If it is nowhere. MNIST is never downloaded: its terms are unclear.
+        ValueError: If a file is damaged.
+
+    References:
+        [lecun1998] Gradient-based learning applied to document recognition.
+    """
+    folders = [*_user_folders(data_dir, "MNIST"), cache_dir() / "mnist"]
+    pair = _find_pair(folders)
+    if pair is None:
+        raise not_found(
+            "MNIST",
+            _FILES,
+            folders,
+            "Name the folder that holds these files with `--data-dir`; `fashion-mnist` has the "
+            "same shape and can be downloaded.",
+        )
+    return _read("mnist", pair)
+
+
+def _user_folders(data_dir: Path | None, torchvision: str) -> list[Path]:
+    # The folder that carries the set's name comes first: both sets use the same file names.
+    return [] if data_dir is None else [data_dir / torchvision / "raw", data_dir]
+
+
+def _find_pair(folders: Sequence[Path]) -> tuple[Path, Path] | None:
+    for folder in folders:
+        images = first_existing(folder, _spellings("train-images", "idx3-ubyte"))
+        labels = first_existing(folder, _spellings("train-labels", "idx1-ubyte"))
+        if images is not None and labels is not None:
+            return images, labels
+    return None
+
+
+def _spellings(stem: str, kind: str) -> list[str]:
+    # Some mirrors unpacked the files with a tool that turned the dash into a dot.
+    return [f"{stem}{mark}{kind}{end}" for end in ("", ".gz") for mark in "-."]
+
+
+def _read(name: str, pair: tuple[Path, Path]) -> Samples:
+    images, labels = read_labelled_images(*pair)
+    return standardised(name, images.unsqueeze(1), labels, classes=10)

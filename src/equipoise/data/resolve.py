@@ -1,0 +1,146 @@
+"""Turn ``path/to/file.py:name`` or ``package.module:name`` into the object it names."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+
+def resolve(spec: str) -> object:
+    """Import the file or module that a spec names and return the object in it.
+
+    While loading, modules in the current directory and in the file's own folder can be
+    imported. A file is run once, not as ``__main__``, and stays registered in
+    ``sys.modules``, so that its dataclasses work and its objects can be pickled; a changed
+    file is run anew.
+
+    Args:
+        spec: ``path/to/file.py:name`` or ``package.module:name``; the name may have dots.
+
+    Raises:
+        ValueError: If the spec has another form, the file, module or name does not exist, or
+            importing it raises; the original exception is chained.
+
+    Examples:
+        >>> resolve("collections:OrderedDict.fromkeys")
+        <built-in method fromkeys of type object at ...>
+        >>> resolve("math:tua")
+        Traceback (most recent call last):
+        ValueError: math has no 'tua', asked for by 'math:tua'. Did you mean 'tau'?
+    """
+    target, name = split_spec(spec)
+    with importing(spec):
+        found: object = _load_file(target, spec) if _is_file(target) else _load_module(target)
+    parent = target
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(
+                f"{parent} has no {part!r}, asked for by {spec!r}.{_suggest(part, found)}"
+            )
+        found, parent = getattr(found, part), f"{parent}:{part}"
+    return found
+
+
+def split_spec(spec: str) -> tuple[str, str]:
+    """Part a spec into file or module, and name.
+
+    Examples:
+        >>> split_spec("nets/deep.py:build")
+        ('nets/deep.py', 'build')
+    """
+    target, _, name = spec.rpartition(":")
+    if not target or not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(
+            f"Expected path/to/file.py:name or package.module:name, got {spec!r}. "
+            "After the colon stands the name of an object in that file."
+        )
+    return target, name
+
+
+@contextmanager
+def importing(spec: str) -> Iterator[None]:
+    """Make the current directory and a spec's own folder importable inside the block.
+
+    Wrap calls of what :func:`resolve` returned as well, where these may import further
+    modules. ``sys.path`` is restored afterwards.
+    """
+    target, _ = split_spec(spec)
+    before = list(sys.path)
+    folders = [str(Path.cwd())]
+    if _is_file(target):
+        # The file's folder comes first, as it does for `python file.py`.
+        folders.insert(0, str(Path(target).expanduser().resolve().parent))
+    sys.path[:0] = folders
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _is_file(target: str) -> bool:
+    return target.endswith(".py") or "/" in target or "\\" in target
+
+
+def _load_file(target: str, spec: str) -> ModuleType:
+    path = Path(target).expanduser().resolve()
+    if not path.is_file():
+        raise ValueError(
+            f"There is no file {target!r}, asked for by {spec!r}; the current directory is "
+            f"{Path.cwd()}."
+        )
+    state = path.stat()
+    version = f"{path}|{state.st_mtime_ns}|{state.st_size}"
+    digest = hashlib.sha256(version.encode(errors="surrogateescape")).hexdigest()[:12]
+    name = f"_equipoise_user_{digest}_{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    plan = importlib.util.spec_from_file_location(name, path)
+    if plan is None or plan.loader is None:
+        raise ValueError(f"{target!r} is not a Python file; its name must end with .py.")
+    module = importlib.util.module_from_spec(plan)
+    sys.modules[name] = module
+    try:
+        plan.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, Exception | SystemExit):
+            raise _import_failed(target, error) from error
+        raise
+    return module
+
+
+def _load_module(target: str) -> ModuleType:
+    try:
+        return importlib.import_module(target)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{target}.".startswith(f"{error.name}."):
+            raise ValueError(
+                f"There is no module {error.name!r}; the current directory is {Path.cwd()}. "
+                f"A file is named with its ending, as in {target.replace('.', '/')}.py:name."
+            ) from error
+        raise _import_failed(target, error) from error
+    except (Exception, SystemExit) as error:
+        raise _import_failed(target, error) from error
+
+
+def _import_failed(target: str, error: BaseException) -> ValueError:
+    remedy = "Make sure that `python` can import it without side effects"
+    if isinstance(error, SystemExit):
+        remedy = "Put what should run only as a script under `if __name__ == '__main__':`"
+    return ValueError(f"Importing {target} raised {type(error).__name__}: {error}. {remedy}.")
+
+
+def _suggest(name: str, owner: object) -> str:
+    public = [known for known in dir(owner) if not known.startswith("_")]
+    if close := difflib.get_close_matches(name, public, n=1):
+        return f" Did you mean {close[0]!r}?"
+    # Only a few: a script's namespace is mostly what it imported.
+    return f" It has {', '.join(public[:12])}{', …' if len(public) > 12 else ''}."

@@ -1,0 +1,157 @@
+"""What every set of labelled data offers: batches, drawn with the caller's generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Anything that hands out batches of inputs and targets."""
+
+    @property
+    def name(self) -> str:
+        """The data as the user named them."""
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes, where it is known."""
+
+    @property
+    def fixed_batches(self) -> bool:
+        """Whether batches keep a size of their own, whatever size is asked for."""
+
+    def batches(
+        self, batch_size: int, count: int, generator: torch.Generator
+    ) -> Iterator[Batch]:
+        """Yield ``count`` pairs of inputs and targets.
+
+        Args:
+            batch_size: Samples per batch; without effect where ``fixed_batches`` is true.
+            count: How many batches.
+            generator: CPU generator that decides all that is random; PyTorch's global
+                random state is left as found.
+        """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    r"""A labelled set held in memory.
+
+    Batches are drawn without replacement from a shuffled order; where fewer samples than
+    one batch are left, the order is shuffled again, so that every batch is full.
+
+    Args:
+        name: The data as the user named them.
+        inputs: Shape ``[N, ...]``.
+        targets: Shape ``[N, ...]``; class numbers where ``classes`` is known.
+        classes: Number of classes, or ``None``.
+
+    Raises:
+        ValueError: If there are no samples, or not as many targets as inputs.
+
+    Examples:
+        >>> samples = Samples("squares", torch.arange(6.0), torch.arange(6.0) ** 2, None)
+        >>> for x, y in samples.batches(4, count=2, generator=torch.Generator()):
+        ...     print(tuple(x.shape), bool((x**2 == y).all()))
+        (4,) True
+        (4,) True
+    """
+
+    name: str
+    inputs: Tensor
+    targets: Tensor
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.inputs.ndim or not self.targets.ndim or not len(self.inputs):
+            raise ValueError(
+                f"{self.name} must hold at least one sample along the first dimension, got "
+                f"inputs {list(self.inputs.shape)} and targets {list(self.targets.shape)}."
+            )
+        if len(self.inputs) != len(self.targets):
+            raise ValueError(
+                f"{self.name} must have one target for each input, got "
+                f"{len(self.inputs)} inputs and {len(self.targets)} targets."
+            )
+
+    @property
+    def fixed_batches(self) -> bool:
+        """False: batches have the size asked for."""
+        return False
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batches(
+        self, batch_size: int, count: int, generator: torch.Generator
+    ) -> Iterator[Batch]:
+        """Yield ``count`` full random batches.
+
+        Raises:
+            ValueError: If ``batch_size`` exceeds the number of samples.
+        """
+        check_request(batch_size, count, generator)
+        check_enough(self.name, len(self), batch_size)
+        return (
+            (self.inputs[chosen], self.targets[chosen])
+            for chosen in shuffled_indices(len(self), batch_size, count, generator)
+        )
+
+
+def shuffled_indices(
+    samples: int, batch_size: int, count: int, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Index sets of random full batches, without replacement until the set is exhausted."""
+    order, used = torch.empty(0, dtype=torch.int64), 0
+    for _ in range(count):
+        if used + batch_size > len(order):
+            order, used = torch.randperm(samples, generator=generator), 0
+        yield order[used : used + batch_size]
+        used += batch_size
+
+
+@contextmanager
+def randomness_from(generator: torch.Generator) -> Iterator[None]:
+    """Let code that knows only PyTorch's global CPU generator draw from this one instead.
+
+    User's loaders shuffle and augment with the global state. Inside the block that state is
+    the generator's; afterwards the generator has advanced and the global state has not.
+    """
+    outside = torch.get_rng_state()
+    torch.set_rng_state(generator.get_state())
+    try:
+        yield
+    finally:
+        generator.set_state(torch.get_rng_state())
+        torch.set_rng_state(outside)
+
+
+def check_request(batch_size: int, count: int, generator: torch.Generator) -> None:
+    """Refuse sizes below one and generators that cannot shuffle on the CPU."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    if count < 1:
+        raise ValueError(f"count must be at least 1 batch, got {count}.")
+    if generator.device.type != "cpu":
+        raise ValueError(
+            f"Batches are drawn on the CPU, but the generator is on {generator.device}. "
+            "Pass torch.Generator() and move each batch."
+        )
+
+
+def check_enough(name: str, samples: int, batch_size: int) -> None:
+    """Refuse a batch larger than the whole set."""
+    if batch_size > samples:
+        raise ValueError(
+            f"{name} has {samples} samples, fewer than one batch of {batch_size}. "
+            f"Choose a batch size of at most {samples}."
+        )

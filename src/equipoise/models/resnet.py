@@ -1,0 +1,189 @@
+"""Residual networks of basic blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, cast
+
+from torch import Tensor, nn
+
+from equipoise.models.checks import check_choice, check_positive
+
+ResNetNorm = Literal["batch", "group"]
+
+# Wu and He 2018, section 4: 32 groups, their default. Narrow layers get fewer.
+_GROUPS = 32
+
+
+class BasicBlock(nn.Module):
+    r"""Two 3×3 convolutions beside a shortcut.
+
+    .. math:: y = \phi(n_2(W_2 * \phi(n_1(W_1 * x))) + s(x))
+
+    with normalisers :math:`n`, and :math:`s` the identity, or a normalised 1×1 convolution
+    where the shape changes.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        stride: Of the first convolution and of the shortcut.
+        norm: ``"batch"`` or ``"group"``.
+
+    Raises:
+        ValueError: If a size is not positive or the norm is unknown.
+
+    Shape:
+        - Input: ``[N, in_channels, H, W]``.
+        - Output: ``[N, out_channels, ⌈H / stride⌉, ⌈W / stride⌉]``.
+
+    References:
+        [he2016] Deep residual learning for image recognition, figure 5 (left).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        stride: int = 1,
+        norm: ResNetNorm = "batch",
+    ):
+        super().__init__()
+        check_positive(in_channels=in_channels, out_channels=out_channels, stride=stride)
+        check_choice("norm", norm, ["batch", "group"])
+        self.conv1 = _conv3x3(in_channels, out_channels, stride)
+        self.bn1 = _normaliser(out_channels, norm)
+        # One module per use: a hook must see each activation once.
+        self.act1 = nn.ReLU()
+        self.conv2 = _conv3x3(out_channels, out_channels, 1)
+        self.bn2 = _normaliser(out_channels, norm)
+        self.act2 = nn.ReLU()
+        self.downsample: nn.Sequential | None = None
+        if stride != 1 or in_channels != out_channels:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(in_channels, out_channels, 1, stride, bias=False),
+                _normaliser(out_channels, norm),
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the residual to the shortcut."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        residual = self.bn2(self.conv2(self.act1(self.bn1(self.conv1(x)))))
+        return cast(Tensor, self.act2(residual + shortcut))
+
+
+class ResNet(nn.Module):
+    r"""A residual network: stem, four stages of basic blocks, global mean, linear head.
+
+    Stage s has :math:`2^{s-1}` times ``width`` channels, and every stage after the first
+    halves the resolution. Convolutions start from
+    :math:`\mathcal{N}(0, 2 / \text{fan-out})`. Parameters are named as in torchvision, so
+    state dictionaries can be exchanged.
+
+    Args:
+        blocks: Basic blocks in each of the four stages.
+        classes: Number of logits.
+        in_channels: Channels of the images.
+        small_images: For images of about 32×32: a 3×3 stem that keeps the resolution.
+            Otherwise the original's 7×7 convolution of stride 2 and max-pooling.
+        width: Channels of the first stage.
+        norm: ``"batch"``, or ``"group"`` for 32 groups (fewer where they do not divide).
+
+    Raises:
+        ValueError: If a size is not positive, there are not four stages, or the norm is
+            unknown.
+
+    Shape:
+        - Input: ``[N, in_channels, H, W]``.
+        - Output: ``[N, classes]``.
+
+    References:
+        [he2016] Deep residual learning for image recognition, table 1;
+        [wu2018] Group normalization.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        *,
+        classes: int = 10,
+        in_channels: int = 3,
+        small_images: bool = True,
+        width: int = 64,
+        norm: ResNetNorm = "batch",
+    ):
+        super().__init__()
+        check_positive(classes=classes, in_channels=in_channels, width=width)
+        check_choice("norm", norm, ["batch", "group"])
+        if len(blocks) != 4:
+            raise ValueError(f"blocks must name four stages, got {list(blocks)}.")
+        check_positive(**{f"blocks[{stage}]": count for stage, count in enumerate(blocks)})
+        if small_images:
+            self.conv1 = _conv3x3(in_channels, width, 1)
+        else:
+            self.conv1 = nn.Conv2d(in_channels, width, 7, stride=2, padding=3, bias=False)
+        self.bn1 = _normaliser(width, norm)
+        self.act1 = nn.ReLU()
+        self.maxpool = nn.Identity() if small_images else nn.MaxPool2d(3, stride=2, padding=1)
+        self.layer1 = _stage(width, width, blocks[0], 1, norm)
+        self.layer2 = _stage(width, 2 * width, blocks[1], 2, norm)
+        self.layer3 = _stage(2 * width, 4 * width, blocks[2], 2, norm)
+        self.layer4 = _stage(4 * width, 8 * width, blocks[3], 2, norm)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(8 * width, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``[N, classes]`` of images ``[N, in_channels, H, W]``."""
+        x = self.maxpool(self.act1(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return cast(Tensor, self.fc(self.avgpool(x).flatten(1)))
+
+
+def resnet18(
+    classes: int = 10,
+    in_channels: int = 3,
+    small_images: bool = True,
+    width: int = 64,
+    norm: ResNetNorm = "batch",
+) -> ResNet:
+    """ResNet-18: two basic blocks in each stage. See :class:`ResNet` for the arguments.
+
+    Examples:
+        >>> model = resnet18(classes=1000, small_images=False)
+        >>> sum(p.numel() for p in model.parameters())
+        11689512
+
+    References:
+        [he2016] Deep residual learning for image recognition, table 1.
+    """
+    return ResNet(
+        (2, 2, 2, 2),
+        classes=classes,
+        in_channels=in_channels,
+        small_images=small_images,
+        width=width,
+        norm=norm,
+    )
+
+
+def _stage(
+    in_channels: int, out_channels: int, blocks: int, stride: int, norm: ResNetNorm
+) -> nn.Sequential:
+    return nn.Sequential(
+        BasicBlock(in_channels, out_channels, stride=stride, norm=norm),
+        *(BasicBlock(out_channels, out_channels, norm=norm) for _ in range(blocks - 1)),
+    )
+
+
+def _conv3x3(in_channels: int, out_channels: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+
+
+def _normaliser(channels: int, norm: ResNetNorm) -> nn.Module:
+    if norm == "group":
+        return nn.GroupNorm(math.gcd(_GROUPS, channels), channels)
+    return nn.BatchNorm2d(channels)

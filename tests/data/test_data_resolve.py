@@ -1,0 +1,159 @@
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from equipoise.data.resolve import importing, resolve
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a file below a fresh current directory; modules it brings are forgotten after."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+
+    def write(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+class TestFiles:
+    def test_relative_and_absolute_paths(self, write):
+        path = write("nets/deep.py", "def build():\n    return 42\n")
+        assert resolve("nets/deep.py:build")() == 42
+        assert resolve(f"{path}:build")() == 42
+
+    def test_dotted_names(self, write):
+        write("a.py", "class Config:\n    size = 3\n")
+        assert resolve("a.py:Config.size") == 3
+
+    def test_neighbours_and_the_current_directory_are_importable(self, write):
+        write("nets/neighbour_of_deep.py", "ONE = 1\n")
+        write("root_of_project.py", "TWO = 2\n")
+        text = "from neighbour_of_deep import ONE\nfrom root_of_project import TWO\n"
+        write("nets/deep.py", f"{text}SUM = ONE + TWO\n")
+        assert resolve("nets/deep.py:SUM") == 3
+
+    def test_search_path_is_restored(self, write):
+        write("good.py", "import sys\nsys.path.append('/somewhere')\nx = 1\n")
+        write("bad.py", "1 / 0\n")
+        before = list(sys.path)
+        resolve("good.py:x")
+        with pytest.raises(ValueError, match="ZeroDivisionError"):
+            resolve("bad.py:x")
+        assert sys.path == before
+
+    def test_one_file_runs_once(self, write):
+        write("model.py", "first = object()\nsecond = first\n")
+        assert resolve("model.py:first") is resolve("model.py:second")
+
+    def test_a_changed_file_runs_again(self, write):
+        write("model.py", "x = 1\n")
+        assert resolve("model.py:x") == 1
+        write("model.py", "x = 'changed'\n")
+        assert resolve("model.py:x") == "changed"
+
+    def test_files_of_one_name_are_not_confused(self, write):
+        write("a/model.py", "x = 1\n")
+        write("b/model.py", "x = 2\n")
+        assert (resolve("a/model.py:x"), resolve("b/model.py:x")) == (1, 2)
+
+    def test_dataclasses_work_and_pickle(self, write):
+        write(
+            "point.py",
+            "from __future__ import annotations\n"
+            "from dataclasses import dataclass, KW_ONLY\n"
+            "@dataclass\nclass Point:\n    _: KW_ONLY\n    x: int = 1\n",
+        )
+        point = resolve("point.py:Point")(x=5)
+        assert pickle.loads(pickle.dumps(point)) == point
+
+    def test_scripts_are_not_run_as_main(self, write):
+        write("train.py", "x = __name__\nif __name__ == '__main__':\n    raise RuntimeError\n")
+        assert resolve("train.py:x") != "__main__"
+
+
+class TestModules:
+    def test_installed(self):
+        assert resolve("os.path:join") is __import__("os").path.join
+
+    def test_in_the_current_directory(self, write):
+        write("projectpackage/__init__.py", "")
+        write("projectpackage/nets.py", "def build():\n    return 1\n")
+        assert resolve("projectpackage.nets:build")() == 1
+
+
+def test_late_imports_work_inside_importing(write):
+    write("nets/late_neighbour.py", "x = 7\n")
+    write(
+        "nets/late.py", "def build():\n    import late_neighbour\n    return late_neighbour.x\n"
+    )
+    build = resolve("nets/late.py:build")
+    with importing("nets/late.py:build"):
+        assert build() == 7
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("model.py", r"Expected path/to/file.py:name .* got 'model.py'"),
+        (":name", r"Expected path/to/file.py:name"),
+        ("model.py:", r"Expected path/to/file.py:name"),
+        ("model.py:not a name", r"Expected path/to/file.py:name"),
+        ("missing.py:x", r"no file 'missing.py', asked for by 'missing.py:x'; the current dir"),
+        ("nets/missing:x", r"no file 'nets/missing'"),
+        ("no_such_module:x", r"no module 'no_such_module'.*no_such_module.py:name"),
+        ("os.no_such_part:x", r"no module 'os.no_such_part'"),
+        ("model.py:bulid", r"model.py has no 'bulid', .*Did you mean 'build'\?"),
+        ("model.py:Net.zzz", r"model.py:Net has no 'zzz'"),
+        ("model.py:qqqqqq", r"It has Net, build\."),
+        ("raising.py:x", r"Importing raising.py raised KeyError: 'oops'"),
+        ("wrong_syntax.py:x", r"Importing wrong_syntax.py raised SyntaxError"),
+        (
+            "needs.py:x",
+            r"Importing needs.py raised ModuleNotFoundError: No module named 'zzz_a'",
+        ),
+        ("needs:x", r"Importing needs raised ModuleNotFoundError: No module named 'zzz_a'"),
+        ("exits.py:x", r"raised SystemExit: 2. Put .* under `if __name__ == '__main__':`"),
+        ("notes/readme:x", r"not a Python file"),
+    ],
+)
+def test_errors_name_what_was_given(write, spec, message):
+    write("model.py", "class Net:\n    pass\n\ndef build():\n    pass\n")
+    write("raising.py", "raise KeyError('oops')\n")
+    write("wrong_syntax.py", "def (:\n")
+    write("needs.py", "import zzz_a\n")
+    write("exits.py", "raise SystemExit(2)\n")
+    write("notes/readme", "text\n")
+    with pytest.raises(ValueError, match=message):
+        resolve(spec)
+
+
+def test_the_original_exception_is_chained(write):
+    write("raising.py", "raise KeyError('oops')\n")
+    with pytest.raises(ValueError, match="raised KeyError") as caught:
+        resolve("raising.py:x")
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert not any(name.endswith("_raising") for name in sys.modules)
+
+
+def test_an_interrupt_is_not_swallowed(write):
+    write("stopped.py", "raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        resolve("stopped.py:x")
+    assert not any(name.endswith("_stopped") for name in sys.modules)
+
+
+def test_home_is_expanded(write, monkeypatch):
+    path = write("model.py", "x = 3\n")
+    monkeypatch.setenv("HOME", str(path.parent))
+    monkeypatch.chdir(Path("/"))
+    assert resolve("~/model.py:x") == 3
