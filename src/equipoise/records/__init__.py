@@ -12,6 +12,7 @@ from equipoise.records.checkup import (
 from equipoise.records.codec import from_plain, to_plain, write_json, write_text
 from equipoise.records.estimate import Estimate
 from equipoise.records.measurements import GradientGrowth, LayerConditioning, LayerGradients
+from equipoise.records.predictions import Prediction
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -23,6 +24,7 @@ __all__ = [
     "GradientGrowth",
     "LayerConditioning",
     "LayerGradients",
+    "Prediction",
     "Remedy",
     "Severity",
     "from_plain",

@@ -1,0 +1,101 @@
+r"""Orthonormal polynomials for one coordinate of a uniform point on a sphere.
+
+Let v be uniform on the unit sphere of the zero-mean vectors in R^B and w = √B v, so that every
+coordinate of w has mean 0 and variance 1 and lives on :math:`|w| < \sqrt n`. Its density is
+proportional to :math:`(1 - w^2/n)^{(B-4)/2}`, whose orthonormal polynomials are rescaled
+Gegenbauer polynomials :math:`C_k^{(B-3)/2}(w/\sqrt n)`.
+
+Symbols: B: batch size, n = B - 1, ψ_k: the polynomials, ρ_k: correlation of ψ_k at two
+coordinates, ``E[ψ_j(w_1) ψ_k(w_2)] = δ_jk ρ_k``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh_tridiagonal
+
+Array = NDArray[np.float64]
+
+
+def recurrence(batch_size: int, count: int) -> Array:
+    r"""Coefficients of :math:`w\psi_k = b_{k+1}\psi_{k+1} + b_k\psi_{k-1}`.
+
+    Returns:
+        :math:`b_1, \dots, b_{count}`, of shape ``[count]``.
+
+    Examples:
+        >>> round(float(recurrence(10, 1)[0]), 12)  # E[w²] = 1
+        1.0
+    """
+    B, k = batch_size, np.arange(1, count + 1, dtype=np.float64)
+    return np.sqrt((B - 1) * k * (k + B - 4) / ((2 * k + B - 3) * (2 * k + B - 5)))
+
+
+def polynomials(batch_size: int, count: int, points: Array) -> Iterator[Array]:
+    """Yield ψ_0, …, ψ_{count-1} at the points, each of the shape of ``points``."""
+    b = recurrence(batch_size, count)
+    previous, current = np.zeros_like(points), np.ones_like(points)
+    for k in range(count):
+        yield current
+        back = b[k - 1] if k else 0.0
+        previous, current = current, (points * current - back * previous) / b[k]
+
+
+@lru_cache(maxsize=512)
+def pair_correlations(batch_size: int, count: int) -> Array:
+    r"""Correlations :math:`\rho_k = C_k^{(B-3)/2}(-1/n)\,/\,C_k^{(B-3)/2}(1)`.
+
+    Returns:
+        :math:`\rho_0, \dots, \rho_{count-1}`, of shape ``[count]``, read-only.
+
+    Examples:
+        >>> pair_correlations(5, 2)  # two of five centred samples correlate by -1/4
+        array([ 1.  , -0.25])
+    """
+    B, n = batch_size, batch_size - 1
+    rho = np.empty(max(count, 2))
+    rho[0], rho[1] = 1.0, -1.0 / n
+    for k in range(1, count - 1):
+        rho[k + 1] = -((2 * k + B - 3) / n * rho[k] + k * rho[k - 1]) / (k + B - 3)
+    rho = rho[:count]
+    rho.flags.writeable = False
+    return rho
+
+
+@lru_cache(maxsize=512)
+def correlation_tail(batch_size: int, count: int) -> float:
+    r"""Largest :math:`|\rho_k|` over k ≥ count.
+
+    The envelope of :math:`|\rho_k|` decreases, so a stretch longer than its oscillation,
+    which has a period of about four, contains the maximum.
+    """
+    return float(np.abs(pair_correlations(batch_size, count + 16)[count:]).max())
+
+
+@lru_cache(maxsize=512)
+def gauss(batch_size: int, count: int) -> tuple[Array, Array]:
+    """Gauss nodes and weights for one coordinate, exact up to degree 2·count - 1.
+
+    Returns:
+        Nodes and weights, each of shape ``[count]``, read-only; the weights sum to 1.
+    """
+    b = recurrence(batch_size, count)
+    nodes = eigh_tridiagonal(np.zeros(count), b[:-1], eigvals_only=True, check_finite=False)
+    nodes = (nodes - nodes[::-1]) / 2  # exactly symmetric, as the density is
+    # Christoffel numbers: no gamma functions, no overflow at any batch size.
+    weights = 1 / sum(psi**2 for psi in polynomials(batch_size, count, nodes))
+    weights = weights / weights.sum()
+    nodes.flags.writeable = weights.flags.writeable = False
+    return nodes, weights
+
+
+@lru_cache(maxsize=128)
+def gauss_transform(batch_size: int, count: int, terms: int) -> Array:
+    """Matrix of ψ_k at the Gauss nodes, of shape ``[terms, count]``, read-only."""
+    matrix = np.stack(list(polynomials(batch_size, terms, gauss(batch_size, count)[0])))
+    matrix.flags.writeable = False
+    return matrix

@@ -1,0 +1,18 @@
+"""Records to terminal, JSON, HTML and figures."""
+
+from equipoise.report.figures import conditioning_figure, forward_figure, gradient_figure
+from equipoise.report.html import render_checkup
+from equipoise.report.store import load, save
+from equipoise.report.terminal import print_checkup
+from equipoise.report.theory_table import print_predictions
+
+__all__ = [
+    "conditioning_figure",
+    "forward_figure",
+    "gradient_figure",
+    "load",
+    "print_checkup",
+    "print_predictions",
+    "render_checkup",
+    "save",
+]

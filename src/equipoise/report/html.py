@@ -1,0 +1,81 @@
+"""The check-up as one HTML page that needs nothing else: no network, no script, no font."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from equipoise.records import Checkup
+from equipoise.report import digest, wording
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+# Longer tables are folded, so that a page about a deep network remains a page.
+_LONG_TABLE = 12
+_WORST = 8
+
+
+def render_checkup(checkup: Checkup) -> str:
+    """Render a check-up as a self-contained HTML page.
+
+    Every text in the record is escaped. The same record gives the same page.
+    """
+    checkup = wording.printable(checkup)
+    verdict = digest.verdict(checkup)
+    groups = digest.merge_blocks(checkup.blocks)
+    template = _environment().get_template("checkup.html")
+    return template.render(
+        checkup=checkup,
+        verdict=verdict,
+        gauge=_gauge(checkup.depth, verdict.trainable_depth),
+        groups=groups,
+        remarks=digest.remarks(groups),
+        ranked=digest.worst_first(checkup.conditioning),
+        skipped=digest.skipped_by_reason(checkup.conditioning),
+        predicted_rate=digest.predicted_rate(checkup),
+        total=None if checkup.growth is None else digest.total_factor(checkup.growth.layers),
+        figures=_figures(checkup),
+        long=_LONG_TABLE,
+        worst=_WORST,
+    )
+
+
+def _figures(checkup: Checkup) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    from equipoise.report import figures
+
+    drawn: dict[str, str] = {}
+    if checkup.growth is not None and checkup.growth.layers:
+        rate = digest.predicted_rate(checkup)
+        drawn["gradients"] = figures.gradient_figure(checkup.growth, rate)
+        drawn["forward"] = figures.forward_figure(checkup.growth)
+    if any(layer.skipped is None for layer in checkup.conditioning):
+        drawn["conditioning"] = figures.conditioning_figure(checkup.conditioning)
+    # Safe to leave unescaped: the figures hold numbers and our own words only.
+    return {name: Markup(svg) for name, svg in drawn.items()}
+
+
+def _gauge(model: int, trainable: float | None) -> dict[str, float] | None:
+    """Return the model's and the trainable depth in per cent of a common bar."""
+    if trainable is None or not math.isfinite(trainable) or trainable <= 0:
+        return None
+    whole = 1.15 * max(model, trainable)
+    return {"model": 100 * model / whole, "trainable": 100 * trainable / whole}
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("equipoise.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"digest": digest, "wording": wording, "marks": digest.MARKS}
+    return environment

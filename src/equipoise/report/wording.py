@@ -1,0 +1,176 @@
+"""Numbers and untrusted names as short text that a person can read."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import unicodedata
+from typing import Any, TypeVar
+
+from equipoise.records import Estimate
+
+Value = TypeVar("Value")
+
+_NEGLIGIBLE = 1e-4
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Write a number with so many significant digits, and powers of ten as such.
+
+    Examples:
+        >>> number(1.46695), number(421.7), number(1.234e9), number(-2e-7), number(0.0)
+        ('1.47', '422', '1.23×10⁹', '−2×10⁻⁷', '0')
+        >>> number(float("inf")), number(float("nan"))
+        ('∞', 'NaN')
+    """
+    if math.isnan(value):
+        return "NaN"
+    sign = "−" if value < 0 else ""
+    size = abs(value)
+    if math.isinf(size):
+        return f"{sign}∞"
+    if size == 0:
+        return "0"
+    mantissa, exponent = f"{size:.{digits - 1}e}".split("e")
+    power = int(exponent)
+    if -4 < power < 4:
+        return f"{sign}{size:.{max(0, digits - 1 - power)}f}"
+    whole, _, decimals = mantissa.partition(".")
+    mantissa = mantissa if decimals.strip("0") else whole
+    return f"{sign}{mantissa}×{power_of_ten(power)}"
+
+
+def power_of_ten(exponent: int) -> str:
+    """Write a power of ten with a raised exponent.
+
+    Examples:
+        >>> power_of_ten(-12)
+        '10⁻¹²'
+    """
+    return "10" + str(exponent).translate(_SUPERSCRIPTS)
+
+
+def spread(estimate: Estimate | None) -> str:
+    """Write a value with its error, both cut where the error says that knowledge ends.
+
+    Examples:
+        >>> spread(Estimate(1.4712, 0.0061, "measured"))
+        '1.471 ± 0.006'
+        >>> spread(Estimate(1.46695, 2e-8, "theory"))
+        '1.467 ± 2×10⁻⁸'
+        >>> spread(Estimate(3.4567e9, 1.4e8, "measured")), spread(Estimate(0.5, 0.0, "exact"))
+        ('(3.46 ± 0.14)×10⁹', '0.5')
+        >>> spread(Estimate(1.5, float("nan"), "measured")), spread(None)
+        ('1.50 ± ?', '–')
+    """
+    if estimate is None:
+        return "–"
+    value, error = estimate.value, abs(estimate.error)
+    if not math.isfinite(value):
+        return number(value)
+    if not math.isfinite(error):
+        return f"{number(value)} ± ?"
+    if error <= 1e-12 * abs(value):
+        return _trimmed(number(value, 5))
+    if error < _NEGLIGIBLE * abs(value):
+        return f"{number(value, 4)} ± {number(error, 1)}"
+    scale = math.floor(math.log10(max(abs(value), error)))
+    power = 0 if -4 < scale < 4 else scale
+    value, error = value / 10.0**power, error / 10.0**power
+    digits = _error_digits(error)
+    sign = "−" if value < 0 else ""
+    both = f"{sign}{abs(value):.{digits}f} ± {error:.{digits}f}"
+    return f"({both})×{power_of_ten(power)}" if power else both
+
+
+def factor(estimate: Estimate | float | None) -> str:
+    """Write a rate as a multiplication.
+
+    Examples:
+        >>> factor(1.46695), factor(Estimate(1.4712, 0.0061, "measured")), factor(None)
+        ('×1.47', '×1.471 ± 0.006', '–')
+    """
+    if estimate is None:
+        return "–"
+    if not isinstance(estimate, Estimate):
+        return "×" + number(estimate)
+    # An error that four digits cannot show is not worth a reader's time here.
+    small = estimate.error < _NEGLIGIBLE * abs(estimate.value)
+    return "×" + (number(estimate.value, 4) if small else spread(estimate))
+
+
+def depth(value: float | None) -> str:
+    """Write a number of layers.
+
+    Examples:
+        >>> depth(41.76), depth(float("inf")), depth(None), depth(12345.6), depth(3e9)
+        ('42', '∞', '–', '12,346', '3×10⁹')
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{round(value):,}" if abs(value) < 1e6 else number(value)
+
+
+def deviation(z: float) -> str:
+    """Write a difference in units of error.
+
+    Examples:
+        >>> deviation(0.712), deviation(-31.4), deviation(float("nan"))
+        ('+0.7', '−31.4', '–')
+    """
+    if math.isnan(z):
+        return "–"
+    sign = "−" if z < 0 else "+"
+    return sign + (f"{abs(z):.1f}" if abs(z) < 1000 else number(abs(z)))
+
+
+def count(value: int, noun: str) -> str:
+    """Write a number of things.
+
+    Examples:
+        >>> count(1, "batch"), count(3, "batch"), count(1200, "seed")
+        ('1 batch', '3 batches', '1,200 seeds')
+    """
+    plural = noun + ("es" if noun.endswith(("ch", "s")) else "s")
+    return f"{value:,} {noun if value == 1 else plural}"
+
+
+def printable(value: Value) -> Value:
+    r"""Show control characters instead of obeying them, in a text or throughout a record.
+
+    A layer's name may hold an escape sequence that recolours a terminal, or half a surrogate
+    pair, which no UTF-8 file can store.
+
+    Examples:
+        >>> printable("a\x1b[31mb")
+        'a\\x1b[31mb'
+    """
+    return _printable(value)  # type: ignore[no-any-return]
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return "".join(map(_printable_character, value))
+    if isinstance(value, tuple):
+        return tuple(map(_printable, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: _printable(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    return value
+
+
+def _printable_character(character: str) -> str:
+    if character == "\n" or not unicodedata.category(character).startswith("C"):
+        return character
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _error_digits(error: float) -> int:
+    """Decimals that keep one digit of the error, or two if the first is a 1."""
+    mantissa, exponent = f"{error:.1e}".split("e")
+    return min(12, max(0, -int(exponent) + (1 if mantissa.startswith("1") else 0)))
+
+
+def _trimmed(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text and "×" not in text else text

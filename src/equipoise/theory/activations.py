@@ -1,0 +1,218 @@
+r"""What theory needs to know about an activation: values, slopes and where it is not smooth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+Array = NDArray[np.float64]
+Elementwise = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Kink:
+    """A point where an activation is continuous but not analytic.
+
+    Args:
+        at: Where it is.
+        power: Whether one side behaves like a fractional power of the distance, as for
+            max(x, 0)^1.5, and not like an analytic function that merely starts there.
+    """
+
+    at: float
+    power: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Homogeneity:
+    r"""φ(x) = a·max(x, 0)^α − b·max(−x, 0)^α, for which closed forms exist."""
+
+    alpha: float
+    a: float
+    b: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Activation:
+    r"""An elementwise nonlinearity :math:`\phi`.
+
+    Args:
+        name: What reports call it.
+        function: φ on float64 tensors, elementwise and deterministic.
+        derivative: φ′; by automatic differentiation if omitted.
+        kinks: Every point where φ is not analytic.
+        homogeneity: Set if φ is positive-homogeneous.
+
+    Examples:
+        >>> values, slopes = RELU(np.array([-1.0, 2.0]))
+        >>> values, slopes
+        (array([0., 2.]), array([0., 1.]))
+    """
+
+    name: str
+    function: Elementwise
+    derivative: Elementwise | None = None
+    kinks: tuple[Kink, ...] = ()
+    homogeneity: Homogeneity | None = None
+
+    def __call__(self, x: Array) -> tuple[Array, Array]:
+        """Return φ(x) and φ′(x), both of the shape of ``x``."""
+        argument = torch.from_numpy(np.ascontiguousarray(x))
+        if self.derivative is not None:
+            with torch.no_grad():
+                return self.function(argument).numpy(), self.derivative(argument).numpy()
+        with torch.inference_mode(False), torch.enable_grad():
+            argument = argument.clone().requires_grad_()
+            values = self.function(argument)
+            if not values.requires_grad:  # a constant function of its input
+                return values.numpy(), np.zeros_like(x)
+            (slopes,) = torch.autograd.grad(values.sum(), argument)
+        return values.detach().numpy(), slopes.numpy()
+
+    def values(self, x: Array) -> Array:
+        """Return φ(x) alone, for half the cost."""
+        with torch.no_grad():
+            return self.function(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+
+
+def homogeneous(name: str, alpha: float, a: float, b: float) -> Activation:
+    """Build φ(x) = a·max(x, 0)^α − b·max(−x, 0)^α."""
+
+    def function(x: Tensor) -> Tensor:
+        if alpha == 1.0:
+            return torch.where(x > 0, a * x, b * x)
+        power = x.abs() ** alpha
+        return torch.where(x > 0, a * power, -b * power)
+
+    def derivative(x: Tensor) -> Tensor:
+        side = torch.where(x > 0, a, b).to(x.dtype)
+        return side if alpha == 1.0 else alpha * side * x.abs() ** (alpha - 1)
+
+    smooth = alpha == 1.0 and a == b
+    kinks = () if smooth else (Kink(0.0, power=alpha != round(alpha)),)
+    return Activation(name, function, derivative, kinks, Homogeneity(alpha, a, b))
+
+
+def alpha_relu(alpha: float) -> Activation:
+    r"""The power rectifier :math:`\rho_\alpha(x) = \max(x, 0)^\alpha`.
+
+    Args:
+        alpha: Power, above 1/2: below that the slope has no second moment.
+
+    Raises:
+        ValueError: If ``alpha <= 0.5``.
+
+    Examples:
+        >>> alpha_relu(2)(np.array([3.0]))
+        (array([9.]), array([6.]))
+    """
+    if not alpha > 0.5:
+        raise ValueError(
+            f"alpha_relu needs alpha > 0.5, got {alpha}: E[φ′²] is infinite below, "
+            "so the gradient has no finite growth rate."
+        )
+    return homogeneous(f"alpha_relu({alpha:g})", float(alpha), 1.0, 0.0)
+
+
+def leaky_relu(negative_slope: float = 0.01) -> Activation:
+    """The leaky rectifier max(x, 0) + slope·min(x, 0)."""
+    return homogeneous(f"leaky_relu({negative_slope:g})", 1.0, 1.0, float(negative_slope))
+
+
+def elu(alpha: float = 1.0) -> Activation:
+    """The exponential linear unit; at alpha = 1 its slope is continuous, its curvature not."""
+    return Activation(f"elu({alpha:g})", lambda x: F.elu(x, alpha), kinks=(Kink(0.0),))
+
+
+def celu(alpha: float = 1.0) -> Activation:
+    """The continuously differentiable exponential linear unit."""
+    return Activation(f"celu({alpha:g})", lambda x: F.celu(x, alpha), kinks=(Kink(0.0),))
+
+
+def softplus(beta: float = 1.0) -> Activation:
+    """log(1 + exp(beta·x)) / beta, without the jump of PyTorch's linear shortcut."""
+    # Threshold 40: the shortcut's error exp(-40) is below rounding; at PyTorch's 20 it is 2e-9.
+    return Activation(f"softplus({beta:g})", lambda x: F.softplus(x, beta, threshold=40.0))
+
+
+def hardtanh(low: float = -1.0, high: float = 1.0) -> Activation:
+    """Clipping to [low, high]."""
+    name = "hardtanh" if (low, high) == (-1.0, 1.0) else f"hardtanh({low:g},{high:g})"
+    return Activation(
+        name,
+        lambda x: x.clamp(low, high),
+        lambda x: ((x > low) & (x < high)).to(x.dtype),
+        (Kink(float(low)), Kink(float(high))),
+    )
+
+
+IDENTITY = homogeneous("identity", 1.0, 1.0, 1.0)
+RELU = homogeneous("relu", 1.0, 1.0, 0.0)
+ABS = homogeneous("abs", 1.0, 1.0, -1.0)
+
+ACTIVATIONS: dict[str, Activation] = {
+    activation.name: activation
+    for activation in (
+        IDENTITY,
+        RELU,
+        ABS,
+        hardtanh(),
+        Activation("tanh", torch.tanh),
+        Activation("erf", torch.erf),
+        Activation("sigmoid", torch.sigmoid),
+        Activation("gelu", F.gelu),
+        Activation("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
+        Activation("silu", F.silu),
+        Activation("mish", lambda x: x * torch.tanh(F.softplus(x, threshold=40.0))),
+        Activation("selu", F.selu, kinks=(Kink(0.0),)),
+        Activation("relu6", F.relu6, kinks=(Kink(0.0), Kink(6.0))),
+        Activation("hardswish", F.hardswish, kinks=(Kink(-3.0), Kink(3.0))),
+        Activation("hardsigmoid", F.hardsigmoid, kinks=(Kink(-3.0), Kink(3.0))),
+        Activation("softsign", F.softsign, kinks=(Kink(0.0),)),
+        Activation("log_sigmoid", F.logsigmoid),
+        Activation("tanhshrink", F.tanhshrink),
+        Activation("sin", torch.sin, torch.cos),
+        Activation("square", torch.square, lambda x: 2 * x),
+    )
+}
+_ALIASES = {"linear": "identity", "swish": "silu", "hardsilu": "hardswish"}
+_FAMILIES: dict[str, Callable[..., Activation]] = {
+    "alpha_relu": alpha_relu,
+    "leaky_relu": leaky_relu,
+    "elu": elu,
+    "celu": celu,
+    "softplus": softplus,
+    "hardtanh": hardtanh,
+}
+
+
+def named_activation(name: str) -> Activation:
+    """Look an activation up by name; families take numbers, as in ``"alpha_relu(1.5)"``.
+
+    Raises:
+        ValueError: If the name or its numbers are not understood.
+
+    Examples:
+        >>> named_activation("leaky_relu(0.2)").homogeneity
+        Homogeneity(alpha=1.0, a=1.0, b=0.2)
+    """
+    key = name.strip().lower().replace("-", "_")
+    key = _ALIASES.get(key, key)
+    if key in ACTIVATIONS:
+        return ACTIVATIONS[key]
+    match = re.fullmatch(r"(\w+)(?:\(([^()]*)\))?", key)
+    if match and match[1] in _FAMILIES:
+        try:
+            numbers = [float(part) for part in match[2].split(",")] if match[2] else []
+            return _FAMILIES[match[1]](*numbers)
+        except TypeError as error:
+            raise ValueError(f"activation {name!r} has too few or too many numbers.") from error
+    known = sorted({*ACTIVATIONS, *(f"{family}(number)" for family in _FAMILIES)})
+    raise ValueError(f"unknown activation {name!r}; known are {', '.join(known)}.")

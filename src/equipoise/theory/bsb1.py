@@ -1,0 +1,236 @@
+r"""Solve the BSB1 problem: one fixed point, its eigenvalues, and an error for each number.
+
+First the averages over directions are refined until two levels agree, then, at ε > 0, the
+average over the radius. Each number's error is what the last refinements changed, plus a floor
+for rounding.
+
+Notes:
+    Two levels can agree by accident when f has a feature narrower than both grids. Features that
+    narrow are found beforehand as kinks (:mod:`kinks`), unless a user declares fewer kinks than
+    there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.records import Estimate
+from equipoise.theory import routes, spectra
+from equipoise.theory.averages import VALUES, Averages, Response
+from equipoise.theory.kappa_root import largest_root, refine_root
+from equipoise.theory.radius import RadialGrid, RadialLaw, radial_grid, without_eps
+from equipoise.theory.setting import Setting
+from equipoise.theory.small_signals import critical_variance, tangent, tangent_averages
+
+Array = NDArray[np.float64]
+
+_GOAL, _PROBE_GOAL = 1e-12, 1e-9
+_RADIAL_LEVELS = 4
+_UNIT = float(np.finfo(float).eps)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """Every number of a BSB1 problem that callers need."""
+
+    q: Estimate
+    c: Estimate
+    kappa: Estimate
+    rate: Estimate
+    forward: tuple[Estimate, Estimate, Estimate]  # along G, L, M
+
+    @property
+    def stable(self) -> bool:
+        """Whether all forward eigenvalues are below 1."""
+        return all(part.value < 1 for part in self.forward)
+
+
+@lru_cache(maxsize=4096)
+def solve(setting: Setting) -> Solution:
+    """Solve for the fixed point and its eigenvalues."""
+    f = Response(setting.activation, setting.gamma, setting.beta)
+    if setting.eps == 0:
+        return _solve_without_eps(setting, f)
+    kappa = largest_root(setting, f)
+    return _collapsed(setting, f) if kappa is None else _solve_with_eps(setting, f, kappa)
+
+
+def _solve_without_eps(setting: Setting, f: Response) -> Solution:
+    coarse, fine, _ = _refined(setting, f, np.ones(1), _GOAL)
+    numbers = []
+    for averages in (coarse, fine):
+        kappa = setting.weight_variance * float(averages.kappa[0])
+        law = without_eps(setting.batch_size, kappa)
+        numbers.append(_Numbers.of(setting, kappa, averages, law))
+    return numbers[1].with_errors(numbers[1].distance(numbers[0]), setting, fine)
+
+
+def _solve_with_eps(setting: Setting, f: Response, kappa: float) -> Solution:
+    # The level at which directions are nearly resolved at the largest radius, where f is
+    # steepest, and at a few others; what that leaves out is then measured at all radii.
+    probes = np.quantile(_grid(setting, f, kappa, 0).radius, [0.5, 0.75, 1.0])
+    *_, level = _refined(setting, f, probes, _PROBE_GOAL)
+    current, _ = _at_level(setting, f, kappa, level, 0)
+    for level in range(level, routes.levels(f) - 1):
+        coarse, (current, _) = current, _at_level(setting, f, kappa, level + 1, 0)
+        directional = current.distance(coarse)
+        if (directional <= coarse.goal(setting)).all():
+            break
+
+    current = coarse
+    for radial_level in range(1, _RADIAL_LEVELS):
+        previous, (current, averages) = current, _at_level(setting, f, kappa, level, radial_level)
+        radial = current.distance(previous)
+        if (radial <= current.goal(setting)).all():
+            break
+    return current.with_errors(directional + radial, setting, averages)
+
+
+def _refined(
+    setting: Setting, f: Response, radii: Array, goal: float
+) -> tuple[Averages, Averages, int]:
+    """Refine until two levels agree; return both and the coarser's level."""
+    fine = routes.averages(f, setting.batch_size, radii, 0)
+    _refuse_no_signal(setting, fine)
+    for level in range(1, routes.levels(f)):
+        coarse, fine = fine, routes.averages(f, setting.batch_size, radii, level)
+        if _relative_change(coarse, fine) <= goal:
+            break
+    return coarse, fine, level - 1
+
+
+def _relative_change(coarse: Averages, fine: Averages) -> float:
+    """Largest change among the averages that enter κ and the rate."""
+    slopes = (fine.squares[1, 0] - coarse.squares[1, 0]) / fine.squares[1, 0]
+    cross = (fine.pairs[1, 0, 0] - coarse.pairs[1, 0, 0]) / fine.squares[1, 0]
+    kappas = fine.kappa / coarse.kappa - 1
+    return float(np.abs([slopes, cross, kappas]).max())
+
+
+def _at_level(
+    setting: Setting, f: Response, kappa: float, level: int, radial_level: int
+) -> tuple[_Numbers, Averages]:
+    while True:
+        grid = _grid(setting, f, kappa, radial_level)
+        averages = routes.averages(f, setting.batch_size, grid.radius, level)
+        kappa = refine_root(setting, grid, averages)
+        if grid.reaches(kappa):
+            return _Numbers.of(setting, kappa, averages, grid.law(kappa)), averages
+
+
+def _grid(setting: Setting, f: Response, kappa: float, level: int) -> RadialGrid:
+    breaks = np.empty(0) if f.is_homogeneous else _breaks(f, setting.batch_size)
+    return radial_grid(setting.batch_size, setting.eps, kappa, breaks, level)
+
+
+def _breaks(f: Response, batch_size: int) -> Array:
+    """Radii at which a kink, or a pair of kinks, leaves the reachable region."""
+    B, at = batch_size, (f.kinks - f.beta) / f.gamma
+    a, b = np.meshgrid(at, at)
+    # Z = B(B−2) − B(w₁² + w₂²) + (w₁ − w₂)² = 0 at (a, b)/R.
+    pairs = np.sqrt((B * (a**2 + b**2) - (a - b) ** 2) / (B * (B - 2))).ravel()
+    breaks = np.unique(np.concatenate([np.abs(at) / np.sqrt(B - 1), pairs]))
+    return np.asarray(breaks[(breaks > 0) & (breaks < 1)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """One level's values of everything, before errors are known."""
+
+    q: float
+    qc: float
+    kappa: float
+    rate: float
+    forward: tuple[float, float, float]
+
+    @classmethod
+    def of(
+        cls, setting: Setting, kappa: float, averages: Averages, law: RadialLaw
+    ) -> _Numbers:
+        B, variance = setting.batch_size, setting.weight_variance
+        mean_squared = averages.mean**2
+        q = law.weight @ (averages.square(VALUES, 0) + mean_squared)
+        qc = law.weight @ (averages.pair(VALUES, 0, 0) + mean_squared)
+        return cls(
+            q=variance * float(q) + setting.bias_variance,
+            qc=variance * float(qc) + setting.bias_variance,
+            kappa=kappa,
+            rate=spectra.backward_g(B, variance, averages, law),
+            forward=(
+                spectra.forward_g(B, variance, kappa, averages, law),
+                spectra.forward_l(B, variance, kappa, averages, law),
+                spectra.forward_m(B, variance, kappa, averages, law),
+            ),
+        )
+
+    @property
+    def vector(self) -> Array:
+        return np.array([self.q, self.qc, self.kappa, self.rate, *self.forward])
+
+    @property
+    def scale(self) -> Array:
+        return np.array([self.q, self.q, self.kappa, self.rate, 1, 1, 1])
+
+    def distance(self, other: _Numbers) -> Array:
+        return np.abs(self.vector - other.vector)
+
+    def amplification(self, setting: Setting) -> float:
+        """F(κ) = κ is solved where F′ = λ↑_G: errors of F grow by 1/(1 − λ↑_G)."""
+        return 1 / max(_UNIT, 1 - self.forward[0]) if setting.eps > 0 else 1.0
+
+    def goal(self, setting: Setting) -> Array:
+        return _GOAL * self.scale * max(1.0, 1e-2 * self.amplification(setting))
+
+    def with_errors(self, errors: Array, setting: Setting, averages: Averages) -> Solution:
+        # Values of size √q leave κ an error of ε_mach·√(qκ), and angles at large B add
+        # ε_mach·√B. The factor is the largest seen against 40-digit references, doubled.
+        floor = 16 * _UNIT * (1 + np.sqrt(setting.batch_size) / 16)
+        floor *= max(1.0, float(np.sqrt(self.q / self.kappa)))
+        floor = (floor + 4 * averages.truncation) * self.amplification(setting)
+        q, qc, kappa, rate, *forward = (
+            Estimate(float(value), float(error), averages.method)
+            for value, error in zip(self.vector, errors + floor * self.scale, strict=True)
+        )
+        correlation = qc.value / q.value
+        c_error = (qc.error + abs(correlation) * q.error) / q.value
+        c = Estimate(correlation, c_error, averages.method)
+        return Solution(q, c, kappa, rate, (forward[0], forward[1], forward[2]))
+
+
+def _refuse_no_signal(setting: Setting, averages: Averages) -> None:
+    kappa = float(averages.kappa[-1])
+    if not np.isfinite(kappa):
+        raise ValueError(
+            f"activation {setting.activation.name} overflows on normalised samples at "
+            f"gamma = {setting.gamma:g}, beta = {setting.beta:g}. Use one that grows slower."
+        )
+    second_moment = float(averages.square(VALUES, 0)[-1] + averages.mean[-1] ** 2)
+    if not kappa > 64 * _UNIT**2 * second_moment:
+        raise ValueError(
+            f"activation {setting.activation.name} is constant to float64 precision at "
+            f"gamma = {setting.gamma:g}, beta = {setting.beta:g}: no signal passes. "
+            "Choose a beta nearer to where it varies."
+        )
+
+
+def _collapsed(setting: Setting, f: Response) -> Solution:
+    """κ* = 0: all samples become equal, and batch norm divides by √ε alone."""
+    B, variance = setting.batch_size, setting.weight_variance
+    values, _ = f(np.array([f.beta]))
+    q = variance * float(values[0]) ** 2 + setting.bias_variance
+    rate = shrink = 0.0
+    slopes = tangent(f)
+    if slopes is not None:
+        law = RadialLaw(np.zeros(1), np.ones(1), np.ones(1) / setting.eps, np.ones(1))
+        rate = spectra.backward_g(B, variance, tangent_averages(slopes, B), law)
+        shrink = critical_variance(f, B) * variance / setting.eps
+    method = "closed form: the fixed point has collapsed"
+
+    def exact(value: float) -> Estimate:
+        return Estimate(value, 64 * _UNIT * abs(value), method)
+
+    return Solution(exact(q), exact(1.0), exact(0.0), exact(rate), (exact(shrink),) * 3)

@@ -1,0 +1,74 @@
+"""What one BSB1 problem is: an activation, a batch size and batch norm's parameters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from equipoise.theory.activations import Activation
+from equipoise.theory.adapt import ActivationLike, as_activation
+
+# Theorem 7 needs E[1/‖Gh‖²], which is infinite at B = 3; at B = 2 outputs are ±1.
+SMALLEST_BATCH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A validated problem; hashable, so that its solution can be remembered."""
+
+    activation: Activation
+    batch_size: int
+    eps: float
+    gamma: float
+    beta: float
+    weight_variance: float
+    bias_variance: float
+
+
+def make_setting(
+    activation: ActivationLike,
+    batch_size: int,
+    *,
+    eps: float,
+    gamma: float,
+    beta: float,
+    weight_variance: float,
+    bias_variance: float,
+) -> Setting:
+    """Check the arguments that every public function of the theory shares.
+
+    Raises:
+        ValueError: If a number is out of range or the activation is not usable.
+        TypeError: If the activation is no activation at all, or a number is no number.
+    """
+    if isinstance(batch_size, bool) or batch_size != int(batch_size):
+        raise ValueError(f"batch_size must be a whole number, got {batch_size!r}.")
+    if batch_size < SMALLEST_BATCH:
+        raise ValueError(
+            f"batch_size must be at least 4, got {batch_size}: at 3 the gradient of batch norm "
+            "has no second moment and at 2 its outputs are ±1. Use a larger batch."
+        )
+    for name, value, least in (
+        ("eps", eps, 0.0),
+        ("gamma", gamma, -math.inf),
+        ("beta", beta, -math.inf),
+        ("weight_variance", weight_variance, 0.0),
+        ("bias_variance", bias_variance, 0.0),
+    ):
+        if not math.isfinite(value) or value < least:
+            need = "finite" if least else "finite and not negative"
+            raise ValueError(f"{name} must be {need}, got {value}.")
+    if gamma == 0:
+        raise ValueError("gamma must not be 0: batch norm would send no signal at all.")
+    if weight_variance == 0:
+        raise ValueError("weight_variance must not be 0: the layer would send no signal at all.")
+    # The law of normalised samples is symmetric: γ and −γ are the same problem.
+    return Setting(
+        as_activation(activation),
+        int(batch_size),
+        float(eps),
+        abs(float(gamma)),
+        float(beta),
+        float(weight_variance),
+        float(bias_variance),
+    )
