@@ -93,9 +93,7 @@ class TestModules:
 
 def test_late_imports_work_inside_importing(write):
     write("nets/late_neighbour.py", "x = 7\n")
-    write(
-        "nets/late.py", "def build():\n    import late_neighbour\n    return late_neighbour.x\n"
-    )
+    write("nets/late.py", "def build():\n    import late_neighbour\n    return late_neighbour.x\n")
     build = resolve("nets/late.py:build")
     with importing("nets/late.py:build"):
         assert build() == 7

@@ -57,9 +57,7 @@ def test_global_random_state_is_left_as_found():
 
 
 def test_oversized_batch_is_refused_at_once():
-    with pytest.raises(
-        ValueError, match=r"numbered has 10 samples, .* one batch of 11.*most 10"
-    ):
+    with pytest.raises(ValueError, match=r"numbered has 10 samples, .* one batch of 11.*most 10"):
         numbered(10).batches(11, 1, seeded())
 
 

@@ -55,9 +55,7 @@ def test_sizes_must_be_positive(name, size):
 
 
 def test_unknown_norm():
-    with pytest.raises(
-        ValueError, match=r"norm must be one of batch, layer, none, got 'group'"
-    ):
+    with pytest.raises(ValueError, match=r"norm must be one of batch, layer, none, got 'group'"):
         mlp(4, 2, depth=1, width=4, norm="group")
 
 

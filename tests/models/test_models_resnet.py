@@ -83,9 +83,7 @@ def test_each_activation_is_used_once_and_not_in_place():
 
 
 def test_group_norm_has_32_groups_or_as_many_as_divide():
-    groups = {
-        m.num_groups for m in resnet18(norm="group").modules() if hasattr(m, "num_groups")
-    }
+    groups = {m.num_groups for m in resnet18(norm="group").modules() if hasattr(m, "num_groups")}
     assert groups == {32}
     narrow = ResNet((1, 1, 1, 1), width=12, norm="group")
     assert (narrow.bn1.num_groups, narrow.layer4[0].bn1.num_groups) == (4, 32)

@@ -58,9 +58,7 @@ def deep_checkup() -> Checkup:
         blocks=tuple(block(i) for i in range(1, LAYERS)),
         growth=growth,
         comparisons=(
-            Comparison(
-                "gradient growth per layer", predicted, growth.rate, 0.0121, 0.672, True
-            ),
+            Comparison("gradient growth per layer", predicted, growth.rate, 0.0121, 0.672, True),
             Comparison(
                 "second moment q",
                 Estimate(0.4999, 2e-7, "quadrature"),

@@ -67,9 +67,7 @@ class TestMergedBlocks:
 
     def test_remarks_are_collected(self, hostile, deep):
         assert len(digest.remarks(digest.merge_blocks(hostile.blocks))) == 20
-        unstable = dataclasses.replace(
-            block(1), rate=Estimate(1.1, 0.0, "theory", stable=False)
-        )
+        unstable = dataclasses.replace(block(1), rate=Estimate(1.1, 0.0, "theory", stable=False))
         (remark,) = set(digest.remarks(digest.merge_blocks([unstable]))) - set(unstable.caveats)
         assert "unstable" in remark
 

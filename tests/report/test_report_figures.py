@@ -67,9 +67,7 @@ class TestDeterminism:
 
     def test_the_users_style_has_no_part(self, deep):
         before = every_figure(deep)
-        with mpl.rc_context(
-            {"axes.facecolor": "red", "lines.linewidth": 9, "axes.titlesize": 3}
-        ):
+        with mpl.rc_context({"axes.facecolor": "red", "lines.linewidth": 9, "axes.titlesize": 3}):
             assert every_figure(deep) == before
 
     def test_the_users_style_is_left_alone(self, deep):

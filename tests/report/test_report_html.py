@@ -166,7 +166,5 @@ def test_importing_the_room_waits_for_nothing_heavy():
         "import sys, equipoise.report; "
         "print({'matplotlib', 'jinja2', 'torch', 'scipy', 'numpy'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -176,9 +176,7 @@ def _from_archive(archive: Path, layout: _Layout) -> list[tuple[str, bytes]]:
             # One pass in the archive's order: going back in a gzip stream starts it over.
             found = {m.name: _member(tar, m) for m in tar if m.name in names and m.isfile()}
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise ValueError(
-            f"{archive} is a damaged archive ({error}); fetch it again."
-        ) from error
+        raise ValueError(f"{archive} is a damaged archive ({error}); fetch it again.") from error
     missing = [name for name in names if name not in found]
     if missing:
         raise ValueError(f"{archive} lacks {', '.join(missing)}; fetch it again.")

@@ -29,9 +29,7 @@ class Source(Protocol):
     def fixed_batches(self) -> bool:
         """Whether batches keep a size of their own, whatever size is asked for."""
 
-    def batches(
-        self, batch_size: int, count: int, generator: torch.Generator
-    ) -> Iterator[Batch]:
+    def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
         """Yield ``count`` pairs of inputs and targets.
 
         Args:
@@ -91,9 +89,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def batches(
-        self, batch_size: int, count: int, generator: torch.Generator
-    ) -> Iterator[Batch]:
+    def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
         """Yield ``count`` full random batches.
 
         Raises:

@@ -53,9 +53,7 @@ class LoaderSource:
         """True: the loader has decided."""
         return True
 
-    def batches(
-        self, batch_size: int, count: int, generator: torch.Generator
-    ) -> Iterator[Batch]:
+    def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
         """Yield ``count`` batches of the loader's own size.
 
         Raises:
@@ -105,9 +103,7 @@ class IndexedSource:
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
-    def batches(
-        self, batch_size: int, count: int, generator: torch.Generator
-    ) -> Iterator[Batch]:
+    def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
         """Yield ``count`` full random batches.
 
         Raises:
@@ -147,9 +143,7 @@ class StreamedSource:
         """False: batches have the size asked for."""
         return False
 
-    def batches(
-        self, batch_size: int, count: int, generator: torch.Generator
-    ) -> Iterator[Batch]:
+    def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
         """Yield ``count`` full batches of consecutive samples, starting over at the end.
 
         Raises:

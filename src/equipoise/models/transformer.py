@@ -56,9 +56,7 @@ class RowTransformer(nn.Module):
         check_positive(token_features=token_features, classes=classes, tokens=tokens)
         check_positive(width=width, heads=heads, depth=depth)
         if width % heads:
-            raise ValueError(
-                f"heads must divide width, got {heads} heads for a width of {width}."
-            )
+            raise ValueError(f"heads must divide width, got {heads} heads for a width of {width}.")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {dropout}.")
 

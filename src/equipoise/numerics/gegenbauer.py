@@ -87,8 +87,11 @@ def gauss(batch_size: int, count: int) -> tuple[Array, Array]:
     nodes = eigh_tridiagonal(np.zeros(count), b[:-1], eigvals_only=True, check_finite=False)
     nodes = (nodes - nodes[::-1]) / 2  # exactly symmetric, as the density is
     # Christoffel numbers: no gamma functions, no overflow at any batch size.
-    weights = 1 / sum(psi**2 for psi in polynomials(batch_size, count, nodes))
-    weights = weights / weights.sum()
+    christoffel = np.zeros(count)
+    for psi in polynomials(batch_size, count, nodes):
+        christoffel += psi**2
+    weights = 1 / christoffel
+    weights /= weights.sum()
     nodes.flags.writeable = weights.flags.writeable = False
     return nodes, weights
 

@@ -9,16 +9,16 @@ from equipoise.records.estimate import Estimate
 
 @dataclass(frozen=True, slots=True)
 class LayerGradients:
-    """What one layer sends forward and receives back.
+    r"""What one layer sends forward and receives back.
 
     Args:
         layer: Name of the layer in the model.
         kind: Its class, such as ``BatchNorm2d``.
         rows: Samples that share statistics: batch size, times positions for feature maps.
         features: Neurons or channels.
-        gradient: Mean of :math:`\\|\\partial E/\\partial h\\|^2` over replicates, with h the
+        gradient: Mean of :math:`\|\partial E/\partial h\|^2` over replicates, with h the
             pre-activations: the normaliser's input, or the output of the parametrised layer.
-        weight_gradient: Mean of :math:`\\|\\partial E/\\partial W\\|^2` for the weights that
+        weight_gradient: Mean of :math:`\|\partial E/\partial W\|^2` for the weights that
             make h, where there are any.
         second_moment: Mean of :math:`h^2`; the theory's :math:`q`.
         correlation: Mean product of two different rows over the mean square of one; the

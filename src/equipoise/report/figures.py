@@ -276,9 +276,7 @@ def _legend(axes: Axes, columns: int = 2) -> None:
             ncols=columns,
         )
     else:
-        axes.text(
-            0.5, 0.5, "nothing to draw", transform=axes.transAxes, ha="center", va="center"
-        )
+        axes.text(0.5, 0.5, "nothing to draw", transform=axes.transAxes, ha="center", va="center")
 
 
 def _note(figure: Figure, omitted: int, noun: str, why: str) -> None:

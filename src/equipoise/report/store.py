@@ -48,8 +48,7 @@ def load(source: str | Path) -> Checkup:
             )
     elif not path.is_file():
         raise ValueError(
-            f"{path} does not exist. Name a folder that a check-up wrote to, "
-            f"or its {JSON_NAME}."
+            f"{path} does not exist. Name a folder that a check-up wrote to, or its {JSON_NAME}."
         )
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

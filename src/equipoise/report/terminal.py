@@ -145,9 +145,7 @@ def _growth(growth: GradientGrowth, console: Console) -> None:
     if excerpted:
         width = console.width - 4
         console.print(Text.assemble("\n ", ("input ", "dim")), end="")
-        console.print(
-            Text.assemble((sparkline(values, width - 14), "blue"), (" output", "dim"))
-        )
+        console.print(Text.assemble((sparkline(values, width - 14), "blue"), (" output", "dim")))
     table = _table()
     table.add_column("#", justify="right", style="dim", no_wrap=True)
     table.add_column("layer", overflow="fold", ratio=1)

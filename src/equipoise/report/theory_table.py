@@ -26,9 +26,7 @@ def print_predictions(rows: Sequence[Prediction], console: Console) -> None:
         console.print(Text("No predictions."))
         return
     shared = {name for name in _SETTINGS if len({getattr(row, name) for row in rows}) == 1}
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold"
-    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
     table.add_column("activation", overflow="fold", min_width=6)
     own = [name for name in _SETTINGS if name not in shared]
     heads = ["batch", *(_SETTINGS[name] for name in own), "growth", "scale", "depth"]

@@ -87,7 +87,7 @@ def homogeneous(name: str, alpha: float, a: float, b: float) -> Activation:
 
     def function(x: Tensor) -> Tensor:
         if alpha == 1.0:
-            return torch.where(x > 0, a * x, b * x)
+            return a * x.clamp(min=0) + b * x.clamp(max=0)
         power = x.abs() ** alpha
         return torch.where(x > 0, a * power, -b * power)
 

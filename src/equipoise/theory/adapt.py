@@ -119,7 +119,7 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
         raise TypeError(
             f"an activation is a name, a module or a callable, got {activation!r:.80}."
         )
-    label = name or getattr(activation, "__name__", kind.__name__)
+    label = name or str(getattr(activation, "__name__", kind.__name__))
     function: Elementwise = activation
     if isinstance(activation, nn.Module):
         function = copy.deepcopy(activation).double().cpu()
@@ -172,5 +172,3 @@ def _call(function: Elementwise, x: Tensor, name: str) -> Tensor:
             f"activation {name} turns float64 into {y.dtype}: theory computes in float64."
         )
     return y
-
-

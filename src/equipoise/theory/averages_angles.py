@@ -46,7 +46,9 @@ def angle_averages(f: Response, batch_size: int, radii: Array, rule: panels.Unit
         for start in range(0, len(radii), chunk)
     ]
     mean, squares, pairs = (np.concatenate(p, axis=-1) for p in zip(*parts, strict=True))
-    return Averages(mean, squares, pairs, 0.0, f"two-angle quadrature, {rule.left.size} nodes per panel")
+    return Averages(
+        mean, squares, pairs, 0.0, f"two-angle quadrature, {rule.left.size} nodes per panel"
+    )
 
 
 def _averages(

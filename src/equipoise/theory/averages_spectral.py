@@ -103,7 +103,7 @@ def _density(batch_size: int, angle: Array) -> Array:
     """sin^(B-3) θ, relative to its peak, without underflow trouble at large B."""
     cosine = np.cos(angle)
     with np.errstate(divide="ignore"):
-        return np.exp((batch_size - 3) / 2 * np.log1p(-np.minimum(cosine**2, 1.0)))
+        return np.asarray(np.exp((batch_size - 3) / 2 * np.log1p(-np.minimum(cosine**2, 1.0))))
 
 
 def _split(

@@ -73,9 +73,9 @@ def _solve_with_eps(setting: Setting, f: Response, kappa: float) -> Solution:
     # The level at which directions are nearly resolved at the largest radius, where f is
     # steepest, and at a few others; what that leaves out is then measured at all radii.
     probes = np.quantile(_grid(setting, f, kappa, 0).radius, [0.5, 0.75, 1.0])
-    *_, level = _refined(setting, f, probes, _PROBE_GOAL)
-    current, _ = _at_level(setting, f, kappa, level, 0)
-    for level in range(level, routes.levels(f) - 1):
+    *_, first_level = _refined(setting, f, probes, _PROBE_GOAL)
+    current, _ = _at_level(setting, f, kappa, first_level, 0)
+    for level in range(first_level, routes.levels(f) - 1):
         coarse, (current, _) = current, _at_level(setting, f, kappa, level + 1, 0)
         directional = current.distance(coarse)
         if (directional <= coarse.goal(setting)).all():
@@ -83,7 +83,10 @@ def _solve_with_eps(setting: Setting, f: Response, kappa: float) -> Solution:
 
     current = coarse
     for radial_level in range(1, _RADIAL_LEVELS):
-        previous, (current, averages) = current, _at_level(setting, f, kappa, level, radial_level)
+        previous, (current, averages) = (
+            current,
+            _at_level(setting, f, kappa, level, radial_level),
+        )
         radial = current.distance(previous)
         if (radial <= current.goal(setting)).all():
             break
@@ -148,9 +151,7 @@ class _Numbers:
     forward: tuple[float, float, float]
 
     @classmethod
-    def of(
-        cls, setting: Setting, kappa: float, averages: Averages, law: RadialLaw
-    ) -> _Numbers:
+    def of(cls, setting: Setting, kappa: float, averages: Averages, law: RadialLaw) -> _Numbers:
         B, variance = setting.batch_size, setting.weight_variance
         mean_squared = averages.mean**2
         q = law.weight @ (averages.square(VALUES, 0) + mean_squared)

@@ -1,4 +1,7 @@
-r"""The fixed point of κ at ε > 0: solve :math:`F(\kappa) = \sigma_w^2 E_x[\kappa_f(R)] = \kappa`."""
+r"""The fixed point of κ at ε > 0.
+
+Solves :math:`F(\kappa) = \sigma_w^2 E_x[\kappa_f(R)] = \kappa`.
+"""
 
 from __future__ import annotations
 

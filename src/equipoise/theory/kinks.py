@@ -52,7 +52,7 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
         >>> find_kinks(lambda x: (np.maximum(x, 0.5), (x > 0.5) * 1.0), "shifted relu")
         (Kink(at=0.5, power=False),)
     """
-    left = _FIRST_EDGE + _WIDTH * np.arange(_PANELS)
+    left: Array = _FIRST_EDGE + _WIDTH * np.arange(_PANELS, dtype=np.float64)
     width = np.full(_PANELS, _WIDTH)
     scale = _scale(function, left, width)
     cornered: list[tuple[float, float]] = []  # middle and width of the narrowest failing panels
@@ -107,7 +107,7 @@ def _smooth(function: ValuesAndSlopes, left: Array, width: Array, scale: Array) 
 def _scale(function: ValuesAndSlopes, left: Array, width: Array) -> Array:
     values, slopes = function((left[:, None] + width[:, None] * np.linspace(0, 1, 9)).ravel())
     top = np.array([np.abs(values).max(), np.median(np.abs(slopes)) + np.abs(values).max() / 20])
-    return np.maximum(top, np.finfo(float).tiny)
+    return np.asarray(np.maximum(top, np.finfo(float).tiny))
 
 
 def _refuse_jump(function: ValuesAndSlopes, at: float, scale: Array, name: str) -> None:

@@ -12,6 +12,7 @@ Symbols: n = B - 1, d = log(x/n), v = log(κx/(Bε)), so that R² = 1/(1 + e^-v)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +71,8 @@ class RadialGrid:
     @property
     def v(self) -> Array:
         """Log of κx/(Bε) at the nodes."""
-        return self.offset + np.log(self.kappa * (self.batch_size - 1) / self.batch_size / self.eps)
+        scale = self.kappa * (self.batch_size - 1) / self.batch_size / self.eps
+        return np.asarray(self.offset + np.log(scale))
 
     @property
     def radius(self) -> Array:
@@ -115,7 +117,7 @@ def radial_grid(
     longest = min(2.5, 6 * spread)
     edges = np.concatenate([[low], at, [high]])
     parts = []
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
+    for a, b in pairwise(edges):
         cuts = np.linspace(a, b, max(3, int(np.ceil((b - a) / longest)) + 1))
         # Only the panels next to a break see half-integer powers; the others are analytic.
         parts += [panels.place(panels.half_powers(16 + 6 * level), cuts[:2]).on(cuts[:2])]

@@ -1,0 +1,78 @@
+"""Fit exponential growth through norms per layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.records import Estimate
+
+Array = NDArray[np.float64]
+
+
+def log_slopes(log_norms: Array) -> Array:
+    """Least-squares slope of each row against the column number.
+
+    Args:
+        log_norms: Logarithms of squared norms, of shape ``[replicates, layers]``.
+
+    Returns:
+        One slope per replicate, of shape ``[replicates]``.
+
+    Examples:
+        >>> log_slopes(np.array([[0.0, 1.0, 2.0], [0.0, -2.0, -4.0]]))
+        array([ 1., -2.])
+    """
+    columns = np.arange(log_norms.shape[1], dtype=np.float64)
+    columns -= columns.mean()
+    return np.asarray(log_norms @ columns / (columns @ columns))
+
+
+def mean_with_error(samples: Sequence[float] | Array, method: str) -> Estimate:
+    """Mean and standard error of independent samples; the error of one sample is unknown.
+
+    Examples:
+        >>> print(mean_with_error([1.0, 3.0], "two runs"))
+        2.0 ± 1.0
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    if len(values) < 2:
+        return Estimate(float(values[0]), math.nan, method)
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    return Estimate(float(values.mean()), error, method)
+
+
+def growth_rate(log_norms: Array, method: str) -> Estimate:
+    """Growth per layer *towards the input*: exp of minus the mean slope.
+
+    Args:
+        log_norms: Logarithms of squared gradient norms, ``[replicates, layers]``, layers from
+            input to output.
+        method: What the estimate says of its origin.
+
+    Returns:
+        The rate. Its standard error is over replicates; with a single replicate it is that of
+        the fitted line, which knows nothing of the spread between initialisations.
+
+    Examples:
+        >>> round(growth_rate(np.log([[8.0, 4.0, 2.0], [8.0, 4.0, 2.0]]), "exact").value, 9)
+        2.0
+    """
+    slope = mean_with_error(-log_slopes(log_norms), method)
+    error = slope.error
+    if len(log_norms) == 1:
+        error, method = _line_error(log_norms[0]), f"{method}, error of the fit alone"
+    rate = math.exp(slope.value)
+    return Estimate(rate, rate * error, method)
+
+
+def _line_error(log_norms: Array) -> float:
+    layers = len(log_norms)
+    if layers < 3:
+        return math.nan
+    columns = np.arange(layers) - (layers - 1) / 2
+    residual = log_norms - log_norms.mean() - log_slopes(log_norms[None])[0] * columns
+    return math.sqrt(float(residual @ residual) / (layers - 2) / float(columns @ columns))
