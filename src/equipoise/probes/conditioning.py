@@ -1,0 +1,154 @@
+r"""Condition numbers of what each layer's weights see.
+
+The Hessian of the loss with respect to one output unit's bias and weights is
+:math:`\hat H^T S \hat H` with :math:`\hat H = [\mathbf 1, H]`, H holding one row of inputs per
+sample (and output position). Centring and scaling the columns of H is what batch normalisation
+preconditioning does to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
+from equipoise.probes import modules
+from equipoise.probes.guard import untouched
+from equipoise.probes.unfold import unfold
+from equipoise.records import LayerConditioning
+
+# Larger Gram matrices take minutes to diagonalise on a CPU.
+_LARGEST = 4096
+# Numbers in Ĥ held at once, in float64: 1 GiB.
+_MOST_ENTRIES = 2**27
+
+
+def conditioning(
+    model: nn.Module,
+    batch: Any,
+    *,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
+    largest: int = _LARGEST,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[LayerConditioning, ...]:
+    r"""Condition number of every linear and convolutional layer's extended input matrix.
+
+    With U centring the columns and D dividing them by their standard deviations,
+
+    .. math:: \kappa(\hat H), \quad \kappa(\hat H U), \quad \kappa(\hat H U D), \quad \kappa(D),
+
+    each the ratio of the largest to the smallest *nonzero* singular value. A batch with fewer
+    rows than columns leaves singular values at zero: they are counted, and the condition number
+    is that on the range.
+
+    Args:
+        model: Any module; it runs once, in the mode it is in, and is left bit-identical.
+        batch: What the user's loader yields.
+        forward: ``forward(model, batch)`` runs the model; by default the model is called with
+            the batch, or with its first element if it is a tuple or list.
+        largest: Layers whose smaller side, rows or columns, exceeds this are skipped.
+        progress: Called with finished layers and their total number.
+
+    Returns:
+        One record per layer, in order of execution; a layer that runs more than once is
+        measured at its first call. Convolutions use the unfolded input, and of several groups
+        the worst conditioned.
+
+    Raises:
+        ValueError: If ``largest`` is less than 2.
+
+    Examples:
+        >>> layer = nn.Linear(2, 1)
+        >>> (record,) = conditioning(layer, torch.tensor([[0.0, 1.0], [2.0, 1.0], [4.0, -2.0]]))
+        >>> record.rows, record.columns, round(record.scaled, 3)
+        (3, 3, 3.732)
+
+    References:
+        [lange2022], Sections 2 and 3.
+    """
+    if largest < 2:
+        raise ValueError(f"largest must be at least 2, got {largest}.")
+    watched: dict[nn.Module, str] = {
+        module: name
+        for module, name in modules.names(model).items()
+        if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
+    }
+    found: dict[nn.Module, LayerConditioning] = {}
+
+    def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if module not in found and args and isinstance(args[0], Tensor):
+            found[module] = _measure(watched[module], module, args[0].detach(), largest)
+            if progress is not None:
+                progress(len(found), len(watched))
+
+    handles = [module.register_forward_pre_hook(hook) for module in watched]
+    try:
+        with untouched(model), torch.no_grad():
+            (forward or _call)(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return tuple(found.values())
+
+
+def _call(model: nn.Module, batch: Any) -> Any:
+    return model(batch[0] if isinstance(batch, tuple | list) else batch)
+
+
+def _measure(name: str, module: nn.Module, inputs: Tensor, largest: int) -> LayerConditioning:
+    kind = type(module).__name__
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        return _skipped(name, kind, 0, 0, "transposed convolutions have no unfolded matrix")
+    if isinstance(module, nn.modules.conv._ConvNd):
+        rows, features = _unfolded_shape(module, inputs)
+    else:
+        features = inputs.shape[-1]
+        rows = inputs.numel() // features
+    if min(rows, features) > largest or rows * features > _MOST_ENTRIES:
+        reason = f"{rows} × {features} is beyond the limit of {largest}"
+        return _skipped(name, kind, rows, features + 1, reason)
+    exact = torch.float32 if inputs.device.type == "mps" else torch.float64
+    if isinstance(module, nn.modules.conv._ConvNd):
+        matrices = unfold(module, inputs.to(exact))  # [groups, rows, features]
+    else:
+        matrices = inputs.to(exact).reshape(1, rows, features)
+    if not torch.isfinite(matrices).all():
+        return _skipped(name, kind, rows, features + 1, "its inputs are not finite")
+    worst = max((extended_spectra(matrix) for matrix in matrices), key=lambda s: s.raw)
+    return _record(name, kind, rows, features + 1, worst)
+
+
+def _unfolded_shape(module: nn.modules.conv._ConvNd, inputs: Tensor) -> tuple[int, int]:
+    """Rows and columns of the unfolded input, without unfolding it."""
+    with torch.no_grad():
+        positions = module._conv_forward(
+            inputs[:1].to("meta"), module.weight.to("meta"), None
+        ).shape[2:]
+    features = module.weight[0].numel()
+    return inputs.shape[0] * int(torch.Size(positions).numel()), features
+
+
+def _record(
+    name: str, kind: str, rows: int, columns: int, spectra: ExtendedSpectra
+) -> LayerConditioning:
+    return LayerConditioning(
+        layer=name,
+        kind=kind,
+        rows=rows,
+        columns=columns,
+        raw=spectra.raw,
+        centred=spectra.centred,
+        scaled=spectra.scaled,
+        scale_spread=spectra.scale_spread,
+        zero_singular_values=columns - spectra.rank,
+        constant_features=spectra.constant_features,
+        method=spectra.method,
+    )
+
+
+def _skipped(name: str, kind: str, rows: int, columns: int, reason: str) -> LayerConditioning:
+    nan = float("nan")
+    return LayerConditioning(name, kind, rows, columns, nan, nan, nan, nan, 0, 0, "none", reason)

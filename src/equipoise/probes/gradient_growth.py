@@ -1,0 +1,198 @@
+"""Measure how gradients grow from layer to layer of the user's own model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from equipoise.numerics.growth import growth_rate, mean_with_error
+from equipoise.probes.guard import untouched
+from equipoise.probes.layer_watch import LayerWatch, Visit
+from equipoise.records import Estimate, GradientGrowth, LayerGradients
+
+Array = NDArray[np.float64]
+LossFunction = Callable[[nn.Module, Any], Tensor]
+Initialize = Callable[[nn.Module, int], None]
+Progress = Callable[[int, int], None]
+
+# Two points always lie on a line; the first layer is left out where there are enough others,
+# because the data, not the network, set the scale of its input.
+_LEAST_LAYERS = 3
+
+
+def gradient_growth(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batches: Iterable[Any],
+    *,
+    replicates: int = 1,
+    initialize: Initialize | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> GradientGrowth:
+    r"""Mean squared gradient norm per layer, and the growth fitted through it.
+
+    For every normaliser of the model (or, if it has none, every parametrised layer), with h its
+    input (or output) and W the weights that make h,
+
+    .. math:: g_l = E\,\|\partial\mathcal L/\partial h^l\|^2, \qquad
+              \text{rate} = \exp(-\text{slope of } \log g_l \text{ against } l),
+
+    where E runs over batches within an initialisation, and rates over initialisations. The
+    model runs in the mode it is in. Parameters, gradients, buffers, modes and random states are
+    left bit-identical.
+
+    Args:
+        model: Any module.
+        loss_fn: ``loss_fn(model, batch)`` returns a scalar.
+        batches: What the user's loader yields; held while the probe runs.
+        replicates: Initialisations to average over. With 1 and no ``initialize`` the weights
+            are taken as they are.
+        initialize: ``initialize(model, replicate)`` draws new weights; by default every
+            module's ``reset_parameters``. Called under a seeded random state.
+        seed: Seed of the initialisations.
+        progress: Called with finished and total passes.
+
+    Returns:
+        Layers in order of execution. The fit leaves out the first, whose scale the data set,
+        where at least three others remain. Errors are standard errors over replicates, or, with
+        one replicate, over batches.
+
+    Raises:
+        ValueError: If there is no batch, no layer, the loss is not a finite scalar, or the
+            default initialisation would leave parameters as they are.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 1))
+        >>> growth = gradient_growth(model, lambda m, x: m(x).square().mean(), [torch.ones(5, 4)])
+        >>> [layer.layer for layer in growth.layers]
+        ['0', '2', '3']
+
+    References:
+        [yang2019], Section 4: gradient explosion.
+    """
+    held = list(batches)
+    if not held:
+        raise ValueError("gradient_growth needs at least one batch, got none.")
+    if replicates < 1:
+        raise ValueError(f"replicates must be at least 1, got {replicates}.")
+    redraw = replicates > 1 or initialize is not None
+    if redraw and initialize is None:
+        initialize = _reset_parameters
+    visits: list[list[list[Visit]]] = []  # [replicate][batch][layer]
+    with untouched(model):
+        _let_gradients_flow(model)
+        for replicate in range(replicates):
+            if redraw and initialize is not None:
+                torch.manual_seed(seed + replicate)
+                initialize(model, replicate)
+            row = []
+            for number, batch in enumerate(held):
+                row.append(_visit(model, loss_fn, batch))
+                if progress is not None:
+                    progress(replicate * len(held) + number + 1, replicates * len(held))
+            visits.append(row)
+    return _summarise(visits)
+
+
+def _visit(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Visit]:
+    """One forward and backward pass."""
+    with torch.inference_mode(False), torch.enable_grad(), LayerWatch(model) as watch:
+        loss = loss_fn(model, batch)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(f"loss_fn must return a tensor with one number, got {got}.")
+        if not torch.isfinite(loss):
+            raise ValueError(
+                f"the loss is {loss.item()} on a batch: the model or the data produce non-finite "
+                "numbers. Check the inputs' scale and the initialisation."
+            )
+        return watch.collect(loss)
+
+
+def _let_gradients_flow(model: nn.Module) -> None:
+    """Frozen weights would cut the graph; the guard freezes them again."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.requires_grad_(True)
+
+
+def _reset_parameters(model: nn.Module, replicate: int) -> None:
+    kept = []
+    for name, module in model.named_modules():
+        reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
+        if callable(reset):
+            reset()
+        elif any(p is not None for p in module._parameters.values()):
+            kept.append(name or type(module).__name__)
+    if kept:
+        raise ValueError(
+            f"cannot draw new weights: {', '.join(kept[:5])} "
+            f"{'have' if len(kept) > 1 else 'has'} parameters but no reset_parameters(). "
+            "Pass initialize=, a function of the model and the replicate's number."
+        )
+
+
+def _summarise(visits: list[list[list[Visit]]]) -> GradientGrowth:
+    layers = visits[0][0]
+    if not layers:
+        raise ValueError(
+            "the model ran no normalising or parametrised layer that the loss depends on, so "
+            "there is nothing to measure. Does the model detach its output?"
+        )
+    counts = {len(batch) for row in visits for batch in row}
+    if len(counts) > 1:
+        raise ValueError(
+            f"the model ran {min(counts)} layers on one batch and {max(counts)} on another. "
+            "Give batches on which it takes the same path."
+        )
+    # [replicates, batches, layers]
+    gradients = _numbers(visits, lambda visit: visit.gradient)
+    per_replicate = gradients.mean(1)
+    fitted = slice(1 if len(layers) > _LEAST_LAYERS else 0, None)
+    has_weights = [visit.weight_gradient is not None for visit in layers]
+    weights = _numbers(visits, lambda visit: visit.weight_gradient or 0.0)
+    moments = _numbers(visits, lambda visit: visit.second_moment)
+    correlations = _numbers(visits, lambda visit: visit.correlation)
+    records = tuple(
+        LayerGradients(
+            layer=visit.layer,
+            kind=visit.kind,
+            rows=visit.rows,
+            features=visit.features,
+            gradient=_average(gradients[..., i]),
+            weight_gradient=_average(weights[..., i]) if has_weights[i] else None,
+            second_moment=_average(moments[..., i]),
+            correlation=_average(correlations[..., i]),
+        )
+        for i, visit in enumerate(layers)
+    )
+    return GradientGrowth(
+        layers=records,
+        rate=_rate(per_replicate[:, fitted]),
+        weight_rate=_rate(weights.mean(1)[:, fitted]) if all(has_weights[fitted]) else None,
+        replicates=len(visits),
+        batches=len(visits[0]),
+    )
+
+
+def _numbers(visits: list[list[list[Visit]]], pick: Callable[[Visit], float]) -> Array:
+    return np.array([[[pick(visit) for visit in batch] for batch in row] for row in visits])
+
+
+def _average(samples: Array) -> Estimate:
+    """Average ``[replicates, batches]``, with the error of whichever was repeated."""
+    if len(samples) > 1:
+        return mean_with_error(samples.mean(1), f"mean over {len(samples)} initialisations")
+    return mean_with_error(samples[0], f"mean over {samples.shape[1]} batches")
+
+
+def _rate(norms: Array) -> Estimate | None:
+    if norms.shape[1] < _LEAST_LAYERS or not (norms > 0).all() or not np.isfinite(norms).all():
+        return None
+    return growth_rate(np.log(norms), f"fit through {norms.shape[1]} layers")

@@ -1,0 +1,48 @@
+"""Which modules normalise, and which multiply by weights."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+_NORMALISERS = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+)
+
+
+def is_batch_norm(module: nn.Module) -> bool:
+    """Whether samples of a batch share statistics here (instance norm: no)."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm)
+
+
+def is_normaliser(module: nn.Module) -> bool:
+    """Whether a module normalises activations.
+
+    Beside PyTorch's classes, any module without children whose class is named after a norm
+    counts, such as a language model's own ``LlamaRMSNorm``.
+    """
+    if isinstance(module, _NORMALISERS):
+        return True
+    return "norm" in type(module).__name__.lower() and not list(module.children())
+
+
+def is_parametrised(module: nn.Module) -> bool:
+    """Whether a module multiplies its input by a weight matrix or kernel."""
+    weight = getattr(module, "weight", None)
+    return (
+        not is_normaliser(module)
+        and not isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        and isinstance(weight, Tensor)
+        and weight.ndim >= 2
+    )
+
+
+def names(model: nn.Module) -> dict[nn.Module, str]:
+    """Name every module once; the parametrisations inside a layer are no layers."""
+    return {
+        module: name or type(module).__name__
+        for name, module in model.named_modules()
+        if "parametrizations" not in name.split(".")
+    }

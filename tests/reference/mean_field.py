@@ -1,0 +1,262 @@
+r"""The source's integrals over normalised samples, in its own coordinates and densities.
+
+Slow and literal: Theorem 7's double integral over the ellipse Z > 0, and for ε > 0 one more
+integral over x ~ χ². Double exponential panels end wherever an integrand may be singular; they
+carry distances to both ends, so that Z is a product and never a difference. Everything runs in
+``np.longdouble``.
+
+Symbols: B: batch size, n = B - 1, z1, z2: two normalised samples, R: radius, x = ‖Gh‖²/κ, and
+
+.. math:: p(z_1, z_2) = \frac{B-3}{2\pi\sqrt{B(B-2)}}
+          \Big(\frac{Z}{B(B-2)}\Big)^{(B-5)/2}, \quad
+          Z = B(B-2) - B(z_1^2+z_2^2) + (z_1-z_2)^2 .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf
+
+Real = np.longdouble
+Array = NDArray[np.longdouble]
+PI = 4 * np.arctan(Real(1))
+
+
+@dataclass(frozen=True)
+class Function:
+    """An activation as the reference sees it: values, slopes and where they are not analytic."""
+
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    kinks: tuple[float, ...] = ()
+
+    def after(self, gamma: float, beta: float) -> Function:
+        """f(x) = φ(γx + β)."""
+        g, b = Real(gamma), Real(beta)
+        return Function(
+            lambda x: self.value(g * x + b),
+            lambda x: g * self.slope(g * x + b),
+            tuple((Real(k) - b) / g for k in self.kinks),
+        )
+
+
+def _normal_density(x: Array) -> Array:
+    return np.exp(-x * x / 2) / np.sqrt(2 * PI)
+
+
+def _normal_cdf(x: Array) -> Array:
+    return (1 + Real(1) * erf(np.asarray(x / np.sqrt(Real(2)), dtype=np.float64))) / 2
+
+
+def alpha_relu(alpha: float) -> Function:
+    power = Real(alpha)
+    return Function(
+        lambda x: np.where(x > 0, np.abs(x) ** power, 0),
+        lambda x: np.where(x > 0, power * np.abs(x) ** (power - 1), 0),
+        (0.0,),
+    )
+
+
+FUNCTIONS = {
+    "identity": Function(lambda x: x, np.ones_like),
+    "square": Function(lambda x: x * x, lambda x: 2 * x),
+    "tanh": Function(np.tanh, lambda x: 1 / np.cosh(x) ** 2),
+    "sin": Function(np.sin, np.cos),
+    "gelu": Function(
+        lambda x: x * _normal_cdf(x), lambda x: _normal_cdf(x) + x * _normal_density(x)
+    ),
+    "silu": Function(
+        lambda x: x / (1 + np.exp(-x)),
+        lambda x: (1 + np.exp(-x) + x * np.exp(-x)) / (1 + np.exp(-x)) ** 2,
+    ),
+    "relu": Function(lambda x: np.maximum(x, 0), lambda x: Real(1) * (x > 0), (0.0,)),
+    "hardtanh": Function(
+        lambda x: np.clip(x, -1, 1), lambda x: Real(1) * (np.abs(x) < 1), (-1.0, 1.0)
+    ),
+    "elu(1)": Function(
+        lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+        lambda x: np.where(x > 0, 1, np.exp(np.minimum(x, 0))),
+        (0.0,),
+    ),
+    "alpha_relu(1.5)": alpha_relu(1.5),
+}
+
+
+@lru_cache(maxsize=16)
+def tanh_sinh(count: int) -> tuple[Array, Array, Array]:
+    """Distances to either end of [0, 1] and weights of the double exponential rule."""
+    tau = np.linspace(Real(-5), Real(5), count)
+    decay = np.exp(-PI * np.sinh(np.abs(tau)))
+    near, far = decay / (1 + decay), 1 / (1 + decay)
+    weights = (tau[1] - tau[0]) * PI * np.cosh(tau) * near * far
+    return np.where(tau < 0, near, far), np.where(tau < 0, far, near), weights
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Nodes between ascending edges, with distances to the first and the last edge."""
+
+    position: Array
+    above_first: Array
+    below_last: Array
+    weights: Array
+
+
+def place(edges: Array, count: int) -> Panels:
+    """Put the rule between consecutive edges, of shape ``[..., p + 1]``."""
+    left, right, weights = tanh_sinh(count)
+    a, b = edges[..., :-1, None], edges[..., 1:, None]
+    first, last = edges[..., :1, None], edges[..., -1:, None]
+    shape = (*edges.shape[:-1], -1)
+    position = np.where(left < right, a + (b - a) * left, b - (b - a) * right)
+    return Panels(
+        position.reshape(shape),
+        ((a - first) + (b - a) * left).reshape(shape),
+        ((last - b) + (b - a) * right).reshape(shape),
+        ((b - a) * weights).reshape(shape),
+    )
+
+
+@dataclass(frozen=True)
+class PairLaw:
+    """The joint density p(z1, z2) on nodes; both of shape ``[outer, inner]``."""
+
+    z1: Array
+    z2: Array
+    weights: Array
+
+    def expect(self, g: Callable[[Array, Array], Array]) -> Array:
+        """E[g(z1, z2)]."""
+        return (self.weights * g(self.z1, self.z2)).sum()
+
+
+def pair_law(B: int, cuts: Iterable[float] = (), count: int = 80) -> PairLaw:
+    """Place nodes on the ellipse Z > 0, cut along z1 = c and z2 = c for every cut c.
+
+    At a given z1, Z vanishes at z2 = (-z1 ± √(B(B - 2)(n - z1²))) / n.
+    """
+    n, N = Real(B - 1), Real(B) * (B - 2)
+    end = np.sqrt(n)
+    cuts = np.sort(np.array([c for c in cuts if abs(c) < end], dtype=Real))
+    swing = np.sqrt(N * (n - cuts**2))
+    tangent = np.concatenate([(-cuts + swing) / n, (-cuts - swing) / n])
+    outer = place(np.unique(np.concatenate([[-end], cuts, tangent, [end]])), count)
+
+    z1 = outer.position[:, None]
+    swing = np.sqrt(N * outer.above_first * outer.below_last)[:, None]
+    low, high = (-z1 - swing) / n, (-z1 + swing) / n
+    inner = place(np.concatenate([low, np.clip(cuts, low, high), high], 1), count)
+    Z = n * inner.above_first * inner.below_last
+    density = Real(B - 3) / (2 * PI * np.sqrt(N)) * (Z / N) ** (Real(B - 5) / 2)
+    return PairLaw(z1, inner.position, outer.weights[:, None] * inner.weights * density)
+
+
+def kappa(f: Function, law: PairLaw) -> Array:
+    """κ = E[φ(z1)² − φ(z1)φ(z2)]."""
+    one, two = f.value(law.z1), f.value(law.z2)
+    return (law.weights * one * (one - two)).sum()
+
+
+def theorem_7(f: Function, B: int, law: PairLaw) -> Array:
+    """λ_G = E[(B − 1 − z1²)φ′(z1)² + (1 + z1z2)φ′(z1)φ′(z2)] / (κ(B − 3))."""
+    z1, z2, one, two = law.z1, law.z2, f.slope(law.z1), f.slope(law.z2)
+    inner = (B - 1 - z1**2) * one**2 + (1 + z1 * z2) * one * two
+    return (law.weights * inner).sum() / (kappa(f, law) * (B - 3))
+
+
+def forward_l(f: Function, B: int, law: PairLaw) -> Array:
+    """Forward eigenvalue along L at ε = 0."""
+    z1, one, two = law.z1, f.value(law.z1), f.value(law.z2)
+    inner = one**2 * (z1**2 - 1) - Real(2 * (B - 1)) / (B - 2) * one * two * (z1**2 - 1)
+    return (law.weights * inner).sum() / (2 * kappa(f, law))
+
+
+def forward_m(f: Function, B: int, law: PairLaw) -> Array:
+    """Forward eigenvalue along M at ε = 0."""
+    z1, z2 = law.z1, law.z2
+    total = (z1 + z2) ** 2
+    inner = z1 * z2 + total / Real(B - 2)
+    inner = inner + (total + z1**2 + z2**2 - B) / Real((B - 2) * (B - 3))
+    average = (law.weights * f.value(z1) * f.value(z2) * inner).sum()
+    return Real(B - 1) / B * average / kappa(f, law)
+
+
+@dataclass(frozen=True)
+class RadialSolution:
+    """The fixed point and the rate at ε > 0."""
+
+    q: float
+    c: float
+    kappa: float
+    rate: float
+
+
+class Radial:
+    """The nested integral at ε > 0, over u = log x and the two samples.
+
+    κ is found by Newton's method on F(κ) = κ, with F′ from its own integral.
+    """
+
+    def __init__(
+        self, f: Function, B: int, eps: float, *, count: int = 40, panel: float = 1.5
+    ) -> None:
+        self.f, self.B, self.eps = f, B, Real(eps)
+        self.count, self.panel = count, panel
+        self.smooth_law = pair_law(B, (), count)
+
+    def solve(self, start: float, steps: int = 3) -> RadialSolution:
+        value = Real(start)
+        for _ in range(steps):
+            F, slope, _ = self.integrals(value)[:3]
+            value += (F - value) / (1 - slope)
+        _, _, q, qc, rate = self.integrals(value)
+        return RadialSolution(float(q), float(qc / q), float(value), float(rate))
+
+    def integrals(self, kappa: Array) -> tuple[Array, ...]:
+        """F(κ), F′(κ), q, qc and λ_G at a given κ."""
+        B, n, eps = self.B, self.B - 1, self.eps
+        u, weights = self.log_x(kappa)
+        x = np.exp(u)
+        weights = weights * np.exp(n * u / 2 - x / 2)
+        weights = weights / weights.sum()
+        R2 = kappa * x / (kappa * x + B * eps)
+        s2, tau = kappa * x / B + eps, 1 - (1 - R2) ** 2
+        rows = np.array([self.averages(np.sqrt(r2), t) for r2, t in zip(R2, tau, strict=True)])
+        q_f, qc_f, inner = rows.T
+        kappa_f = q_f - qc_f
+        F = weights @ kappa_f
+        slope = weights @ ((x - n) * kappa_f) / (2 * kappa)
+        return F, slope, weights @ q_f, weights @ qc_f, weights @ (inner / s2) / B
+
+    def averages(self, R: Array, tau: Array) -> tuple[Array, ...]:
+        """E[f(Rz1)²], E[f(Rz1)f(Rz2)] and what s⁻² multiplies in λ_G."""
+        f, B = self.f, self.B
+        law = pair_law(B, [k / R for k in f.kinks], self.count) if f.kinks else self.smooth_law
+        z1, z2, w = law.z1, law.z2, law.weights
+        a, b, D1, D2 = f.value(R * z1), f.value(R * z2), f.slope(R * z1), f.slope(R * z2)
+        inner = (B - 1 - tau * z1**2) * D1**2 + (1 + tau * z1 * z2) * D1 * D2
+        return (w * a * a).sum(), (w * a * b).sum(), (w * inner).sum()
+
+    def log_x(self, kappa: Array) -> tuple[Array, Array]:
+        """Nodes and weights in u, cut where a kink or a pair of kinks leaves the ellipse."""
+        B, n = self.B, self.B - 1
+        low = 2 / Real(n) * (min(np.log(self.eps), 0) - 50)
+        high = np.log(n + 20 * np.sqrt(2 * Real(n)) + 100)
+        pairs = [(a, b) for a in self.f.kinks for b in self.f.kinks]
+        squares = [k * k / Real(n) for k in self.f.kinks]
+        squares += [(B * (a * a + b * b) - (a - b) ** 2) / Real(B * (B - 2)) for a, b in pairs]
+        cuts = [np.log(B * self.eps / kappa * r2 / (1 - r2)) for r2 in squares if 0 < r2 < 1]
+        edges = np.array(sorted([low, *(c for c in cuts if low < c < high), high]), dtype=Real)
+        edges = np.unique(edges)
+        fine = [
+            np.linspace(a, b, int(np.ceil(float((b - a) / self.panel))) + 1)[:-1]
+            for a, b in pairwise(edges)
+        ]
+        nodes = place(np.concatenate([*fine, [high]]), self.count)
+        return nodes.position, nodes.weights
