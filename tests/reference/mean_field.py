@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf
+from scipy.special import ndtr
 
 Real = np.longdouble
 Array = NDArray[np.longdouble]
@@ -51,7 +51,7 @@ def _normal_density(x: Array) -> Array:
 
 
 def _normal_cdf(x: Array) -> Array:
-    return (1 + Real(1) * erf(np.asarray(x / np.sqrt(Real(2)), dtype=np.float64))) / 2
+    return Real(1) * ndtr(np.asarray(x, dtype=np.float64))
 
 
 def alpha_relu(alpha: float) -> Function:
@@ -88,14 +88,26 @@ FUNCTIONS = {
 }
 
 
+Rule = tuple[Array, Array, Array]
+
+
 @lru_cache(maxsize=16)
-def tanh_sinh(count: int) -> tuple[Array, Array, Array]:
-    """Distances to either end of [0, 1] and weights of the double exponential rule."""
-    tau = np.linspace(Real(-5), Real(5), count)
+def tanh_sinh(count: int) -> Rule:
+    """Distances to either end of [0, 1] and weights of the double exponential rule.
+
+    It ends at distances of 1e-42, where a square root is below rounding.
+    """
+    tau = np.linspace(Real(-4.12), Real(4.12), count)
     decay = np.exp(-PI * np.sinh(np.abs(tau)))
     near, far = decay / (1 + decay), 1 / (1 + decay)
     weights = (tau[1] - tau[0]) * PI * np.cosh(tau) * near * far
     return np.where(tau < 0, near, far), np.where(tau < 0, far, near), weights
+
+
+@lru_cache(maxsize=16)
+def gauss_legendre(count: int) -> Rule:
+    nodes, weights = (part.astype(Real) for part in np.polynomial.legendre.leggauss(count))
+    return (1 + nodes) / 2, (1 - nodes) / 2, weights / 2
 
 
 @dataclass(frozen=True)
@@ -108,9 +120,9 @@ class Panels:
     weights: Array
 
 
-def place(edges: Array, count: int) -> Panels:
+def place(edges: Array, rule: Rule) -> Panels:
     """Put the rule between consecutive edges, of shape ``[..., p + 1]``."""
-    left, right, weights = tanh_sinh(count)
+    left, right, weights = rule
     a, b = edges[..., :-1, None], edges[..., 1:, None]
     first, last = edges[..., :1, None], edges[..., -1:, None]
     shape = (*edges.shape[:-1], -1)
@@ -146,21 +158,22 @@ def pair_law(B: int, cuts: Iterable[float] = (), count: int = 80) -> PairLaw:
     cuts = np.sort(np.array([c for c in cuts if abs(c) < end], dtype=Real))
     swing = np.sqrt(N * (n - cuts**2))
     tangent = np.concatenate([(-cuts + swing) / n, (-cuts - swing) / n])
-    outer = place(np.unique(np.concatenate([[-end], cuts, tangent, [end]])), count)
+    outer = place(np.unique(np.concatenate([[-end], cuts, tangent, [end]])), tanh_sinh(count))
 
     z1 = outer.position[:, None]
     swing = np.sqrt(N * outer.above_first * outer.below_last)[:, None]
     low, high = (-z1 - swing) / n, (-z1 + swing) / n
-    inner = place(np.concatenate([low, np.clip(cuts, low, high), high], 1), count)
+    inner = place(np.concatenate([low, np.clip(cuts, low, high), high], 1), tanh_sinh(count))
     Z = n * inner.above_first * inner.below_last
+    weights = outer.weights[:, None] * inner.weights
+    Z = np.where(weights > 0, Z, N)  # panels of zero width lie on Z = 0
     density = Real(B - 3) / (2 * PI * np.sqrt(N)) * (Z / N) ** (Real(B - 5) / 2)
-    return PairLaw(z1, inner.position, outer.weights[:, None] * inner.weights * density)
+    return PairLaw(z1, inner.position, weights * density)
 
 
 def kappa(f: Function, law: PairLaw) -> Array:
-    """κ = E[φ(z1)² − φ(z1)φ(z2)]."""
-    one, two = f.value(law.z1), f.value(law.z2)
-    return (law.weights * one * (one - two)).sum()
+    """κ = E[φ(z1)² − φ(z1)φ(z2)], as half the mean square of a difference."""
+    return (law.weights * (f.value(law.z1) - f.value(law.z2)) ** 2).sum() / 2
 
 
 def theorem_7(f: Function, B: int, law: PairLaw) -> Array:
@@ -170,20 +183,27 @@ def theorem_7(f: Function, B: int, law: PairLaw) -> Array:
     return (law.weights * inner).sum() / (kappa(f, law) * (B - 3))
 
 
+def _centred(f: Function, law: PairLaw) -> tuple[Array, Array]:
+    """Values less their mean, which leaves every eigenvalue as it is."""
+    one, two = f.value(law.z1), f.value(law.z2)
+    mean = (law.weights * one).sum()
+    return one - mean, two - mean
+
+
 def forward_l(f: Function, B: int, law: PairLaw) -> Array:
     """Forward eigenvalue along L at ε = 0."""
-    z1, one, two = law.z1, f.value(law.z1), f.value(law.z2)
+    z1, (one, two) = law.z1, _centred(f, law)
     inner = one**2 * (z1**2 - 1) - Real(2 * (B - 1)) / (B - 2) * one * two * (z1**2 - 1)
     return (law.weights * inner).sum() / (2 * kappa(f, law))
 
 
 def forward_m(f: Function, B: int, law: PairLaw) -> Array:
     """Forward eigenvalue along M at ε = 0."""
-    z1, z2 = law.z1, law.z2
+    z1, z2, (one, two) = law.z1, law.z2, _centred(f, law)
     total = (z1 + z2) ** 2
     inner = z1 * z2 + total / Real(B - 2)
     inner = inner + (total + z1**2 + z2**2 - B) / Real((B - 2) * (B - 3))
-    average = (law.weights * f.value(z1) * f.value(z2) * inner).sum()
+    average = (law.weights * one * two * inner).sum()
     return Real(B - 1) / B * average / kappa(f, law)
 
 
@@ -204,17 +224,17 @@ class Radial:
     """
 
     def __init__(
-        self, f: Function, B: int, eps: float, *, count: int = 40, panel: float = 1.5
+        self, f: Function, B: int, eps: float, cuts: Iterable[float] = (), count: int = 60
     ) -> None:
-        self.f, self.B, self.eps = f, B, Real(eps)
-        self.count, self.panel = count, panel
-        self.smooth_law = pair_law(B, (), count)
+        self.f, self.B, self.eps, self.count = f, B, Real(eps), count
+        self.moving = any(k != 0 for k in f.kinks)  # kinks of f(R·) then depend on R
+        self.still_law = pair_law(B, {*cuts, *f.kinks}, count)
 
     def solve(self, start: float, steps: int = 3) -> RadialSolution:
         value = Real(start)
         for _ in range(steps):
-            F, slope, _ = self.integrals(value)[:3]
-            value += (F - value) / (1 - slope)
+            F, slope, *_ = self.integrals(value)
+            value *= np.exp(np.log(F / value) / (1 - value * slope / F))
         _, _, q, qc, rate = self.integrals(value)
         return RadialSolution(float(q), float(qc / q), float(value), float(rate))
 
@@ -227,36 +247,40 @@ class Radial:
         weights = weights / weights.sum()
         R2 = kappa * x / (kappa * x + B * eps)
         s2, tau = kappa * x / B + eps, 1 - (1 - R2) ** 2
-        rows = np.array([self.averages(np.sqrt(r2), t) for r2, t in zip(R2, tau, strict=True)])
-        q_f, qc_f, inner = rows.T
-        kappa_f = q_f - qc_f
+        rows = [self.averages(np.sqrt(r2), t) for r2, t in zip(R2, tau, strict=True)]
+        square, kappa_f, inner = np.array(rows).T
         F = weights @ kappa_f
         slope = weights @ ((x - n) * kappa_f) / (2 * kappa)
-        return F, slope, weights @ q_f, weights @ qc_f, weights @ (inner / s2) / B
+        return F, slope, weights @ square, weights @ (square - kappa_f), weights @ (inner / s2) / B
 
     def averages(self, R: Array, tau: Array) -> tuple[Array, ...]:
-        """E[f(Rz1)²], E[f(Rz1)f(Rz2)] and what s⁻² multiplies in λ_G."""
+        """E[f(Rz1)²], κ_f(R) and what s⁻² multiplies in λ_G."""
         f, B = self.f, self.B
-        law = pair_law(B, [k / R for k in f.kinks], self.count) if f.kinks else self.smooth_law
+        kinks = [k / R for k in f.kinks]
+        law = pair_law(B, kinks, self.count) if self.moving else self.still_law
         z1, z2, w = law.z1, law.z2, law.weights
         a, b, D1, D2 = f.value(R * z1), f.value(R * z2), f.slope(R * z1), f.slope(R * z2)
         inner = (B - 1 - tau * z1**2) * D1**2 + (1 + tau * z1 * z2) * D1 * D2
-        return (w * a * a).sum(), (w * a * b).sum(), (w * inner).sum()
+        return (w * a * a).sum(), (w * (a - b) ** 2).sum() / 2, (w * inner).sum()
 
     def log_x(self, kappa: Array) -> tuple[Array, Array]:
         """Nodes and weights in u, cut where a kink or a pair of kinks leaves the ellipse."""
         B, n = self.B, self.B - 1
-        low = 2 / Real(n) * (min(np.log(self.eps), 0) - 50)
-        high = np.log(n + 20 * np.sqrt(2 * Real(n)) + 100)
+        low = 2 / Real(n) * (min(np.log(self.eps), 0) - 44)
+        high = np.log(n + 16 * np.sqrt(2 * Real(n)) + 60)
         pairs = [(a, b) for a in self.f.kinks for b in self.f.kinks]
         squares = [k * k / Real(n) for k in self.f.kinks]
         squares += [(B * (a * a + b * b) - (a - b) ** 2) / Real(B * (B - 2)) for a, b in pairs]
-        cuts = [np.log(B * self.eps / kappa * r2 / (1 - r2)) for r2 in squares if 0 < r2 < 1]
-        edges = np.array(sorted([low, *(c for c in cuts if low < c < high), high]), dtype=Real)
-        edges = np.unique(edges)
-        fine = [
-            np.linspace(a, b, int(np.ceil(float((b - a) / self.panel))) + 1)[:-1]
-            for a, b in pairwise(edges)
-        ]
-        nodes = place(np.concatenate([*fine, [high]]), self.count)
-        return nodes.position, nodes.weights
+        breaks = [np.log(B * self.eps / kappa * r2 / (1 - r2)) for r2 in squares if 0 < r2 < 1]
+        edges = np.unique(np.array([low, *(c for c in breaks if low < c < high), high]))
+        parts = []
+        for a, b in pairwise(edges):
+            fine = np.linspace(a, b, max(4, int(np.ceil(float(b - a) / 1.5)) + 1))
+            rules = [gauss_legendre(20)] * (len(fine) - 1)
+            if breaks:  # half-integer powers, next to the breaks only
+                rules[0] = rules[-1] = tanh_sinh(40)
+            parts += [place(np.array(ab), r) for ab, r in zip(pairwise(fine), rules, strict=True)]
+        return (
+            np.concatenate([part.position for part in parts]),
+            np.concatenate([part.weights for part in parts]),
+        )

@@ -15,6 +15,7 @@ from equipoise.theory.simulate import (
     simulate_explosion_rate,
     simulate_networks,
 )
+from equipoise.theory.table import prediction_table
 
 __all__ = [
     # activations
@@ -34,6 +35,7 @@ __all__ = [
     "depth_scale",
     "explosion_rate",
     "max_trainable_depth",
+    "prediction_table",
     # simulation
     "SimulatedNetworks",
     "simulate_explosion_rate",

@@ -70,7 +70,7 @@ class Activation:
                 return self.function(argument).numpy(), self.derivative(argument).numpy()
         with torch.inference_mode(False), torch.enable_grad():
             argument = argument.clone().requires_grad_()
-            values = self.function(argument)
+            values = self.function(argument.clone())  # which may work in place
             if not values.requires_grad:  # a constant function of its input
                 return values.numpy(), np.zeros_like(x)
             (slopes,) = torch.autograd.grad(values.sum(), argument)
@@ -79,7 +79,7 @@ class Activation:
     def values(self, x: Array) -> Array:
         """Return φ(x) alone, for half the cost."""
         with torch.no_grad():
-            return self.function(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+            return self.function(torch.tensor(x)).numpy()
 
 
 def homogeneous(name: str, alpha: float, a: float, b: float) -> Activation:

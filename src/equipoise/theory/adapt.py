@@ -125,6 +125,10 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
         function = copy.deepcopy(activation).double().cpu()
     _check_elementwise(function, label)
     adapted = Activation(label, function)
+    try:
+        adapted(np.linspace(-1, 1, 8))
+    except RuntimeError as error:
+        raise ValueError(f"activation {label} cannot be differentiated: {error}") from error
     return Activation(label, function, kinks=find_kinks(adapted, label))
 
 

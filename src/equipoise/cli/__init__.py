@@ -1,0 +1,5 @@
+"""The ``equipoise`` command."""
+
+from equipoise.cli.main import main
+
+__all__ = ["main"]

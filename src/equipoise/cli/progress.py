@@ -1,0 +1,31 @@
+"""Progress bars on standard error; silent where nobody watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+@contextmanager
+def bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a function that takes a stage, finished and total steps."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=True)
+    watched = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not watched) as progress:
+        tasks = {}
+
+        def update(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=total)
+            progress.update(tasks[stage], completed=done, total=total)
+
+        yield update

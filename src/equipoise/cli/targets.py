@@ -1,0 +1,95 @@
+"""Strings of the command line become a model factory, a loss and a device."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from equipoise.data.resolve import importing, resolve
+from equipoise.diagnosis import LOSSES
+from equipoise.diagnosis.losses import LossFunction
+from equipoise.models import mlp
+
+# Deep enough for gradients to differ by e^12: past half of what still trains.
+_DEPTH, _WIDTH, _PIXELS, _CLASSES = 32, 256, 64, 10
+
+Build = Callable[[], nn.Module]
+
+
+def choose_target(spec: str | None, arguments: Sequence[str]) -> tuple[str, Build]:
+    """Return the model's name and its factory.
+
+    Raises:
+        ValueError: If the factory cannot be imported or called, or an argument is malformed.
+    """
+    keywords = dict(_keyword(argument) for argument in arguments)
+    if spec is None:
+        settings: dict[str, Any] = {"depth": _DEPTH, "width": _WIDTH} | keywords
+        name = f"batch-normalised ReLU network, {settings['depth']} × {settings['width']}"
+        return name, lambda: mlp(_PIXELS, _CLASSES, **settings)
+    found = resolve(spec)
+    name = f"{spec} {' '.join(arguments)}".strip()
+    if isinstance(found, nn.Module):
+        return name, lambda: copy.deepcopy(found)
+    if not callable(found):
+        raise ValueError(
+            f"{spec} is a {type(found).__name__}, not a model factory. Point to a callable that "
+            "returns a torch.nn.Module."
+        )
+
+    def build() -> nn.Module:
+        with importing(spec):  # factories may import late
+            return cast(nn.Module, found(**keywords))
+
+    return name, build
+
+
+def choose_loss(spec: str) -> LossFunction | None:
+    """Return a loss function, or None to choose by the targets.
+
+    Raises:
+        ValueError: If the name is unknown or does not lead to a callable.
+    """
+    if spec == "auto":
+        return None
+    if spec in LOSSES:
+        return LOSSES[spec]
+    if ":" not in spec:
+        known = ", ".join(["auto", *LOSSES])
+        raise ValueError(f"unknown loss {spec!r}; known are {known}, and file.py:name.")
+    found = resolve(spec)
+    if not callable(found):
+        raise ValueError(
+            f"{spec} is a {type(found).__name__}; a loss is a function of (model, batch)."
+        )
+    return cast(LossFunction, found)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device.
+
+    Raises:
+        ValueError: If it is unknown or not there.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"cannot use device {name!r}: {reason} Try --device cpu.") from error
+    return device
+
+
+def _keyword(argument: str) -> tuple[str, Any]:
+    name, equals, text = argument.partition("=")
+    if not equals or not name.isidentifier():
+        raise ValueError(f"--arg takes NAME=VALUE, such as depth=50, got {argument!r}.")
+    try:
+        return name, ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return name, text

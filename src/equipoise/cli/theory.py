@@ -1,0 +1,55 @@
+"""Print what theory predicts for activations and batch sizes."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from equipoise.records import Prediction
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "--activation",
+        nargs="+",
+        default=["relu", "tanh", "gelu"],
+        metavar="NAME",
+        help='such as relu, "leaky_relu(0.2)", "alpha_relu(1.5)" (default: relu tanh gelu)',
+    )
+    parser.add_argument(
+        "--batch-size",
+        nargs="+",
+        type=int,
+        default=[8, 64, 512],
+        metavar="B",
+        help="default: 8 64 512",
+    )
+    parser.add_argument("--eps", type=float, default=0.0, help="batch norm's ε (default: 0)")
+    parser.add_argument("--gamma", type=float, default=1.0, help="its scale (default: 1)")
+    parser.add_argument("--beta", type=float, default=0.0, help="its shift (default: 0)")
+    parser.add_argument(
+        "--weight-variance",
+        type=float,
+        default=1.0,
+        help="fan-in times the weights' variance; matters with --eps (default: 1)",
+    )
+    parser.add_argument(
+        "--factor", type=float, default=16.0, help="depth is where gradients differ by e^factor"
+    )
+
+
+def run(args: Namespace) -> list[Prediction]:
+    """Predict every combination."""
+    from equipoise.theory import prediction_table
+
+    return prediction_table(
+        args.activation,
+        args.batch_size,
+        eps=args.eps,
+        gamma=args.gamma,
+        beta=args.beta,
+        weight_variance=args.weight_variance,
+        factor=args.factor,
+    )

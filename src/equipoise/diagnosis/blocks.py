@@ -1,0 +1,253 @@
+"""Find the linear → batch norm → activation → linear blocks of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.probes.operations import Operation, Value
+from equipoise.theory import Activation, as_activation
+
+_LINEAR = {"linear", "conv1d", "conv2d", "conv3d", "addmm", "matmul", "bilinear"}
+_SHAPES = {
+    "flatten", "reshape", "view", "permute", "transpose", "contiguous", "squeeze", "unsqueeze",
+    "movedim", "clone", "unflatten", "moveaxis", "swapaxes", "to", "float", "type_as",
+}  # fmt: skip
+_JOINS = {"add", "iadd", "radd", "cat", "concat", "stack", "sub", "rsub", "isub"}
+_NORMS = {"batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"}
+_REDUCTIONS = {"mean", "sum", "max", "amax", "interpolate"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundBlock:
+    """One batch normaliser and what surrounds it.
+
+    Args:
+        norm: The module, or None for a functional call.
+        layer: Its name.
+        feeding: The parametrised module whose output it normalises, where theory can apply.
+        activation: What follows it, where that is an elementwise function.
+        following: Name of the parametrised layer that closes the block.
+        batch_size: Rows that share statistics.
+        features: Channels.
+        is_convolution: Whether rows are positions of feature maps.
+        reason: Why theory does not apply, if it does not.
+        pooled: Whether something that is not elementwise, such as pooling, lies in between.
+    """
+
+    norm: nn.Module | None
+    layer: str
+    feeding: nn.Module | None
+    activation: Activation | None
+    following: str
+    batch_size: int
+    features: int
+    is_convolution: bool
+    reason: str | None
+    pooled: bool
+
+
+def find_blocks(operations: Sequence[Operation]) -> tuple[FoundBlock, ...]:
+    """Find every batch normalisation among recorded operations.
+
+    Args:
+        operations: Those of one forward pass, in order.
+
+    Returns:
+        One block per batch normalisation, in order of execution.
+    """
+    return tuple(
+        _block(operations, index)
+        for index, operation in enumerate(operations)
+        if operation.name == "batch_norm"
+    )
+
+
+def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
+    norm = operations[index]
+    given = norm.arguments[0] if norm.arguments else norm.keywords["input"]
+    features = given.shape[1]
+    feeding, feeding_reason = _feeding(operations, index)
+    path = _Path(operations, index)
+    reason = feeding_reason or _not_in_training(norm) or path.reason
+    activation: Activation | None = None
+    if reason is None:
+        try:
+            activation = path.activation()
+        except (ValueError, TypeError) as error:
+            reason = f"what follows is no activation that theory understands: {error}"
+    return FoundBlock(
+        norm=norm.module if _is_batch_norm(norm.module) else None,
+        layer=norm.module_name or "batch_norm",
+        feeding=feeding,
+        activation=activation,
+        following=path.following,
+        batch_size=given.numel() // features,
+        features=features,
+        is_convolution=given.ndim > 2,
+        reason=reason,
+        pooled=path.pooled,
+    )
+
+
+def _is_batch_norm(module: nn.Module | None) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm)
+
+
+def _not_in_training(norm: Operation) -> str | None:
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training")
+    bound = dict(zip(names, norm.arguments, strict=False)) | norm.keywords
+    if bound.get("training", False):
+        return None
+    return "it normalises by running statistics, as in evaluation"
+
+
+def _feeding(operations: Sequence[Operation], index: int) -> tuple[nn.Module | None, str | None]:
+    """Walk back over reshapes to the linear layer whose output is normalised."""
+    wanted = operations[index].inputs[0] if operations[index].inputs else None
+    for operation in reversed(operations[:index]):
+        if operation.output != wanted:
+            continue
+        if operation.name in _SHAPES and operation.inputs:
+            wanted = operation.inputs[0]
+        elif operation.name in _LINEAR:
+            return operation.module, None
+        else:
+            return None, f"it normalises the output of {operation.name}, not of a linear layer"
+    return None, "it normalises the input of the network"
+
+
+class _Path:
+    """What happens between a normaliser and the next parametrised layer."""
+
+    def __init__(self, operations: Sequence[Operation], index: int) -> None:
+        self.start = operations[index].output
+        self.steps: list[Operation] = []
+        self.reason: str | None = None
+        self.following = ""
+        self.pooled = False
+        self.end: Value = self.start
+        known = {self.start}
+        for operation in operations[index + 1 :]:
+            mine = [value for value in operation.inputs if value in known]
+            if not mine:
+                continue
+            if operation.name in _LINEAR:
+                self.following, self.end = operation.module_name, mine[0]
+                break
+            self.reason = self._obstacle(operation, known)
+            if self.reason is not None:
+                break
+            if _pools(operation):
+                self.pooled = True
+            self.steps.append(operation)
+            known.add(operation.output)
+        else:
+            if self.steps:
+                self.end = self.steps[-1].output
+
+    @staticmethod
+    def _obstacle(operation: Operation, known: set[Value]) -> str | None:
+        foreign = [value for value in operation.inputs if value not in known]
+        if foreign and operation.name in _JOINS:
+            return f"a residual or parallel branch joins at {operation.module_name or 'the top'}"
+        if foreign:
+            return f"{operation.name} combines it with another tensor"
+        if operation.name in _NORMS:
+            return "another normaliser follows without a linear layer in between"
+        if "dropout" in operation.name and _drops(operation):
+            return "dropout follows, whose noise the theory does not contain"
+        if "attention" in operation.name:
+            return "attention follows"
+        return None
+
+    def activation(self) -> Activation:
+        """The elementwise function that the steps amount to."""
+        needed = self._needed()
+        elementwise = [step for step in needed if not self._is_neutral(step)]
+        if not elementwise:
+            return as_activation("identity")
+        owners = {step.module for step in elementwise}
+        if len(owners) == 1:
+            (owner,) = owners
+            if owner is not None and not list(owner.children()) and self._fills(owner, needed):
+                return as_activation(owner)
+        if len(elementwise) == 1 and (simple := _simple(elementwise[0])) is not None:
+            return simple
+        name = " → ".join(step.name for step in elementwise)
+        return as_activation(_Replay(elementwise, self.start, self.end), name=name)
+
+    def _needed(self) -> list[Operation]:
+        """The steps that the value at the end depends on, in order."""
+        wanted, needed = {self.end}, []
+        for step in reversed(self.steps):
+            if step.output in wanted:
+                needed.append(step)
+                wanted.update(step.inputs)
+        return needed[::-1]
+
+    def _fills(self, owner: nn.Module, needed: list[Operation]) -> bool:
+        """Whether the module alone made the steps, so that calling it repeats them."""
+        return all(step.module is owner or self._is_neutral(step) for step in needed)
+
+    @staticmethod
+    def _is_neutral(step: Operation) -> bool:
+        return step.name in _SHAPES or _pools(step) or "dropout" in step.name
+
+
+def _pools(operation: Operation) -> bool:
+    return "pool" in operation.name or operation.name in _REDUCTIONS
+
+
+def _drops(operation: Operation) -> bool:
+    names = ("input", "p", "training")
+    bound = dict(zip(names, operation.arguments, strict=False)) | operation.keywords
+    return bool(bound.get("training", True)) and float(bound.get("p", 0.5)) > 0
+
+
+def _simple(step: Operation) -> Activation | None:
+    """A function called with nothing but its input is known by itself."""
+    extra = {k: v for k, v in step.keywords.items() if k not in ("input", "inplace")}
+    if len(step.arguments) > 1 or any(isinstance(v, Tensor) for v in extra.values()):
+        return None
+    known: Callable[..., Any] | None = getattr(torch.nn.functional, step.name, None)
+    known = known or getattr(torch, step.name, None)
+    if known is None or (extra and step.name not in ("leaky_relu", "elu", "gelu")):
+        return None
+    if step.name == "gelu":
+        return as_activation("gelu" if extra.get("approximate", "none") == "none" else "gelu_tanh")
+    if extra:
+        (number,) = extra.values()
+        return as_activation(f"{step.name}({float(number)!r})")
+    return as_activation(known)
+
+
+class _Replay:
+    """Repeat recorded steps on another tensor."""
+
+    def __init__(self, steps: list[Operation], start: Value, end: Value) -> None:
+        self._steps, self._start, self._end = steps, start, end
+
+    def __call__(self, x: Tensor) -> Tensor:
+        values = {self._start: x}
+        latest = x
+        for step in self._steps:
+            given = partial(self._given, step, values, latest)
+            arguments = [given(argument) for argument in step.arguments]
+            keywords = {k: given(v) for k, v in step.keywords.items() if k != "inplace"}
+            latest = step.function(*arguments, **keywords)
+            values[step.output] = latest
+        return latest
+
+    @staticmethod
+    def _given(step: Operation, values: dict[Value, Tensor], latest: Tensor, argument: Any) -> Any:
+        value = step.value_of(argument)
+        if value is None:
+            return argument
+        # Skipped reshapes and pooling pass their input on; steps may work in place.
+        return values.get(value, latest).clone()

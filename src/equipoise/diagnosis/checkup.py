@@ -1,0 +1,288 @@
+"""The main job: predict, measure, compare, try remedies, conclude."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import probes
+from equipoise.data import Source
+from equipoise.diagnosis.blocks import find_blocks
+from equipoise.diagnosis.comparison import compare
+from equipoise.diagnosis.findings import conclude
+from equipoise.diagnosis.losses import LossFunction, default_loss
+from equipoise.diagnosis.predictions import Conditions, predict, uniform_conditions
+from equipoise.diagnosis.remedies import recommend
+from equipoise.probes.operations import record_operations
+from equipoise.records import (
+    SCHEMA_VERSION,
+    Block,
+    Checkup,
+    Comparison,
+    GradientGrowth,
+    LayerConditioning,
+    Remedy,
+)
+from equipoise.theory import max_trainable_depth
+
+Progress = Callable[[str, int, int], None]
+
+SEEDS, BATCHES, BATCH_SIZE = 6, 4, 64
+
+
+def checkup(
+    build: Callable[[], nn.Module],
+    source: Source,
+    *,
+    loss_fn: LossFunction | None = None,
+    batch_size: int = BATCH_SIZE,
+    seeds: int = SEEDS,
+    batches: int = BATCHES,
+    device: torch.device | str = "cpu",
+    target: str = "model",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Checkup:
+    """Predict from theory, measure on the model, and say what to change.
+
+    Args:
+        build: Returns a new model with freshly drawn weights, in the mode it is trained in.
+        source: Where batches come from; see :func:`equipoise.data.load`.
+        loss_fn: ``loss_fn(model, batch)``; by default cross-entropy for whole-number targets
+            and the squared error for others.
+        batch_size: Samples per batch, where the source does not fix it.
+        seeds: Initialisations to measure.
+        batches: Batches to measure for each.
+        device: Where the model runs.
+        target: The model as the user named it.
+        seed: Seed of initialisations and batches.
+        progress: Called with a stage, finished and total steps.
+
+    Returns:
+        Everything that was found. On Ctrl-C, what was finished, marked as interrupted.
+
+    Raises:
+        ValueError: If the factory, the data, the loss or the batch size cannot be used.
+
+    Examples:
+        >>> from equipoise import data, models
+        >>> build = lambda: models.mlp(64, 10, depth=6, width=32)
+        >>> report = checkup(build, data.load("digits"), seeds=2, batches=1)
+        >>> report.blocks[0].activation, len(report.growth.layers)
+        ('relu', 6)
+    """
+    for name, value in (("batch_size", batch_size), ("seeds", seeds), ("batches", batches)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}.")
+    started = time.perf_counter()
+    report = progress or (lambda stage, done, total: None)
+    held = _draw(source, batch_size, batches, torch.device(device), seed)
+    loss = loss_fn or default_loss(held[0])
+    model = _build(build, device, seed)
+    _try(model, held[0], loss, source.name)
+    actual = int(held[0][0].shape[0])
+    _check_batch_size(model, actual)
+    work = _Work()
+    try:
+        _run(work, model, build, held, loss, seeds, seed, report)
+    except KeyboardInterrupt:
+        work.interrupted = True
+    return Checkup(
+        schema=SCHEMA_VERSION,
+        equipoise=version("equipoise"),
+        torch=str(torch.__version__),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        target=target,
+        data=source.name,
+        device=str(device),
+        batch_size=actual,
+        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        depth=len(work.growth.layers) if work.growth else len(work.blocks),
+        seeds=work.growth.replicates if work.growth else 0,
+        batches=work.growth.batches if work.growth else 0,
+        seconds=time.perf_counter() - started,
+        interrupted=work.interrupted,
+        blocks=tuple(work.blocks),
+        growth=work.growth,
+        comparisons=work.comparisons,
+        conditioning=work.conditioning,
+        remedies=work.remedies,
+        findings=conclude(
+            work.growth, work.blocks, work.comparisons, work.conditioning, work.remedies
+        ),
+    )
+
+
+@dataclass
+class _Work:
+    """What is finished so far."""
+
+    blocks: list[Block] = field(default_factory=list)
+    growth: GradientGrowth | None = None
+    comparisons: tuple[Comparison, ...] = ()
+    conditioning: tuple[LayerConditioning, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    interrupted: bool = False
+
+
+def _run(
+    work: _Work,
+    model: nn.Module,
+    build: Callable[[], nn.Module],
+    held: list[Any],
+    loss: LossFunction,
+    seeds: int,
+    seed: int,
+    report: Progress,
+) -> None:
+    report("predicting", 0, 1)
+    found = find_blocks(record_operations(model, held[0], loss))
+    conditions: dict[str, Conditions | None] = {}
+    for one in found:
+        block, conditions[one.layer] = predict(one)
+        work.blocks.append(block)
+    report("predicting", 1, 1)
+
+    redraw = seeds > 1 and _draws_new_weights(model, build, seed)
+
+    def measure(change: Callable[[], None] | None, replicates: int, stage: str) -> GradientGrowth:
+        def initialize(model: nn.Module, replicate: int) -> None:
+            if redraw:
+                model.load_state_dict(build().state_dict())
+            if change is not None:
+                change()
+
+        return probes.gradient_growth(
+            model,
+            loss,
+            held,
+            replicates=replicates if redraw else 1,
+            initialize=initialize if redraw or change is not None else None,
+            seed=seed,
+            progress=lambda done, total: report(stage, done, total),
+        )
+
+    work.growth = measure(None, seeds, "measuring gradients")
+    typical = _covering_conditions(work.growth, conditions)
+    if typical is not None:
+        report("simulating the theory's network", 0, 1)
+        rates = [b.rate for b in work.blocks[1:-1] if b.rate is not None]
+        width = min(block.features for block in work.blocks)
+        work.comparisons = compare(work.growth, rates, typical, width)
+        report("simulating the theory's network", 1, 1)
+
+    work.conditioning = probes.conditioning(
+        model,
+        held[0],
+        forward=loss,
+        progress=lambda done, total: report("measuring conditioning", done, total),
+    )
+
+    norms = [one.norm for one in found if one.norm is not None]
+    if typical is not None and norms and _too_deep(work):
+        finite_width = work.comparisons[0].finite_width / work.comparisons[0].predicted.value
+        work.remedies = recommend(
+            typical,
+            2 * len(work.growth.layers),  # with as much in reserve
+            norms,
+            lambda change: measure(change, min(seeds, 3), "trying remedies"),
+            finite_width,
+        )
+
+
+def _too_deep(work: _Work) -> bool:
+    """Whether gradients differ by more than half of what still trains."""
+    if work.growth is None or work.growth.rate is None:
+        return False
+    return len(work.growth.layers) > max_trainable_depth(work.growth.rate) / 2
+
+
+def _covering_conditions(
+    growth: GradientGrowth, conditions: dict[str, Conditions | None]
+) -> Conditions | None:
+    """Conditions shared by all blocks, if the measured layers are exactly these blocks."""
+    names = [layer.layer for layer in growth.layers]
+    if len(names) < 4 or names != list(conditions):
+        return None
+    # The last block ends in the head, which the fit does not contain.
+    return uniform_conditions([conditions[name] for name in names[:-1]])
+
+
+def _draw(
+    source: Source, batch_size: int, count: int, device: torch.device, seed: int
+) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [(x.to(device), y.to(device)) for x, y in source.batches(batch_size, count, generator)]
+
+
+def _build(build: Callable[[], nn.Module], device: torch.device | str, seed: int) -> nn.Module:
+    with _seeded(seed):
+        try:
+            model = build()
+        except Exception as error:
+            raise ValueError(
+                f"the model factory raised {type(error).__name__}: {error}. Call it by hand with "
+                "the same arguments to see where."
+            ) from error
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"the model factory returned {type(model).__name__}, not a torch.nn.Module. Point to "
+            "a callable that builds and returns the model."
+        )
+    return model.to(device)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+def _try(model: nn.Module, batch: Any, loss: LossFunction, data: str) -> None:
+    """Run one batch, so that errors appear before any work is done."""
+    shape = list(batch[0].shape)
+    try:
+        with probes.untouched(model):
+            value = loss(model, batch)
+    except ValueError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"the model or the loss failed on a batch of {data} with inputs of shape {shape}: "
+            f"{reason} (--debug shows where.) Give data of the shape that the model takes."
+        ) from error
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"the loss must be a tensor with one number, got {got}.")
+    if not torch.isfinite(value):
+        raise ValueError(
+            f"the loss is {value.item()} on a batch of {data} with inputs of shape {shape}. "
+            "Check the scale of the data and of the initial weights."
+        )
+
+
+def _check_batch_size(model: nn.Module, batch_size: int) -> None:
+    normalised = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    if batch_size < 4 and any(isinstance(m, normalised) for m in model.modules()):
+        raise ValueError(
+            f"batch size {batch_size} is too small for a model with batch norm: below 4 its "
+            "gradient has no finite second moment. Use --batch-size 4 or more."
+        )
+
+
+def _draws_new_weights(model: nn.Module, build: Callable[[], nn.Module], seed: int) -> bool:
+    """Whether the factory draws at random; one that loads a checkpoint does not."""
+    with _seeded(seed + 1):
+        other = build()
+    pairs = zip(model.parameters(), other.parameters(), strict=True)
+    return any(not torch.equal(p.detach().cpu(), q.detach().cpu()) for p, q in pairs)

@@ -1,0 +1,69 @@
+"""The one contract everywhere: ``loss_fn(model, batch)`` returns a scalar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+LossFunction = Callable[[nn.Module, Any], Tensor]
+
+
+def forward(model: nn.Module, batch: Any) -> Any:
+    """Run the model on a batch's inputs."""
+    return model(batch[0])
+
+
+def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
+    """Mean cross-entropy of logits, of shape ``[N, classes, ...]``."""
+    logits = forward(model, batch)
+    targets = batch[1]
+    if not isinstance(logits, Tensor):
+        raise ValueError(
+            f"the model returned {type(logits).__name__}, and cross-entropy needs a tensor of "
+            "logits. Give a loss of your own: --loss file.py:name."
+        )
+    if not targets.is_floating_point() and logits.ndim > 1 and targets.numel():
+        classes = logits.shape[1]
+        if int(targets.max()) >= classes:
+            raise ValueError(
+                f"the data have class {int(targets.max())}, but the model returned only {classes} "
+                "logits. Give it at least one output per class."
+            )
+    return F.cross_entropy(logits, targets)
+
+
+def mean_squared_error(model: nn.Module, batch: Any) -> Tensor:
+    """Mean squared difference between outputs and targets of the same shape."""
+    output = forward(model, batch)
+    targets = batch[1]
+    if output.shape != targets.shape:
+        if output.numel() != targets.numel():
+            raise ValueError(
+                f"the model returned shape {tuple(output.shape)}, the targets have "
+                f"{tuple(targets.shape)}; the squared error needs them to be the same."
+            )
+        targets = targets.reshape(output.shape)
+    return F.mse_loss(output, targets.to(output.dtype))
+
+
+def default_loss(batch: Any) -> LossFunction:
+    """Cross-entropy for whole-number targets, squared error for others.
+
+    Raises:
+        ValueError: If the batch has no targets.
+    """
+    if not (isinstance(batch, tuple | list) and len(batch) >= 2 and isinstance(batch[1], Tensor)):
+        raise ValueError("the loss can only be chosen for batches of (input, target) tensors.")
+    targets: Tensor = batch[1]
+    whole = not targets.is_floating_point() and targets.dtype != torch.bool
+    return cross_entropy if whole else mean_squared_error
+
+
+LOSSES: dict[str, LossFunction] = {
+    "cross-entropy": cross_entropy,
+    "mse": mean_squared_error,
+}

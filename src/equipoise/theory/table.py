@@ -1,0 +1,79 @@
+"""Predictions for many settings at once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from equipoise.records import Prediction
+from equipoise.theory.adapt import ActivationLike, as_activation
+from equipoise.theory.fixed_point import bsb1_fixed_point
+from equipoise.theory.gradients import (
+    TRAINABLE_FACTOR,
+    UnstableFixedPointWarning,
+    depth_scale,
+    explosion_rate,
+    max_trainable_depth,
+)
+
+
+def prediction_table(
+    activations: Sequence[ActivationLike],
+    batch_sizes: Sequence[int],
+    *,
+    eps: float = 0.0,
+    gamma: float = 1.0,
+    beta: float = 0.0,
+    weight_variance: float = 1.0,
+    factor: float = TRAINABLE_FACTOR,
+) -> list[Prediction]:
+    """Predict rate, depth scale, trainable depth and fixed point for every combination.
+
+    Instability is reported on each rate (``rate.stable``), not as a warning. Arguments as in
+    :func:`explosion_rate`.
+
+    Raises:
+        ValueError: If any combination is out of range.
+
+    Examples:
+        >>> (row,) = prediction_table(["relu"], [64])
+        >>> row.activation, round(row.rate.value, 4), round(row.max_depth)
+        ('relu', 1.4931, 40)
+    """
+    rows = []
+    for activation in map(as_activation, activations):
+        for batch_size in batch_sizes:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnstableFixedPointWarning)
+                rate = explosion_rate(
+                    activation,
+                    batch_size,
+                    eps=eps,
+                    gamma=gamma,
+                    beta=beta,
+                    weight_variance=weight_variance,
+                )
+            point = bsb1_fixed_point(
+                activation,
+                batch_size,
+                eps=eps,
+                gamma=gamma,
+                beta=beta,
+                weight_variance=weight_variance,
+            )
+            rows.append(
+                Prediction(
+                    activation=activation.name,
+                    batch_size=batch_size,
+                    eps=eps,
+                    gamma=gamma,
+                    beta=beta,
+                    rate=rate,
+                    depth_scale=depth_scale(rate) if rate.value > 0 else 0.0,
+                    max_depth=max_trainable_depth(rate, factor) if rate.value > 0 else 0.0,
+                    q=point.q,
+                    c=point.c,
+                    kappa=point.kappa,
+                )
+            )
+    return rows
