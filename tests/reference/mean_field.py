@@ -106,8 +106,14 @@ def tanh_sinh(count: int) -> Rule:
 
 @lru_cache(maxsize=16)
 def gauss_legendre(count: int) -> Rule:
-    nodes, weights = (part.astype(Real) for part in np.polynomial.legendre.leggauss(count))
-    return (1 + nodes) / 2, (1 - nodes) / 2, weights / 2
+    x = np.polynomial.legendre.leggauss(count)[0].astype(Real)
+    for _ in range(2):  # Newton's method on P_count lifts float64 nodes to longdouble
+        before, now = np.ones_like(x), x
+        for k in range(2, count + 1):
+            before, now = now, ((2 * k - 1) * x * now - (k - 1) * before) / k
+        slope = count * (before - x * now) / (1 - x * x)
+        x = x - now / slope
+    return (1 + x) / 2, (1 - x) / 2, 1 / ((1 - x * x) * slope**2)
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,28 @@ def pair_law(B: int, cuts: Iterable[float] = (), count: int = 80) -> PairLaw:
     return PairLaw(z1, inner.position, weights * density)
 
 
+def angle_law(B: int, count: int = 150) -> PairLaw:
+    """The same law on nodes in the two angles, for functions without kinks.
+
+    z1 = √n cos θ and z2 = √n(-cos θ/n + √(1 - 1/n²) sin θ cos η) have the density
+    (B - 3)/(2π) sin^(B-3) θ sin^(B-4) η.
+    """
+    n = Real(B - 1)
+    panels = place(np.array([Real(0), PI]), gauss_legendre(count))
+    theta, eta = panels.position[:, None], panels.position
+    density = (B - 3) / (2 * PI) * np.sin(theta) ** (B - 3) * np.sin(eta) ** (B - 4)
+    z1 = np.sqrt(n) * np.cos(theta)
+    z2 = -z1 / n + np.sqrt(n - 1 / n) * np.sin(theta) * np.cos(eta)
+    return PairLaw(z1, z2, panels.weights[:, None] * panels.weights * density)
+
+
+def law_of(f: Function, B: int, fine: bool = True) -> PairLaw:
+    """Suit the nodes to the function; two finenesses tell how exact the reference is."""
+    if f.kinks:
+        return pair_law(B, f.kinks, 64 if fine else 50)
+    return angle_law(B, 180 if fine else 130)
+
+
 def kappa(f: Function, law: PairLaw) -> Array:
     """κ = E[φ(z1)² − φ(z1)φ(z2)], as half the mean square of a difference."""
     return (law.weights * (f.value(law.z1) - f.value(law.z2)) ** 2).sum() / 2
@@ -211,10 +239,10 @@ def forward_m(f: Function, B: int, law: PairLaw) -> Array:
 class RadialSolution:
     """The fixed point and the rate at ε > 0."""
 
-    q: float
-    c: float
-    kappa: float
-    rate: float
+    q: Array
+    c: Array
+    kappa: Array
+    rate: Array
 
 
 class Radial:
@@ -223,20 +251,16 @@ class Radial:
     κ is found by Newton's method on F(κ) = κ, with F′ from its own integral.
     """
 
-    def __init__(
-        self, f: Function, B: int, eps: float, cuts: Iterable[float] = (), count: int = 60
-    ) -> None:
+    def __init__(self, f: Function, B: int, eps: float, count: int = 60) -> None:
         self.f, self.B, self.eps, self.count = f, B, Real(eps), count
         self.moving = any(k != 0 for k in f.kinks)  # kinks of f(R·) then depend on R
-        self.still_law = pair_law(B, {*cuts, *f.kinks}, count)
+        self.still_law = pair_law(B, f.kinks, count) if f.kinks else angle_law(B, count)
 
-    def solve(self, start: float, steps: int = 3) -> RadialSolution:
-        value = Real(start)
-        for _ in range(steps):
-            F, slope, *_ = self.integrals(value)
-            value *= np.exp(np.log(F / value) / (1 - value * slope / F))
-        _, _, q, qc, rate = self.integrals(value)
-        return RadialSolution(float(q), float(qc / q), float(value), float(rate))
+    def near(self, kappa: float) -> RadialSolution:
+        """The solution, from a guess so good that one step of Newton's method reaches it."""
+        F, slope, q, qc, rate = self.integrals(Real(kappa))
+        step = (F - kappa) / (1 - slope)
+        return RadialSolution(q, qc / q, kappa + step, rate)
 
     def integrals(self, kappa: Array) -> tuple[Array, ...]:
         """F(κ), F′(κ), q, qc and λ_G at a given κ."""
@@ -278,7 +302,7 @@ class Radial:
             fine = np.linspace(a, b, max(4, int(np.ceil(float(b - a) / 1.5)) + 1))
             rules = [gauss_legendre(20)] * (len(fine) - 1)
             if breaks:  # half-integer powers, next to the breaks only
-                rules[0] = rules[-1] = tanh_sinh(40)
+                rules[0] = rules[-1] = tanh_sinh(self.count)
             parts += [place(np.array(ab), r) for ab, r in zip(pairwise(fine), rules, strict=True)]
         return (
             np.concatenate([part.position for part in parts]),

@@ -1,0 +1,43 @@
+# The two commands: `make checkup` and `make test`. Everything else serves them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: checkup test format docs bench clean
+
+# Predict, measure and report on bundled real data.
+checkup: $(VENV)/.ready
+	$(BIN)/equipoise checkup --out checkup-report
+
+# Everything that CI runs; pytest comes last.
+test: $(VENV)/.ready-to-develop
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/sphinx-build --quiet -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python -m pytest
+
+format: $(VENV)/.ready-to-develop
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.ready-to-develop
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+bench: $(VENV)/.ready-to-develop
+	$(BIN)/python benchmarks/theory_against_simulation.py
+
+clean:
+	rm -rf $(VENV) docs/_build checkup-report
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.ready-to-develop: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[dev,docs]'
+	touch $@ $(VENV)/.ready

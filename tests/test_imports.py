@@ -1,0 +1,88 @@
+"""The rooms import each other only as docs/architecture.md says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "equipoise"
+ROW = re.compile(r"^\| `(?P<room>\w+)` \| (?P<allowed>[^|]*) \|", re.MULTILINE)
+
+
+def allowed_imports() -> dict[str, set[str]]:
+    """Read the table of the architecture page: room, rooms it may import."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    return {row["room"]: set(re.findall(r"`(\w+)`", row["allowed"])) for row in ROW.finditer(page)}
+
+
+def rooms() -> set[str]:
+    return {
+        p.stem for p in PACKAGE.iterdir() if (p.is_dir() or p.suffix == ".py") and p.stem[0] != "_"
+    }
+
+
+def imported_rooms(source: str, package: str = "equipoise") -> set[str]:
+    """Every room named by an import, also inside functions and type-checking blocks."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+            if node.module == package:
+                names = [f"{package}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            pytest.fail("relative imports hide which room is entered; write them in full")
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
+    return found
+
+
+def files_of(room: str) -> list[Path]:
+    single = PACKAGE / f"{room}.py"
+    return [single] if single.exists() else sorted((PACKAGE / room).rglob("*.py"))
+
+
+def test_every_room_stands_in_the_table():
+    assert rooms() <= set(allowed_imports())
+
+
+@pytest.mark.parametrize("room", sorted(rooms()))
+def test_a_room_imports_only_what_the_table_allows(room):
+    allowed = allowed_imports()[room] | {room}
+    for path in files_of(room):
+        entered = imported_rooms(path.read_text(encoding="utf-8")) & rooms()
+        assert entered <= allowed, f"{path.relative_to(ROOT)} imports {sorted(entered - allowed)}"
+
+
+def test_the_table_has_no_cycles():
+    table = allowed_imports()
+    settled: set[str] = set()
+    while table:
+        free = {room for room, allowed in table.items() if allowed <= settled}
+        assert free, f"these rooms import each other in a circle: {sorted(table)}"
+        settled |= free
+        table = {room: allowed for room, allowed in table.items() if room not in free}
+
+
+@pytest.mark.parametrize(
+    ("line", "room"),
+    [
+        ("import equipoise.theory.bsb1", "theory"),
+        ("from equipoise.probes import guard", "probes"),
+        ("from equipoise import data, models", "data"),
+        ("def f():\n    from equipoise.report import save", "report"),
+    ],
+)
+def test_the_parser_sees_every_form_of_import(line, room):
+    assert room in imported_rooms(line)
+
+
+def test_no_file_is_longer_than_400_lines():
+    long = [p for p in PACKAGE.rglob("*.py") if len(p.read_text().splitlines()) > 400]
+    assert long == []
