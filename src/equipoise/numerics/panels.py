@@ -105,6 +105,25 @@ class Nodes:
     offset: Array
     weights: Array
 
+    def on_circle(self, angles: Array, cosines: Array) -> tuple[Array, Array, Array]:
+        """Place nodes on panels of angles.
+
+        Args:
+            angles: The edges, of shape ``[..., p + 1]``, within [0, π].
+            cosines: Their cosines.
+
+        Returns:
+            For every node the cosine of its edge, what must be added to that for the node's own
+            cosine, exact also where it is tiny, and the node's sine.
+        """
+        cos_edge = np.take_along_axis(cosines, self.edge, -1)
+        sin_edge = np.take_along_axis(np.sin(angles), self.edge, -1)
+        half = self.offset / 2
+        s, c = np.sin(half), np.cos(half)
+        step = -2 * s * (sin_edge * c + cos_edge * s)  # cos(e + o) − cos e
+        sine = sin_edge + 2 * s * (cos_edge * c - sin_edge * s)
+        return cos_edge, step, sine
+
     def on(self, edges: Array) -> tuple[Array, Array]:
         """Return plain positions and weights, for integrands that need no exact offsets."""
         return edges[self.edge] + self.offset, self.weights

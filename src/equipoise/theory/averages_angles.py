@@ -62,20 +62,19 @@ def _averages(
 
     angles, x_edges = _outer_edges(kink_angles, kinks, scale * root, f.beta, n)
     outer = panels.place(rule, angles)
-    edge = np.take_along_axis(angles, outer.edge, 1)
-    theta = edge + outer.offset  # [radii, m]
-    step = -2 * np.sin(edge + outer.offset / 2) * np.sin(outer.offset / 2)
-    w1 = root * (np.cos(edge) + step)
+    edge, step, sine = outer.on_circle(angles, np.cos(angles))  # [radii, m]
+    cosine = edge + step
+    w1 = root * cosine
     x1 = np.take_along_axis(x_edges, outer.edge, 1) + scale * root * step
-    outer_weights = outer.weights * np.sin(theta) ** (batch_size - 3)
+    outer_weights = outer.weights * sine ** (batch_size - 3)
     outer_weights /= outer_weights.sum(1, keepdims=True)
     f1 = np.where(outer_weights > 0, np.stack(f(x1)), 0.0)  # [2, radii, m]
     mean = (outer_weights * f1[0]).sum(1)
     f1[0] -= mean[:, None]
 
     # Inner range: w2/√n = centre + reach·cos η, cut where f(R·) has its kinks.
-    centre = (-np.cos(theta) / n)[..., None]  # [radii, m, 1]
-    reach = (np.sqrt(1 - n**-2.0) * np.sin(theta))[..., None]
+    centre = (-cosine / n)[..., None]  # [radii, m, 1]
+    reach = (np.sqrt(1 - n**-2.0) * sine)[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):
         cuts = np.nan_to_num((cosines[:, None, ::-1] - centre) / reach)
     inner_scale = (scale * root)[..., None]
@@ -85,11 +84,11 @@ def _averages(
     x_cuts[..., 1:-1] = np.where(np.abs(cuts) < 1, kinks[::-1], x_cuts[..., 1:-1])
     inner_angles = np.arccos(cut_cosines)
     inner = panels.place(rule, inner_angles)
-    edge2 = np.take_along_axis(inner_angles, inner.edge, -1)
-    step2 = reach * -2 * np.sin(edge2 + inner.offset / 2) * np.sin(inner.offset / 2)
-    w2 = root * (centre + reach * np.cos(edge2) + step2)
+    edge2, step2, sine2 = inner.on_circle(inner_angles, cut_cosines)  # [radii, m, s]
+    step2 *= reach
+    w2 = root * (centre + reach * edge2 + step2)
     x2 = np.take_along_axis(x_cuts, inner.edge, -1) + inner_scale * step2
-    inner_weights = inner.weights * np.sin(edge2 + inner.offset) ** (batch_size - 4)
+    inner_weights = inner.weights * sine2 ** (batch_size - 4)
     total = inner_weights.sum(-1, keepdims=True)
     inner_weights /= np.where(total > 0, total, 1)
     f2 = np.where(inner_weights > 0, np.stack(f(x2)), 0.0)
@@ -99,7 +98,7 @@ def _averages(
     squares = np.einsum("prm,orm->opr", powers(w1, SQUARE_POWERS) * outer_weights, f1**2)
     left = powers(w1, PAIR_POWERS)[None] * (outer_weights * f1)[:, None]  # [2, 4, r, m]
     weighted = inner_weights * f2  # [2, r, m, s]
-    conditional = np.empty((2, PAIR_POWERS, *theta.shape))
+    conditional = np.empty((2, PAIR_POWERS, *cosine.shape))
     for j in range(PAIR_POWERS):
         conditional[:, j] = weighted.sum(-1)
         if j + 1 < PAIR_POWERS:

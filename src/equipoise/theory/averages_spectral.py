@@ -71,12 +71,11 @@ def kinked_averages(
     angles, x_edges = _split(angles, x_edges, splits, scale * np.sqrt(n), f.beta)
 
     nodes = panels.place(rule, angles)
-    edge = np.take_along_axis(angles, nodes.edge, 1)
-    # w − w_edge by the product formula, which keeps the digits next to a kink.
-    step = -2 * np.sqrt(n) * np.sin(edge + nodes.offset / 2) * np.sin(nodes.offset / 2)
-    w = np.sqrt(n) * np.cos(edge) + step
+    edge, step, _ = nodes.on_circle(angles, np.cos(angles))
+    step *= np.sqrt(n)
+    w = np.sqrt(n) * edge + step
     values, slopes = f(np.take_along_axis(x_edges, nodes.edge, 1) + scale * step)
-    weights = nodes.weights * _density(batch_size, edge + nodes.offset)
+    weights = nodes.weights * _density(batch_size, w / np.sqrt(n))
     weights /= weights.sum(1, keepdims=True)
     both = np.where(weights > 0, np.stack([values, slopes]), 0.0)
     mean = (weights * both[0]).sum(-1)
@@ -99,9 +98,8 @@ def _terms(batch_size: int) -> int:
     return terms
 
 
-def _density(batch_size: int, angle: Array) -> Array:
+def _density(batch_size: int, cosine: Array) -> Array:
     """sin^(B-3) θ, relative to its peak, without underflow trouble at large B."""
-    cosine = np.cos(angle)
     with np.errstate(divide="ignore"):
         return np.asarray(np.exp((batch_size - 3) / 2 * np.log1p(-np.minimum(cosine**2, 1.0))))
 

@@ -28,7 +28,10 @@ from equipoise.theory.small_signals import critical_variance, tangent, tangent_a
 
 Array = NDArray[np.float64]
 
-_GOAL, _PROBE_GOAL = 1e-12, 1e-9
+# Relative changes at which refinement stops: of everything at ε = 0, of κ and the rate at ε > 0
+# (errors of the last change, not of the last value, so the truth is far closer), and of averages
+# at a few radii. Forward eigenvalues serve a yes or no.
+_GOAL, _EPS_GOAL, _PROBE_GOAL, _FORWARD_GOAL = 1e-12, 5e-11, 1e-9, 1e-8
 _RADIAL_LEVELS = 4
 _UNIT = float(np.finfo(float).eps)
 
@@ -184,7 +187,8 @@ class _Numbers:
         return 1 / max(_UNIT, 1 - self.forward[0]) if setting.eps > 0 else 1.0
 
     def goal(self, setting: Setting) -> Array:
-        return _GOAL * self.scale * max(1.0, 1e-2 * self.amplification(setting))
+        relative = np.array([_EPS_GOAL] * 4 + [_FORWARD_GOAL] * 3)
+        return relative * self.scale * max(1.0, 1e-2 * self.amplification(setting))
 
     def with_errors(self, errors: Array, setting: Setting, averages: Averages) -> Solution:
         # Values of size √q leave κ an error of ε_mach·√(qκ), and angles at large B add
