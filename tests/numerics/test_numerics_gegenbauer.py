@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from reference.gegenbauer_series import pair_correlation
-from reference.mean_field import angle_law
 from scipy.special import poch
 
 from equipoise.numerics import gegenbauer
+from reference.gegenbauer_series import pair_correlation
+from reference.mean_field import angle_law
 
 
 def moment(B, degree):
@@ -83,7 +83,9 @@ def test_pair_correlations_in_closed_form(B):
 
 
 def test_pair_correlations_of_another_batch_differ():
-    assert abs(gegenbauer.pair_correlations(5, 8) - gegenbauer.pair_correlations(6, 8)).max() > 0.01
+    assert (
+        abs(gegenbauer.pair_correlations(5, 8) - gegenbauer.pair_correlations(6, 8)).max() > 0.01
+    )
 
 
 @pytest.mark.parametrize("B", [4, 5, 7, 12, 40])

@@ -42,7 +42,9 @@ def coefficients(phi: Callable[[mpf], mpf], B: int, terms: int) -> list[mpf]:
             sums[k] += value * current
             following = (2 * (k + half) * t * current - (k + 2 * half - 1) * previous) / (k + 1)
             previous, current = current, following
-    scales = [mp.sqrt(mpf(B - 3 + 2 * k) / ((B - 3) * mp.binomial(B - 4 + k, k))) for k in range(terms)]
+    scales = [
+        mp.sqrt(mpf(B - 3 + 2 * k) / ((B - 3) * mp.binomial(B - 4 + k, k))) for k in range(terms)
+    ]
     return [scale * a for scale, a in zip(scales, sums, strict=True)]
 
 

@@ -35,9 +35,6 @@ def configure(parser: ArgumentParser) -> None:
         default=1.0,
         help="fan-in times the weights' variance; matters with --eps (default: 1)",
     )
-    parser.add_argument(
-        "--factor", type=float, default=16.0, help="depth is where gradients differ by e^factor"
-    )
 
 
 def run(args: Namespace) -> list[Prediction]:
@@ -51,5 +48,4 @@ def run(args: Namespace) -> list[Prediction]:
         gamma=args.gamma,
         beta=args.beta,
         weight_variance=args.weight_variance,
-        factor=args.factor,
     )

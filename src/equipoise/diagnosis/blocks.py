@@ -155,7 +155,7 @@ class _Path:
     def _obstacle(operation: Operation, known: set[Value]) -> str | None:
         foreign = [value for value in operation.inputs if value not in known]
         if foreign and operation.name in _JOINS:
-            return f"a residual or parallel branch joins at {operation.module_name or 'the top'}"
+            return "a residual or parallel branch joins before the next linear layer"
         if foreign:
             return f"{operation.name} combines it with another tensor"
         if operation.name in _NORMS:

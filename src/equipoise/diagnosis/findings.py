@@ -172,7 +172,7 @@ def _coverage(blocks: Sequence[Block], growth: GradientGrowth | None) -> list[Fi
     uncovered = [block for block in blocks if block.rate is None]
     if not uncovered:
         return []
-    reasons = Counter(_general(block) for block in uncovered)
+    reasons = Counter(block.reason for block in uncovered)
     listed = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common(4))
     return [
         Finding(
@@ -181,11 +181,6 @@ def _coverage(blocks: Sequence[Block], growth: GradientGrowth | None) -> list[Fi
             f"Not predicted: {listed}. Everything was still measured.",
         )
     ]
-
-
-def _general(block: Block) -> str:
-    """The reason without the place, so that equal ones are counted together."""
-    return (block.reason or "").split(" at layer")[0].split(f" at {block.layer}")[0]
 
 
 def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
@@ -211,8 +206,8 @@ def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
                 "note",
                 f"The batch is smaller than the fan-in of {_count(short, 'layer')}",
                 f"At {widest.layer} a batch gives {widest.rows} rows for {widest.columns} "
-                f"columns, so {widest.zero_singular_values} directions of the weights receive no "
-                "gradient from it. Condition numbers are those on the range.",
+                f"columns, so it leaves {_count(widest.zero_singular_values, 'direction')} of the "
+                "weights without a gradient. Condition numbers are those on the range.",
             )
         )
     constant = [c for c in measured if c.constant_features]
@@ -229,8 +224,9 @@ def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
     return findings
 
 
-def _count(items: Sequence[object], noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
+def _count(items: Sequence[object] | int, noun: str) -> str:
+    number = items if isinstance(items, int) else len(items)
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _times(factor: float) -> str:

@@ -125,7 +125,7 @@ def _caveats(found: FoundBlock, uneven: bool) -> tuple[str, ...]:
     if found.is_convolution:
         caveats.append(
             "positions of a feature map are correlated, so the effective batch is smaller than "
-            f"the {found.batch_size} rows counted"
+            "the rows counted"
         )
     if found.pooled:
         caveats.append("pooling between the layers is not part of the theory")

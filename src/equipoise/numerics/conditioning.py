@@ -10,6 +10,8 @@ from torch import Tensor
 # Up to here singular values are computed directly; beyond, from Gram matrices, whose condition
 # number is the square and which therefore see only half the digits.
 _DIRECT = 512
+# Activations carry a few roundings, not one.
+_SAFETY = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,16 @@ class ExtendedSpectra:
     method: str
 
 
-def extended_spectra(matrix: Tensor) -> ExtendedSpectra:
-    """Condition numbers of [1, H] for H of shape ``[rows, features]``.
+def extended_spectra(matrix: Tensor, *, unit: float | None = None) -> ExtendedSpectra:
+    r"""Condition numbers of [1, H] for H of shape ``[rows, features]``.
+
+    A singular value counts as zero when the rounding of H alone explains it: independent errors
+    of relative size u in the entries of H have a spectral norm of about
+    :math:`u\,h\,(\sqrt{rows} + \sqrt{features})`, h the root mean square entry.
 
     Args:
         matrix: H, finite, in float64 where the device has it.
+        unit: Rounding u of the type in which H was computed; by default that of ``matrix``.
 
     Examples:
         >>> spectra = extended_spectra(torch.tensor([[1.0], [3.0]], dtype=torch.float64))
@@ -47,26 +54,28 @@ def extended_spectra(matrix: Tensor) -> ExtendedSpectra:
         (1.0, 1.0, 2)
     """
     rows, features = matrix.shape
+    unit = torch.finfo(matrix.dtype).eps if unit is None else unit
     mean = matrix.mean(0)
     centred = matrix - mean
     variance = centred.square().mean(0)
-    # Rounding of the mean leaves a constant column this much variance.
-    floor = (torch.finfo(matrix.dtype).eps * matrix.abs().amax(0)).square() * 4
-    varying = variance > floor
+    mean_square = matrix.square().mean(0)
+    varying = variance > (_SAFETY * unit) ** 2 * mean_square
     deviation = variance[varying].sqrt()
     scaled = centred[:, varying] / deviation
     direct = min(rows, features + 1) <= _DIRECT
-    ones = matrix.new_ones(rows, 1)
     values = _singular_values if direct else _gram_values
 
-    raw = values(torch.cat([ones, matrix], 1))
+    noise = _SAFETY * unit * (rows**0.5 + features**0.5)
+    of_entries = noise * float(mean_square.mean().sqrt())
+    of_scaled = noise * float((mean_square[varying] / variance[varying]).mean().sqrt())
+    raw = values(torch.cat([matrix.new_ones(rows, 1), matrix], 1), of_entries)
     # Centred columns are orthogonal to the ones, whose singular value is √rows.
     lead = matrix.new_tensor([rows**0.5])
     spread = torch.cat([matrix.new_ones(1), deviation])
     return ExtendedSpectra(
         raw=_condition(raw),
-        centred=_condition(torch.cat([lead, values(centred[:, varying])])),
-        scaled=_condition(torch.cat([lead, values(scaled)])),
+        centred=_condition(torch.cat([lead, values(centred[:, varying], of_entries)])),
+        scaled=_condition(torch.cat([lead, values(scaled, of_scaled)])),
         scale_spread=float(spread.max() / spread.min()),
         rank=len(raw),
         constant_features=int((~varying).sum()),
@@ -74,23 +83,23 @@ def extended_spectra(matrix: Tensor) -> ExtendedSpectra:
     )
 
 
-def _singular_values(matrix: Tensor) -> Tensor:
-    """Nonzero singular values, by the usual threshold."""
+def _singular_values(matrix: Tensor, noise: float) -> Tensor:
+    """Singular values above noise and above the rounding of the decomposition."""
     if matrix.shape[1] == 0:
         return matrix.new_empty(0)
     values = torch.linalg.svdvals(matrix)
-    threshold = max(matrix.shape) * torch.finfo(matrix.dtype).eps
-    kept: Tensor = values[values > threshold * values.max()]
+    rounding = max(matrix.shape) * torch.finfo(matrix.dtype).eps * float(values.max())
+    kept: Tensor = values[values > max(noise, rounding)]
     return kept
 
 
-def _gram_values(matrix: Tensor) -> Tensor:
-    """The same from the smaller Gram matrix; blind below the root of the usual threshold."""
+def _gram_values(matrix: Tensor, noise: float) -> Tensor:
+    """The same from the smaller Gram matrix, which sees only half the digits."""
     rows, columns = matrix.shape
     gram = matrix @ matrix.T if rows < columns else matrix.T @ matrix
-    values = torch.linalg.eigvalsh(gram)
-    threshold = max(matrix.shape) * torch.finfo(matrix.dtype).eps
-    kept: Tensor = values[values > threshold * values.max()].sqrt()
+    squares = torch.linalg.eigvalsh(gram)
+    rounding = max(matrix.shape) * torch.finfo(matrix.dtype).eps * float(squares.max())
+    kept: Tensor = squares[squares > max(noise**2, rounding)].sqrt()
     return kept
 
 

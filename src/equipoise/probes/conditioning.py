@@ -40,7 +40,8 @@ def conditioning(
 
     .. math:: \kappa(\hat H), \quad \kappa(\hat H U), \quad \kappa(\hat H U D), \quad \kappa(D),
 
-    each the ratio of the largest to the smallest *nonzero* singular value. A batch with fewer
+    each the ratio of the largest to the smallest *nonzero* singular value, where zero is what the
+    rounding of the activations explains. A batch with fewer
     rows than columns leaves singular values at zero: they are counted, and the condition number
     is that on the range.
 
@@ -117,7 +118,9 @@ def _measure(name: str, module: nn.Module, inputs: Tensor, largest: int) -> Laye
         matrices = inputs.to(exact).reshape(1, rows, features)
     if not torch.isfinite(matrices).all():
         return _skipped(name, kind, rows, features + 1, "its inputs are not finite")
-    worst = max((extended_spectra(matrix) for matrix in matrices), key=lambda s: s.raw)
+    unit = torch.finfo(inputs.dtype).eps
+    spectra = [extended_spectra(matrix, unit=unit) for matrix in matrices]
+    worst = max(spectra, key=lambda s: s.raw)
     return _record(name, kind, rows, features + 1, worst)
 
 

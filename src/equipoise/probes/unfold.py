@@ -24,6 +24,7 @@ def unfold(module: nn.modules.conv._ConvNd, inputs: Tensor) -> Tensor:
         Shape ``[groups, N·positions, C/groups·taps]``, columns ordered as ``weight[0]``.
 
     Examples:
+        >>> import torch
         >>> conv = nn.Conv1d(1, 1, 2)
         >>> unfold(conv, torch.tensor([[[1.0, 2.0, 3.0]]]))
         tensor([[[1., 2.],

@@ -70,7 +70,8 @@ class LayerConditioning:
         scaled: After centring and dividing by column standard deviations, as batch
             normalisation preconditioning does.
         scale_spread: κ(D), largest over smallest column scale, the leading 1 included.
-        zero_singular_values: Columns minus numerical rank of Ĥ.
+        zero_singular_values: Columns minus numerical rank of Ĥ; what the rounding of the
+            activations alone explains counts as zero.
         constant_features: Columns of H without any variance; they cannot be scaled.
         method: ``svd``, or ``gram``, which cannot see condition numbers beyond about 10⁷.
         skipped: Why the layer was not measured, if it was not.

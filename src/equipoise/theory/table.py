@@ -9,7 +9,6 @@ from equipoise.records import Prediction
 from equipoise.theory.adapt import ActivationLike, as_activation
 from equipoise.theory.fixed_point import bsb1_fixed_point
 from equipoise.theory.gradients import (
-    TRAINABLE_FACTOR,
     UnstableFixedPointWarning,
     depth_scale,
     explosion_rate,
@@ -25,7 +24,6 @@ def prediction_table(
     gamma: float = 1.0,
     beta: float = 0.0,
     weight_variance: float = 1.0,
-    factor: float = TRAINABLE_FACTOR,
 ) -> list[Prediction]:
     """Predict rate, depth scale, trainable depth and fixed point for every combination.
 
@@ -70,7 +68,7 @@ def prediction_table(
                     beta=beta,
                     rate=rate,
                     depth_scale=depth_scale(rate) if rate.value > 0 else 0.0,
-                    max_depth=max_trainable_depth(rate, factor) if rate.value > 0 else 0.0,
+                    max_depth=max_trainable_depth(rate) if rate.value > 0 else 0.0,
                     q=point.q,
                     c=point.c,
                     kappa=point.kappa,
