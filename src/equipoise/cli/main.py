@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         result = _COMMANDS[args.command].run(args)
         return _INTERRUPTED if render(result, args) else 0
-    except ValueError as error:
+    except (ValueError, ArithmeticError) as error:
         if args.debug:
             raise
         print(f"equipoise {args.command}: {error}", file=sys.stderr)

@@ -33,6 +33,8 @@ Array = NDArray[np.float64]
 # at a few radii. Forward eigenvalues serve a yes or no.
 _GOAL, _EPS_GOAL, _PROBE_GOAL, _FORWARD_GOAL = 1e-12, 5e-11, 1e-9, 1e-8
 _RADIAL_LEVELS = 4
+# Away from the critical ε the grid is placed right at once; close to it after a few moves.
+_MOST_MOVES = 50
 _UNIT = float(np.finfo(float).eps)
 
 
@@ -120,12 +122,16 @@ def _relative_change(coarse: Averages, fine: Averages) -> float:
 def _at_level(
     setting: Setting, f: Response, kappa: float, level: int, radial_level: int
 ) -> tuple[_Numbers, Averages]:
-    while True:
+    for _ in range(_MOST_MOVES):
         grid = _grid(setting, f, kappa, radial_level)
         averages = routes.averages(f, setting.batch_size, grid.radius, level)
         kappa = refine_root(setting, grid, averages)
         if grid.reaches(kappa):
             return _Numbers.of(setting, kappa, averages, grid.law(kappa)), averages
+    raise ArithmeticError(
+        f"the fixed point of kappa did not settle at eps = {setting.eps} for "
+        f"{setting.activation.name}: it moved {_MOST_MOVES} times. Try a slightly different eps."
+    )
 
 
 def _grid(setting: Setting, f: Response, kappa: float, level: int) -> RadialGrid:
