@@ -183,9 +183,8 @@ class TestForwardEigenvalues:
 
         c = mp.mpf(-1) / (B - 1)
         both = (a * a + b * b) * kernel(alpha, c) - 2 * a * b * kernel(alpha, -c)
-        derivative = (
-            (a * a + b * b) * kernel(alpha + 1, c) + 2 * a * b * kernel(alpha + 1, -c) - c * both
-        )
+        derivative = (a * a + b * b) * kernel(alpha + 1, c) + 2 * a * b * kernel(alpha + 1, -c)
+        derivative -= c * both
         derivative *= (2 * alpha + 1) / (1 - c * c)
         along_m = B * derivative / ((B - 1 + 2 * alpha) * (a * a + b * b - both))
         along_l = alpha * (B - 2) / (B - 1 + 2 * alpha) + along_m / (B - 1)

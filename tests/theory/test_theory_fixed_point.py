@@ -158,3 +158,18 @@ class TestCriticalEps:
         rates = [explosion_rate("relu", 64, eps=r * critical).value for r in (0.5, 0.999, 1.0001)]
         assert all(1.4 < rate < 1.5 for rate in rates)
         assert rates[1] == pytest.approx(rates[2], rel=5e-3)
+
+    @pytest.mark.parametrize("B", [8, 64])
+    @pytest.mark.parametrize(
+        ("beta", "eps"), [(-1.0, 0.05), (-1.0, 0.5), (-0.3, 0.3), (-2.0, 0.03)]
+    )
+    def test_a_relu_shifted_out_of_reach_falls_silent(self, B, beta, eps):
+        """φ′(β) = 0, and F(κ) < κ for every κ: samples become equal, gradients vanish."""
+        point = bsb1_fixed_point("relu", B, beta=beta, eps=eps)
+        assert (point.kappa.value, point.q.value) == (0, 0)
+        assert explosion_rate("relu", B, beta=beta, eps=eps).value == 0
+
+    def test_but_not_at_a_small_eps(self):
+        """ε_c = 0 tells of small differences alone: large ones survive ε = 1e-3."""
+        assert critical_eps("relu", beta=-1.0) == 0
+        assert bsb1_fixed_point("relu", 64, beta=-1.0, eps=1e-3).kappa.value > 0.01
