@@ -1,5 +1,8 @@
 """Blocks are found however they are written, and predictions take the model's own numbers."""
 
+import re
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -142,9 +145,11 @@ class TestActivations:
     def test_the_prediction_is_that_of_the_plain_function(self, between, plain):
         model = layers(between) if isinstance(between, nn.Module) else Block(between)
         block = block_of(model, vectors())
-        alone = theory.explosion_rate(
-            plain, 16, eps=block.eps, weight_variance=block.weight_variance
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", theory.UnstableFixedPointWarning)
+            alone = theory.explosion_rate(
+                plain, 16, eps=block.eps, weight_variance=block.weight_variance
+            )
         assert block.rate.value == pytest.approx(alone.value, rel=1e-6)
         assert block.reason is None
         assert block.caveats == ()
@@ -189,9 +194,9 @@ def test_a_gate_that_rejoins_is_no_elementwise_function():
 
 
 REFUSED = {
-    "softmax": (nn.Softmax(1), "is not elementwise"),
+    "softmax": (nn.Softmax(-1), "is not elementwise"),
+    "softmax over channels": (nn.Softmax(1), "no activation that theory understands"),
     "layer norm": (nn.LayerNorm(6), "another normaliser follows"),
-    "two batch norms": (nn.LayerNorm(6), "another normaliser follows"),
     "dropout": (nn.Sequential(nn.ReLU(), nn.Dropout(0.1)), "dropout follows, whose noise"),
     "random slopes": (nn.RReLU(), "draws random numbers"),
     "noise": (lambda x: F.relu(x + torch.randn_like(x)), "draws random numbers"),
@@ -211,7 +216,7 @@ def test_what_theory_does_not_cover_is_refused_with_the_reason(between, reason):
     model = layers(between) if isinstance(between, nn.Module) else Block(between)
     block = block_of(model, vectors())
     assert (block.rate, block.max_depth) == (None, None)
-    assert pytest.importorskip("re").search(reason, block.reason)
+    assert re.search(reason, block.reason)
 
 
 class TestSurroundings:
@@ -294,7 +299,7 @@ class TestSurroundings:
                 return self.second(h)
 
         model = Branching(None)
-        with pytest.raises(torch.fx.proxy.TraceError):
+        with pytest.raises((torch.fx.proxy.TraceError, TypeError)):
             torch.fx.symbolic_trace(model)
         x = torch.linspace(-2, 2, 9, dtype=torch.float64)
         found = only(model, vectors()).activation.function(x)
@@ -350,7 +355,7 @@ class TestSurroundings:
         assert (first.activation.name, second.activation.name) == ("relu", "tanh")
 
     def test_a_model_without_batch_norm_has_no_blocks(self):
-        model = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.InstanceNorm1d(6))
+        model = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 2))
         assert found_in(model, vectors()) == ()
 
     def test_resnet18(self):

@@ -22,10 +22,15 @@ def log_slopes(log_norms: Array) -> Array:
     Returns:
         One slope per replicate, of shape ``[replicates]``.
 
+    Raises:
+        ValueError: If there are fewer than two columns.
+
     Examples:
         >>> log_slopes(np.array([[0.0, 1.0, 2.0], [0.0, -2.0, -4.0]]))
         array([ 1., -2.])
     """
+    if log_norms.shape[1] < 2:
+        raise ValueError(f"a slope needs at least 2 layers, got {log_norms.shape[1]}.")
     columns = np.arange(log_norms.shape[1], dtype=np.float64)
     columns -= columns.mean()
     return np.asarray(log_norms @ columns / (columns @ columns))

@@ -2,6 +2,7 @@ r"""What theory needs to know about an activation: values, slopes and where it i
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,7 +84,13 @@ class Activation:
 
 
 def homogeneous(name: str, alpha: float, a: float, b: float) -> Activation:
-    """Build φ(x) = a·max(x, 0)^α − b·max(−x, 0)^α."""
+    """Build φ(x) = a·max(x, 0)^α − b·max(−x, 0)^α.
+
+    Raises:
+        ValueError: If a number is not finite.
+    """
+    if not all(math.isfinite(number) for number in (alpha, a, b)):
+        raise ValueError(f"activation {name} needs finite numbers.")
 
     def function(x: Tensor) -> Tensor:
         if alpha == 1.0:
@@ -92,7 +99,7 @@ def homogeneous(name: str, alpha: float, a: float, b: float) -> Activation:
         return torch.where(x > 0, a * power, -b * power)
 
     def derivative(x: Tensor) -> Tensor:
-        side = torch.where(x > 0, a, b).to(x.dtype)
+        side = a * (x > 0).to(x.dtype) + b * (x <= 0).to(x.dtype)
         return side if alpha == 1.0 else alpha * side * x.abs() ** (alpha - 1)
 
     smooth = alpha == 1.0 and a == b
@@ -138,6 +145,8 @@ def celu(alpha: float = 1.0) -> Activation:
 
 def softplus(beta: float = 1.0) -> Activation:
     """log(1 + exp(beta·x)) / beta, without the jump of PyTorch's linear shortcut."""
+    if not 0 < beta < math.inf:
+        raise ValueError(f"softplus needs a positive, finite beta, got {beta}.")
     # Threshold 40: the shortcut's error exp(-40) is below rounding; at PyTorch's 20 it is 2e-9.
     return Activation(f"softplus({beta:g})", lambda x: F.softplus(x, beta, threshold=40.0))
 
@@ -151,6 +160,11 @@ def hardtanh(low: float = -1.0, high: float = 1.0) -> Activation:
         lambda x: ((x > low) & (x < high)).to(x.dtype),
         (Kink(float(low)), Kink(float(high))),
     )
+
+
+def _gelu(x: Tensor) -> Tensor:
+    # PyTorch's 1 + erf loses the left tail; erfc keeps all its digits.
+    return 0.5 * x * torch.erfc(-x * math.sqrt(0.5))
 
 
 IDENTITY = homogeneous("identity", 1.0, 1.0, 1.0)
@@ -167,7 +181,7 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("tanh", torch.tanh),
         Activation("erf", torch.erf),
         Activation("sigmoid", torch.sigmoid),
-        Activation("gelu", F.gelu),
+        Activation("gelu", _gelu),
         Activation("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
         Activation("silu", F.silu),
         Activation("mish", lambda x: x * torch.tanh(F.softplus(x, threshold=40.0))),
@@ -203,15 +217,19 @@ def named_activation(name: str) -> Activation:
         >>> named_activation("leaky_relu(0.2)").homogeneity
         Homogeneity(alpha=1.0, a=1.0, b=0.2)
     """
-    key = name.strip().lower().replace("-", "_")
-    key = _ALIASES.get(key, key)
+    word, bracket, numbers = name.strip().lower().partition("(")
+    word = word.strip().replace("-", "_")
+    key = _ALIASES.get(word, word) + bracket + numbers
     if key in ACTIVATIONS:
         return ACTIVATIONS[key]
     match = re.fullmatch(r"(\w+)(?:\(([^()]*)\))?", key)
     if match and match[1] in _FAMILIES:
         try:
-            numbers = [float(part) for part in match[2].split(",")] if match[2] else []
-            return _FAMILIES[match[1]](*numbers)
+            parameters = [float(part) for part in match[2].split(",")] if match[2] else []
+        except ValueError as error:
+            raise ValueError(f"activation {name!r} must have numbers in its brackets.") from error
+        try:
+            return _FAMILIES[match[1]](*parameters)
         except TypeError as error:
             raise ValueError(f"activation {name!r} has too few or too many numbers.") from error
     known = sorted({*ACTIVATIONS, *(f"{family}(number)" for family in _FAMILIES)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -106,8 +107,12 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
         return activation
     if isinstance(activation, str):
         return named_activation(activation)
-    if activation in _FUNCTION_NAMES:
-        return named_activation(_FUNCTION_NAMES[activation])
+    if not callable(activation):
+        raise TypeError(
+            f"an activation is a name, a module or a callable, got {activation!r:.80}."
+        )
+    if not isinstance(activation, nn.Module):
+        return _adapt_function(activation, name)
     kind = type(activation)
     if kind in _MODULE_NAMES:
         return named_activation(_MODULE_NAMES[kind])
@@ -115,21 +120,25 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
         return _MODULE_FAMILIES[kind](activation)
     if isinstance(activation, nn.PReLU) and activation.num_parameters == 1:
         return leaky_relu(float(activation.weight.detach()))
-    if not callable(activation):
-        raise TypeError(
-            f"an activation is a name, a module or a callable, got {activation!r:.80}."
-        )
-    label = name or str(getattr(activation, "__name__", kind.__name__))
-    function: Elementwise = activation
-    if isinstance(activation, nn.Module):
-        function = copy.deepcopy(activation).double().cpu()
-    _check_elementwise(function, label)
-    adapted = Activation(label, function)
+    # Parameters of a module may change, so it is adapted anew each time.
+    return _adapt(copy.deepcopy(activation).double().cpu(), name or kind.__name__)
+
+
+@lru_cache(maxsize=128)
+def _adapt_function(function: Elementwise, name: str | None) -> Activation:
+    if function in _FUNCTION_NAMES:
+        return named_activation(_FUNCTION_NAMES[function])
+    return _adapt(function, name or str(getattr(function, "__name__", type(function).__name__)))
+
+
+def _adapt(function: Elementwise, name: str) -> Activation:
+    _check_elementwise(function, name)
+    adapted = Activation(name, function)
     try:
         adapted(np.linspace(-1, 1, 8))
     except RuntimeError as error:
-        raise ValueError(f"activation {label} cannot be differentiated: {error}") from error
-    return Activation(label, function, kinks=find_kinks(adapted, label))
+        raise ValueError(f"activation {name} cannot be differentiated: {error}") from error
+    return Activation(name, function, kinks=find_kinks(adapted, name))
 
 
 def _check_elementwise(function: Elementwise, name: str) -> None:

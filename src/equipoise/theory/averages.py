@@ -11,7 +11,7 @@ with f(x) = φ(γx + β), o = 0 (values, less their mean) or 1 (slopes, with res
 of f). Two routes compute them; both vectorise over R:
 
 * ``spectral`` (:mod:`averages_spectral`): expand in ψ_k; a two-sample average is a sum over
-  :math:`\rho_k`, so integrals are one-dimensional. For smooth f, and for kinks from B = 12.
+  :math:`\rho_k`, so integrals are one-dimensional. For smooth f, and for kinks at larger B.
 * ``angles`` (:mod:`averages_angles`): integrate over two angles, split at every kink. For kinks
   at small B, where :math:`\rho_k` decays too slowly.
 

@@ -52,7 +52,7 @@ def kinked_averages(
 
     Args:
         f: The response.
-        batch_size: B, at least 12 if f has kinks.
+        batch_size: B; below about 16 the series converges slowly if f has kinks.
         radii: R, of shape ``[radii]``.
         rule: Rule for every panel.
         splits: Panels between consecutive kinks.

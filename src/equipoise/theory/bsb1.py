@@ -12,7 +12,7 @@ Notes:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -29,10 +29,11 @@ from equipoise.theory.small_signals import critical_variance, tangent, tangent_a
 Array = NDArray[np.float64]
 
 # Relative changes at which refinement stops: of everything at ε = 0, of κ and the rate at ε > 0
-# (errors of the last change, not of the last value, so the truth is far closer), and of averages
-# at a few radii. Forward eigenvalues serve a yes or no.
+# (the last change, to which the error adds the directions' once more), and of averages at a few
+# radii. Forward eigenvalues serve a yes or no.
 _GOAL, _EPS_GOAL, _PROBE_GOAL, _FORWARD_GOAL = 1e-12, 5e-11, 1e-9, 1e-8
 _RADIAL_LEVELS = 4
+_STEP = 1e-5
 # Away from the critical ε the grid is placed right at once; close to it after a few moves.
 _MOST_MOVES = 50
 _UNIT = float(np.finfo(float).eps)
@@ -54,10 +55,11 @@ class Solution:
         return all(part.value < 1 for part in self.forward)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def solve(setting: Setting) -> Solution:
     """Solve for the fixed point and its eigenvalues."""
     f = Response(setting.activation, setting.gamma, setting.beta)
+    _refuse_no_signal(setting, routes.averages(f, setting.batch_size, np.ones(1), 0))
     if setting.eps == 0:
         return _solve_without_eps(setting, f)
     kappa = largest_root(setting, f)
@@ -95,7 +97,8 @@ def _solve_with_eps(setting: Setting, f: Response, kappa: float) -> Solution:
         radial = current.distance(previous)
         if (radial <= current.goal(setting)).all():
             break
-    return current.with_errors(directional + radial, setting, averages)
+    # The coarser directions are kept, so their distance to the finer ones counts twice.
+    return current.with_errors(2 * directional + radial, setting, averages)
 
 
 def _refined(
@@ -103,7 +106,6 @@ def _refined(
 ) -> tuple[Averages, Averages, int]:
     """Refine until two levels agree; return both and the coarser's level."""
     fine = routes.averages(f, setting.batch_size, radii, 0)
-    _refuse_no_signal(setting, fine)
     for level in range(1, routes.levels(f)):
         coarse, fine = fine, routes.averages(f, setting.batch_size, radii, level)
         if _relative_change(coarse, fine) <= goal:
@@ -113,9 +115,11 @@ def _refined(
 
 def _relative_change(coarse: Averages, fine: Averages) -> float:
     """Largest change among the averages that enter κ and the rate."""
-    slopes = (fine.squares[1, 0] - coarse.squares[1, 0]) / fine.squares[1, 0]
-    cross = (fine.pairs[1, 0, 0] - coarse.pairs[1, 0, 0]) / fine.squares[1, 0]
-    kappas = fine.kappa / coarse.kappa - 1
+    tiny = np.finfo(float).tiny
+    size = np.maximum(fine.squares[1, 0], tiny)
+    slopes = (fine.squares[1, 0] - coarse.squares[1, 0]) / size
+    cross = (fine.pairs[1, 0, 0] - coarse.pairs[1, 0, 0]) / size
+    kappas = (fine.kappa - coarse.kappa) / np.maximum(fine.kappa, tiny)
     return float(np.abs([slopes, cross, kappas]).max())
 
 
@@ -127,7 +131,10 @@ def _at_level(
         averages = routes.averages(f, setting.batch_size, grid.radius, level)
         kappa = refine_root(setting, grid, averages)
         if grid.reaches(kappa):
-            return _Numbers.of(setting, kappa, averages, grid.law(kappa)), averages
+            numbers = _Numbers.of(setting, kappa, averages, grid.law(kappa))
+            moved = kappa * (1 + _STEP)
+            shifted = _Numbers.of(setting, moved, averages, grid.law(moved))
+            return replace(numbers, sensitivity=shifted.distance(numbers) / _STEP), averages
     raise ArithmeticError(
         f"the fixed point of kappa did not settle at eps = {setting.eps} for "
         f"{setting.activation.name}: it moved {_MOST_MOVES} times. Try a slightly different eps."
@@ -158,6 +165,8 @@ class _Numbers:
     kappa: float
     rate: float
     forward: tuple[float, float, float]
+    # What each number changes by per relative change of κ; 0 at ε = 0, where κ is explicit.
+    sensitivity: Array = field(default_factory=lambda: np.zeros(7))
 
     @classmethod
     def of(cls, setting: Setting, kappa: float, averages: Averages, law: RadialLaw) -> _Numbers:
@@ -201,10 +210,12 @@ class _Numbers:
         # ε_mach·√B. The factor is the largest seen against 40-digit references, doubled.
         floor = 16 * _UNIT * (1 + np.sqrt(setting.batch_size) / 16)
         floor *= max(1.0, float(np.sqrt(self.q / self.kappa)))
-        floor = (floor + 4 * averages.truncation) * self.amplification(setting)
+        floor += 4 * averages.truncation
+        errors = errors + floor * self.scale
+        errors += floor * self.amplification(setting) * self.sensitivity
         q, qc, kappa, rate, *forward = (
             Estimate(float(value), float(error), averages.method)
-            for value, error in zip(self.vector, errors + floor * self.scale, strict=True)
+            for value, error in zip(self.vector, errors, strict=True)
         )
         correlation = qc.value / q.value
         c_error = (qc.error + abs(correlation) * q.error) / q.value
@@ -240,8 +251,12 @@ def _collapsed(setting: Setting, f: Response) -> Solution:
         rate = spectra.backward_g(B, variance, tangent_averages(slopes, B), law)
         shrink = critical_variance(f, B) * variance / setting.eps
     method = "closed form: the fixed point has collapsed"
+    # Barely below the critical ε, κ is not 0 but of the order of the distance to it.
+    beyond = max(0.0, shrink - 1)
 
-    def exact(value: float) -> Estimate:
-        return Estimate(value, 64 * _UNIT * abs(value), method)
+    def exact(value: float, scale: float) -> Estimate:
+        return Estimate(value, 64 * _UNIT * abs(value) + 1e3 * beyond * scale, method)
 
-    return Solution(exact(q), exact(1.0), exact(0.0), exact(rate), (exact(shrink),) * 3)
+    forward = exact(shrink, 1.0)
+    kappa, correlation = exact(0.0, setting.eps), exact(1.0, 1.0)
+    return Solution(exact(q, setting.eps), correlation, kappa, exact(rate, 1.0), (forward,) * 3)

@@ -92,11 +92,14 @@ def critical_eps(
     weight_variance: float = 1.0,
     batch_size: int | None = None,
 ) -> float:
-    r"""The ε from which on all samples of a batch become equal with depth.
+    r"""The ε above which small differences between samples die out with depth.
 
     .. math:: \varepsilon_c = \sigma_w^2\gamma^2\phi'(\beta)^2
 
-    Just below it gradients neither explode nor vanish: the depth scale diverges.
+    Just below it small differences survive barely, gradients neither explode nor vanish, and the
+    depth scale diverges. Above it the state in which all samples are equal is stable; where φ is
+    steeper elsewhere than at β, networks that start far from it may still keep another state,
+    which :func:`bsb1_fixed_point` then returns.
 
     Args:
         activation: A name, a module, or an elementwise callable on float64 tensors.

@@ -5,33 +5,38 @@ Solves :math:`F(\kappa) = \sigma_w^2 E_x[\kappa_f(R)] = \kappa`.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline
+from scipy.interpolate import PchipInterpolator
 from scipy.optimize import brentq
 
 from equipoise.theory import routes
 from equipoise.theory.averages import Averages, Response
-from equipoise.theory.radius import RadialGrid
+from equipoise.theory.radius import RadialGrid, radial_grid
 from equipoise.theory.setting import Setting
 from equipoise.theory.small_signals import critical_variance
 
 Array = NDArray[np.float64]
 
 # What the interpolation below can be trusted with, as a relative error of F(κ).
-_TRUSTED = 1e-5
+_TRUSTED = 1e-4
+# Above the critical slope by less than this, κ is below what float64 resolves.
+CRITICAL = 1e-9
 
 
+@np.errstate(divide="ignore")
 def largest_root(setting: Setting, f: Response) -> float | None:
     """Approximate the largest solution, or return None if κ → 0.
 
     Networks start from κ of order one, so the largest solution is the one they reach.
     """
     B, eps, variance = setting.batch_size, setting.eps, setting.weight_variance
-    # κ_f on a logarithmic grid of v, once; then F at any κ by interpolation.
+    # κ_f on a logarithmic grid of v, once; then F at any κ by monotone interpolation.
     v = np.linspace(-30, 10, 101)
     kappas = routes.coarse_kappas(f, B, 1 / np.sqrt(1 + np.exp(-v)))
-    log_kappas = CubicSpline(v, np.log(np.maximum(kappas, np.finfo(float).tiny)))
+    log_kappas = PchipInterpolator(v, np.log(np.maximum(kappas, np.finfo(float).tiny)))
     d = np.sqrt(2 / (B - 1)) * np.linspace(-10, 7, 86)
     weight = np.exp((B - 1) / 2 * (d - np.expm1(d)))
     weight /= weight.sum()
@@ -40,27 +45,55 @@ def largest_root(setting: Setting, f: Response) -> float | None:
         at = np.clip(log_kappa + np.log((B - 1) / (B * eps)) + d, v[0], v[-1])
         return float(np.log(variance * (weight @ np.exp(log_kappas(at)))) - log_kappa)
 
-    top = np.log(variance * kappas.max() * 1.01)
+    top = float(np.log(variance * kappas.max() * 1.01))
     candidates = top - np.linspace(0, 14, 57)
-    growing = [log_ratio(candidate) > _TRUSTED for candidate in candidates]
-    if any(growing):
-        first = growing.index(True)
-        if first == 0:
+    ratios = np.array([log_ratio(candidate) for candidate in candidates])
+    growing = np.flatnonzero(ratios > _TRUSTED)
+    if growing.size:
+        falling = np.flatnonzero(ratios[: growing[0]] < 0)
+        if not falling.size:
             return float(np.exp(top))
-        return float(np.exp(brentq(log_ratio, candidates[first], candidates[first - 1])))
-    # Closer to the critical ε than interpolation can tell, the slope of F at 0 decides; there κ
-    # is proportional to slope − 1, and the refinement finds the constant.
+        low, high = candidates[growing[0]], candidates[falling[-1]]
+        guess = float(brentq(log_ratio, low, high))
+        if exact_log_ratio(setting, f, guess - 1) > 0 > exact_log_ratio(setting, f, guess + 1):
+            return float(np.exp(guess))
+        return _root_below(setting, f, top)
+    # Closer to the critical ε than interpolation can tell, the slope of F at 0 decides.
     slope = critical_variance(f, B) * variance / eps
-    return eps * (slope - 1) if slope > 1 + 1e-13 else None
+    return _root_below(setting, f, top) if slope > 1 + CRITICAL else None
 
 
+def exact_log_ratio(setting: Setting, f: Response, log_kappa: float) -> float:
+    """Logarithm of F(κ)/κ from averages made for this κ."""
+    B, kappa = setting.batch_size, float(np.exp(log_kappa))
+    grid = radial_grid(B, setting.eps, kappa, np.empty(0), 2)
+    mean = grid.law(kappa).weight @ routes.averages(f, B, grid.radius, 1).kappa
+    return float(
+        np.log(np.maximum(setting.weight_variance * mean, np.finfo(float).tiny)) - log_kappa
+    )
+
+
+def _root_below(setting: Setting, f: Response, top: float) -> float | None:
+    """Step down from the largest conceivable κ until F(κ) > κ; None if that never happens."""
+    high = top
+    for low in top - np.arange(1, 60, 0.5):
+        if exact_log_ratio(setting, f, low) > 0:
+            if exact_log_ratio(setting, f, high) > 0:
+                return float(np.exp(high))
+            find = partial(exact_log_ratio, setting, f)
+            return float(np.exp(brentq(find, low, high, xtol=1e-3)))
+        high = float(low)
+    return None
+
+
+@np.errstate(divide="ignore")
 def refine_root(setting: Setting, grid: RadialGrid, averages: Averages) -> float:
     """Solve log F(κ) = log κ to rounding with fixed averages; only weights move."""
 
     def log_ratio(log_shift: float) -> float:
         kappa = grid.kappa * np.exp(log_shift)
         value = setting.weight_variance * float(grid.law(kappa).weight @ averages.kappa)
-        return float(np.log(value / kappa))
+        return float(np.log(np.maximum(value, np.finfo(float).tiny) / kappa))
 
     reach = 1e-3
     while reach < 16 and log_ratio(-reach) * log_ratio(reach) > 0:

@@ -54,7 +54,7 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
     """
     left: Array = _FIRST_EDGE + _WIDTH * np.arange(_PANELS, dtype=np.float64)
     width = np.full(_PANELS, _WIDTH)
-    scale = _scale(function, left, width)
+    scale = _scale(function)
     cornered: list[tuple[float, float]] = []  # middle and width of the narrowest failing panels
     while left.size:
         failing = ~_smooth(function, left, width, scale)
@@ -75,15 +75,19 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
     for at in places:
         _refuse_jump(function, at, scale, name)
         _refuse_infinite_slope(function, at, name)
-    return tuple(Kink(at, _is_power(function, at, scale)) for at in places)
+    gaps = [np.inf, *np.diff(places), np.inf]
+    return tuple(
+        Kink(at, _is_power(function, at, min(1e-3, gaps[i] / 4, gaps[i + 1] / 4)))
+        for i, at in enumerate(places)
+    )
 
 
 def _distinct(cornered: list[tuple[float, float]]) -> list[float]:
     """Keep the narrowest panel around each place, and round it as far as its width allows."""
     places: list[float] = []
     for at, width in sorted(cornered, key=lambda panel: panel[1]):
-        # Points between float64's resolution and 2·_CORNERED cannot be told apart.
-        if all(abs(at - other) > 2 * _CORNERED for other in places):
+        # A wide panel around a place that is known already failed because of it.
+        if all(abs(at - other) > 2 * width for other in places):
             rounded = (round(at, digits) + 0.0 for digits in range(14))
             places.append(next((r for r in rounded if abs(r - at) <= 2 * width), at))
     return sorted(places)
@@ -100,21 +104,23 @@ def _smooth(function: ValuesAndSlopes, left: Array, width: Array, scale: Array) 
     deviation = np.abs(nodes @ _Interpolation.matrix.T - checks).max(-1)  # [2, panels]
     # On narrow panels the rounding of x itself moves the values by this much.
     rounding = 1e-14 * np.maximum(1, np.abs(left)) / width * np.ptp(checks, axis=-1)
+    size = np.maximum(scale[:, None], np.abs(checks).max(-1))
     with np.errstate(invalid="ignore"):
-        return (deviation <= _TOLERANCE * scale[:, None] + rounding).all(0)
+        return (deviation <= _TOLERANCE * size + rounding).all(0)
 
 
-def _scale(function: ValuesAndSlopes, left: Array, width: Array) -> Array:
-    values, slopes = function((left[:, None] + width[:, None] * np.linspace(0, 1, 9)).ravel())
-    top = np.array([np.abs(values).max(), np.median(np.abs(slopes)) + np.abs(values).max() / 20])
-    return np.asarray(np.maximum(top, np.finfo(float).tiny))
+def _scale(function: ValuesAndSlopes) -> Array:
+    """Sizes of values and slopes where normalised samples are; far out, panels have their own."""
+    values, slopes = function(np.linspace(-3, 3, 61) + 0.0137)
+    sizes = np.array([np.abs(values).max(), np.abs(slopes).max()])
+    return np.asarray(np.maximum(sizes, np.finfo(float).tiny))
 
 
 def _refuse_jump(function: ValuesAndSlopes, at: float, scale: Array, name: str) -> None:
     step = 2e-11 * max(1.0, abs(at))
     values, slopes = function(np.array([at - step, at + step]))
     jump = abs(values[1] - values[0]) - 2 * step * np.abs(slopes).max()
-    if jump > 1e-4 * scale[0]:
+    if jump > 1e-4 * max(scale[0], np.abs(values).max()):
         raise ValueError(
             f"activation {name} jumps by {jump:.3g} at x = {at:g}: gradients through a "
             "discontinuous function have no finite growth rate. Use a continuous one."
@@ -131,6 +137,7 @@ def _refuse_infinite_slope(function: ValuesAndSlopes, at: float, name: str) -> N
             )
 
 
-def _is_power(function: ValuesAndSlopes, at: float, scale: Array) -> bool:
+def _is_power(function: ValuesAndSlopes, at: float, width: float) -> bool:
     """Whether a polynomial fails on either side, as it does for a fractional power."""
-    return not _smooth(function, np.array([at - 1e-3, at]), np.full(2, 1e-3), 1e3 * scale).all()
+    scale = 1e3 * _scale(function)
+    return not _smooth(function, np.array([at - width, at]), np.full(2, width), scale).all()

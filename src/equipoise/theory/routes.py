@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 _GAUSS_NODES = (64, 128, 256)
 # A smooth function that 256 Gauss nodes cannot resolve is steep; panels can be narrowed.
-_STEEP_SPLITS = (32, 64, 128, 256)
+_STEEP_SPLITS = (32, 128, 512, 1024)
 _ANGLE_RULES = tuple(panels.half_powers(count) for count in (16, 24, 32, 48, 64))
 _PANEL_RULES = tuple(panels.analytic(count) for count in (16, 24, 32, 48, 64))
 _POWER_RULES = (
@@ -42,6 +42,7 @@ def _prefers_angles(batch_size: int, radii: Array) -> bool:
     return batch_size < (20 if len(radii) == 1 else 16)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # an overflow is refused by name later
 def averages(f: Response, batch_size: int, radii: Array, level: int) -> Averages:
     """Compute the averages at a refinement level, 0 being the coarsest."""
     if f.is_homogeneous and len(radii) > 1:

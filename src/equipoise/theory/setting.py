@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import cast
 
 from equipoise.theory.activations import Activation
 from equipoise.theory.adapt import ActivationLike, as_activation
@@ -41,7 +43,7 @@ def make_setting(
         ValueError: If a number is out of range or the activation is not usable.
         TypeError: If the activation is no activation at all, or a number is no number.
     """
-    if isinstance(batch_size, bool) or batch_size != int(batch_size):
+    if not _is_whole(batch_size):
         raise ValueError(f"batch_size must be a whole number, got {batch_size!r}.")
     if batch_size < SMALLEST_BATCH:
         raise ValueError(
@@ -55,8 +57,10 @@ def make_setting(
         ("weight_variance", weight_variance, 0.0),
         ("bias_variance", bias_variance, 0.0),
     ):
+        if not _is_number(value):
+            raise TypeError(f"{name} must be a number, got {value!r}.")
         if not math.isfinite(value) or value < least:
-            need = "finite" if least else "finite and not negative"
+            need = "finite and not negative" if least == 0 else "finite"
             raise ValueError(f"{name} must be {need}, got {value}.")
     if gamma == 0:
         raise ValueError("gamma must not be 0: batch norm would send no signal at all.")
@@ -72,3 +76,11 @@ def make_setting(
         float(weight_variance),
         float(bias_variance),
     )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return _is_number(value) and float(cast(float, value)).is_integer()

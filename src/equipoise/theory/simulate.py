@@ -96,8 +96,8 @@ def simulate_networks(
         bias_variance=bias_variance,
     )
     for name, value in (("width", width), ("depth", depth), ("networks", networks)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value}.")
     if generator is None:
         generator = torch.Generator(device).manual_seed(0)
     at_once = max(1, min(networks, _CHUNK // (batch_size * width * depth)))

@@ -11,6 +11,8 @@ which is :math:`\sigma_w^2\gamma^2\phi'(\beta)^2` wherever φ has a slope at β.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from equipoise.theory import routes
@@ -22,20 +24,14 @@ _STEP = 1e-9
 
 
 def tangent(f: Response) -> Homogeneity | None:
-    """The slopes of f on either side of 0, or None where f is flat there.
-
-    Raises:
-        ValueError: If φ behaves like a fractional power at β.
-    """
+    """The slopes of f on either side of 0, or None where f is flat there."""
     at_kink = [kink for kink in f.activation.kinks if kink.at == f.beta]
-    if any(kink.power for kink in at_kink):
-        raise ValueError(
-            f"activation {f.activation.name} has no slope at beta = {f.beta:g}, so small "
-            "signals do not scale with a critical eps. Move beta."
-        )
     step = _STEP if at_kink else 0.0
     _, slopes = f(np.array([f.beta - step, f.beta + step]))
     below, above = float(slopes[0]), float(slopes[1])
+    if any(kink.power for kink in at_kink):
+        # A fractional power has slope 0 or ∞ at its kink, never one in between.
+        return None if abs(below) + abs(above) < 1 else Homogeneity(1.0, math.inf, math.inf)
     return Homogeneity(1.0, above, below) if above or below else None
 
 
@@ -46,7 +42,7 @@ def tangent_averages(slopes: Homogeneity, batch_size: int) -> Averages:
 
 
 def critical_variance(f: Response, batch_size: int) -> float:
-    """ε_c at σ_w² = 1; 0 where f is flat."""
+    """ε_c at σ_w² = 1; 0 where f is flat, infinite where its slope is."""
     slopes = tangent(f)
     if slopes is None:
         return 0.0

@@ -1,0 +1,42 @@
+"""Estimates print what they know."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.records import Estimate
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (1.46695, 0.0021, "1.4669 ± 0.0021"),
+        (3.0, 0.0, "3"),
+        (1.25, 1e-15, "1.25"),
+        (1.5, math.nan, "1.5 ± ?"),
+        (1.5, math.inf, "1.5 ± ?"),
+        (math.inf, 0.1, "inf"),
+        (math.nan, 0.1, "nan"),
+        (120.0, 34.0, "120 ± 34"),
+        (-0.5, 0.25, "-0.50 ± 0.25"),
+    ],
+)
+def test_digits_end_where_knowledge_does(value, error, text):
+    assert str(Estimate(value, error, "m")) == text
+
+
+@given(st.floats(), st.floats(min_value=0), st.text())
+def test_any_estimate_prints(value, error, method):
+    assert str(Estimate(value, error, method))
+
+
+def test_relative_error():
+    assert Estimate(-2.0, 0.5, "m").relative_error == 0.25
+    assert Estimate(0.0, 0.5, "m").relative_error == math.inf
+
+
+def test_estimates_are_frozen():
+    with pytest.raises(AttributeError):
+        Estimate(1.0, 0.0, "m").value = 2.0
