@@ -81,9 +81,11 @@ def verdict(checkup: Checkup) -> Verdict:
     ranks = [list(MARKS).index(finding.severity) for finding in checkup.findings]
     trainable = trainable_depth(checkup.blocks)
     model = f"model depth {checkup.depth:,}"
+    limit = _strictest(checkup.blocks)
     if trainable is not None:
-        limit = "unlimited" if math.isinf(trainable) else wording.depth(trainable)
-        model = f"trainable depth {limit}, {model}"
+        model = f"trainable depth {_limit(trainable)}, {model}"
+    elif limit is not None:
+        model += f"; its plain blocks alone could be stacked to depth {_limit(limit)}"
     return Verdict(
         severity=list(MARKS)[min(ranks)] if ranks else None,
         sentence=_sentence(checkup),
@@ -93,9 +95,18 @@ def verdict(checkup: Checkup) -> Verdict:
 
 
 def trainable_depth(blocks: Iterable[Block]) -> float | None:
-    """Return the strictest block's limit, or ``None`` where theory does not apply."""
+    """Return the strictest block's limit, or ``None`` where theory does not cover them all."""
+    blocks = list(blocks)
+    return None if any(block.max_depth is None for block in blocks) else _strictest(blocks)
+
+
+def _strictest(blocks: Iterable[Block]) -> float | None:
     limits = [block.max_depth for block in blocks if block.max_depth is not None]
     return min((limit for limit in limits if not math.isnan(limit)), default=None)
+
+
+def _limit(depth: float) -> str:
+    return "unlimited" if math.isinf(depth) else wording.depth(depth)
 
 
 def rate_comparison(checkup: Checkup) -> Comparison | None:
