@@ -56,8 +56,8 @@ def layer(raw=10.0, scaled=5.0, rows=64, columns=11, zero=0, constant=0, skipped
     )
 
 
-def remedy(verified):
-    measured = Estimate(1.26, 0.01, "fit")
+def remedy(verified, rate=1.26):
+    measured = Estimate(rate, 0.01, "fit")
     return Remedy(
         "start batch norm's shift β at 0.5", "…", Estimate(1.27, 0.0, "t"), 67, measured, verified
     )
@@ -88,10 +88,15 @@ class TestGradients:
         text = first(growth(3.0), [block()], [], [], [remedy(True)]).remedy
         assert text.startswith("Start batch norm's shift β at 0.5: growth per layer then is 1.26")
 
-    def test_one_that_was_not_is_not(self):
-        assert (
-            "Start batch norm" not in first(growth(3.0), [block()], [], [], [remedy(False)]).remedy
-        )
+    def test_one_that_did_not_help_is_not(self):
+        finding = first(growth(3.0), [block()], [], [], [remedy(False, rate=3.1)])
+        assert "Start batch norm" not in finding.remedy
+
+    @pytest.mark.xfail(reason="only remedies that do exactly as predicted are recommended")
+    def test_one_that_helps_otherwise_than_predicted_is(self):
+        """Predicted 1.27, measured 1.3, where 3.0 was measured before."""
+        finding = first(growth(3.0), [block()], [], [], [remedy(False, rate=1.3)])
+        assert "Start batch norm" in finding.remedy
 
     @pytest.mark.parametrize(
         ("rate", "advice"), [(3.0, "Lower the scale"), (1 / 3, "Raise the scale")]
