@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from errno import ENOTDIR
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # --help does not wait for torch
@@ -63,11 +65,13 @@ def run(args: Namespace) -> Checkup:
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import choose_device, choose_loss, choose_target
 
-    name, build = choose_target(args.target, args.arg)
+    _check_writable(args.out)
+    source = data.load(args.data, data_dir=args.data_dir, download=args.download)
+    name, build = choose_target(args.target, args.arg, source, args.batch_size)
     with bars() as progress:
         return diagnosis.checkup(
             build,
-            data.load(args.data, data_dir=args.data_dir, download=args.download),
+            source,
             loss_fn=choose_loss(args.loss),
             batch_size=args.batch_size,
             seeds=args.seeds,
@@ -76,3 +80,18 @@ def run(args: Namespace) -> Checkup:
             target=name,
             progress=progress,
         )
+
+
+def _check_writable(path: Path) -> None:
+    """Before any work is lost, see that the report can be written."""
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    try:
+        if not existing.is_dir():
+            raise NotADirectoryError(ENOTDIR, "it is not a folder")
+        with TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"cannot write the report to {str(path)!r}: {error.strerror}. Name another folder "
+            "with --out."
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import sys
@@ -25,9 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     args = _parser().parse_args(argv)
     try:
-        result = _COMMANDS[args.command].run(args)
+        with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
+            result = _COMMANDS[args.command].run(args)  # user code may print
         return _INTERRUPTED if render(result, args) else 0
-    except (ValueError, ArithmeticError) as error:
+    except ValueError as error:
         if args.debug:
             raise
         print(f"equipoise {args.command}: {error}", file=sys.stderr)

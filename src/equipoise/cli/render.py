@@ -25,7 +25,9 @@ def render(result: Checkup | Sequence[Prediction], args: Namespace) -> bool:
         return False
     if not args.json:
         report.print_checkup(result, console)
-    if args.out is not None:
+    if hasattr(args, "page"):  # stored before: only the page is made anew
+        page = report.save_page(result, args.page)
+    else:
         _, page = report.save(result, args.out)
-        console.print(f"Report: {page}", soft_wrap=True, markup=False)
+    console.print(f"Report: {page}", soft_wrap=True, markup=False)
     return result.interrupted

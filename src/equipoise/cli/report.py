@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 
 def configure(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="folder with report.json")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="folder with report.json, or a JSON file"
+    )
 
 
 def run(args: Namespace) -> Checkup:
-    """Read the report; its page is rendered anew where it lies."""
+    """Read the report; its page is rendered anew beside it."""
     from equipoise import report
 
-    args.out = args.directory if args.directory.is_dir() else args.directory.parent
-    return report.load(args.directory)
+    path: Path = args.directory
+    args.page = path / "report.html" if path.is_dir() else path.with_suffix(".html")
+    return report.load(path)

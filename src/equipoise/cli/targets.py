@@ -10,19 +10,22 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from equipoise.data import Source
 from equipoise.data.resolve import importing, resolve
 from equipoise.diagnosis import LOSSES
 from equipoise.diagnosis.losses import LossFunction
 from equipoise.models import mlp
 
 # Deep enough for gradients to differ by e^12: past half of what still trains.
-_DEPTH, _WIDTH, _PIXELS, _CLASSES = 32, 256, 64, 10
+_DEPTH, _WIDTH = 32, 256
 
 Build = Callable[[], nn.Module]
 
 
-def choose_target(spec: str | None, arguments: Sequence[str]) -> tuple[str, Build]:
-    """Return the model's name and its factory.
+def choose_target(
+    spec: str | None, arguments: Sequence[str], source: Source, batch_size: int
+) -> tuple[str, Build]:
+    """Return the model's name and its factory; the default model fits the data.
 
     Raises:
         ValueError: If the factory cannot be imported or called, or an argument is malformed.
@@ -31,10 +34,17 @@ def choose_target(spec: str | None, arguments: Sequence[str]) -> tuple[str, Buil
     if spec is None:
         settings: dict[str, Any] = {"depth": _DEPTH, "width": _WIDTH} | keywords
         name = f"batch-normalised ReLU network, {settings['depth']} × {settings['width']}"
-        return name, lambda: mlp(_PIXELS, _CLASSES, **settings)
+        ((x, y),) = source.batches(batch_size, 1, torch.Generator().manual_seed(0))
+        classes = source.classes or (y[0].numel() if y.is_floating_point() else int(y.max()) + 1)
+        return name, lambda: mlp(x[0].numel(), classes, **settings)
     found = resolve(spec)
     name = f"{spec} {' '.join(arguments)}".strip()
     if isinstance(found, nn.Module):
+        if arguments:
+            raise ValueError(
+                f"{spec} is a model, not a factory, and takes no --arg {arguments[0]}. Point to a "
+                "callable that builds it."
+            )
         return name, lambda: copy.deepcopy(found)
     if not callable(found):
         raise ValueError(

@@ -13,12 +13,18 @@ from torch import Tensor, nn
 from equipoise.probes.operations import Operation, Value
 from equipoise.theory import Activation, as_activation
 
-_LINEAR = {"linear", "conv1d", "conv2d", "conv3d", "addmm", "matmul", "bilinear"}
+_LINEAR = {
+    "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "addmm", "matmul", "mm", "bmm", "einsum", "bilinear",
+}  # fmt: skip
 _SHAPES = {
     "flatten", "reshape", "view", "permute", "transpose", "contiguous", "squeeze", "unsqueeze",
     "movedim", "clone", "unflatten", "moveaxis", "swapaxes", "to", "float", "type_as",
 }  # fmt: skip
 _JOINS = {"add", "iadd", "radd", "cat", "concat", "stack", "sub", "rsub", "isub"}
+_BATCH_NORM_ARGUMENTS = (
+    "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps",
+)  # fmt: skip
 _NORMS = {"batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"}
 _REDUCTIONS = {"mean", "sum", "max", "amax", "interpolate"}
 
@@ -30,6 +36,9 @@ class FoundBlock:
     Args:
         norm: The module, or None for a functional call.
         layer: Its name.
+        eps: Its ε.
+        weight: Its scales, if any.
+        bias: Its shifts, if any.
         feeding: The parametrised module whose output it normalises, where theory can apply.
         activation: What follows it, where that is an elementwise function.
         following: Name of the parametrised layer that closes the block.
@@ -42,6 +51,9 @@ class FoundBlock:
 
     norm: nn.Module | None
     layer: str
+    eps: float
+    weight: Tensor | None
+    bias: Tensor | None
     feeding: nn.Module | None
     activation: Activation | None
     following: str
@@ -70,11 +82,14 @@ def find_blocks(operations: Sequence[Operation]) -> tuple[FoundBlock, ...]:
 
 def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
     norm = operations[index]
-    given = norm.arguments[0] if norm.arguments else norm.keywords["input"]
+    bound = dict(zip(_BATCH_NORM_ARGUMENTS, norm.arguments, strict=False)) | norm.keywords
+    given = bound["input"]
     features = given.shape[1]
     feeding, feeding_reason = _feeding(operations, index)
     path = _Path(operations, index)
-    reason = feeding_reason or _not_in_training(norm) or path.reason
+    in_training = bound.get("training", False)
+    evaluating = None if in_training else "it normalises by running statistics, as in evaluation"
+    reason = feeding_reason or evaluating or path.reason
     activation: Activation | None = None
     if reason is None:
         try:
@@ -84,6 +99,9 @@ def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
     return FoundBlock(
         norm=norm.module if _is_batch_norm(norm.module) else None,
         layer=norm.module_name or "batch_norm",
+        eps=float(bound.get("eps", 1e-5)),
+        weight=bound.get("weight"),
+        bias=bound.get("bias"),
         feeding=feeding,
         activation=activation,
         following=path.following,
@@ -97,14 +115,6 @@ def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
 
 def _is_batch_norm(module: nn.Module | None) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
-
-
-def _not_in_training(norm: Operation) -> str | None:
-    names = ("input", "running_mean", "running_var", "weight", "bias", "training")
-    bound = dict(zip(names, norm.arguments, strict=False)) | norm.keywords
-    if bound.get("training", False):
-        return None
-    return "it normalises by running statistics, as in evaluation"
 
 
 def _feeding(operations: Sequence[Operation], index: int) -> tuple[nn.Module | None, str | None]:
@@ -133,13 +143,17 @@ class _Path:
         self.pooled = False
         self.end: Value = self.start
         known = {self.start}
+        self._norm = operations[index].module
         for operation in operations[index + 1 :]:
             mine = [value for value in operation.inputs if value in known]
             if not mine:
                 continue
-            if operation.name in _LINEAR:
-                self.following, self.end = operation.module_name, mine[0]
+            if self.following:
+                self.reason = "its output also flows around the next linear layer"
                 break
+            if operation.name in _LINEAR:
+                self.following, self.end = operation.module_name or operation.name, mine[0]
+                continue
             self.reason = self._obstacle(operation, known)
             if self.reason is not None:
                 break
@@ -169,13 +183,17 @@ class _Path:
     def activation(self) -> Activation:
         """The elementwise function that the steps amount to."""
         needed = self._needed()
+        for step in filter(_pools, needed):
+            if any(set(step.inputs) & set(other.inputs) for other in needed if other is not step):
+                raise ValueError(f"{step.name} and values before it are combined")
         elementwise = [step for step in needed if not self._is_neutral(step)]
         if not elementwise:
             return as_activation("identity")
         owners = {step.module for step in elementwise}
         if len(owners) == 1:
             (owner,) = owners
-            if owner is not None and not list(owner.children()) and self._fills(owner, needed):
+            is_layer = owner is not None and owner is not self._norm and not list(owner.children())
+            if is_layer and owner is not None and self._fills(owner, needed):
                 return as_activation(owner)
         if len(elementwise) == 1 and (simple := _simple(elementwise[0])) is not None:
             return simple
@@ -201,6 +219,8 @@ class _Path:
 
 
 def _pools(operation: Operation) -> bool:
+    if operation.name in ("max", "sum") and len(operation.inputs) > 1:
+        return False  # the larger of two tensors
     return "pool" in operation.name or operation.name in _REDUCTIONS
 
 

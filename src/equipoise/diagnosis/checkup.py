@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from equipoise import probes
 from equipoise.data import Source
+from equipoise.diagnosis import prepare
 from equipoise.diagnosis.blocks import find_blocks
 from equipoise.diagnosis.comparison import compare
 from equipoise.diagnosis.findings import conclude
 from equipoise.diagnosis.losses import LossFunction, default_loss
-from equipoise.diagnosis.predictions import Conditions, predict, uniform_conditions
+from equipoise.diagnosis.predictions import Conditions, predict, typical_conditions
 from equipoise.diagnosis.remedies import recommend
 from equipoise.probes.operations import record_operations
 from equipoise.records import (
@@ -84,12 +84,10 @@ def checkup(
             raise ValueError(f"{name} must be at least 1, got {value}.")
     started = time.perf_counter()
     report = progress or (lambda stage, done, total: None)
-    held = _draw(source, batch_size, batches, torch.device(device), seed)
+    held = prepare.draw(source, batch_size, batches, torch.device(device), seed)
     loss = loss_fn or default_loss(held[0])
-    model = _build(build, device, seed)
-    _try(model, held[0], loss, source.name)
-    actual = int(held[0][0].shape[0])
-    _check_batch_size(model, actual)
+    model = prepare.fresh(build, held[0], seed)
+    prepare.rehearse(model, held[0], loss, source.name)
     work = _Work()
     try:
         _run(work, model, build, held, loss, seeds, seed, report)
@@ -103,7 +101,7 @@ def checkup(
         target=target,
         data=source.name,
         device=str(device),
-        batch_size=actual,
+        batch_size=len(held[0][0]),
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         depth=len(work.growth.layers) if work.growth else len(work.blocks),
         seeds=work.growth.replicates if work.growth else 0,
@@ -151,12 +149,14 @@ def _run(
         work.blocks.append(block)
     report("predicting", 1, 1)
 
-    redraw = seeds > 1 and _draws_new_weights(model, build, seed)
+    redraw = seeds > 1 and prepare.draws_new_weights(
+        model, prepare.fresh(build, held[0], seed + 1)
+    )
 
     def measure(change: Callable[[], None] | None, replicates: int, stage: str) -> GradientGrowth:
         def initialize(model: nn.Module, replicate: int) -> None:
             if redraw:
-                model.load_state_dict(build().state_dict())
+                model.load_state_dict(prepare.fresh(build, held[0]).state_dict())
             if change is not None:
                 change()
 
@@ -187,14 +187,14 @@ def _run(
     )
 
     norms = [one.norm for one in found if one.norm is not None]
-    if typical is not None and norms and _too_deep(work):
-        finite_width = work.comparisons[0].finite_width / work.comparisons[0].predicted.value
+    rate = work.growth.rate
+    if typical is not None and norms and rate is not None and _too_deep(work):
         work.remedies = recommend(
             typical,
             2 * len(work.growth.layers),  # with as much in reserve
             norms,
             lambda change: measure(change, min(seeds, 3), "trying remedies"),
-            finite_width,
+            rate,
         )
 
 
@@ -208,81 +208,9 @@ def _too_deep(work: _Work) -> bool:
 def _covering_conditions(
     growth: GradientGrowth, conditions: dict[str, Conditions | None]
 ) -> Conditions | None:
-    """Conditions shared by all blocks, if the measured layers are exactly these blocks."""
+    """Conditions of a typical block, if the measured layers are exactly these blocks."""
     names = [layer.layer for layer in growth.layers]
     if len(names) < 4 or names != list(conditions):
         return None
     # The last block ends in the head, which the fit does not contain.
-    return uniform_conditions([conditions[name] for name in names[:-1]])
-
-
-def _draw(
-    source: Source, batch_size: int, count: int, device: torch.device, seed: int
-) -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [(x.to(device), y.to(device)) for x, y in source.batches(batch_size, count, generator)]
-
-
-def _build(build: Callable[[], nn.Module], device: torch.device | str, seed: int) -> nn.Module:
-    with _seeded(seed):
-        try:
-            model = build()
-        except Exception as error:
-            raise ValueError(
-                f"the model factory raised {type(error).__name__}: {error}. Call it by hand with "
-                "the same arguments to see where."
-            ) from error
-    if not isinstance(model, nn.Module):
-        raise ValueError(
-            f"the model factory returned {type(model).__name__}, not a torch.nn.Module. Point to "
-            "a callable that builds and returns the model."
-        )
-    return model.to(device)
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield
-
-
-def _try(model: nn.Module, batch: Any, loss: LossFunction, data: str) -> None:
-    """Run one batch, so that errors appear before any work is done."""
-    shape = list(batch[0].shape)
-    try:
-        with probes.untouched(model):
-            value = loss(model, batch)
-    except ValueError:
-        raise
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"the model or the loss failed on a batch of {data} with inputs of shape {shape}: "
-            f"{reason} (--debug shows where.) Give data of the shape that the model takes."
-        ) from error
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"the loss must be a tensor with one number, got {got}.")
-    if not torch.isfinite(value):
-        raise ValueError(
-            f"the loss is {value.item()} on a batch of {data} with inputs of shape {shape}. "
-            "Check the scale of the data and of the initial weights."
-        )
-
-
-def _check_batch_size(model: nn.Module, batch_size: int) -> None:
-    normalised = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-    if batch_size < 4 and any(isinstance(m, normalised) for m in model.modules()):
-        raise ValueError(
-            f"batch size {batch_size} is too small for a model with batch norm: below 4 its "
-            "gradient has no finite second moment. Use --batch-size 4 or more."
-        )
-
-
-def _draws_new_weights(model: nn.Module, build: Callable[[], nn.Module], seed: int) -> bool:
-    """Whether the factory draws at random; one that loads a checkpoint does not."""
-    with _seeded(seed + 1):
-        other = build()
-    pairs = zip(model.parameters(), other.parameters(), strict=True)
-    return any(not torch.equal(p.detach().cpu(), q.detach().cpu()) for p, q in pairs)
+    return typical_conditions([conditions[name] for name in names[:-1]])

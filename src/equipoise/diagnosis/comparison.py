@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from equipoise.diagnosis.predictions import Conditions, predicted_rate
 from equipoise.numerics.growth import log_slopes
@@ -17,8 +18,9 @@ from equipoise.theory import bsb1_fixed_point, simulate_networks
 
 Array = NDArray[np.float64]
 
-# Differences beyond three joint errors are called disagreements.
+# Differences beyond three joint errors are called disagreements: 0.27 % of all, if normal.
 AGREEMENT = 3.0
+_TAIL = 0.99865
 _NETWORKS = 12
 # Larger simulations would take longer than the check-up itself.
 _MOST_ROWS, _MOST_WIDTH, _MOST_DEPTH = 512, 1024, 40
@@ -75,7 +77,13 @@ def _growth(
     slopes = -log_slopes(log_gradients[:, 1:])
     reference = math.log(_capped_rate(conditions))
     spread = _root_mean_square(slopes - reference, growth.replicates)
-    return _comparison("gradient growth per layer", predicted, measured, predicted.value * spread)
+    return _comparison(
+        "gradient growth per layer",
+        predicted,
+        measured,
+        predicted.value * spread,
+        growth.replicates,
+    )
 
 
 def _capped_rate(conditions: Conditions) -> float:
@@ -90,7 +98,7 @@ def _correlation(
 ) -> Comparison | None:
     """Correlation of two samples, averaged over the deeper half."""
     deep = growth.layers[len(growth.layers) // 2 :]
-    if conditions.batch_size > _MOST_ROWS or len(growth.layers) < 4:
+    if len({layer.rows for layer in growth.layers}) > 1 or conditions.batch_size > _MOST_ROWS:
         return None
     point = bsb1_fixed_point(
         conditions.activation,
@@ -109,7 +117,7 @@ def _correlation(
     )
     means = simulated[:, simulated.shape[1] // 2 :].mean(1)
     spread = _root_mean_square(means - point.c.value, growth.replicates)
-    return _comparison("correlation of two samples", point.c, measured, spread)
+    return _comparison("correlation of two samples", point.c, measured, spread, growth.replicates)
 
 
 def _root_mean_square(deviations: Array, replicates: int) -> float:
@@ -127,10 +135,13 @@ def _geometric_mean(rates: Sequence[Estimate]) -> Estimate:
 
 
 def _comparison(
-    quantity: str, predicted: Estimate, measured: Estimate, finite_width: float
+    quantity: str, predicted: Estimate, measured: Estimate, finite_width: float, replicates: int
 ) -> Comparison:
     error = math.hypot(predicted.error, finite_width)
     if math.isfinite(measured.error):
-        error = math.hypot(error, measured.error)
+        # A standard error from a few initialisations is itself uncertain: Student's t has wider
+        # tails, so its 99.7 % range counts as three errors.
+        widening = stdtrit(max(replicates - 1, 1), _TAIL) / AGREEMENT
+        error = math.hypot(error, measured.error * widening)
     z = (measured.value - predicted.value) / error
     return Comparison(quantity, predicted, measured, finite_width, z, abs(z) <= AGREEMENT)

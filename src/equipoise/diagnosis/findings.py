@@ -10,17 +10,22 @@ from equipoise.diagnosis.comparison import AGREEMENT
 from equipoise.records import (
     Block,
     Comparison,
+    Estimate,
     Finding,
     GradientGrowth,
     LayerConditioning,
     Remedy,
     Severity,
 )
-from equipoise.theory import TRAINABLE_FACTOR
+from equipoise.theory import TRAINABLE_FACTOR, max_trainable_depth
 
 _ORDER: tuple[Severity, ...] = ("critical", "warning", "note", "good")
 # Half the exponent at which training fails is the point to look up.
 _WORRYING = TRAINABLE_FACTOR / 2
+# Squared norms within e^2 of each other look level on any plot.
+_BALANCED = 2.0
+# A step of e^3 beyond the fitted rate is a factor 20.
+_LARGE_STEP = 3.0
 _ILL_CONDITIONED = 1e4
 # A change of the condition number by less than this is not worth a finding.
 _WORTHWHILE = 10.0
@@ -37,7 +42,8 @@ def conclude(
     findings: list[Finding] = []
     if growth is not None:
         findings += _gradients(growth, blocks, remedies)
-    findings += _agreement(comparisons)
+    findings += _agreement(comparisons, blocks)
+    findings += _not_compared(growth, blocks, comparisons)
     findings += _stability(blocks)
     findings += _coverage(blocks, growth)
     findings += _conditioning(conditioning)
@@ -47,58 +53,107 @@ def conclude(
 def _gradients(
     growth: GradientGrowth, blocks: Sequence[Block], remedies: Sequence[Remedy]
 ) -> list[Finding]:
-    layers = growth.layers
-    first, last = layers[0].gradient.value, layers[-1].gradient.value
-    if growth.rate is None or not (first > 0 and last > 0):
-        if len(layers) >= 3:
-            return [
-                Finding(
-                    "critical",
-                    "Some layers receive no finite gradient",
-                    f"Squared gradient norms run from {first:.3g} at {layers[0].layer} to "
-                    f"{last:.3g} at {layers[-1].layer}; between them at least one is zero or not "
-                    "finite.",
-                    "Check those layers for saturated activations, detached tensors or overflow.",
-                )
-            ]
+    findings = [*_without_gradient(growth), *_steps(growth)]
+    if growth.rate is not None:
+        findings.append(_depth(growth, growth.rate, blocks, remedies))
+    return findings
+
+
+def _without_gradient(growth: GradientGrowth) -> list[Finding]:
+    values = {layer.layer: layer.gradient.value for layer in growth.layers}
+    broken = [name for name, value in values.items() if not math.isfinite(value)]
+    silent = [name for name, value in values.items() if value == 0]
+    findings = []
+    if broken:
+        findings.append(
+            Finding(
+                "critical",
+                f"{_count(broken, 'layer')} without a finite gradient",
+                f"The gradient overflows at {', '.join(broken[:3])}.",
+                "Lower the scale of the weights or of the data, or compute in a wider type.",
+            )
+        )
+    if silent:
+        all_silent = len(silent) == len(values)
+        findings.append(
+            Finding(
+                "critical" if all_silent else "note",
+                f"{_count(silent, 'layer')} without any gradient at the start",
+                f"It is exactly zero at {', '.join(silent[:3])}"
+                f"{' and others' if len(silent) > 3 else ''}. That is so by construction behind a "
+                "scale that starts at zero, as many residual branches have; the fit leaves them "
+                "out.",
+                "If no scale starts at zero there, look for dead units or detached tensors.",
+            )
+        )
+    return findings
+
+
+def _steps(growth: GradientGrowth) -> list[Finding]:
+    """A single step that the fitted rate does not explain."""
+    layers = [layer for layer in growth.layers if 0 < layer.gradient.value < math.inf]
+    if growth.rate is None or len(layers) < 4:
         return []
-    rate = growth.rate
+    logs = [math.log(layer.gradient.value) for layer in layers]
+    excess = [logs[i] - logs[i + 1] - math.log(growth.rate.value) for i in range(len(logs) - 1)]
+    worst = max(range(len(excess)), key=lambda i: abs(excess[i]))
+    if abs(excess[worst]) <= _LARGE_STEP:
+        return []
+    ratio = math.exp(min(abs(logs[worst] - logs[worst + 1]), 700))
+    direction = "larger" if logs[worst] > logs[worst + 1] else "smaller"
+    return [
+        Finding(
+            "note",
+            f"One step stands out: {layers[worst].layer} to {layers[worst + 1].layer}",
+            f"The squared gradient norm is {_times(ratio)} {direction} at the first of them, "
+            f"where the fitted rate is {growth.rate.value:.3g} per layer. At the first layer this is "
+            "mostly the scale of the data.",
+            "Scale the data or that layer's weights if training is unstable there.",
+        )
+    ]
+
+
+def _depth(
+    growth: GradientGrowth, rate: Estimate, blocks: Sequence[Block], remedies: Sequence[Remedy]
+) -> Finding:
+    layers = growth.layers
     # What the fitted rate does over the depth, not the first layer's own scale.
     exponent = (len(layers) - 1) * math.log(rate.value)
     word = "larger" if exponent > 0 else "smaller"
     ratio = f"e^{abs(exponent):.1f} ({_times(math.exp(min(abs(exponent), 700)))})"
     detail = (
         f"The squared gradient norm changes by a factor {rate.value:.4g} per layer towards the "
-        f"input (± {rate.error:.2g}, {growth.replicates} initialisations). Over the {len(layers)} "
-        f"layers it is {ratio} {word} at the first layer than at the last."
+        f"input (± {rate.error:.2g}, {_count(growth.replicates, 'initialisation')}). Over the "
+        f"{len(layers)} layers it is {ratio} {word} at the first layer than at the last."
     )
     if abs(exponent) > TRAINABLE_FACTOR:
         title = "Gradients explode" if exponent > 0 else "Gradients vanish"
         limit = TRAINABLE_FACTOR / abs(math.log(rate.value))
-        return [
-            Finding(
-                "critical",
-                f"{title}: {len(layers)} layers deep, trainable to about {limit:.0f}",
-                detail,
-                _advice(blocks, remedies, exponent > 0),
-            )
-        ]
+        return Finding(
+            "critical",
+            f"{title}: {len(layers)} layers deep, trainable to about {limit:.0f}",
+            detail,
+            _advice(blocks, remedies, exponent > 0),
+        )
     if abs(exponent) > _WORRYING:
         title = "Gradients grow" if exponent > 0 else "Gradients shrink"
         advice = _advice(blocks, remedies, exponent > 0)
-        return [Finding("warning", f"{title} noticeably with depth", detail, advice)]
-    return [Finding("good", "Gradients stay balanced over the depth", detail)]
+        return Finding("warning", f"{title} noticeably with depth", detail, advice)
+    if abs(exponent) > _BALANCED:
+        return Finding("good", "Gradients differ over the depth by no more than trains", detail)
+    return Finding("good", "Gradients stay balanced over the depth", detail)
 
 
 def _advice(blocks: Sequence[Block], remedies: Sequence[Remedy], explodes: bool) -> str:
     tried = [remedy for remedy in remedies if remedy.verified]
     if tried:
         best = tried[0]
-        measured = best.measured_rate.value if best.measured_rate else math.nan
+        measured = best.measured_rate.value if best.measured_rate else best.predicted_rate.value
+        depth = max_trainable_depth(measured)
         return (
             f"{best.change[0].upper()}{best.change[1:]}: growth per layer then is "
             f"{measured:.4g} (measured on your model), trainable to about "
-            f"{best.predicted_depth:.0f} layers."
+            f"{'any number of' if math.isinf(depth) else f'{depth:.0f}'} layers."
         )
     if any(block.rate is not None for block in blocks):
         return (
@@ -110,7 +165,7 @@ def _advice(blocks: Sequence[Block], remedies: Sequence[Remedy], explodes: bool)
     return "Raise the scale of the initial weights, or add normalisation or skip connections."
 
 
-def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:
+def _agreement(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> list[Finding]:
     findings = []
     for comparison in comparisons:
         predicted, measured = comparison.predicted, comparison.measured
@@ -131,12 +186,41 @@ def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:
                 f"Theory and measurement differ on the {comparison.quantity}",
                 f"{numbers} They are {abs(comparison.z):.1f} errors apart, more than "
                 f"{AGREEMENT:.0f}.",
-                "Trust the measurement. Likely reasons: correlated positions of feature maps, "
-                "weights that are not independent and Gaussian-like, or data whose samples are "
-                "almost equal.",
+                f"Trust the measurement. Likely reasons: {_reasons(blocks)}.",
             )
         )
     return findings
+
+
+def _reasons(blocks: Sequence[Block]) -> str:
+    caveats = sorted({caveat for block in blocks for caveat in block.caveats})
+    general = (
+        "early layers that still carry the data's covariance",
+        "weights that are not independent",
+        "few initialisations",
+    )
+    return "; ".join((*caveats, *general))
+
+
+def _not_compared(
+    growth: GradientGrowth | None, blocks: Sequence[Block], comparisons: Sequence[Comparison]
+) -> list[Finding]:
+    covered = bool(blocks) and all(block.rate is not None for block in blocks)
+    if growth is None or comparisons or not covered:
+        return []
+    few = len(blocks) < 4
+    reason = (
+        f"{_count(blocks, 'block')} are too few to fit a growth through"
+        if few
+        else "the blocks differ in activation, ε, γ or β, or the model has other normalisers too"
+    )
+    return [
+        Finding(
+            "note",
+            "Predicted block by block, not compared with the measurement",
+            f"Every block has a prediction, but {reason}.",
+        )
+    ]
 
 
 def _stability(blocks: Sequence[Block]) -> list[Finding]:
@@ -218,7 +302,7 @@ def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
                 "note",
                 f"Constant inputs at {_count(constant, 'layer')}",
                 f"At {most.layer} {most.constant_features} of {most.columns - 1} inputs do not "
-                "vary over the batch: pixels that are always blank, or units that are dead.",
+                "vary over the batch: pixels that are always blank, padding, or dead units.",
             )
         )
     return findings
@@ -230,4 +314,6 @@ def _count(items: Sequence[object] | int, noun: str) -> str:
 
 
 def _times(factor: float) -> str:
+    if factor < 10:
+        return f"{factor:.1f} times"
     return f"{factor:,.0f} times" if factor < 1e6 else f"{factor:.1e} times"

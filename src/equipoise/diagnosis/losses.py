@@ -9,6 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+
+class UnsuitableBatchError(ValueError):
+    """Model, loss and data do not fit together; the message says how."""
+
+
 LossFunction = Callable[[nn.Module, Any], Tensor]
 
 
@@ -22,14 +27,14 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
     logits = forward(model, batch)
     targets = batch[1]
     if not isinstance(logits, Tensor):
-        raise ValueError(
+        raise UnsuitableBatchError(
             f"the model returned {type(logits).__name__}, and cross-entropy needs a tensor of "
             "logits. Give a loss of your own: --loss file.py:name."
         )
     if not targets.is_floating_point() and logits.ndim > 1 and targets.numel():
         classes = logits.shape[1]
         if int(targets.max()) >= classes:
-            raise ValueError(
+            raise UnsuitableBatchError(
                 f"the data have class {int(targets.max())}, but the model returned only {classes} "
                 "logits. Give it at least one output per class."
             )
@@ -42,7 +47,7 @@ def mean_squared_error(model: nn.Module, batch: Any) -> Tensor:
     targets = batch[1]
     if output.shape != targets.shape:
         if output.numel() != targets.numel():
-            raise ValueError(
+            raise UnsuitableBatchError(
                 f"the model returned shape {tuple(output.shape)}, the targets have "
                 f"{tuple(targets.shape)}; the squared error needs them to be the same."
             )
@@ -54,10 +59,12 @@ def default_loss(batch: Any) -> LossFunction:
     """Cross-entropy for whole-number targets, squared error for others.
 
     Raises:
-        ValueError: If the batch has no targets.
+        UnsuitableBatchError: If the batch has no targets.
     """
     if not (isinstance(batch, tuple | list) and len(batch) >= 2 and isinstance(batch[1], Tensor)):
-        raise ValueError("the loss can only be chosen for batches of (input, target) tensors.")
+        raise UnsuitableBatchError(
+            "the loss can only be chosen for batches of (input, target) tensors."
+        )
     targets: Tensor = batch[1]
     whole = not targets.is_floating_point() and targets.dtype != torch.bool
     return cross_entropy if whole else mean_squared_error

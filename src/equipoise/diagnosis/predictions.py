@@ -20,6 +20,7 @@ from equipoise.theory import (
 
 # Scales or shifts that spread more than this around their mean are no longer one number.
 _UNIFORM = 0.05
+_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +39,8 @@ class Conditions:
 def predict(found: FoundBlock) -> tuple[Block, Conditions | None]:
     """Predict a block's growth rate, or say why theory does not apply."""
     norm = found.norm
-    gamma, beta, uneven = _affine(norm)
-    eps = float(norm.eps) if isinstance(norm, nn.modules.batchnorm._BatchNorm) else 0.0
+    gamma, beta, uneven = _affine(found)
+    eps = found.eps
     weight_variance, bias_variance = _variances(found.feeding)
     reason = found.reason
     if reason is None and found.batch_size < 4:
@@ -87,22 +88,22 @@ def predicted_rate(conditions: Conditions) -> Estimate:
         )
 
 
-def uniform_conditions(conditions: Sequence[Conditions | None]) -> Conditions | None:
-    """The middle block's conditions, if all blocks have the same up to their random weights."""
+def typical_conditions(conditions: Sequence[Conditions | None]) -> Conditions | None:
+    """The middle block's conditions, if all blocks differ in batch and weights at most."""
     known = [c for c in conditions if c is not None]
     if not known or len(known) < len(conditions):
         return None
     kinds = {
-        (c.activation.name, c.batch_size, c.eps, round(c.gamma, 6), round(c.beta, 6))
-        for c in known
+        (c.activation.name, c.eps, round(c.gamma, _DIGITS), round(c.beta, _DIGITS)) for c in known
     }
     return known[len(known) // 2] if len(kinds) == 1 else None
 
 
-def _affine(norm: nn.Module | None) -> tuple[float, float, bool]:
+def _affine(found: FoundBlock) -> tuple[float, float, bool]:
     """γ, β, and whether they differ between channels."""
-    given = [getattr(norm, name, None) for name in ("weight", "bias")]
-    weight, bias = (t.detach().double() if isinstance(t, Tensor) else None for t in given)
+    weight, bias = (
+        t.detach().double() if t is not None else None for t in (found.weight, found.bias)
+    )
     gamma = float(weight.square().mean().sqrt()) if weight is not None else 1.0
     beta = float(bias.mean()) if bias is not None else 0.0
     spreads = [float(t.std()) for t in (weight, bias) if t is not None and t.numel() > 1]

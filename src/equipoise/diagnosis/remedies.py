@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,10 +16,7 @@ from equipoise.theory import max_trainable_depth
 # rectifier off its kink; both are values that users set at initialisation.
 _GAMMAS = (0.7, 0.5, 0.35, 0.25, 0.1)
 _BETAS = (0.5, 1.0, 1.5, 2.0, 3.0)
-# A remedy's measured rate may differ by this many joint errors, or by this fraction of its log.
-_CLOSE = 3.0
-_WITHIN = 0.1
-# A change that buys less depth than this factor is not worth making.
+# A change that buys less depth than this factor is not worth making, promised or measured.
 _BETTER = 1.25
 
 
@@ -40,7 +36,7 @@ def recommend(
     depth: int,
     norms: Sequence[nn.Module],
     measure: Callable[[Callable[[], None]], GradientGrowth],
-    finite_width: float,
+    today: Estimate,
 ) -> tuple[Remedy, ...]:
     """Find the mildest change of γ and of β with which ``depth`` layers train, and try it.
 
@@ -49,7 +45,7 @@ def recommend(
         depth: Layers that shall train.
         norms: The batch norm modules that a change is made to.
         measure: Measures growth after calling a function that changes the model.
-        finite_width: Relative error that finite width alone explains.
+        today: Growth measured on the model as it is.
     """
     remedies = []
     for knob, values in (("beta", _BETAS), ("gamma", _GAMMAS)):
@@ -60,8 +56,8 @@ def recommend(
         def change(chosen: _Candidate = chosen) -> None:
             _set(norms, chosen.knob, chosen.value)
 
-        remedies.append(_remedy(chosen, measure(change), finite_width))
-    return tuple(sorted(remedies, key=lambda remedy: -remedy.predicted_depth))
+        remedies.append(_remedy(chosen, measure(change).rate, today))
+    return tuple(sorted(remedies, key=lambda r: (not r.verified, -r.predicted_depth)))
 
 
 def _mildest(
@@ -90,15 +86,11 @@ def _set(norms: Sequence[nn.Module], knob: str, value: float) -> None:
                 parameter.fill_(value)
 
 
-def _remedy(chosen: _Candidate, growth: GradientGrowth, finite_width: float) -> Remedy:
+def _remedy(chosen: _Candidate, measured: Estimate | None, today: Estimate) -> Remedy:
     attribute, word = ("bias", "shift β") if chosen.knob == "beta" else ("weight", "scale γ")
-    measured = growth.rate
     verified = None
     if measured is not None:
-        error = math.hypot(measured.error, finite_width * chosen.rate.value)
-        distance = abs(measured.value - chosen.rate.value)
-        logs = abs(math.log(measured.value / chosen.rate.value))
-        verified = distance <= _CLOSE * error or logs <= _WITHIN * abs(math.log(chosen.rate.value))
+        verified = max_trainable_depth(measured) >= _BETTER * max_trainable_depth(today)
     return Remedy(
         change=f"start batch norm's {word} at {chosen.value:g}",
         code=f"torch.nn.init.constant_(norm.{attribute}, {chosen.value:g})",

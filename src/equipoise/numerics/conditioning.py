@@ -40,9 +40,10 @@ class ExtendedSpectra:
 def extended_spectra(matrix: Tensor, *, unit: float | None = None) -> ExtendedSpectra:
     r"""Condition numbers of [1, H] for H of shape ``[rows, features]``.
 
-    A singular value counts as zero when the rounding of H alone explains it: independent errors
-    of relative size u in the entries of H have a spectral norm of about
-    :math:`u\,h\,(\sqrt{rows} + \sqrt{features})`, h the root mean square entry.
+    A singular value counts as zero when the rounding of H alone explains it. In the centred and
+    scaled matrix independent errors of relative size u have a spectral norm of about
+    :math:`u\,h\,(\sqrt{rows} + \sqrt{features})`, h the root mean square of entries over
+    their column's deviation; the rank found there is that of every form.
 
     Args:
         matrix: H, finite, in float64 where the device has it.
@@ -65,41 +66,48 @@ def extended_spectra(matrix: Tensor, *, unit: float | None = None) -> ExtendedSp
     direct = min(rows, features + 1) <= _DIRECT
     values = _singular_values if direct else _gram_values
 
-    noise = _SAFETY * unit * (rows**0.5 + features**0.5)
-    of_entries = noise * float(mean_square.mean().sqrt())
-    of_scaled = noise * float((mean_square[varying] / variance[varying]).mean().sqrt())
-    raw = values(torch.cat([matrix.new_ones(rows, 1), matrix], 1), of_entries)
+    # Centring and scaling are invertible, so Ĥ has one more nonzero singular value than the
+    # scaled matrix, the one place where every column has the same size as its rounding.
+    relative = float((mean_square[varying] / variance[varying]).mean().sqrt())
+    noise = _SAFETY * unit * (rows**0.5 + features**0.5) * relative
+    of_scaled = values(scaled)
+    of_scaled = of_scaled[of_scaled > noise]
+    rank = len(of_scaled)
+    of_raw = values(torch.cat([matrix.new_ones(rows, 1), matrix], 1))[: rank + 1]
+    of_centred = values(centred[:, varying])[:rank]
     # Centred columns are orthogonal to the ones, whose singular value is √rows.
     lead = matrix.new_tensor([rows**0.5])
     spread = torch.cat([matrix.new_ones(1), deviation])
     return ExtendedSpectra(
-        raw=_condition(raw),
-        centred=_condition(torch.cat([lead, values(centred[:, varying], of_entries)])),
-        scaled=_condition(torch.cat([lead, values(scaled, of_scaled)])),
+        raw=_condition(of_raw),
+        centred=_condition(torch.cat([lead, of_centred])),
+        scaled=_condition(torch.cat([lead, of_scaled])),
         scale_spread=float(spread.max() / spread.min()),
-        rank=len(raw),
+        rank=rank + 1,
         constant_features=int((~varying).sum()),
         method="svd" if direct else "gram",
     )
 
 
-def _singular_values(matrix: Tensor, noise: float) -> Tensor:
-    """Singular values above noise and above the rounding of the decomposition."""
+def _singular_values(matrix: Tensor) -> Tensor:
+    """Singular values above the rounding of the decomposition, descending."""
     if matrix.shape[1] == 0:
         return matrix.new_empty(0)
     values = torch.linalg.svdvals(matrix)
-    rounding = max(matrix.shape) * torch.finfo(matrix.dtype).eps * float(values.max())
-    kept: Tensor = values[values > max(noise, rounding)]
+    rounding = max(matrix.shape) * torch.finfo(matrix.dtype).eps
+    kept: Tensor = values[values > rounding * values[0]]
     return kept
 
 
-def _gram_values(matrix: Tensor, noise: float) -> Tensor:
+def _gram_values(matrix: Tensor) -> Tensor:
     """The same from the smaller Gram matrix, which sees only half the digits."""
+    if matrix.shape[1] == 0:
+        return matrix.new_empty(0)
     rows, columns = matrix.shape
     gram = matrix @ matrix.T if rows < columns else matrix.T @ matrix
-    squares = torch.linalg.eigvalsh(gram)
-    rounding = max(matrix.shape) * torch.finfo(matrix.dtype).eps * float(squares.max())
-    kept: Tensor = squares[squares > max(noise**2, rounding)].sqrt()
+    squares = torch.linalg.eigvalsh(gram).flip(0)
+    rounding = max(matrix.shape) * torch.finfo(matrix.dtype).eps
+    kept: Tensor = squares[squares > rounding * squares[0]].sqrt()
     return kept
 
 

@@ -13,11 +13,12 @@ from equipoise.records import Estimate
 Array = NDArray[np.float64]
 
 
-def log_slopes(log_norms: Array) -> Array:
-    """Least-squares slope of each row against the column number.
+def log_slopes(log_norms: Array, positions: Array | None = None) -> Array:
+    """Least-squares slope of each row against the layers' positions.
 
     Args:
         log_norms: Logarithms of squared norms, of shape ``[replicates, layers]``.
+        positions: Position of each column, of shape ``[layers]``; by default 0, 1, ….
 
     Returns:
         One slope per replicate, of shape ``[replicates]``.
@@ -31,8 +32,7 @@ def log_slopes(log_norms: Array) -> Array:
     """
     if log_norms.shape[1] < 2:
         raise ValueError(f"a slope needs at least 2 layers, got {log_norms.shape[1]}.")
-    columns = np.arange(log_norms.shape[1], dtype=np.float64)
-    columns -= columns.mean()
+    columns = _centred(log_norms.shape[1], positions)
     return np.asarray(log_norms @ columns / (columns @ columns))
 
 
@@ -50,13 +50,14 @@ def mean_with_error(samples: Sequence[float] | Array, method: str) -> Estimate:
     return Estimate(float(values.mean()), error, method)
 
 
-def growth_rate(log_norms: Array, method: str) -> Estimate:
+def growth_rate(log_norms: Array, method: str, positions: Array | None = None) -> Estimate:
     """Growth per layer *towards the input*: exp of minus the mean slope.
 
     Args:
         log_norms: Logarithms of squared gradient norms, ``[replicates, layers]``, layers from
             input to output.
         method: What the estimate says of its origin.
+        positions: Position of each layer, of shape ``[layers]``; by default 0, 1, ….
 
     Returns:
         The rate. Its standard error is over replicates; with a single replicate it is that of
@@ -66,18 +67,24 @@ def growth_rate(log_norms: Array, method: str) -> Estimate:
         >>> round(growth_rate(np.log([[8.0, 4.0, 2.0], [8.0, 4.0, 2.0]]), "exact").value, 9)
         2.0
     """
-    slope = mean_with_error(-log_slopes(log_norms), method)
+    slope = mean_with_error(-log_slopes(log_norms, positions), method)
     error = slope.error
     if len(log_norms) == 1:
-        error, method = _line_error(log_norms[0]), f"{method}, error of the fit alone"
+        error, method = _line_error(log_norms[0], positions), f"{method}, error of the fit alone"
     rate = math.exp(slope.value)
     return Estimate(rate, rate * error, method)
 
 
-def _line_error(log_norms: Array) -> float:
+def _centred(count: int, positions: Array | None) -> Array:
+    columns = np.arange(count) if positions is None else positions
+    return np.asarray(columns - np.mean(columns), dtype=np.float64)
+
+
+def _line_error(log_norms: Array, positions: Array | None) -> float:
     layers = len(log_norms)
     if layers < 3:
         return math.nan
-    columns = np.arange(layers) - (layers - 1) / 2
-    residual = log_norms - log_norms.mean() - log_slopes(log_norms[None])[0] * columns
+    columns = _centred(layers, positions)
+    slope = log_slopes(log_norms[None], positions)[0]
+    residual = log_norms - log_norms.mean() - slope * columns
     return math.sqrt(float(residual @ residual) / (layers - 2) / float(columns @ columns))

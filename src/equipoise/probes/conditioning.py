@@ -79,13 +79,14 @@ def conditioning(
     }
     found: dict[nn.Module, LayerConditioning] = {}
 
-    def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if module not in found and args and isinstance(args[0], Tensor):
-            found[module] = _measure(watched[module], module, args[0].detach(), largest)
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inputs = modules.first_tensor(args, kwargs)
+        if module not in found and inputs is not None:
+            found[module] = _measure(watched[module], module, inputs.detach(), largest)
             if progress is not None:
                 progress(len(found), len(watched))
 
-    handles = [module.register_forward_pre_hook(hook) for module in watched]
+    handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in watched]
     try:
         with untouched(model), torch.no_grad():
             (forward or _call)(model, batch)
@@ -104,6 +105,8 @@ def _measure(name: str, module: nn.Module, inputs: Tensor, largest: int) -> Laye
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
         return _skipped(name, kind, 0, 0, "transposed convolutions have no unfolded matrix")
     if isinstance(module, nn.modules.conv._ConvNd):
+        if inputs.ndim == len(module.kernel_size) + 1:
+            inputs = inputs[None]  # a single sample
         rows, features = _unfolded_shape(module, inputs)
     else:
         features = inputs.shape[-1]

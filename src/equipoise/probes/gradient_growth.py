@@ -60,8 +60,8 @@ def gradient_growth(
 
     Returns:
         Layers in order of execution. The fit leaves out the first, whose scale the data set,
-        where at least three others remain. Errors are standard errors over replicates, or, with
-        one replicate, over batches.
+        where at least three others remain, and layers whose gradient is exactly zero. Errors are
+        standard errors over replicates, or, with one replicate, over batches.
 
     Raises:
         ValueError: If there is no batch, no layer, the loss is not a finite scalar, or the
@@ -124,11 +124,20 @@ def _let_gradients_flow(model: nn.Module) -> None:
 
 def _reset_parameters(model: nn.Module, replicate: int) -> None:
     kept = []
-    for name, module in model.named_modules():
+    # Children first: a parent, such as attention, may reset what its children hold.
+    for name, module in reversed(list(model.named_modules())):
+        own = [p for p in module._parameters.values() if p is not None]
+        before = [p.detach().clone() for p in own]
         reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         if callable(reset):
             reset()
-        elif any(p is not None for p in module._parameters.values()):
+        drawn = not own or callable(reset)
+        # Constants, such as a norm's scale, stay; random numbers that stay were not drawn anew.
+        same = any(
+            p.numel() > 1 and torch.equal(p, old) and float(old.double().std()) > 0
+            for p, old in zip(own, before, strict=True)
+        )
+        if not drawn or same:
             kept.append(name or type(module).__name__)
     if kept:
         raise ValueError(
@@ -174,8 +183,8 @@ def _summarise(visits: list[list[list[Visit]]]) -> GradientGrowth:
     )
     return GradientGrowth(
         layers=records,
-        rate=_rate(per_replicate[:, fitted]),
-        weight_rate=_rate(weights.mean(1)[:, fitted]) if all(has_weights[fitted]) else None,
+        rate=_rate(per_replicate, fitted),
+        weight_rate=_rate(weights.mean(1), fitted) if all(has_weights[fitted]) else None,
         replicates=len(visits),
         batches=len(visits[0]),
     )
@@ -189,10 +198,17 @@ def _average(samples: Array) -> Estimate:
     """Average ``[replicates, batches]``, with the error of whichever was repeated."""
     if len(samples) > 1:
         return mean_with_error(samples.mean(1), f"mean over {len(samples)} initialisations")
-    return mean_with_error(samples[0], f"mean over {samples.shape[1]} batches")
+    batches = samples.shape[1]
+    method = f"mean over {batches} batches" if batches > 1 else "one batch"
+    return mean_with_error(samples[0], method)
 
 
-def _rate(norms: Array) -> Estimate | None:
-    if norms.shape[1] < _LEAST_LAYERS or not (norms > 0).all() or not np.isfinite(norms).all():
+def _rate(norms: Array, fitted: slice) -> Estimate | None:
+    """Fit the layers that receive gradients; a branch that starts at zero passes none back."""
+    positions = np.arange(norms.shape[1], dtype=np.float64)[fitted]
+    norms = norms[:, fitted]
+    flowing = (norms > 0).all(0)
+    positions, norms = positions[flowing], norms[:, flowing]
+    if len(positions) < _LEAST_LAYERS or not np.isfinite(norms).all():
         return None
-    return growth_rate(np.log(norms), f"fit through {norms.shape[1]} layers")
+    return growth_rate(np.log(norms), f"fit through {len(positions)} layers", positions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     on_mps = any(p.device.type == "mps" for p in model.parameters())
     mps_state = torch.mps.get_rng_state() if on_mps else None
     try:
-        with torch.random.fork_rng(devices, device_type="cuda"):
+        with torch.random.fork_rng(devices, device_type="cuda"), _eager(model):
             yield
     finally:
         if mps_state is not None:
@@ -52,7 +53,15 @@ def untouched(model: nn.Module) -> Iterator[None]:
             for parameter, gradient, values in gradients:
                 parameter.grad = gradient
                 if gradient is not None and values is not None:
-                    gradient.copy_(values)
+                    gradient.data.copy_(values)
+
+
+def _eager(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Compiled code skips hooks, or compiles them in; probes run what it was compiled from."""
+    if any(hasattr(module, "_orig_mod") for module in model.modules()):
+        stance: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+        return stance
+    return contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +93,19 @@ class _ModuleState:
 
     def restore(self) -> None:
         self.module.training = self.training
+        for added in self.module._parameters.keys() - self.parameters.keys():
+            del self.module._parameters[added]
+        for added in self.module._buffers.keys() - self.buffers.keys():
+            del self.module._buffers[added]
         for name, saved in self.parameters.items():
             if saved is not None:
                 parameter, values, requires_grad = saved
                 parameter.requires_grad_(requires_grad)
-                parameter.detach().copy_(values)
+                parameter.data.copy_(values)  # no new version: a pending backward stays valid
                 self.module._parameters[name] = parameter
         for name, state in self.buffers.items():
             self.module._buffers[name] = None
             if state is not None:
                 buffer, values = state
-                buffer.detach().copy_(values)
+                buffer.data.copy_(values)
                 self.module._buffers[name] = buffer

@@ -13,6 +13,9 @@ from torch.utils.hooks import RemovableHandle
 
 from equipoise.probes import modules
 
+# A lone normaliser, such as one before the head, would hide every other layer.
+_FEW = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Visit:
@@ -45,8 +48,8 @@ class _Passing:
 class LayerWatch:
     """A context manager that watches one forward pass.
 
-    Normalisers are watched at their input. In a model that runs none, parametrised layers are
-    watched at their output.
+    Normalisers are watched at their input. In a model that runs none, or one or two among many
+    parametrised layers, those are watched at their output.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -54,14 +57,14 @@ class LayerWatch:
         self._handles: list[RemovableHandle] = []
         self._at_normalisers: list[_Passing] = []
         self._at_weights: list[_Passing] = []
-        self._last_output: tuple[Any, Tensor | None] = (None, None)
+        self._last_output: tuple[Any, int, Tensor | None] = (None, 0, None)
         self._calls: dict[str, int] = {}
 
     def __enter__(self) -> LayerWatch:
         for module, name in modules.names(self._model).items():
             if modules.is_normaliser(module):
                 hook = self._before_normaliser(name, module)
-                self._handles.append(module.register_forward_pre_hook(hook))
+                self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             elif modules.is_parametrised(module):
                 after = self._after_weights(name, module)
                 self._handles.append(module.register_forward_hook(after))
@@ -73,12 +76,19 @@ class LayerWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._remove()
+
+    def _remove(self) -> None:
         for handle in self._handles:
             handle.remove()
+        self._handles.clear()
 
     def collect(self, loss: Tensor) -> list[Visit]:
         """Differentiate the loss and return the layers it depends on, in order of execution."""
+        self._remove()  # checkpointed layers run again during the backward pass
         passings = self._at_normalisers or self._at_weights
+        if len(passings) < _FEW and len(self._at_weights) > 2 * len(passings) + 1:
+            passings = self._at_weights
         weights = list({id(p.weight): p.weight for p in passings if p.weight is not None}.values())
         inputs: list[Any] = [*(p.edge for p in passings), *weights]
         if not inputs or not loss.requires_grad:
@@ -104,13 +114,15 @@ class LayerWatch:
         ]
 
     def _before_normaliser(self, name: str, module: nn.Module) -> Any:
-        def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
-            if args and isinstance(args[0], Tensor) and args[0].requires_grad:
-                output, weight = self._last_output
-                made_here = weight if output is args[0] else None
-                channels_first = not isinstance(module, nn.LayerNorm | nn.RMSNorm)
+        channels_first = isinstance(module, nn.modules.batchnorm._NormBase | nn.GroupNorm)
+
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            h = modules.first_tensor(args, kwargs)
+            if h is not None and h.requires_grad:
+                output, version, weight = self._last_output
+                made_here = weight if output is h and version == h._version else None
                 self._at_normalisers.append(
-                    self._passing(name, module, args[0], made_here, channels_first)
+                    self._passing(name, module, h, made_here, channels_first)
                 )
 
         return hook
@@ -121,7 +133,7 @@ class LayerWatch:
         def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if isinstance(output, Tensor) and output.requires_grad:
                 weight = module._parameters.get("weight")
-                self._last_output = (output, weight)
+                self._last_output = (output, output._version, weight)
                 self._at_weights.append(
                     self._passing(name, module, output, weight, channels_first)
                 )

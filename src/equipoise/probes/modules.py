@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 _NORMALISERS = (
@@ -37,6 +39,11 @@ def is_parametrised(module: nn.Module) -> bool:
         and isinstance(weight, Tensor)
         and weight.ndim >= 2
     )
+
+
+def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The input of a call, given by position or by keyword."""
+    return next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)), None)
 
 
 def names(model: nn.Module) -> dict[nn.Module, str]:

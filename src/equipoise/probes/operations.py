@@ -71,7 +71,8 @@ def record_operations(
         ['linear', 'relu']
     """
     recorder = _Recorder()
-    with untouched(model), torch.no_grad(), recorder.following(model), recorder:
+    outside = torch.inference_mode(False)
+    with untouched(model), outside, torch.no_grad(), recorder.following(model), recorder:
         forward(model, batch)
     return tuple(recorder.operations)
 
@@ -104,8 +105,10 @@ class _Recorder(TorchFunctionMode):
 
         return hook
 
-    def _leave(self, *_: Any) -> None:
-        self._stack.pop()
+    def _leave(self, module: nn.Module, *_: Any) -> None:
+        # A hook of the user's that raises keeps a module from entering.
+        if self._stack and self._stack[-1][0] is module:
+            self._stack.pop()
 
     def __torch_function__(
         self,
@@ -116,9 +119,7 @@ class _Recorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         given = [
-            (id(t), t._version)
-            for t in _tensors((*args, *kwargs.values()))
-            if id(t) not in self._constants
+            _value(t) for t in _tensors((*args, *kwargs.values())) if id(t) not in self._constants
         ]
         result = func(*args, **kwargs)
         for output in _tensors((result,)):
@@ -131,12 +132,16 @@ class _Recorder(TorchFunctionMode):
                     arguments=args,
                     keywords=kwargs,
                     inputs=tuple(given),
-                    output=(id(output), output._version),
+                    output=_value(output),
                     module=module,
                     module_name=name,
                 )
             )
         return result
+
+
+def _value(tensor: Tensor) -> Value:
+    return id(tensor), 0 if tensor.is_inference() else tensor._version
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -81,7 +82,9 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     if kind is float:
         if isinstance(data, str) and data in _NON_FINITE:
             return _NON_FINITE[data]
-        _expect(isinstance(data, int | float), "a number", data, where)
+        is_number = isinstance(data, int | float) and not isinstance(data, bool)
+        _expect(is_number, "a number", data, where)
+        _expect(abs(data) <= sys.float_info.max, "a number that a float can hold", data, where)
         return float(data)
     _expect(isinstance(data, kind), f"a {kind.__name__}", data, where)
     return data

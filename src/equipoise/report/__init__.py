@@ -2,7 +2,7 @@
 
 from equipoise.report.figures import conditioning_figure, forward_figure, gradient_figure
 from equipoise.report.html import render_checkup
-from equipoise.report.store import load, save
+from equipoise.report.store import load, save, save_page
 from equipoise.report.terminal import print_checkup
 from equipoise.report.theory_table import print_predictions
 
@@ -15,4 +15,5 @@ __all__ = [
     "print_predictions",
     "render_checkup",
     "save",
+    "save_page",
 ]

@@ -24,6 +24,8 @@ MARKS: dict[Severity, str] = {"critical": "✖", "warning": "▲", "note": "●"
 
 # Below this distance of a rate from 1, `wording.factor` would print ×1.00.
 _LEVEL = 0.005
+# Squared norms that differ by e^16 end what trains, as everywhere in reports.
+_EXPONENT = 16.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,11 @@ def verdict(checkup: Checkup) -> Verdict:
     """Put the check-up in two lines."""
     ranks = [list(MARKS).index(finding.severity) for finding in checkup.findings]
     trainable = trainable_depth(checkup.blocks)
+    comparison = rate_comparison(checkup)
+    if trainable is not None and comparison is not None and not comparison.agrees:
+        # Where theory is wrong about the model, what was measured decides.
+        distance = abs(math.log(comparison.measured.value))
+        trainable = _EXPONENT / distance if distance else math.inf
     model = f"model depth {checkup.depth:,}"
     limit = _strictest(checkup.blocks)
     if trainable is not None:
@@ -232,7 +239,8 @@ def _sentence(checkup: Checkup) -> str:
     predicted = [block.rate for block in checkup.blocks if block.rate is not None]
     if predicted:
         steepest = max((rate.value for rate in predicted), key=_log_distance)
-        return "Gradients were not measured; theory says that they " + _behaviour(steepest)
+        start = "Gradients were not measured" if growth is None else "Too few layers for a fit"
+        return f"{start}; theory says that gradients {_behaviour(steepest)}"
     if growth is not None:
         return "Too few layers to measure how gradients grow"
     return "Gradients were not measured"

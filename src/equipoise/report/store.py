@@ -22,11 +22,17 @@ def save(checkup: Checkup, directory: str | Path) -> tuple[Path, Path]:
     Returns:
         The paths of ``report.json`` and ``report.html``.
     """
-    data, page = Path(directory) / JSON_NAME, Path(directory) / HTML_NAME
+    data = Path(directory) / JSON_NAME
     # First the numbers: they cost a measurement, the page only a rendering.
     write_json(data, checkup)
+    return data, save_page(checkup, Path(directory) / HTML_NAME)
+
+
+def save_page(checkup: Checkup, path: str | Path) -> Path:
+    """Write only the HTML page, whole or not at all, and return its path."""
+    page = Path(path)
     write_text(page, render_checkup(checkup))
-    return data, page
+    return page
 
 
 def load(source: str | Path) -> Checkup:

@@ -23,7 +23,7 @@ from equipoise.theory import routes, spectra
 from equipoise.theory.averages import VALUES, Averages, Response
 from equipoise.theory.kappa_root import largest_root, refine_root
 from equipoise.theory.radius import RadialGrid, RadialLaw, radial_grid, without_eps
-from equipoise.theory.setting import Setting
+from equipoise.theory.setting import ConvergenceError, Setting
 from equipoise.theory.small_signals import critical_variance, tangent, tangent_averages
 
 Array = NDArray[np.float64]
@@ -135,7 +135,7 @@ def _at_level(
             moved = kappa * (1 + _STEP)
             shifted = _Numbers.of(setting, moved, averages, grid.law(moved))
             return replace(numbers, sensitivity=shifted.distance(numbers) / _STEP), averages
-    raise ArithmeticError(
+    raise ConvergenceError(
         f"the fixed point of kappa did not settle at eps = {setting.eps} for "
         f"{setting.activation.name}: it moved {_MOST_MOVES} times. Try a slightly different eps."
     )

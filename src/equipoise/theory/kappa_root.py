@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from equipoise.theory import routes
 from equipoise.theory.averages import Averages, Response
 from equipoise.theory.radius import RadialGrid, radial_grid
-from equipoise.theory.setting import Setting
+from equipoise.theory.setting import ConvergenceError, Setting
 from equipoise.theory.small_signals import critical_variance
 
 Array = NDArray[np.float64]
@@ -99,7 +99,7 @@ def refine_root(setting: Setting, grid: RadialGrid, averages: Averages) -> float
     while reach < 16 and log_ratio(-reach) * log_ratio(reach) > 0:
         reach *= 4
     if reach >= 16:
-        raise ArithmeticError(
+        raise ConvergenceError(
             f"the fixed point of kappa was lost at eps = {setting.eps}: the two sides of "
             "F(kappa) = kappa do not cross. Try a slightly different eps."
         )

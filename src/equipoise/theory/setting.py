@@ -14,6 +14,10 @@ from equipoise.theory.adapt import ActivationLike, as_activation
 SMALLEST_BATCH = 4
 
 
+class ConvergenceError(ValueError):
+    """An iteration did not settle; the message says what to try."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A validated problem; hashable, so that its solution can be remembered."""

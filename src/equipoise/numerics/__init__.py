@@ -1,0 +1,1 @@
+"""Numerical methods without deep learning in them; rooms import the modules they need."""
