@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 from equipoise import data, models
@@ -56,10 +57,16 @@ class TestBatchNormalisedNetworks:
             assert abs(comparison.z) <= 3
             assert comparison.agrees
         assert growth.measured == report.growth.rate
+        # Student's t widens a standard error from few initialisations.
+        widening = stats.t(report.growth.replicates - 1).ppf(stats.norm.cdf(3)) / 3
         error = math.sqrt(
-            growth.measured.error**2 + growth.finite_width**2 + growth.predicted.error**2
+            (widening * growth.measured.error) ** 2
+            + growth.finite_width**2
+            + growth.predicted.error**2
         )
-        assert growth.z == pytest.approx((growth.measured.value - growth.predicted.value) / error)
+        assert growth.z == pytest.approx(
+            (growth.measured.value - growth.predicted.value) / error, rel=1e-2
+        )
         assert growth.finite_width < 0.03 * growth.predicted.value
 
     def test_every_block_is_predicted_and_every_layer_measured(self, report):
@@ -210,7 +217,7 @@ class TestWhereTheoryDoesNotApply:
     def test_resnet18(self):
         build = partial(models.resnet18, 10, 1, width=8)
         report = checkup(build, digits(), seeds=2, batches=1, batch_size=16)
-        assert title_with(report, "Theory covers 9 of 20")
+        assert title_with(report, "Theory covers 8 of 20")
         assert len(report.growth.layers) == 20
 
     @pytest.mark.parametrize(
@@ -373,9 +380,9 @@ class TestRefusals:
         with pytest.raises(ValueError, match="factory"):
             checkup(lambda: mlp(next(depth), 8), digits(), seeds=2, batches=1)
 
-    def test_batches_of_different_sizes_are_refused_by_name(self):
+    def test_a_loaders_shorter_last_batch_is_left_out(self):
         loader = torch.utils.data.DataLoader(
             torch.utils.data.TensorDataset(torch.randn(65, 64), torch.randint(10, (65,))), 64
         )
-        with pytest.raises(ValueError, match="loader"):
-            checkup(mlp, as_source(loader, "loader"), seeds=1)
+        report = checkup(mlp, as_source(loader, "loader"), seeds=1, batches=2)
+        assert (report.batch_size, report.batches) == (64, 1)

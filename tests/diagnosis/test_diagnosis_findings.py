@@ -80,7 +80,8 @@ class TestGradients:
         ],
     )
     def test_severity_is_what_the_rate_does_over_the_depth(self, rate, layers, severity, title):
-        finding = first(growth(rate, layers), [block()], [], [], [])
+        findings = conclude(growth(rate, layers), [block()], [], [], [])
+        finding = next(f for f in findings if f.title.startswith("Gradients"))
         assert finding.severity == severity
         assert title is None or finding.title == title
 
@@ -103,8 +104,15 @@ class TestGradients:
     def test_without_batch_norm_the_advice_is_about_weights(self, rate, advice):
         assert first(growth(rate), [], [], [], []).remedy.startswith(advice)
 
-    def test_a_layer_without_gradient_is_critical(self):
-        finding = first(growth(1.1, first=0), [block()], [], [], [])
+    def test_a_layer_without_gradient_is_named(self):
+        """Zero is so by construction behind a scale that starts at zero: no alarm."""
+        findings = conclude(growth(1.1, first=0), [block()], [], [], [])
+        (finding,) = (f for f in findings if "without any gradient" in f.title)
+        assert finding.severity == "note"
+        assert "norm1" in finding.detail
+
+    def test_a_gradient_that_overflows_is_critical(self):
+        finding = first(growth(1.1, first=math.inf), [block()], [], [], [])
         assert finding.severity == "critical"
         assert "norm1" in finding.detail
 

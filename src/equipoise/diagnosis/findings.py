@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from equipoise.diagnosis.comparison import AGREEMENT
+from equipoise.diagnosis.remedies import BETTER
 from equipoise.records import (
     Block,
     Comparison,
@@ -22,8 +23,8 @@ from equipoise.theory import TRAINABLE_FACTOR, max_trainable_depth
 _ORDER: tuple[Severity, ...] = ("critical", "warning", "note", "good")
 # Half the exponent at which training fails is the point to look up.
 _WORRYING = TRAINABLE_FACTOR / 2
-# Squared norms within e^2 of each other look level on any plot.
-_BALANCED = 2.0
+# Squared norms within e^3, a factor 20, of each other.
+_BALANCED = 3.0
 # A step of e^3 beyond the fitted rate is a factor 20.
 _LARGE_STEP = 3.0
 _ILL_CONDITIONED = 1e4
@@ -61,6 +62,8 @@ def _gradients(
 
 def _without_gradient(growth: GradientGrowth) -> list[Finding]:
     values = {layer.layer: layer.gradient.value for layer in growth.layers}
+    if len(values) < 3:
+        return []
     broken = [name for name, value in values.items() if not math.isfinite(value)]
     silent = [name for name, value in values.items() if value == 0]
     findings = []
@@ -74,10 +77,9 @@ def _without_gradient(growth: GradientGrowth) -> list[Finding]:
             )
         )
     if silent:
-        all_silent = len(silent) == len(values)
         findings.append(
             Finding(
-                "critical" if all_silent else "note",
+                "warning" if len(silent) == len(values) else "note",
                 f"{_count(silent, 'layer')} without any gradient at the start",
                 f"It is exactly zero at {', '.join(silent[:3])}"
                 f"{' and others' if len(silent) > 3 else ''}. That is so by construction behind a "
@@ -106,7 +108,7 @@ def _steps(growth: GradientGrowth) -> list[Finding]:
             "note",
             f"One step stands out: {layers[worst].layer} to {layers[worst + 1].layer}",
             f"The squared gradient norm is {_times(ratio)} {direction} at the first of them, "
-            f"where the fitted rate is {growth.rate.value:.3g} per layer. At the first layer this is "
+            f"where the fitted rate is {growth.rate.value:.3g}. At the first layer this is "
             "mostly the scale of the data.",
             "Scale the data or that layer's weights if training is unstable there.",
         )
@@ -133,27 +135,31 @@ def _depth(
             "critical",
             f"{title}: {len(layers)} layers deep, trainable to about {limit:.0f}",
             detail,
-            _advice(blocks, remedies, exponent > 0),
+            _advice(rate, blocks, remedies, exponent > 0),
         )
     if abs(exponent) > _WORRYING:
         title = "Gradients grow" if exponent > 0 else "Gradients shrink"
-        advice = _advice(blocks, remedies, exponent > 0)
+        advice = _advice(rate, blocks, remedies, exponent > 0)
         return Finding("warning", f"{title} noticeably with depth", detail, advice)
     if abs(exponent) > _BALANCED:
         return Finding("good", "Gradients differ over the depth by no more than trains", detail)
     return Finding("good", "Gradients stay balanced over the depth", detail)
 
 
-def _advice(blocks: Sequence[Block], remedies: Sequence[Remedy], explodes: bool) -> str:
-    tried = [remedy for remedy in remedies if remedy.verified]
-    if tried:
-        best = tried[0]
-        measured = best.measured_rate.value if best.measured_rate else best.predicted_rate.value
-        depth = max_trainable_depth(measured)
+def _advice(
+    rate: Estimate, blocks: Sequence[Block], remedies: Sequence[Remedy], explodes: bool
+) -> str:
+    tried = [
+        (max_trainable_depth(remedy.measured_rate), remedy)
+        for remedy in remedies
+        if remedy.measured_rate is not None
+    ]
+    depth, best = max(tried, key=lambda pair: pair[0], default=(0.0, None))
+    if best is not None and best.measured_rate and depth >= BETTER * max_trainable_depth(rate):
         return (
             f"{best.change[0].upper()}{best.change[1:]}: growth per layer then is "
-            f"{measured:.4g} (measured on your model), trainable to about "
-            f"{'any number of' if math.isinf(depth) else f'{depth:.0f}'} layers."
+            f"{best.measured_rate.value:.4g} (measured on your model), trainable to "
+            f"{'any depth' if math.isinf(depth) else f'about {depth:.0f} layers'}."
         )
     if any(block.rate is not None for block in blocks):
         return (
@@ -206,12 +212,11 @@ def _not_compared(
     growth: GradientGrowth | None, blocks: Sequence[Block], comparisons: Sequence[Comparison]
 ) -> list[Finding]:
     covered = bool(blocks) and all(block.rate is not None for block in blocks)
-    if growth is None or comparisons or not covered:
+    if growth is None or len(growth.layers) < 3 or comparisons or not covered:
         return []
-    few = len(blocks) < 4
     reason = (
-        f"{_count(blocks, 'block')} are too few to fit a growth through"
-        if few
+        "four blocks are the least that a growth is compared through"
+        if len(blocks) < 4
         else "the blocks differ in activation, ε, γ or β, or the model has other normalisers too"
     )
     return [

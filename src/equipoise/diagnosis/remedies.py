@@ -17,7 +17,7 @@ from equipoise.theory import max_trainable_depth
 _GAMMAS = (0.7, 0.5, 0.35, 0.25, 0.1)
 _BETAS = (0.5, 1.0, 1.5, 2.0, 3.0)
 # A change that buys less depth than this factor is not worth making, promised or measured.
-_BETTER = 1.25
+BETTER = 1.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +71,7 @@ def _mildest(
             replace(conditions, beta=value) if knob == "beta" else replace(conditions, gamma=value)
         )
         candidate = _Candidate(knob, value, predicted_rate(changed))
-        if candidate.rate.stable and candidate.depth > (best.depth if best else _BETTER * today):
+        if candidate.rate.stable and candidate.depth > (best.depth if best else BETTER * today):
             best = candidate
         if best is not None and best.depth >= depth:
             break
@@ -90,7 +90,7 @@ def _remedy(chosen: _Candidate, measured: Estimate | None, today: Estimate) -> R
     attribute, word = ("bias", "shift β") if chosen.knob == "beta" else ("weight", "scale γ")
     verified = None
     if measured is not None:
-        verified = max_trainable_depth(measured) >= _BETTER * max_trainable_depth(today)
+        verified = max_trainable_depth(measured) >= BETTER * max_trainable_depth(today)
     return Remedy(
         change=f"start batch norm's {word} at {chosen.value:g}",
         code=f"torch.nn.init.constant_(norm.{attribute}, {chosen.value:g})",

@@ -125,7 +125,9 @@ def _let_gradients_flow(model: nn.Module) -> None:
 def _reset_parameters(model: nn.Module, replicate: int) -> None:
     kept = []
     # Children first: a parent, such as attention, may reset what its children hold.
-    for name, module in reversed(list(model.named_modules())):
+    names = {module: name for name, module in model.named_modules()}
+    for module in _children_first(model):
+        name = names[module]
         own = [p for p in module._parameters.values() if p is not None]
         before = [p.detach().clone() for p in own]
         reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
@@ -145,6 +147,14 @@ def _reset_parameters(model: nn.Module, replicate: int) -> None:
             f"{'have' if len(kept) > 1 else 'has'} parameters but no reset_parameters(). "
             "Pass initialize=, a function of the model and the replicate's number."
         )
+
+
+def _children_first(module: nn.Module) -> dict[nn.Module, None]:
+    """Every module once, in order, each after the modules inside it."""
+    found: dict[nn.Module, None] = {}
+    for child in module.children():
+        found |= _children_first(child)
+    return found | {module: None}
 
 
 def _summarise(visits: list[list[list[Visit]]]) -> GradientGrowth:

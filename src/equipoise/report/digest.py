@@ -239,8 +239,9 @@ def _sentence(checkup: Checkup) -> str:
     predicted = [block.rate for block in checkup.blocks if block.rate is not None]
     if predicted:
         steepest = max((rate.value for rate in predicted), key=_log_distance)
-        start = "Gradients were not measured" if growth is None else "Too few layers for a fit"
-        return f"{start}; theory says that gradients {_behaviour(steepest)}"
+        if growth is None:
+            return "Gradients were not measured; theory says that they " + _behaviour(steepest)
+        return f"Too few layers for a fit; theory says that gradients {_behaviour(steepest)}"
     if growth is not None:
         return "Too few layers to measure how gradients grow"
     return "Gradients were not measured"
