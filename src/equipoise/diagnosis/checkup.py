@@ -91,6 +91,9 @@ def checkup(
     work = _Work()
     try:
         _run(work, model, build, held, loss, seeds, seed, report)
+    except probes.GrowthInterrupted as interruption:
+        work.interrupted = True
+        work.growth = work.growth or interruption.finished
     except KeyboardInterrupt:
         work.interrupted = True
     return Checkup(
@@ -114,7 +117,12 @@ def checkup(
         conditioning=work.conditioning,
         remedies=work.remedies,
         findings=conclude(
-            work.growth, work.blocks, work.comparisons, work.conditioning, work.remedies
+            work.growth,
+            work.blocks,
+            work.comparisons,
+            work.conditioning,
+            work.remedies,
+            probes.unwatched(model),
         ),
     )
 

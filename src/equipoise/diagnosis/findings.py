@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from equipoise.diagnosis.comparison import AGREEMENT
 from equipoise.diagnosis.remedies import BETTER
@@ -38,6 +38,7 @@ def conclude(
     comparisons: Sequence[Comparison],
     conditioning: Sequence[LayerConditioning],
     remedies: Sequence[Remedy],
+    unwatched: Mapping[str, int] | None = None,
 ) -> tuple[Finding, ...]:
     """Turn records into findings, most severe first."""
     findings: list[Finding] = []
@@ -48,6 +49,7 @@ def conclude(
     findings += _stability(blocks)
     findings += _coverage(blocks, growth)
     findings += _conditioning(conditioning)
+    findings += _unwatched(unwatched or {})
     return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.severity)))
 
 
@@ -311,6 +313,20 @@ def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
             )
         )
     return findings
+
+
+def _unwatched(unwatched: Mapping[str, int]) -> list[Finding]:
+    if not unwatched:
+        return []
+    listed = ", ".join(list(unwatched)[:3]) + (" and others" if len(unwatched) > 3 else "")
+    return [
+        Finding(
+            "note",
+            f"Weights of {_count(len(unwatched), 'module')} were not measured",
+            f"{listed} multiply by {sum(unwatched.values()):,} numbers of their own, outside any "
+            "linear or convolutional layer. Gradients that pass through them were measured.",
+        )
+    ]
 
 
 def _count(items: Sequence[object] | int, noun: str) -> str:

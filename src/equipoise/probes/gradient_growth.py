@@ -25,6 +25,14 @@ Progress = Callable[[int, int], None]
 _LEAST_LAYERS = 3
 
 
+class GrowthInterrupted(KeyboardInterrupt):
+    """Ctrl-C during :func:`gradient_growth`; ``finished`` holds the completed replicates."""
+
+    def __init__(self, finished: GradientGrowth) -> None:
+        super().__init__()
+        self.finished = finished
+
+
 def gradient_growth(
     model: nn.Module,
     loss_fn: LossFunction,
@@ -64,6 +72,7 @@ def gradient_growth(
         standard errors over replicates, or, with one replicate, over batches.
 
     Raises:
+        GrowthInterrupted: On Ctrl-C after at least one replicate; it carries those finished.
         ValueError: If there is no batch, no layer, the loss is not a finite scalar, or the
             default initialisation would leave parameters as they are.
 
@@ -85,18 +94,23 @@ def gradient_growth(
     if redraw and initialize is None:
         initialize = _reset_parameters
     visits: list[list[list[Visit]]] = []  # [replicate][batch][layer]
-    with untouched(model):
-        _let_gradients_flow(model)
-        for replicate in range(replicates):
-            if redraw and initialize is not None:
-                torch.manual_seed(seed + replicate)
-                initialize(model, replicate)
-            row = []
-            for number, batch in enumerate(held):
-                row.append(_visit(model, loss_fn, batch))
-                if progress is not None:
-                    progress(replicate * len(held) + number + 1, replicates * len(held))
-            visits.append(row)
+    try:
+        with untouched(model):
+            _let_gradients_flow(model)
+            for replicate in range(replicates):
+                if redraw and initialize is not None:
+                    torch.manual_seed(seed + replicate)
+                    initialize(model, replicate)
+                row = []
+                for number, batch in enumerate(held):
+                    row.append(_visit(model, loss_fn, batch))
+                    if progress is not None:
+                        progress(replicate * len(held) + number + 1, replicates * len(held))
+                visits.append(row)
+    except KeyboardInterrupt as interruption:
+        if visits:
+            raise GrowthInterrupted(_summarise(visits)) from interruption
+        raise
     return _summarise(visits)
 
 

@@ -46,6 +46,27 @@ def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None
     return next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)), None)
 
 
+def unwatched(model: nn.Module) -> dict[str, int]:
+    """Modules that hold weight matrices which no probe reads, and how many numbers they hold.
+
+    Attention's packed projections and recurrent cells multiply by weights of their own, without
+    a linear layer that could be watched.
+
+    Examples:
+        >>> unwatched(nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 3)))
+        {'1 (GRU)': 45}
+    """
+    found = {}
+    for module, name in names(model).items():
+        if is_normaliser(module) or is_parametrised(module):
+            continue
+        matrices = [p for p in module.parameters(recurse=False) if p.ndim >= 2]
+        if matrices and not isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            label = f"{name} ({type(module).__name__})"
+            found[label] = sum(matrix.numel() for matrix in matrices)
+    return found
+
+
 def names(model: nn.Module) -> dict[nn.Module, str]:
     """Name every module once; the parametrisations inside a layer are no layers."""
     return {
