@@ -198,7 +198,7 @@ class _Path:
         if len(elementwise) == 1 and (simple := _simple(elementwise[0])) is not None:
             return simple
         name = " → ".join(step.name for step in elementwise)
-        return as_activation(_Replay(elementwise, self.start, self.end), name=name)
+        return as_activation(_Replay(elementwise, self.start), name=name)
 
     def _needed(self) -> list[Operation]:
         """The steps that the value at the end depends on, in order."""
@@ -250,8 +250,8 @@ def _simple(step: Operation) -> Activation | None:
 class _Replay:
     """Repeat recorded steps on another tensor."""
 
-    def __init__(self, steps: list[Operation], start: Value, end: Value) -> None:
-        self._steps, self._start, self._end = steps, start, end
+    def __init__(self, steps: list[Operation], start: Value) -> None:
+        self._steps, self._start = steps, start
 
     def __call__(self, x: Tensor) -> Tensor:
         values = {self._start: x}

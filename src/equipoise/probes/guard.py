@@ -36,6 +36,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         (p, p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()
     ]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    # NumPy's global state is what users' code draws from, so that is what is restored.
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     on_mps = any(p.device.type == "mps" for p in model.parameters())
     mps_state = torch.mps.get_rng_state() if on_mps else None

@@ -14,11 +14,6 @@ _NORMALISERS = (
 )
 
 
-def is_batch_norm(module: nn.Module) -> bool:
-    """Whether samples of a batch share statistics here (instance norm: no)."""
-    return isinstance(module, nn.modules.batchnorm._BatchNorm)
-
-
 def is_normaliser(module: nn.Module) -> bool:
     """Whether a module normalises activations.
 

@@ -207,7 +207,7 @@ class _Numbers:
 
     def with_errors(self, errors: Array, setting: Setting, averages: Averages) -> Solution:
         # Values of size √q leave κ an error of ε_mach·√(qκ), and angles at large B add
-        # ε_mach·√B. The factor is the largest seen against 40-digit references, doubled.
+        # ε_mach·√B. With the factor 16 the errors cover every reference of the test suite.
         floor = 16 * _UNIT * (1 + np.sqrt(setting.batch_size) / 16)
         floor *= max(1.0, float(np.sqrt(self.q / self.kappa)))
         floor += 4 * averages.truncation
