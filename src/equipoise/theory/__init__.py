@@ -2,6 +2,12 @@
 
 from equipoise.theory.activations import ACTIVATIONS, Activation, Kink, alpha_relu
 from equipoise.theory.adapt import ActivationLike, as_activation
+from equipoise.theory.cross_batches import (
+    CrossBatch,
+    WeightGradients,
+    cross_batch,
+    weight_gradients,
+)
 from equipoise.theory.fixed_point import FixedPoint, bsb1_fixed_point, critical_eps
 from equipoise.theory.gradients import (
     TRAINABLE_FACTOR,
@@ -15,6 +21,8 @@ from equipoise.theory.simulate import (
     simulate_explosion_rate,
     simulate_networks,
 )
+from equipoise.theory.spectrum import Spectrum, backward_spectrum, forward_spectrum
+from equipoise.theory.symmetry import Stability, alpha_transition, stability
 from equipoise.theory.table import prediction_table
 
 __all__ = [
@@ -36,6 +44,18 @@ __all__ = [
     "explosion_rate",
     "max_trainable_depth",
     "prediction_table",
+    # eigenvalues
+    "Spectrum",
+    "backward_spectrum",
+    "forward_spectrum",
+    "CrossBatch",
+    "cross_batch",
+    "WeightGradients",
+    "weight_gradients",
+    # stability
+    "Stability",
+    "stability",
+    "alpha_transition",
     # simulation
     "SimulatedNetworks",
     "simulate_explosion_rate",

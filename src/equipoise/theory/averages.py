@@ -4,7 +4,7 @@ Deep in a network :math:`x^l = \phi(\gamma\,\mathrm{BN}(W^l x^{l-1}) + \beta)` a
 pre-activations is, up to a radius R, a uniform random direction w (see
 :mod:`equipoise.numerics.gegenbauer`), so every quantity is a combination of
 
-.. math:: E[w_1^p\,(f_1^{(o)})^2] \quad\text{and}\quad
+.. math:: E[w_1 f_1], \quad E[w_1^p\,(f_1^{(o)})^2] \quad\text{and}\quad
           E[w_1^i f^{(o)}_1\; w_2^j f^{(o)}_2], \qquad f^{(o)}_m = f^{(o)}(R w_m),
 
 with f(x) = φ(γx + β), o = 0 (values, less their mean) or 1 (slopes, with respect to the argument
@@ -74,6 +74,7 @@ class Averages:
 
     Args:
         mean: E[f], of shape ``[radii]``.
+        first: E[w f], of shape ``[radii]``.
         squares: :math:`E[w^p (f^{(o)})^2]`, of shape ``[2, 5, radii]``, indexed o, p.
         pairs: :math:`E[w_1^i f_1^{(o)} w_2^j f_2^{(o)}]`, of shape ``[2, 4, 4, radii]``.
         truncation: Bound on the relative error of ``pairs`` beyond that of the nodes.
@@ -81,6 +82,7 @@ class Averages:
     """
 
     mean: Array
+    first: Array
     squares: Array
     pairs: Array
     truncation: float

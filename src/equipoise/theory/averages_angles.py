@@ -45,15 +45,15 @@ def angle_averages(f: Response, batch_size: int, radii: Array, rule: panels.Unit
         _averages(f, batch_size, radii[start : start + chunk], rule)
         for start in range(0, len(radii), chunk)
     ]
-    mean, squares, pairs = (np.concatenate(p, axis=-1) for p in zip(*parts, strict=True))
+    mean, first, squares, pairs = (np.concatenate(p, axis=-1) for p in zip(*parts, strict=True))
     return Averages(
-        mean, squares, pairs, 0.0, f"two-angle quadrature, {rule.left.size} nodes per panel"
+        mean, first, squares, pairs, 0.0, f"two-angle quadrature, {rule.left.size} nodes per panel"
     )
 
 
 def _averages(
     f: Response, batch_size: int, radii: Array, rule: panels.UnitRule
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array]:
     root, n = np.sqrt(batch_size - 1), batch_size - 1
     scale = f.gamma * radii[:, None]  # [radii, 1]
     kinks = f.kinks
@@ -71,6 +71,7 @@ def _averages(
     f1 = np.where(outer_weights > 0, np.stack(f(x1)), 0.0)  # [2, radii, m]
     mean = (outer_weights * f1[0]).sum(1)
     f1[0] -= mean[:, None]
+    first = (outer_weights * w1 * f1[0]).sum(1)
 
     # Inner range: w2/√n = centre + reach·cos η, cut where f(R·) has its kinks.
     centre = (-cosine / n)[..., None]  # [radii, m, 1]
@@ -104,7 +105,7 @@ def _averages(
         if j + 1 < PAIR_POWERS:
             weighted *= w2
     pairs = np.einsum("oirm,ojrm->oijr", left, conditional)
-    return mean, squares, (pairs + pairs.swapaxes(1, 2)) / 2
+    return mean, first, squares, (pairs + pairs.swapaxes(1, 2)) / 2
 
 
 def _outer_edges(

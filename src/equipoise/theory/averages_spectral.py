@@ -38,11 +38,12 @@ def smooth_averages(f: Response, batch_size: int, radii: Array, nodes: int) -> A
     both = np.stack(f(f.gamma * radii[:, None] * w + f.beta))  # [2, radii, nodes]
     mean = both[0] @ weights
     both[0] -= mean[:, None]
+    first = both[0] @ (weights * w)
     squares = np.einsum("pm,orm->opr", powers(w, SQUARE_POWERS) * weights, both**2)
     weighted = (powers(w, PAIR_POWERS) * weights)[:, None] * both[:, None]  # [2, 4, radii, m]
     coefficients = np.moveaxis(weighted @ psi.T, -1, 0)  # [k, 2, 4, radii]
     method = f"Gauss–Gegenbauer quadrature, {nodes} nodes"
-    return _combine(batch_size, mean, squares, coefficients, method)
+    return _combine(batch_size, mean, first, squares, coefficients, method)
 
 
 def kinked_averages(
@@ -80,6 +81,7 @@ def kinked_averages(
     both = np.where(weights > 0, np.stack([values, slopes]), 0.0)
     mean = (weights * both[0]).sum(-1)
     both[0] -= mean[:, None]
+    first = (weights * w * both[0]).sum(-1)
     squares = np.einsum("prm,orm->opr", powers(w, SQUARE_POWERS) * weights, both**2)
     weighted = powers(w, PAIR_POWERS)[None] * (weights * both)[:, None]  # [2, 4, radii, m]
     terms = _terms(batch_size)
@@ -87,7 +89,7 @@ def kinked_averages(
     for k, psi in enumerate(gegenbauer.polynomials(batch_size, terms, w)):
         coefficients[k] = np.einsum("rm,oprm->opr", psi, weighted)
     method = f"spectral sum over panels, {w.shape[1]} nodes"
-    return _combine(batch_size, mean, squares, coefficients, method)
+    return _combine(batch_size, mean, first, squares, coefficients, method)
 
 
 def _terms(batch_size: int) -> int:
@@ -117,7 +119,7 @@ def _split(
 
 
 def _combine(
-    batch_size: int, mean: Array, squares: Array, coefficients: Array, method: str
+    batch_size: int, mean: Array, first: Array, squares: Array, coefficients: Array, method: str
 ) -> Averages:
     """Sum the series; ``coefficients`` has shape ``[terms, 2, 4, radii]``."""
     terms = len(coefficients)
@@ -127,4 +129,4 @@ def _combine(
     left = np.maximum(norms - (coefficients[:, :, 0] ** 2).sum(0), 0)
     tail = gegenbauer.correlation_tail(batch_size, terms)
     truncation = float((tail * left / np.maximum(norms, np.finfo(float).tiny)).max())
-    return Averages(mean, squares, pairs, truncation, method)
+    return Averages(mean, first, squares, pairs, truncation, method)

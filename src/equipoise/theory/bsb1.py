@@ -12,7 +12,7 @@ Notes:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -25,34 +25,17 @@ from equipoise.theory.kappa_root import largest_root, refine_root
 from equipoise.theory.radius import RadialGrid, RadialLaw, radial_grid, without_eps
 from equipoise.theory.setting import ConvergenceError, Setting
 from equipoise.theory.small_signals import critical_variance, tangent, tangent_averages
+from equipoise.theory.solution import UNIT, Numbers, Solution
 
 Array = NDArray[np.float64]
 
-# Relative changes at which refinement stops: of everything at ε = 0, of κ and the rate at ε > 0
-# (the last change, to which the error adds the directions' once more), and of averages at a few
-# radii. Forward eigenvalues serve a yes or no.
-_GOAL, _EPS_GOAL, _PROBE_GOAL, _FORWARD_GOAL = 1e-12, 5e-11, 1e-9, 1e-8
+# Relative changes at which refinement stops: of all numbers at ε = 0, and of averages at a few
+# radii, which chooses the level to start from at ε > 0.
+_GOAL, _PROBE_GOAL = 1e-12, 1e-9
 _RADIAL_LEVELS = 4
 _STEP = 1e-5
 # Away from the critical ε the grid is placed right at once; close to it after a few moves.
 _MOST_MOVES = 50
-_UNIT = float(np.finfo(float).eps)
-
-
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """Every number of a BSB1 problem that callers need."""
-
-    q: Estimate
-    c: Estimate
-    kappa: Estimate
-    rate: Estimate
-    forward: tuple[Estimate, Estimate, Estimate]  # along G, L, M
-
-    @property
-    def stable(self) -> bool:
-        """Whether all forward eigenvalues are below 1."""
-        return all(part.value < 1 for part in self.forward)
 
 
 @lru_cache(maxsize=512)
@@ -67,13 +50,21 @@ def solve(setting: Setting) -> Solution:
 
 
 def _solve_without_eps(setting: Setting, f: Response) -> Solution:
-    coarse, fine, _ = _refined(setting, f, np.ones(1), _GOAL)
-    numbers = []
-    for averages in (coarse, fine):
-        kappa = setting.weight_variance * float(averages.kappa[0])
-        law = without_eps(setting.batch_size, kappa)
-        numbers.append(_Numbers.of(setting, kappa, averages, law))
-    return numbers[1].with_errors(numbers[1].distance(numbers[0]), setting, fine)
+    fine, _ = _explicit(setting, f, 0)
+    for level in range(1, routes.levels(f)):
+        coarse, (fine, averages) = fine, _explicit(setting, f, level)
+        change = fine.distance(coarse)
+        if (change <= _GOAL * fine.scale).all():
+            break
+    return fine.with_errors(change, setting, averages)
+
+
+def _explicit(setting: Setting, f: Response, level: int) -> tuple[Numbers, Averages]:
+    """At ε = 0 nothing has to be solved for: R = 1, and κ is an average."""
+    averages = routes.averages(f, setting.batch_size, np.ones(1), level)
+    kappa = setting.weight_variance * float(averages.kappa[0])
+    law = without_eps(setting.batch_size, kappa)
+    return Numbers.of(setting, kappa, averages, law), averages
 
 
 def _solve_with_eps(setting: Setting, f: Response, kappa: float) -> Solution:
@@ -125,15 +116,15 @@ def _relative_change(coarse: Averages, fine: Averages) -> float:
 
 def _at_level(
     setting: Setting, f: Response, kappa: float, level: int, radial_level: int
-) -> tuple[_Numbers, Averages]:
+) -> tuple[Numbers, Averages]:
     for _ in range(_MOST_MOVES):
         grid = _grid(setting, f, kappa, radial_level)
         averages = routes.averages(f, setting.batch_size, grid.radius, level)
         kappa = refine_root(setting, grid, averages)
         if grid.reaches(kappa):
-            numbers = _Numbers.of(setting, kappa, averages, grid.law(kappa))
+            numbers = Numbers.of(setting, kappa, averages, grid.law(kappa))
             moved = kappa * (1 + _STEP)
-            shifted = _Numbers.of(setting, moved, averages, grid.law(moved))
+            shifted = Numbers.of(setting, moved, averages, grid.law(moved))
             return replace(numbers, sensitivity=shifted.distance(numbers) / _STEP), averages
     raise ConvergenceError(
         f"the fixed point of kappa did not settle at eps = {setting.eps} for "
@@ -156,73 +147,6 @@ def _breaks(f: Response, batch_size: int) -> Array:
     return np.asarray(breaks[(breaks > 0) & (breaks < 1)])
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """One level's values of everything, before errors are known."""
-
-    q: float
-    qc: float
-    kappa: float
-    rate: float
-    forward: tuple[float, float, float]
-    # What each number changes by per relative change of κ; 0 at ε = 0, where κ is explicit.
-    sensitivity: Array = field(default_factory=lambda: np.zeros(7))
-
-    @classmethod
-    def of(cls, setting: Setting, kappa: float, averages: Averages, law: RadialLaw) -> _Numbers:
-        B, variance = setting.batch_size, setting.weight_variance
-        mean_squared = averages.mean**2
-        q = law.weight @ (averages.square(VALUES, 0) + mean_squared)
-        qc = law.weight @ (averages.pair(VALUES, 0, 0) + mean_squared)
-        return cls(
-            q=variance * float(q) + setting.bias_variance,
-            qc=variance * float(qc) + setting.bias_variance,
-            kappa=kappa,
-            rate=spectra.backward_g(B, variance, averages, law),
-            forward=(
-                spectra.forward_g(B, variance, kappa, averages, law),
-                spectra.forward_l(B, variance, kappa, averages, law),
-                spectra.forward_m(B, variance, kappa, averages, law),
-            ),
-        )
-
-    @property
-    def vector(self) -> Array:
-        return np.array([self.q, self.qc, self.kappa, self.rate, *self.forward])
-
-    @property
-    def scale(self) -> Array:
-        return np.array([self.q, self.q, self.kappa, self.rate, 1, 1, 1])
-
-    def distance(self, other: _Numbers) -> Array:
-        return np.abs(self.vector - other.vector)
-
-    def amplification(self, setting: Setting) -> float:
-        """F(κ) = κ is solved where F′ = λ↑_G: errors of F grow by 1/(1 − λ↑_G)."""
-        return 1 / max(_UNIT, 1 - self.forward[0]) if setting.eps > 0 else 1.0
-
-    def goal(self, setting: Setting) -> Array:
-        relative = np.array([_EPS_GOAL] * 4 + [_FORWARD_GOAL] * 3)
-        return relative * self.scale * max(1.0, 1e-2 * self.amplification(setting))
-
-    def with_errors(self, errors: Array, setting: Setting, averages: Averages) -> Solution:
-        # Values of size √q leave κ an error of ε_mach·√(qκ), and angles at large B add
-        # ε_mach·√B. With the factor 16 the errors cover every reference of the test suite.
-        floor = 16 * _UNIT * (1 + np.sqrt(setting.batch_size) / 16)
-        floor *= max(1.0, float(np.sqrt(self.q / self.kappa)))
-        floor += 4 * averages.truncation
-        errors = errors + floor * self.scale
-        errors += floor * self.amplification(setting) * self.sensitivity
-        q, qc, kappa, rate, *forward = (
-            Estimate(float(value), float(error), averages.method)
-            for value, error in zip(self.vector, errors, strict=True)
-        )
-        correlation = qc.value / q.value
-        c_error = (qc.error + abs(correlation) * q.error) / q.value
-        c = Estimate(correlation, c_error, averages.method)
-        return Solution(q, c, kappa, rate, (forward[0], forward[1], forward[2]))
-
-
 def _refuse_no_signal(setting: Setting, averages: Averages) -> None:
     kappa = float(averages.kappa[-1])
     if not np.isfinite(kappa):
@@ -231,7 +155,7 @@ def _refuse_no_signal(setting: Setting, averages: Averages) -> None:
             f"gamma = {setting.gamma:g}, beta = {setting.beta:g}. Use one that grows slower."
         )
     second_moment = float(averages.square(VALUES, 0)[-1] + averages.mean[-1] ** 2)
-    if not kappa > 64 * _UNIT**2 * second_moment:
+    if not kappa > 64 * UNIT**2 * second_moment:
         raise ValueError(
             f"activation {setting.activation.name} is constant to float64 precision at "
             f"gamma = {setting.gamma:g}, beta = {setting.beta:g}: no signal passes. "
@@ -241,22 +165,40 @@ def _refuse_no_signal(setting: Setting, averages: Averages) -> None:
 
 def _collapsed(setting: Setting, f: Response) -> Solution:
     """κ* = 0: all samples become equal, and batch norm divides by √ε alone."""
-    B, variance = setting.batch_size, setting.weight_variance
+    B, variance, eps = setting.batch_size, setting.weight_variance, setting.eps
     values, _ = f(np.array([f.beta]))
     q = variance * float(values[0]) ** 2 + setting.bias_variance
-    rate = shrink = 0.0
+    backward = forward = (0.0, 0.0, 0.0)
+    cross_rate = 0.0
     slopes = tangent(f)
     if slopes is not None:
-        law = RadialLaw(np.zeros(1), np.ones(1), np.ones(1) / setting.eps, np.ones(1))
-        rate = spectra.backward_g(B, variance, tangent_averages(slopes, B), law)
-        shrink = critical_variance(f, B) * variance / setting.eps
+        averages, one = tangent_averages(slopes, B), np.ones(1)
+        # Backward at R = 0; forward R² = κx/(Bε) to first order in κ, with E[x²] = n(n + 2).
+        law = RadialLaw(0 * one, one, one / eps, one * (B + 1) / (B * eps), one)
+        backward = (
+            spectra.backward_g(B, variance, averages, law),
+            spectra.backward_l(B, variance, averages, law),
+            spectra.backward_m(B, variance, averages, law),
+        )
+        forward = (
+            critical_variance(f, B) * variance / eps,
+            spectra.forward_l(B, variance, 1.0, averages, law),
+            spectra.forward_m(B, variance, 1.0, averages, law),
+        )
+        cross_rate = variance * ((slopes.a + slopes.b) / 2) ** 2 / eps
     method = "closed form: the fixed point has collapsed"
     # Barely below the critical ε, κ is not 0 but of the order of the distance to it.
-    beyond = max(0.0, shrink - 1)
+    beyond = max(0.0, forward[0] - 1)
 
     def exact(value: float, scale: float) -> Estimate:
-        return Estimate(value, 64 * _UNIT * abs(value) + 1e3 * beyond * scale, method)
+        return Estimate(value, 64 * UNIT * abs(value) + 1e3 * beyond * scale, method)
 
-    forward = exact(shrink, 1.0)
-    kappa, correlation = exact(0.0, setting.eps), exact(1.0, 1.0)
-    return Solution(exact(q, setting.eps), correlation, kappa, exact(rate, 1.0), (forward,) * 3)
+    return Solution(
+        q=exact(q, eps),
+        c=exact(1.0, 1.0),
+        kappa=exact(0.0, eps),
+        backward=(exact(backward[0], 1.0), exact(backward[1], 1.0), exact(backward[2], 1.0)),
+        forward=(exact(forward[0], 1.0), exact(forward[1], 1.0), exact(forward[2], 1.0)),
+        cross_covariance=exact(q, eps),
+        cross_rate=exact(cross_rate, 1.0),
+    )

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
-from typing import Literal
 
 from equipoise.records import Estimate
 from equipoise.theory.adapt import ActivationLike
-from equipoise.theory.bsb1 import solve
-from equipoise.theory.homogeneous import closed_form_rate
-from equipoise.theory.setting import Setting, make_setting
-
-Method = Literal["auto", "closed form", "quadrature"]
+from equipoise.theory.setting import Method, make_setting
+from equipoise.theory.spectrum import solve_by
 
 # Gradient variances that differ by e^16 (norms by e^8 ≈ 3000) mark the end of the trainable
 # region in Fig. 2 of [yang2019].
@@ -90,16 +86,8 @@ def explosion_rate(
         weight_variance=weight_variance,
         bias_variance=bias_variance,
     )
-    if method not in ("auto", "closed form", "quadrature"):
-        raise ValueError(f"method must be auto, closed form or quadrature, got {method!r}.")
-    closed = None if method == "quadrature" else closed_form_rate(setting)
-    if method == "closed form" and closed is None:
-        raise ValueError(
-            f"no closed form is known for {setting.activation.name} at eps = {eps:g}, "
-            f"beta = {beta:g}: it needs a positive-homogeneous activation, eps = 0 and "
-            'beta = 0. Use method="quadrature".'
-        )
-    rate = closed or _quadrature_rate(setting)
+    solution = solve_by(setting, method)
+    rate = replace(solution.rate, stable=solution.stable)
     if not rate.stable:
         warnings.warn(
             f"the BSB1 fixed point of {setting.activation.name} at batch size {batch_size} is "
@@ -109,11 +97,6 @@ def explosion_rate(
             stacklevel=2,
         )
     return rate
-
-
-def _quadrature_rate(setting: Setting) -> Estimate:
-    solution = solve(setting)
-    return replace(solution.rate, stable=solution.stable)
 
 
 def depth_scale(rate: Estimate | float) -> float:

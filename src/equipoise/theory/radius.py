@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.numerics import panels
+from equipoise.numerics.special import gamma_ratio
 
 Array = NDArray[np.float64]
 
@@ -34,18 +35,22 @@ class RadialLaw:
         weight: Probability of each node; sums to 1.
         per_variance: Weight times 1/s².
         per_energy: Weight times x/n.
+        per_amplitude: Weight times √(x/n).
     """
 
     radius: Array
     weight: Array
     per_variance: Array
     per_energy: Array
+    per_amplitude: Array
 
 
 def without_eps(batch_size: int, kappa: float) -> RadialLaw:
-    r"""At ε = 0, R = 1 and :math:`E[s^{-2}] = B/(\kappa(B-3))`."""
+    r"""At ε = 0, R = 1, :math:`E[s^{-2}] = B/(\kappa(B-3))` and E[√x] is a gamma ratio."""
     one = np.ones(1)
-    return RadialLaw(one, one, one * batch_size / (kappa * (batch_size - 3)), one)
+    amplitude = gamma_ratio((batch_size - 1) / 2, 0.5)
+    per_variance = batch_size / (kappa * (batch_size - 3))
+    return RadialLaw(one, one, one * per_variance, one, one * amplitude)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +94,8 @@ class RadialGrid:
         weight = self.measure * np.exp(_log_density(self.batch_size, d))
         weight /= weight.sum()
         s2 = kappa * (self.batch_size - 1) / self.batch_size * np.exp(d) + self.eps
-        return RadialLaw(self.radius, weight, weight / s2, weight * np.exp(d))
+        amplitude = weight * np.exp(d / 2)
+        return RadialLaw(self.radius, weight, weight / s2, weight * np.exp(d), amplitude)
 
 
 def radial_grid(

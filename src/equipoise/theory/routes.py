@@ -74,6 +74,7 @@ def _rescaled(f: Response, at_one: Averages, radii: Array) -> Averages:
     factors = np.stack([radii**alpha, radii ** (alpha - 1)])  # [2, radii]
     return Averages(
         at_one.mean * factors[VALUES],
+        at_one.first * factors[VALUES],
         at_one.squares * factors[:, None] ** 2,
         at_one.pairs * factors[:, None, None] ** 2,
         at_one.truncation,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import cast
+from typing import Literal, TypeAlias, cast
 
 from equipoise.theory.activations import Activation
 from equipoise.theory.adapt import ActivationLike, as_activation
+
+Method: TypeAlias = Literal["auto", "closed form", "quadrature"]
 
 # Theorem 7 needs E[1/‖Gh‖²], which is infinite at B = 3; at B = 2 outputs are ±1.
 SMALLEST_BATCH = 4
