@@ -16,6 +16,12 @@ from equipoise.theory.gradients import (
     explosion_rate,
     max_trainable_depth,
 )
+from equipoise.theory.sampled_spectra import (
+    SampledTheory,
+    SimulatedSpectra,
+    sample_spectra,
+    simulate_spectra,
+)
 from equipoise.theory.simulate import (
     SimulatedNetworks,
     simulate_explosion_rate,
@@ -60,4 +66,8 @@ __all__ = [
     "SimulatedNetworks",
     "simulate_explosion_rate",
     "simulate_networks",
+    "SimulatedSpectra",
+    "simulate_spectra",
+    "SampledTheory",
+    "sample_spectra",
 ]

@@ -6,6 +6,7 @@ what a network's finite width alone explains.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from equipoise.numerics.growth import mean_with_error
 from equipoise.records import Estimate
-from equipoise.theory.activations import Activation
 from equipoise.theory.adapt import ActivationLike
 from equipoise.theory.setting import Setting, make_setting
 
@@ -195,7 +195,7 @@ def _run(
             if not layers:
                 h.requires_grad_()
             layers.append(h)
-            signal = _normalise_and_activate(setting.activation, setting, h)
+            signal = normalise_and_activate(setting, h)
         top = (signal * normal(*signal.shape)).sum()
         gradients = torch.autograd.grad(top, layers)
     exact = torch.float32 if device.type == "mps" else torch.float64
@@ -215,7 +215,30 @@ def _run(
     return a, b, c
 
 
-def _normalise_and_activate(activation: Activation, setting: Setting, h: Tensor) -> Tensor:
+def pre_activations(
+    setting: Setting,
+    width: int,
+    depth: int,
+    generator: torch.Generator,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Pre-activations of the last layer of one random network, of shape ``[batch, width]``."""
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, device=device, dtype=dtype)
+
+    signal = normal(setting.batch_size, width)
+    for layer in range(depth):
+        h = signal @ normal(width, width) * math.sqrt(setting.weight_variance / width)
+        h += math.sqrt(setting.bias_variance) * normal(width)
+        if layer + 1 < depth:
+            signal = normalise_and_activate(setting, h[None])[0]
+    return h
+
+
+def normalise_and_activate(setting: Setting, h: Tensor) -> Tensor:
+    """Batch norm over dimension 1, then the activation."""
     centred = h - h.mean(1, keepdim=True)
     variance = centred.square().mean(1, keepdim=True) + setting.eps
-    return activation.function(setting.gamma * centred * variance.rsqrt() + setting.beta)
+    return setting.activation.function(setting.gamma * centred * variance.rsqrt() + setting.beta)
