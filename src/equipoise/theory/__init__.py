@@ -8,6 +8,7 @@ from equipoise.theory.cross_batches import (
     cross_batch,
     weight_gradients,
 )
+from equipoise.theory.design import Ranked, Tuning, tune
 from equipoise.theory.fixed_point import FixedPoint, bsb1_fixed_point, critical_eps
 from equipoise.theory.gradients import (
     TRAINABLE_FACTOR,
@@ -62,6 +63,10 @@ __all__ = [
     "Stability",
     "stability",
     "alpha_transition",
+    # inverse design
+    "Ranked",
+    "Tuning",
+    "tune",
     # simulation
     "SimulatedNetworks",
     "simulate_explosion_rate",
