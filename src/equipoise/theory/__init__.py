@@ -9,6 +9,7 @@ from equipoise.theory.cross_batches import (
     weight_gradients,
 )
 from equipoise.theory.design import Ranked, Tuning, tune
+from equipoise.theory.feature_norms import FeatureNorm, group_norm, layer_norm
 from equipoise.theory.fixed_point import FixedPoint, bsb1_fixed_point, critical_eps
 from equipoise.theory.gradients import (
     TRAINABLE_FACTOR,
@@ -17,6 +18,8 @@ from equipoise.theory.gradients import (
     explosion_rate,
     max_trainable_depth,
 )
+from equipoise.theory.random_networks import Architecture
+from equipoise.theory.residual import ResidualGrowth, residual_growth
 from equipoise.theory.sampled_spectra import (
     SampledTheory,
     SimulatedSpectra,
@@ -63,11 +66,18 @@ __all__ = [
     "Stability",
     "stability",
     "alpha_transition",
+    # beyond batch norm and plain stacks, derived here
+    "FeatureNorm",
+    "layer_norm",
+    "group_norm",
+    "ResidualGrowth",
+    "residual_growth",
     # inverse design
     "Ranked",
     "Tuning",
     "tune",
     # simulation
+    "Architecture",
     "SimulatedNetworks",
     "simulate_explosion_rate",
     "simulate_networks",

@@ -47,7 +47,12 @@ def smooth_averages(f: Response, batch_size: int, radii: Array, nodes: int) -> A
 
 
 def kinked_averages(
-    f: Response, batch_size: int, radii: Array, rule: panels.UnitRule, splits: int
+    f: Response,
+    batch_size: int,
+    radii: Array,
+    rule: panels.UnitRule,
+    splits: int,
+    terms: int | None = None,
 ) -> Averages:
     """Averages of a piecewise analytic response, on panels that end at its kinks.
 
@@ -57,6 +62,7 @@ def kinked_averages(
         radii: R, of shape ``[radii]``.
         rule: Rule for every panel.
         splits: Panels between consecutive kinks.
+        terms: Length of the series; by default as long as ρ_k matters.
     """
     n = batch_size - 1
     reach = min(_REACH, np.sqrt(n))
@@ -84,7 +90,7 @@ def kinked_averages(
     first = (weights * w * both[0]).sum(-1)
     squares = np.einsum("prm,orm->opr", powers(w, SQUARE_POWERS) * weights, both**2)
     weighted = powers(w, PAIR_POWERS)[None] * (weights * both)[:, None]  # [2, 4, radii, m]
-    terms = _terms(batch_size)
+    terms = terms or _terms(batch_size)
     coefficients = np.empty((terms, *weighted.shape[:-1]))
     for k, psi in enumerate(gegenbauer.polynomials(batch_size, terms, w)):
         coefficients[k] = np.einsum("rm,oprm->opr", psi, weighted)

@@ -133,18 +133,8 @@ def _at_level(
 
 
 def _grid(setting: Setting, f: Response, kappa: float, level: int) -> RadialGrid:
-    breaks = np.empty(0) if f.is_homogeneous else _breaks(f, setting.batch_size)
+    breaks = np.empty(0) if f.is_homogeneous else routes.breaks(f, setting.batch_size)
     return radial_grid(setting.batch_size, setting.eps, kappa, breaks, level)
-
-
-def _breaks(f: Response, batch_size: int) -> Array:
-    """Radii at which a kink, or a pair of kinks, leaves the reachable region."""
-    B, at = batch_size, (f.kinks - f.beta) / f.gamma
-    a, b = np.meshgrid(at, at)
-    # Z = B(B−2) − B(w₁² + w₂²) + (w₁ − w₂)² = 0 at (a, b)/R.
-    pairs = np.sqrt((B * (a**2 + b**2) - (a - b) ** 2) / (B * (B - 2))).ravel()
-    breaks = np.unique(np.concatenate([np.abs(at) / np.sqrt(B - 1), pairs]))
-    return np.asarray(breaks[(breaks > 0) & (breaks < 1)])
 
 
 def _refuse_no_signal(setting: Setting, averages: Averages) -> None:

@@ -59,6 +59,30 @@ def averages(f: Response, batch_size: int, radii: Array, level: int) -> Averages
     return kinked_averages(f, batch_size, radii, rules[level], splits=6)
 
 
+@np.errstate(over="ignore", invalid="ignore")
+def one_sample_averages(f: Response, batch_size: int, radii: Array, level: int) -> Averages:
+    """Averages whose ``mean``, ``first`` and ``squares`` alone are to be used.
+
+    They are one-dimensional integrals at every batch size, so no second angle is needed.
+    """
+    if not f.kinks.size and level < len(_GAUSS_NODES):
+        return smooth_averages(f, batch_size, radii, _GAUSS_NODES[level])
+    if not f.kinks.size:
+        return averages(f, batch_size, radii, level)
+    rules = _POWER_RULES if f.has_powers else _PANEL_RULES
+    return kinked_averages(f, batch_size, radii, rules[level], splits=6, terms=2)
+
+
+def breaks(f: Response, batch_size: int) -> Array:
+    """Radii in (0, 1) at which a kink, or a pair of kinks, leaves the reachable region."""
+    B, at = batch_size, (f.kinks - f.beta) / f.gamma
+    a, b = np.meshgrid(at, at)
+    # Z = B(B−2) − B(w₁² + w₂²) + (w₁ − w₂)² = 0 at (a, b)/R.
+    pairs = np.sqrt((B * (a**2 + b**2) - (a - b) ** 2) / (B * (B - 2))).ravel()
+    found = np.unique(np.concatenate([np.abs(at) / np.sqrt(B - 1), pairs]))
+    return np.asarray(found[(found > 0) & (found < 1)])
+
+
 def coarse_kappas(f: Response, batch_size: int, radii: Array) -> Array:
     """κ_f to a few digits, cheaply."""
     if f.kinks.size and _prefers_angles(batch_size, radii) and not f.is_homogeneous:

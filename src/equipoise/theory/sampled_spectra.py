@@ -29,8 +29,8 @@ from equipoise.numerics.growth import mean_with_error
 from equipoise.records import Estimate
 from equipoise.theory.adapt import ActivationLike
 from equipoise.theory.bsb1 import solve
+from equipoise.theory.random_networks import PLAIN, Draw, forward
 from equipoise.theory.setting import Setting, make_setting
-from equipoise.theory.simulate import pre_activations
 from equipoise.theory.spectrum import Spectrum
 
 Array = NDArray[np.float64]
@@ -113,7 +113,10 @@ def simulate_spectra(
         generator = torch.Generator(device).manual_seed(0)
     rows = []
     for _ in range(networks):
-        h = pre_activations(setting, width, depth, generator, torch.device(device), dtype)
+        with torch.no_grad():
+            draw = Draw(1, width, generator, torch.device(device), dtype)
+            layers, _ = forward(setting, PLAIN, depth, draw)
+        h = layers[-1][0].detach()
         h = (h - h.mean(0)).T.double()  # [width, B]
         kappa = float(h.square().sum(1).mean()) / (batch_size - 1)
         parts = [_traces(setting, chunk, kappa).mean(0) * len(chunk) for chunk in _chunks(h)]

@@ -6,17 +6,16 @@ what a network's finite width alone explains.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from equipoise.numerics.growth import mean_with_error
 from equipoise.records import Estimate
 from equipoise.theory.adapt import ActivationLike
+from equipoise.theory.random_networks import PLAIN, Architecture, Draw, forward
 from equipoise.theory.setting import Setting, make_setting
 
 Array = NDArray[np.float64]
@@ -58,6 +57,7 @@ def simulate_networks(
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    architecture: Architecture = PLAIN,
 ) -> SimulatedNetworks:
     r"""Run random networks :math:`h^l = W^l\phi(\gamma\,\mathrm{BN}(h^{l-1})+\beta) + b^l`.
 
@@ -77,6 +77,7 @@ def simulate_networks(
         generator: Source of randomness on ``device``; by default one seeded with 0.
         device: Where to compute.
         dtype: In which precision; norms are summed in float64 where the device has it.
+        architecture: Another normaliser, or residual blocks.
 
     Raises:
         ValueError: If a number is out of range or the activation is not usable.
@@ -104,7 +105,8 @@ def simulate_networks(
     parts = []
     for start in range(0, networks, at_once):
         count = min(at_once, networks - start)
-        parts.append(_run(setting, count, width, depth, generator, torch.device(device), dtype))
+        draw = Draw(count, width, generator, torch.device(device), dtype)
+        parts.append(_run(setting, architecture, depth, draw))
     stacked = (np.concatenate(part) for part in zip(*parts, strict=True))
     return SimulatedNetworks(*stacked)
 
@@ -169,35 +171,14 @@ def simulate_explosion_rate(
 
 
 def _run(
-    setting: Setting,
-    networks: int,
-    width: int,
-    depth: int,
-    generator: torch.Generator,
-    device: torch.device,
-    dtype: torch.dtype,
+    setting: Setting, architecture: Architecture, depth: int, draw: Draw
 ) -> tuple[Array, Array, Array]:
     """Run some networks side by side; each result has shape ``[networks, depth]``."""
-
-    def normal(*shape: int, scale: float = 1.0) -> Tensor:
-        return scale * torch.randn(*shape, generator=generator, device=device, dtype=dtype)
-
-    weight_scale = (setting.weight_variance / width) ** 0.5
-    bias_scale = setting.bias_variance**0.5
-    signal = normal(networks, setting.batch_size, width)
-    layers: list[Tensor] = []
     with torch.inference_mode(False), torch.enable_grad():
-        for _ in range(depth):
-            weight = normal(networks, width, width, scale=weight_scale)
-            h = signal @ weight
-            if bias_scale:
-                h = h + normal(networks, 1, width, scale=bias_scale)
-            if not layers:
-                h.requires_grad_()
-            layers.append(h)
-            signal = normalise_and_activate(setting, h)
-        top = (signal * normal(*signal.shape)).sum()
+        layers, output = forward(setting, architecture, depth, draw)
+        top = (output * draw.normal(*output.shape)).sum()
         gradients = torch.autograd.grad(top, layers)
+    device = output.device
     exact = torch.float32 if device.type == "mps" else torch.float64
     logs, moments, correlations = [], [], []
     for h, gradient in zip(layers, gradients, strict=True):
@@ -213,32 +194,3 @@ def _run(
     )
     a, b, c = results
     return a, b, c
-
-
-def pre_activations(
-    setting: Setting,
-    width: int,
-    depth: int,
-    generator: torch.Generator,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Pre-activations of the last layer of one random network, of shape ``[batch, width]``."""
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, device=device, dtype=dtype)
-
-    signal = normal(setting.batch_size, width)
-    for layer in range(depth):
-        h = signal @ normal(width, width) * math.sqrt(setting.weight_variance / width)
-        h += math.sqrt(setting.bias_variance) * normal(width)
-        if layer + 1 < depth:
-            signal = normalise_and_activate(setting, h[None])[0]
-    return h
-
-
-def normalise_and_activate(setting: Setting, h: Tensor) -> Tensor:
-    """Batch norm over dimension 1, then the activation."""
-    centred = h - h.mean(1, keepdim=True)
-    variance = centred.square().mean(1, keepdim=True) + setting.eps
-    return setting.activation.function(setting.gamma * centred * variance.rsqrt() + setting.beta)

@@ -1,0 +1,227 @@
+r"""Residual networks with batch norm: gradients grow like a power of depth, not exponentially.
+
+Derived here, with the means of [yang2019]. In a stream
+
+.. math:: x^l = x^{l-1} + W_k\,\phi(\mathrm{BN}(\cdots W_1\,\phi(\mathrm{BN}(x^{l-1}))))
+
+batch norm forgets the scale of the stream, so that every block adds a branch of the same centred
+variance κ*: the stream's grows linearly, :math:`\kappa^l = \kappa^0 + l\kappa^*`. On the way back
+the branch divides by the stream's standard deviation where a plain network divides by its own,
+
+.. math:: g^{l-1} = g^l\,\Big(1 + \Lambda\,\frac{\kappa^*}{\kappa^{l-1}}\Big), \qquad
+          \Lambda = \lambda_G^k ,
+
+so that :math:`\|\nabla_x\|^2 \propto (L/l)^\Lambda`. Here g is the part of the gradients'
+covariance :math:`\Pi = gG + p\,\mathbf 1\mathbf 1^T/B` that differs between samples. The shared
+part p passes along the skip connection unchanged, and what of it enters a branch comes out in g:
+with :math:`\lambda_G = u + v` split into the averages over one and two samples, the branch maps p
+to :math:`\frac u{B-1} - v`. At ε > 0, u, v and κ* are those at the current κ.
+
+Symbols: B: batch size, n = B - 1, κ: centred variance of a batch norm's input.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.records import Estimate
+from equipoise.theory import routes
+from equipoise.theory.adapt import ActivationLike
+from equipoise.theory.averages import SLOPES, Averages, Response
+from equipoise.theory.bsb1 import solve
+from equipoise.theory.radius import RadialLaw, radial_grid, without_eps
+from equipoise.theory.setting import Setting, make_setting
+
+Array = NDArray[np.float64]
+
+_UNIT = float(np.finfo(float).eps)
+_METHOD = "recursion over residual blocks"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidualGrowth:
+    """How gradients grow along a residual stream.
+
+    Args:
+        exponent: Λ: the squared gradient grows like (L/l)^Λ.
+        factors: Growth of g per block, from the first block to the last, ``[blocks]``.
+        variances: Centred variance κ of the stream before each block and after the last,
+            ``[blocks + 1]``.
+        stream: Squared gradient norm with respect to the stream before each block and after the
+            last, relative to the latter, ``[blocks + 1]``.
+        normalisers: The same with respect to the input of every batch norm, ``[blocks, stages]``.
+        growth: The stream's first entry: growth over the whole network.
+    """
+
+    exponent: Estimate
+    factors: Array
+    variances: Array
+    stream: Array
+    normalisers: Array
+    growth: Estimate
+
+
+def residual_growth(
+    activation: ActivationLike,
+    batch_size: int,
+    blocks: int,
+    *,
+    stages: int = 1,
+    leading: bool = False,
+    start_variance: float = 1.0,
+    eps: float = 0.0,
+    gamma: float = 1.0,
+    beta: float = 0.0,
+    weight_variance: float = 1.0,
+) -> ResidualGrowth:
+    r"""Gradients along a pre-activation residual network.
+
+    Args:
+        activation: A name, a module, or an elementwise callable on float64 tensors.
+        batch_size: Samples that share batch statistics, at least 4.
+        blocks: Residual blocks, at least 1.
+        stages: Batch norm → activation → linear stages in each branch.
+        leading: Whether a linear layer precedes the first batch norm of a branch. The stream's
+            growth is the same at ε = 0; batch norms then see the branch's gradient alone.
+        start_variance: κ⁰, the centred variance of the stream before the first block.
+        eps: Batch norm's ε.
+        gamma: Its scale.
+        beta: Its shift.
+        weight_variance: :math:`\sigma_w^2` of every linear layer.
+
+    Raises:
+        ValueError: If a number is out of range or the activation is not usable.
+
+    Notes:
+        The branch must end in a linear layer, and nothing may follow
+        the addition: an activation on the stream itself, as in the first ResNets, correlates the
+        stream with its branches, which this recursion does not contain.
+
+    Examples:
+        >>> deep = residual_growth("identity", 32, 100)
+        >>> print(deep.exponent)  # (B - 2) / (B - 3)
+        1.03448
+        >>> growth = residual_growth("relu", 32, 100).growth  # plain: 1.52^100 = 1e18
+        >>> round(math.log10(growth.value), 1)
+        2.3
+
+    References:
+        Derived in this module from the methods of [yang2019].
+    """
+    for name, count in (("blocks", blocks), ("stages", stages)):
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}.")
+    if not 0 < start_variance < math.inf:
+        raise ValueError(f"start_variance must be positive and finite, got {start_variance}.")
+    setting = make_setting(
+        activation,
+        batch_size,
+        eps=eps,
+        gamma=gamma,
+        beta=beta,
+        weight_variance=weight_variance,
+        bias_variance=0.0,
+    )
+    solve(replace(setting, eps=0.0))  # refuses what no signal passes
+    results = [
+        _recursion(setting, blocks, stages, leading, start_variance, finer)
+        for finer in (False, True)
+    ]
+    coarse, fine = results
+    error = abs(fine.growth.value - coarse.growth.value) + 64 * _UNIT * blocks * fine.growth.value
+    return replace(fine, growth=replace(fine.growth, error=error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """One stage at a given κ of its input: centred variance of its output, u and v."""
+
+    variance: float
+    u: float
+    v: float
+
+
+@lru_cache(maxsize=4096)
+def _stage(setting: Setting, kappa: float, finer: bool) -> _Branch:
+    B, eps = setting.batch_size, setting.eps
+    averages, law = _averages(setting, None if eps == 0 else kappa, finer)
+    if eps == 0:
+        law = without_eps(B, kappa)
+    tau = 1 - (1 - law.radius**2) ** 2
+    square, pair = averages.square, averages.pair
+    scale = setting.weight_variance / B
+    u = scale * float(law.per_variance @ ((B - 1) * square(SLOPES, 0) - tau * square(SLOPES, 2)))
+    v = scale * float(law.per_variance @ (pair(SLOPES, 0, 0) + tau * pair(SLOPES, 1, 1)))
+    return _Branch(setting.weight_variance * float(law.weight @ averages.kappa), u, v)
+
+
+@lru_cache(maxsize=256)
+def _averages(setting: Setting, kappa: float | None, finer: bool) -> tuple[Averages, RadialLaw]:
+    f = Response(setting.activation, setting.gamma, setting.beta)
+    B, level = setting.batch_size, min(2 + finer, routes.levels(f) - 1)
+    if kappa is None:
+        return routes.averages(f, B, np.ones(1), level), without_eps(B, 1.0)
+    breaks = np.empty(0) if f.is_homogeneous else routes.breaks(f, B)
+    grid = radial_grid(B, setting.eps, kappa, breaks, 1 + finer)
+    return routes.averages(f, B, grid.radius, level), grid.law(kappa)
+
+
+def _recursion(
+    setting: Setting, blocks: int, stages: int, leading: bool, start: float, finer: bool
+) -> ResidualGrowth:
+    variances, branches = [start], []
+    first = setting.weight_variance if leading else 1.0
+    for _ in range(blocks):
+        branch, kappa = [], first * variances[-1]
+        for _ in range(stages):
+            branch.append(_stage(setting, kappa, finer))
+            kappa = branch[-1].variance
+        branches.append(branch)
+        variances.append(variances[-1] + kappa)
+
+    n = setting.batch_size - 1
+    g, p = 1.0, 1.0  # gradients of different samples are independent at the top
+    stream, at_norms, factors = [n * g + p], [], []
+    for branch in reversed(branches):
+        inside, row = g, []
+        for number, stage in enumerate(reversed(branch)):
+            shared = p if number == 0 else 0.0
+            inside = (stage.u + stage.v) * inside + (stage.u / n - stage.v) * shared
+            row.append(n * inside)
+        before = g
+        g += first * inside
+        factors.append(g / before)
+        stream.append(n * g + p)
+        if not leading:
+            row[-1] = stream[-1]  # the first batch norm's input is the stream itself
+        at_norms.append(row[::-1])
+    top = stream[0]
+    growth = Estimate(stream[-1] / top, math.nan, _METHOD)
+    return ResidualGrowth(
+        exponent=_exponent(setting, stages),
+        factors=np.array(factors[::-1]),
+        variances=np.array(variances),
+        stream=np.array(stream[::-1]) / top,
+        normalisers=np.array(at_norms[::-1]) / top,
+        growth=growth,
+    )
+
+
+def _exponent(setting: Setting, stages: int) -> Estimate:
+    """Λ of a stream so large that ε no longer matters in the first stage."""
+    first = solve(replace(setting, eps=0.0))
+    value, error = first.rate.value, first.rate.relative_error
+    kappa = first.kappa.value
+    for _ in range(stages - 1):
+        stages_rates = [_stage(setting, kappa, finer) for finer in (False, True)]
+        rates = [stage.u + stage.v for stage in stages_rates]
+        value *= rates[1]
+        error += abs(rates[1] - rates[0]) / rates[1] + 64 * _UNIT
+        kappa_out = stages_rates[1].variance
+        value, kappa = value * (kappa / kappa_out), kappa_out
+    return Estimate(value, error * value, _METHOD)
