@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 
 from equipoise import __version__
-from equipoise.cli import checkup, report, theory
+from equipoise.cli import checkup, report, reproduce, theory
 from equipoise.cli.render import render
 
-_COMMANDS = {"checkup": checkup, "report": report, "theory": theory}
+_COMMANDS = {"checkup": checkup, "report": report, "reproduce": reproduce, "theory": theory}
 
 # Conventions of the shell: bad usage, and ended by Ctrl-C.
 _BAD_INPUT, _INTERRUPTED = 2, 130

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from equipoise.records import Prediction
+    from equipoise.records import Prediction, SpectrumPrediction
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -36,12 +36,22 @@ def configure(parser: ArgumentParser) -> None:
         help="fan-in times the weights' variance; matters with --eps (default: 1)",
     )
 
+    parser.add_argument(
+        "--spectrum", action="store_true", help="every eigenvalue, forward and backward"
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="with --spectrum: a Markdown table, all digits"
+    )
 
-def run(args: Namespace) -> list[Prediction]:
+
+def run(args: Namespace) -> list[Prediction] | list[SpectrumPrediction]:
     """Predict every combination."""
-    from equipoise.theory import prediction_table
+    from equipoise.theory import prediction_table, spectrum_table
 
-    return prediction_table(
+    if args.markdown and not args.spectrum:
+        raise ValueError("--markdown prints the eigenvalues: add --spectrum.")
+    table = spectrum_table if args.spectrum else prediction_table
+    return table(
         args.activation,
         args.batch_size,
         eps=args.eps,

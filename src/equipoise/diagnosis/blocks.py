@@ -1,4 +1,4 @@
-"""Find the linear → batch norm → activation → linear blocks of a model."""
+"""Find the linear → normaliser → activation → linear blocks of a model."""
 
 from __future__ import annotations
 
@@ -10,111 +10,86 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.diagnosis.normalisations import Normalisation, is_normalisation, read
+from equipoise.probes.modules import is_normaliser
 from equipoise.probes.operations import Operation, Value
 from equipoise.theory import Activation, as_activation
 
-_LINEAR = {
+LINEAR = {
     "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "addmm", "matmul", "mm", "bmm", "einsum", "bilinear",
 }  # fmt: skip
-_SHAPES = {
+SHAPES = {
     "flatten", "reshape", "view", "permute", "transpose", "contiguous", "squeeze", "unsqueeze",
     "movedim", "clone", "unflatten", "moveaxis", "swapaxes", "to", "float", "type_as",
 }  # fmt: skip
-_JOINS = {"add", "iadd", "radd", "cat", "concat", "stack", "sub", "rsub", "isub"}
-_BATCH_NORM_ARGUMENTS = (
-    "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps",
-)  # fmt: skip
+JOINS = {"add", "iadd", "radd", "cat", "concat", "stack", "sub", "rsub", "isub"}
 _NORMS = {"batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"}
 _REDUCTIONS = {"mean", "sum", "max", "amax", "interpolate"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundBlock:
-    """One batch normaliser and what surrounds it.
+    """One normaliser and what surrounds it.
 
     Args:
         norm: The module, or None for a functional call.
         layer: Its name.
-        eps: Its ε.
-        weight: Its scales, if any.
-        bias: Its shifts, if any.
+        normalisation: What it does.
         feeding: The parametrised module whose output it normalises, where theory can apply.
         activation: What follows it, where that is an elementwise function.
-        following: Name of the parametrised layer that closes the block.
-        batch_size: Rows that share statistics.
-        features: Channels.
-        is_convolution: Whether rows are positions of feature maps.
+        path: What happens up to the parametrised layer that closes the block.
         reason: Why theory does not apply, if it does not.
-        pooled: Whether something that is not elementwise, such as pooling, lies in between.
     """
 
     norm: nn.Module | None
     layer: str
-    eps: float
-    weight: Tensor | None
-    bias: Tensor | None
+    normalisation: Normalisation
     feeding: nn.Module | None
     activation: Activation | None
-    following: str
-    batch_size: int
-    features: int
-    is_convolution: bool
+    path: Path
     reason: str | None
-    pooled: bool
 
 
 def find_blocks(operations: Sequence[Operation]) -> tuple[FoundBlock, ...]:
-    """Find every batch normalisation among recorded operations.
+    """Find every normalisation among recorded operations.
 
     Args:
         operations: Those of one forward pass, in order.
 
     Returns:
-        One block per batch normalisation, in order of execution.
+        One block per normalisation, in order of execution.
     """
     return tuple(
         _block(operations, index)
         for index, operation in enumerate(operations)
-        if operation.name == "batch_norm"
+        if is_normalisation(operation)
     )
 
 
 def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
     norm = operations[index]
-    bound = dict(zip(_BATCH_NORM_ARGUMENTS, norm.arguments, strict=False)) | norm.keywords
-    given = bound["input"]
-    features = given.shape[1]
+    normalisation = read(norm)
     feeding, feeding_reason = _feeding(operations, index)
-    path = _Path(operations, index)
-    in_training = bound.get("training", False)
-    evaluating = None if in_training else "it normalises by running statistics, as in evaluation"
-    reason = feeding_reason or evaluating or path.reason
+    path = Path(operations, index)
+    reason = feeding_reason or normalisation.reason or path.reason
     activation: Activation | None = None
-    if reason is None:
+    if path.reason is None:
         try:
             activation = path.activation()
         except (ValueError, TypeError) as error:
-            reason = f"what follows is no activation that theory understands: {error}"
+            unknown = f"what follows is no activation that theory understands: {error}"
+            reason = reason or unknown
+    known = norm.module is not None and is_normaliser(norm.module)
     return FoundBlock(
-        norm=norm.module if _is_batch_norm(norm.module) else None,
-        layer=norm.module_name or "batch_norm",
-        eps=float(bound.get("eps", 1e-5)),
-        weight=bound.get("weight"),
-        bias=bound.get("bias"),
+        norm=norm.module if known else None,
+        layer=norm.module_name or norm.name,
+        normalisation=normalisation,
         feeding=feeding,
         activation=activation,
-        following=path.following,
-        batch_size=given.numel() // features,
-        features=features,
-        is_convolution=given.ndim > 2,
+        path=path,
         reason=reason,
-        pooled=path.pooled,
     )
-
-
-def _is_batch_norm(module: nn.Module | None) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
 def _feeding(operations: Sequence[Operation], index: int) -> tuple[nn.Module | None, str | None]:
@@ -123,23 +98,25 @@ def _feeding(operations: Sequence[Operation], index: int) -> tuple[nn.Module | N
     for operation in reversed(operations[:index]):
         if operation.output != wanted:
             continue
-        if operation.name in _SHAPES and operation.inputs:
+        if operation.name in SHAPES and operation.inputs:
             wanted = operation.inputs[0]
-        elif operation.name in _LINEAR:
+        elif operation.name in LINEAR:
             return operation.module, None
         else:
             return None, f"it normalises the output of {operation.name}, not of a linear layer"
     return None, "it normalises the input of the network"
 
 
-class _Path:
+class Path:
     """What happens between a normaliser and the next parametrised layer."""
 
     def __init__(self, operations: Sequence[Operation], index: int) -> None:
+        self.given = operations[index].inputs[0] if operations[index].inputs else (0, -1)
         self.start = operations[index].output
         self.steps: list[Operation] = []
         self.reason: str | None = None
         self.following = ""
+        self.closing: Operation | None = None
         self.pooled = False
         self.end: Value = self.start
         known = {self.start}
@@ -151,8 +128,9 @@ class _Path:
             if self.following:
                 self.reason = "its output also flows around the next linear layer"
                 break
-            if operation.name in _LINEAR:
+            if operation.name in LINEAR:
                 self.following, self.end = operation.module_name or operation.name, mine[0]
+                self.closing = operation
                 continue
             self.reason = self._obstacle(operation, known)
             if self.reason is not None:
@@ -168,7 +146,7 @@ class _Path:
     @staticmethod
     def _obstacle(operation: Operation, known: set[Value]) -> str | None:
         foreign = [value for value in operation.inputs if value not in known]
-        if foreign and operation.name in _JOINS:
+        if foreign and operation.name in JOINS:
             return "a residual or parallel branch joins before the next linear layer"
         if foreign:
             return f"{operation.name} combines it with another tensor"
@@ -215,7 +193,7 @@ class _Path:
 
     @staticmethod
     def _is_neutral(step: Operation) -> bool:
-        return step.name in _SHAPES or _pools(step) or "dropout" in step.name
+        return step.name in SHAPES or _pools(step) or "dropout" in step.name
 
 
 def _pools(operation: Operation) -> bool:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from equipoise import probes
 from equipoise.data import Source
 from equipoise.diagnosis import prepare
-from equipoise.diagnosis.blocks import find_blocks
-from equipoise.diagnosis.comparison import compare
+from equipoise.diagnosis.blocks import FoundBlock, find_blocks
+from equipoise.diagnosis.comparison import compare, compare_stream
 from equipoise.diagnosis.findings import conclude
 from equipoise.diagnosis.losses import LossFunction, default_loss
+from equipoise.diagnosis.normalisations import batch_covariance
 from equipoise.diagnosis.predictions import Conditions, predict, typical_conditions
 from equipoise.diagnosis.remedies import recommend
+from equipoise.diagnosis.residuals import ResidualStack, find_stack, predict_stack
 from equipoise.probes.operations import record_operations
 from equipoise.records import (
     SCHEMA_VERSION,
@@ -33,6 +37,7 @@ from equipoise.records import (
 )
 from equipoise.theory import max_trainable_depth
 
+Array = NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
 
 SEEDS, BATCHES, BATCH_SIZE = 6, 4, 64
@@ -150,7 +155,9 @@ def _run(
     report: Progress,
 ) -> None:
     report("predicting", 0, 1)
-    found = find_blocks(record_operations(model, held[0], loss))
+    operations = record_operations(model, held[0], loss)
+    found = find_blocks(operations)
+    stack = find_stack(operations, found)
     conditions: dict[str, Conditions | None] = {}
     for one in found:
         block, conditions[one.layer] = predict(one)
@@ -180,7 +187,13 @@ def _run(
 
     work.growth = measure(None, seeds, "measuring gradients")
     typical = _covering_conditions(work.growth, conditions)
-    if typical is not None:
+    opening = found[stack.first].norm if stack is not None else None
+    if stack is not None and opening is not None and _is_measured(work.growth, conditions):
+        report("following the batch", 0, 1)
+        covariance = batch_covariance(model, held[0], loss, opening)
+        _follow_stream(work, stack, found, work.growth, covariance)
+        report("following the batch", 1, 1)
+    elif typical is not None:
         report("simulating the theory's network", 0, 1)
         rates = [b.rate for b in work.blocks[1:-1] if b.rate is not None]
         width = min(block.features for block in work.blocks)
@@ -206,6 +219,24 @@ def _run(
         )
 
 
+def _follow_stream(
+    work: _Work,
+    stack: ResidualStack,
+    found: Sequence[FoundBlock],
+    growth: GradientGrowth,
+    covariance: Array,
+) -> None:
+    """Predict a residual stream and compare it with the measurement."""
+    prediction = predict_stack(stack, found, work.blocks, covariance)
+    work.blocks = prediction.blocks
+    # The very first layer is never fitted; the end of the stream is measured if a norm is there.
+    fitted = slice(1 if stack.first == 0 else 0, None if stack.has_tail else -1)
+    width = min(block.features for block in work.blocks)
+    work.comparisons = compare_stream(
+        growth, prediction.log_profiles, fitted, prediction.conditions, width
+    )
+
+
 def _too_deep(work: _Work) -> bool:
     """Whether gradients differ by more than half of what still trains."""
     if work.growth is None or work.growth.rate is None:
@@ -217,8 +248,12 @@ def _covering_conditions(
     growth: GradientGrowth, conditions: dict[str, Conditions | None]
 ) -> Conditions | None:
     """Conditions of a typical block, if the measured layers are exactly these blocks."""
-    names = [layer.layer for layer in growth.layers]
-    if len(names) < 4 or names != list(conditions):
+    if len(growth.layers) < 4 or not _is_measured(growth, conditions):
         return None
     # The last block ends in the head, which the fit does not contain.
-    return typical_conditions([conditions[name] for name in names[:-1]])
+    return typical_conditions(list(conditions.values())[:-1])
+
+
+def _is_measured(growth: GradientGrowth, conditions: dict[str, Conditions | None]) -> bool:
+    """Whether the measured layers are exactly the normalisers that were found."""
+    return [layer.layer for layer in growth.layers] == list(conditions)

@@ -12,9 +12,15 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from equipoise.diagnosis.predictions import Conditions, predicted_rate
-from equipoise.numerics.growth import log_slopes
+from equipoise.numerics.growth import log_slopes, mean_with_error
 from equipoise.records import Comparison, Estimate, GradientGrowth
-from equipoise.theory import bsb1_fixed_point, simulate_networks
+from equipoise.theory import (
+    SMALLEST_BATCH,
+    SimulatedNetworks,
+    bsb1_fixed_point,
+    residual_growth,
+    simulate_networks,
+)
 
 Array = NDArray[np.float64]
 
@@ -44,11 +50,72 @@ def compare(
     """
     if growth.rate is None:
         return ()
-    depth = min(len(growth.layers), _MOST_DEPTH)
-    simulated = simulate_networks(
+    simulated = _simulate(conditions, min(len(growth.layers), _MOST_DEPTH), width)
+    if progress is not None:
+        progress()
+    comparisons = [_growth(growth.rate, rates, simulated.log_gradients, conditions, growth)]
+    correlation = _correlation(growth, simulated.correlations, conditions)
+    return tuple(comparisons + ([correlation] if correlation else []))
+
+
+def compare_stream(
+    growth: GradientGrowth,
+    log_profiles: Array,
+    fitted: slice,
+    conditions: Conditions,
+    width: int,
+) -> tuple[Comparison, ...]:
+    """Compare the fitted growth with gradients predicted layer by layer, on no straight line.
+
+    Args:
+        growth: What was measured.
+        log_profiles: Predicted logarithms of squared gradients along the stream and at its end,
+            ``[repeats, layers + 1]``.
+        fitted: Which of them are measured layers that the fit went through.
+        conditions: Those of a block.
+        width: The model's own width.
+    """
+    if growth.rate is None:
+        return ()
+    slope = mean_with_error(-log_slopes(log_profiles[:, fitted]), "")
+    rate = math.exp(slope.value)
+    method = "fit through infinitely wide residual layers"
+    predicted = Estimate(rate, rate * slope.error, method)
+    spread = rate * _width_alone(conditions, log_profiles.shape[1] - 1, width, growth.replicates)
+    return (
+        _comparison(
+            "gradient growth per layer", predicted, growth.rate, spread, growth.replicates
+        ),
+    )
+
+
+def _width_alone(conditions: Conditions, layers: int, width: int, replicates: int) -> float:
+    """Distance of simulated streams' log growth from the recursion for the same streams."""
+    architecture = conditions.architecture
+    layers = max(3, min(layers, _MOST_DEPTH) // architecture.stages) * architecture.stages
+    own = residual_growth(
         conditions.activation,
-        min(conditions.batch_size, _MOST_ROWS),
-        width=min(width, _MOST_WIDTH),
+        _rows(conditions),
+        layers // architecture.stages,
+        stages=architecture.stages,
+        leading=architecture.leading,
+        start_variance=architecture.start_variance,
+        eps=conditions.eps,
+        gamma=conditions.gamma,
+        beta=conditions.beta,
+        weight_variance=conditions.weight_variance,
+    )
+    simulated = _simulate(conditions, layers, width).log_gradients
+    expected = log_slopes(np.log(own.normalisers.reshape(1, -1)))
+    return _root_mean_square(expected - log_slopes(simulated), replicates)
+
+
+def _simulate(conditions: Conditions, depth: int, width: int) -> SimulatedNetworks:
+    """The theory's own networks at the model's width."""
+    return simulate_networks(
+        conditions.activation,
+        _rows(conditions),
+        width=_width(conditions, width),
         depth=depth,
         networks=_NETWORKS,
         eps=conditions.eps,
@@ -57,12 +124,8 @@ def compare(
         weight_variance=conditions.weight_variance,
         bias_variance=conditions.bias_variance,
         generator=torch.Generator().manual_seed(0),
+        architecture=conditions.architecture,
     )
-    if progress is not None:
-        progress()
-    comparisons = [_growth(growth.rate, rates, simulated.log_gradients, conditions, growth)]
-    correlation = _correlation(growth, simulated.correlations, conditions)
-    return tuple(comparisons + ([correlation] if correlation else []))
 
 
 def _growth(
@@ -86,9 +149,18 @@ def _growth(
     )
 
 
+def _rows(conditions: Conditions) -> int:
+    return max(SMALLEST_BATCH, min(conditions.batch_size, _MOST_ROWS))
+
+
+def _width(conditions: Conditions, width: int) -> int:
+    """The model's width, within bounds and whole groups."""
+    group = conditions.architecture.group_size or 1
+    return max(group, min(width, _MOST_WIDTH) // group * group)
+
+
 def _capped_rate(conditions: Conditions) -> float:
-    capped = replace(conditions, batch_size=min(conditions.batch_size, _MOST_ROWS))
-    return predicted_rate(capped).value
+    return predicted_rate(replace(conditions, batch_size=_rows(conditions))).value
 
 
 def _correlation(
@@ -98,7 +170,8 @@ def _correlation(
 ) -> Comparison | None:
     """Correlation of two samples, averaged over the deeper half."""
     deep = growth.layers[len(growth.layers) // 2 :]
-    if len({layer.rows for layer in growth.layers}) > 1 or conditions.batch_size > _MOST_ROWS:
+    rows = {layer.rows for layer in growth.layers}
+    if len(rows) > 1 or conditions.batch_size > _MOST_ROWS or not conditions.uses_the_batch:
         return None
     point = bsb1_fixed_point(
         conditions.activation,

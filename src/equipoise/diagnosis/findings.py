@@ -255,9 +255,9 @@ def _coverage(blocks: Sequence[Block], growth: GradientGrowth | None) -> list[Fi
         return [
             Finding(
                 "note",
-                "No batch normalisation: measured, not predicted",
-                f"Gradients were measured at {', '.join(kinds)}. The theory in this version "
-                "describes networks with batch norm.",
+                "No normalisation: measured, not predicted",
+                f"Gradients were measured at {', '.join(kinds)}. The check-up predicts "
+                "normalised networks; `theory.vanilla` describes those without.",
             )
         ]
     uncovered = [block for block in blocks if block.rate is None]
@@ -268,7 +268,7 @@ def _coverage(blocks: Sequence[Block], growth: GradientGrowth | None) -> list[Fi
     return [
         Finding(
             "note",
-            f"Theory covers {len(blocks) - len(uncovered)} of {len(blocks)} batch norm layers",
+            f"Theory covers {len(blocks) - len(uncovered)} of {len(blocks)} normalisers",
             f"Not predicted: {listed}. Everything was still measured.",
         )
     ]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.blocks import FoundBlock
+from equipoise.diagnosis.normalisations import Normalisation
 from equipoise.records import Block, Estimate
 from equipoise.theory import (
+    SMALLEST_BATCH,
     Activation,
-    UnstableFixedPointWarning,
-    explosion_rate,
+    Architecture,
+    backward_spectrum,
+    group_norm,
+    layer_norm,
     max_trainable_depth,
 )
 
@@ -34,58 +38,108 @@ class Conditions:
     beta: float
     weight_variance: float
     bias_variance: float
+    architecture: Architecture = field(default_factory=Architecture)
+
+    @property
+    def uses_the_batch(self) -> bool:
+        """Whether samples of a batch see one another."""
+        return self.architecture.normaliser == "batch norm"
 
 
 def predict(found: FoundBlock) -> tuple[Block, Conditions | None]:
     """Predict a block's growth rate, or say why theory does not apply."""
-    norm = found.norm
-    gamma, beta, uneven = _affine(found)
-    eps = found.eps
-    weight_variance, bias_variance = _variances(found.feeding)
-    reason = found.reason
-    if reason is None and found.batch_size < 4:
-        reason = f"a batch of {found.batch_size} is too small: batch norm needs at least 4 samples"
-    conditions = rate = depth = None
+    conditions, uneven = None, False
+    reason = found.reason or too_small(found.normalisation)
+    rate = depth = None
     if reason is None and found.activation is not None:
-        conditions = Conditions(
-            found.activation, found.batch_size, eps, gamma, beta, weight_variance, bias_variance
-        )
+        conditions, uneven = conditions_of(found, found.activation)
         try:
             rate = predicted_rate(conditions)
             depth = max_trainable_depth(rate) if rate.value > 0 else 0.0
         except ValueError as error:
             conditions, reason = None, str(error)
-    block = Block(
+    return as_block(found, rate, depth, reason, uneven), conditions
+
+
+def too_small(normalisation: Normalisation) -> str | None:
+    """Why a batch is too small for theory, if it is."""
+    if normalisation.normaliser == "batch norm" and normalisation.rows < SMALLEST_BATCH:
+        return f"a batch of {normalisation.rows} is too small: batch norm needs at least 4 samples"
+    return None
+
+
+def conditions_of(found: FoundBlock, activation: Activation) -> tuple[Conditions, bool]:
+    """The block in theory's terms, and whether its channels differ."""
+    normalisation = found.normalisation
+    gamma, beta, uneven = _affine(normalisation)
+    weight_variance, bias_variance = variances(found.feeding)
+    return (
+        Conditions(
+            activation,
+            normalisation.rows,
+            normalisation.eps,
+            gamma,
+            beta,
+            weight_variance,
+            bias_variance,
+            Architecture(normalisation.normaliser, normalisation.group_size),
+        ),
+        uneven,
+    )
+
+
+def as_block(
+    found: FoundBlock,
+    rate: Estimate | None,
+    depth: float | None,
+    reason: str | None,
+    uneven: bool,
+    extra: tuple[str, ...] = (),
+) -> Block:
+    """The record of a block."""
+    normalisation = found.normalisation
+    gamma, beta, _ = _affine(normalisation)
+    weight_variance, _ = variances(found.feeding)
+    kind = normalisation.normaliser.replace(" ", "_")
+    return Block(
         layer=found.layer,
-        kind=type(norm).__name__ if norm is not None else "batch_norm",
+        kind=type(found.norm).__name__ if found.norm is not None else kind,
         activation=found.activation.name if found.activation is not None else "",
-        following=found.following,
-        batch_size=found.batch_size,
-        features=found.features,
-        eps=eps,
+        following=found.path.following,
+        batch_size=normalisation.rows,
+        features=normalisation.features,
+        eps=normalisation.eps,
         gamma=gamma,
         beta=beta,
         weight_variance=weight_variance,
         rate=rate,
         max_depth=depth,
         reason=reason,
-        caveats=_caveats(found, uneven) if reason is None else (),
+        caveats=(*_caveats(found, uneven), *extra) if reason is None else (),
     )
-    return block, conditions
 
 
 def predicted_rate(conditions: Conditions) -> Estimate:
-    """The explosion rate; its stability is on the estimate, not in a warning."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnstableFixedPointWarning)
-        return explosion_rate(
-            conditions.activation,
-            conditions.batch_size,
-            eps=conditions.eps,
-            gamma=conditions.gamma,
-            beta=conditions.beta,
-            weight_variance=conditions.weight_variance,
-        )
+    """The growth of gradients; its stability is on the estimate, not in a warning."""
+    c, size = conditions, conditions.architecture.group_size
+    if c.uses_the_batch:
+        return backward_spectrum(
+            c.activation,
+            c.batch_size,
+            eps=c.eps,
+            gamma=c.gamma,
+            beta=c.beta,
+            weight_variance=c.weight_variance,
+        ).G
+    law = layer_norm if size is None else partial(group_norm, group_size=size)
+    return law(
+        c.activation,
+        eps=c.eps,
+        gamma=c.gamma,
+        beta=c.beta,
+        weight_variance=c.weight_variance,
+        bias_variance=c.bias_variance,
+    ).rate
 
 
 def typical_conditions(conditions: Sequence[Conditions | None]) -> Conditions | None:
@@ -94,12 +148,19 @@ def typical_conditions(conditions: Sequence[Conditions | None]) -> Conditions | 
     if not known or len(known) < len(conditions):
         return None
     kinds = {
-        (c.activation.name, c.eps, round(c.gamma, _DIGITS), round(c.beta, _DIGITS)) for c in known
+        (
+            c.activation.name,
+            c.eps,
+            round(c.gamma, _DIGITS),
+            round(c.beta, _DIGITS),
+            c.architecture,
+        )
+        for c in known
     }
     return known[len(known) // 2] if len(kinds) == 1 else None
 
 
-def _affine(found: FoundBlock) -> tuple[float, float, bool]:
+def _affine(found: Normalisation) -> tuple[float, float, bool]:
     """γ, β, and whether they differ between channels."""
     weight, bias = (
         t.detach().double() if t is not None else None for t in (found.weight, found.bias)
@@ -110,7 +171,7 @@ def _affine(found: FoundBlock) -> tuple[float, float, bool]:
     return gamma, beta, max(spreads, default=0.0) > _UNIFORM
 
 
-def _variances(feeding: nn.Module | None) -> tuple[float, float]:
+def variances(feeding: nn.Module | None) -> tuple[float, float]:
     """Fan-in times the mean square of the weights, and the mean square of the biases."""
     weight, bias = getattr(feeding, "weight", None), getattr(feeding, "bias", None)
     if not isinstance(weight, Tensor):
@@ -123,12 +184,14 @@ def _variances(feeding: nn.Module | None) -> tuple[float, float]:
 
 def _caveats(found: FoundBlock, uneven: bool) -> tuple[str, ...]:
     caveats = []
-    if found.is_convolution:
+    if found.normalisation.normaliser != "batch norm":
+        caveats.append("the rate is derived by Equipoise for wide layers, not by a paper")
+    if found.normalisation.is_convolution:
         caveats.append(
-            "positions of a feature map are correlated, so the effective batch is smaller than "
-            "the rows counted"
+            "positions count as samples, which is derived by Equipoise for wide layers with "
+            "circular padding and stride 1, deep enough that the image is forgotten"
         )
-    if found.pooled:
+    if found.path.pooled:
         caveats.append("pooling between the layers is not part of the theory")
     if uneven:
         caveats.append("scales or shifts differ between channels; their averages were used")

@@ -1,4 +1,4 @@
-"""Changes of batch norm's parameters that theory recommends, tried on the model itself."""
+"""Changes of the normalisers' parameters that theory recommends, tried on the model itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def recommend(
     Args:
         conditions: Those of the model's blocks.
         depth: Layers that shall train.
-        norms: The batch norm modules that a change is made to.
+        norms: The normalisers that a change is made to.
         measure: Measures growth after calling a function that changes the model.
         today: Growth measured on the model as it is.
     """
@@ -56,7 +56,9 @@ def recommend(
         def change(chosen: _Candidate = chosen) -> None:
             _set(norms, chosen.knob, chosen.value)
 
-        remedies.append(_remedy(chosen, measure(change).rate, today))
+        remedies.append(
+            _remedy(chosen, measure(change).rate, today, conditions.architecture.normaliser)
+        )
     return tuple(sorted(remedies, key=lambda r: (not r.verified, -r.predicted_depth)))
 
 
@@ -71,7 +73,9 @@ def _mildest(
             replace(conditions, beta=value) if knob == "beta" else replace(conditions, gamma=value)
         )
         candidate = _Candidate(knob, value, predicted_rate(changed))
-        if candidate.rate.stable and candidate.depth > (best.depth if best else BETTER * today):
+        if candidate.rate.stable is not False and candidate.depth > (
+            best.depth if best else BETTER * today
+        ):
             best = candidate
         if best is not None and best.depth >= depth:
             break
@@ -86,13 +90,15 @@ def _set(norms: Sequence[nn.Module], knob: str, value: float) -> None:
                 parameter.fill_(value)
 
 
-def _remedy(chosen: _Candidate, measured: Estimate | None, today: Estimate) -> Remedy:
+def _remedy(
+    chosen: _Candidate, measured: Estimate | None, today: Estimate, normaliser: str
+) -> Remedy:
     attribute, word = ("bias", "shift β") if chosen.knob == "beta" else ("weight", "scale γ")
     verified = None
     if measured is not None:
         verified = max_trainable_depth(measured) >= BETTER * max_trainable_depth(today)
     return Remedy(
-        change=f"start batch norm's {word} at {chosen.value:g}",
+        change=f"start {normaliser}'s {word} at {chosen.value:g}",
         code=f"torch.nn.init.constant_(norm.{attribute}, {chosen.value:g})",
         predicted_rate=chosen.rate,
         predicted_depth=chosen.depth,

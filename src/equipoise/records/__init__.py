@@ -12,7 +12,7 @@ from equipoise.records.checkup import (
 from equipoise.records.codec import from_plain, to_plain, write_json, write_text
 from equipoise.records.estimate import Estimate
 from equipoise.records.measurements import GradientGrowth, LayerConditioning, LayerGradients
-from equipoise.records.predictions import Prediction
+from equipoise.records.predictions import Prediction, SpectrumPrediction
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -27,6 +27,7 @@ __all__ = [
     "Prediction",
     "Remedy",
     "Severity",
+    "SpectrumPrediction",
     "from_plain",
     "to_plain",
     "write_json",

@@ -36,3 +36,42 @@ class Prediction:
     q: Estimate
     c: Estimate
     kappa: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class SpectrumPrediction:
+    """Every eigenvalue of one activation at one batch size.
+
+    Args:
+        activation: Name of the activation.
+        batch_size: Samples that share batch statistics.
+        eps: The normaliser's ε.
+        gamma: Its scale.
+        beta: Its shift.
+        q: Mean square of the pre-activations at the fixed point.
+        c: Their correlation between two samples of a batch.
+        backward: Eigenvalues of the gradients' covariance along G, L and M.
+        forward: Those of the pre-activations' covariance.
+        cross_batch: The eigenvalue between two batches.
+        stable: Whether networks stay near the fixed point.
+    """
+
+    activation: str
+    batch_size: int
+    eps: float
+    gamma: float
+    beta: float
+    q: Estimate
+    c: Estimate
+    backward: tuple[Estimate, Estimate, Estimate]
+    forward: tuple[Estimate, Estimate, Estimate]
+    cross_batch: Estimate
+    stable: bool
+
+    @property
+    def largest_error(self) -> float:
+        """The largest of all error bounds, absolute."""
+        return max(
+            part.error
+            for part in (self.q, self.c, *self.backward, *self.forward, self.cross_batch)
+        )

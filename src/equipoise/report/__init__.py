@@ -2,6 +2,7 @@
 
 from equipoise.report.figures import conditioning_figure, forward_figure, gradient_figure
 from equipoise.report.html import render_checkup
+from equipoise.report.spectrum_table import print_spectra, spectra_markdown
 from equipoise.report.store import load, save, save_page
 from equipoise.report.terminal import print_checkup
 from equipoise.report.theory_table import print_predictions
@@ -13,7 +14,9 @@ __all__ = [
     "load",
     "print_checkup",
     "print_predictions",
+    "print_spectra",
     "render_checkup",
     "save",
     "save_page",
+    "spectra_markdown",
 ]

@@ -1,7 +1,8 @@
-"""What mean-field theory predicts for wide random networks with batch norm."""
+"""What mean-field theory predicts for wide random networks, normalised or not."""
 
 from equipoise.theory.activations import ACTIVATIONS, Activation, Kink, alpha_relu
 from equipoise.theory.adapt import ActivationLike, as_activation
+from equipoise.theory.bn_map import MappedCovariance, bn_map
 from equipoise.theory.cross_batches import (
     CrossBatch,
     WeightGradients,
@@ -9,8 +10,11 @@ from equipoise.theory.cross_batches import (
     weight_gradients,
 )
 from equipoise.theory.design import Ranked, Tuning, tune
+from equipoise.theory.edge_of_chaos import EdgeOfChaos, edge_of_chaos
+from equipoise.theory.expansion import GegenbauerExpansion, gegenbauer_expansion
 from equipoise.theory.feature_norms import FeatureNorm, group_norm, layer_norm
 from equipoise.theory.fixed_point import FixedPoint, bsb1_fixed_point, critical_eps
+from equipoise.theory.followed_batch import LARGEST_FOLLOWED, FollowedBatch, follow_batch
 from equipoise.theory.gradients import (
     TRAINABLE_FACTOR,
     UnstableFixedPointWarning,
@@ -18,7 +22,22 @@ from equipoise.theory.gradients import (
     explosion_rate,
     max_trainable_depth,
 )
-from equipoise.theory.random_networks import Architecture
+from equipoise.theory.iterate import CovarianceTrajectory, iterate_map
+from equipoise.theory.kernels import Kernel, closed_form_kernel
+from equipoise.theory.linear_case import (
+    MappedEigenvalues,
+    linear_limit,
+    linear_rate,
+    linear_step,
+)
+from equipoise.theory.operators import (
+    Brackets,
+    CentredEigenvalues,
+    DOSOperator,
+    Eigenvalue,
+    UltrasymmetricOperator,
+)
+from equipoise.theory.random_networks import Architecture, Normaliser
 from equipoise.theory.residual import ResidualGrowth, residual_growth
 from equipoise.theory.sampled_spectra import (
     SampledTheory,
@@ -26,14 +45,17 @@ from equipoise.theory.sampled_spectra import (
     sample_spectra,
     simulate_spectra,
 )
+from equipoise.theory.setting import SMALLEST_BATCH
 from equipoise.theory.simulate import (
     SimulatedNetworks,
     simulate_explosion_rate,
     simulate_networks,
 )
 from equipoise.theory.spectrum import Spectrum, backward_spectrum, forward_spectrum
+from equipoise.theory.subspaces import CentredParts, project_centred
 from equipoise.theory.symmetry import Stability, alpha_transition, stability
-from equipoise.theory.table import prediction_table
+from equipoise.theory.table import prediction_table, spectrum_table
+from equipoise.theory.vanilla import VanillaNetwork, vanilla
 
 __all__ = [
     # activations
@@ -44,6 +66,7 @@ __all__ = [
     "alpha_relu",
     "as_activation",
     # fixed point
+    "SMALLEST_BATCH",
     "FixedPoint",
     "bsb1_fixed_point",
     "critical_eps",
@@ -58,26 +81,57 @@ __all__ = [
     "Spectrum",
     "backward_spectrum",
     "forward_spectrum",
+    "spectrum_table",
     "CrossBatch",
     "cross_batch",
     "WeightGradients",
     "weight_gradients",
+    "GegenbauerExpansion",
+    "gegenbauer_expansion",
+    # operators with the symmetry of a batch
+    "Brackets",
+    "UltrasymmetricOperator",
+    "DOSOperator",
+    "Eigenvalue",
+    "CentredEigenvalues",
+    "CentredParts",
+    "project_centred",
     # stability
     "Stability",
     "stability",
     "alpha_transition",
+    # covariance maps
+    "MappedCovariance",
+    "bn_map",
+    "Kernel",
+    "closed_form_kernel",
+    "CovarianceTrajectory",
+    "iterate_map",
+    "MappedEigenvalues",
+    "linear_step",
+    "linear_limit",
+    "linear_rate",
+    # networks without normalisation
+    "VanillaNetwork",
+    "vanilla",
+    "EdgeOfChaos",
+    "edge_of_chaos",
     # beyond batch norm and plain stacks, derived here
     "FeatureNorm",
     "layer_norm",
     "group_norm",
     "ResidualGrowth",
     "residual_growth",
+    "LARGEST_FOLLOWED",
+    "FollowedBatch",
+    "follow_batch",
     # inverse design
     "Ranked",
     "Tuning",
     "tune",
     # simulation
     "Architecture",
+    "Normaliser",
     "SimulatedNetworks",
     "simulate_explosion_rate",
     "simulate_networks",

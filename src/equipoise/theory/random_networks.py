@@ -24,15 +24,18 @@ class Architecture:
         stages: If positive, a residual stream with as many normaliser → activation → linear
             stages in every branch.
         leading: Whether a linear layer precedes the first normaliser of a branch.
+        start_variance: Variance of the Gaussian samples that enter; it matters to a stream.
 
     Raises:
-        ValueError: If the normaliser is unknown, or a group size is missing or out of place.
+        ValueError: If the normaliser is unknown, a group size is missing or out of place, or a
+            number is out of range.
     """
 
     normaliser: Normaliser = "batch norm"
     group_size: int | None = None
     stages: int = 0
     leading: bool = False
+    start_variance: float = 1.0
 
     def __post_init__(self) -> None:
         known = ("batch norm", "layer norm", "rms norm", "group norm")
@@ -47,6 +50,8 @@ class Architecture:
             )
         if self.stages < 0:
             raise ValueError(f"stages must not be negative, got {self.stages}.")
+        if not 0 < self.start_variance < math.inf:
+            raise ValueError(f"start_variance must be positive, got {self.start_variance}.")
 
 
 PLAIN = Architecture()
@@ -92,7 +97,8 @@ def forward(
         The inputs of ``depth`` normalisers, each ``[networks, B, width]`` and part of the graph,
         and the output: the last activation, or the stream after the last block.
     """
-    x = draw.normal(draw.networks, setting.batch_size, draw.width)
+    scale = math.sqrt(architecture.start_variance)
+    x = draw.normal(draw.networks, setting.batch_size, draw.width, scale=scale)
     x.requires_grad_()
     layers: list[Tensor] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from equipoise.records import Prediction
+from equipoise.records import Prediction, SpectrumPrediction
 from equipoise.theory.adapt import ActivationLike, as_activation
 from equipoise.theory.fixed_point import bsb1_fixed_point
 from equipoise.theory.gradients import (
@@ -14,6 +14,8 @@ from equipoise.theory.gradients import (
     explosion_rate,
     max_trainable_depth,
 )
+from equipoise.theory.setting import make_setting
+from equipoise.theory.spectrum import solve_by
 
 
 def prediction_table(
@@ -72,6 +74,58 @@ def prediction_table(
                     q=point.q,
                     c=point.c,
                     kappa=point.kappa,
+                )
+            )
+    return rows
+
+
+def spectrum_table(
+    activations: Sequence[ActivationLike],
+    batch_sizes: Sequence[int],
+    *,
+    eps: float = 0.0,
+    gamma: float = 1.0,
+    beta: float = 0.0,
+    weight_variance: float = 1.0,
+) -> list[SpectrumPrediction]:
+    """Fixed point and every eigenvalue for every combination.
+
+    Arguments as in :func:`backward_spectrum`.
+
+    Raises:
+        ValueError: If any combination is out of range.
+
+    Examples:
+        >>> (row,) = spectrum_table(["identity"], [9])
+        >>> [round(part.value, 12) for part in row.forward]
+        [0.0, 0.8, 0.8]
+    """
+    rows = []
+    for activation in map(as_activation, activations):
+        for batch_size in batch_sizes:
+            setting = make_setting(
+                activation,
+                batch_size,
+                eps=eps,
+                gamma=gamma,
+                beta=beta,
+                weight_variance=weight_variance,
+                bias_variance=0.0,
+            )
+            solution = solve_by(setting, "auto")
+            rows.append(
+                SpectrumPrediction(
+                    activation=activation.name,
+                    batch_size=batch_size,
+                    eps=eps,
+                    gamma=gamma,
+                    beta=beta,
+                    q=solution.q,
+                    c=solution.c,
+                    backward=solution.backward,
+                    forward=solution.forward,
+                    cross_batch=solution.cross_rate,
+                    stable=solution.stable,
                 )
             )
     return rows

@@ -1,0 +1,15 @@
+"""Published figures, reproduced: one package per paper."""
+
+from equipoise.experiments.catalogue import catalogue, find
+from equipoise.experiments.experiment import Experiment, Result
+from equipoise.experiments.reproduce import reproduce
+from equipoise.experiments.terminal import show
+
+__all__ = [
+    "Experiment",
+    "Result",
+    "catalogue",
+    "find",
+    "reproduce",
+    "show",
+]

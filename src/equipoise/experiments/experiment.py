@@ -1,0 +1,70 @@
+"""An experiment: which cells to compute, how to compute one, how to draw and judge them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from equipoise.records.experiments import Scale, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import FigureBase
+
+Cell = TypeVar("Cell", bound=Hashable)
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment(Generic[Cell, Record]):
+    """A published figure as independent cells, and a drawing and a verdict made from them.
+
+    A cell is a frozen dataclass of plain values; it holds everything that its numbers depend
+    on, the seed included. Computing, drawing and judging know of each other through records
+    alone: figures and verdicts are made anew from stored records without computing anything.
+
+    Args:
+        name: Source and figure, such as ``yang2019.fig1a``.
+        title: What the figure shows.
+        claim: What the source says that it shows.
+        choices: What the source does not state, and what was chosen here.
+        record: Class of the records, a frozen dataclass.
+        cells: Every cell at a scale, in the order of computation.
+        run: Compute one cell. It is pure: the same cell gives the same record.
+        draw: Draw finished cells, perhaps not all of them, on an empty figure.
+        judge: Hold the claim against the records of all cells.
+        revision: Raise by one when ``run`` changes its numbers: older records are then unused.
+    """
+
+    name: str
+    title: str
+    claim: str
+    choices: tuple[str, ...]
+    record: type[Record]
+    cells: Callable[[Scale], tuple[Cell, ...]]
+    run: Callable[[Cell], Record]
+    draw: Callable[[FigureBase, Mapping[Cell, Record]], None]
+    judge: Callable[[Mapping[Cell, Record]], Verdict]
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[Cell, Record]):
+    """What became of one cell.
+
+    Args:
+        cell: Its configuration.
+        record: Its numbers; ``None`` if it failed.
+        failure: Why it failed; ``None`` if it did not.
+        seconds: How long it took.
+    """
+
+    cell: Cell
+    record: Record | None
+    failure: str | None
+    seconds: float
+
+
+# The store, the runner and the catalogue handle experiments whatever their cells are.
+AnyExperiment = Experiment[Any, Any]
+AnyResult = Result[Any, Any]

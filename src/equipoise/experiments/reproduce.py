@@ -1,0 +1,89 @@
+"""Reproduce a published figure: compute what is missing, draw it, and judge the claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import get_args
+
+from equipoise.experiments.catalogue import find
+from equipoise.experiments.experiment import AnyExperiment, AnyResult
+from equipoise.experiments.outputs import SUMMARY_NAME, write_panel, write_sheet
+from equipoise.experiments.runner import Progress, collect, compute
+from equipoise.experiments.store import CellStore
+from equipoise.experiments.summary import overview
+from equipoise.records import write_text
+from equipoise.records.experiments import Reproductions, Scale
+
+
+def reproduce(
+    name: str,
+    *,
+    scale: Scale = "small",
+    out: str | Path = "reproduction",
+    redraw: bool = False,
+    progress: Progress = lambda stage, done, total: None,
+) -> Reproductions:
+    """Reproduce an experiment, or every panel of a figure.
+
+    Each finished cell is a file under ``out/EXPERIMENT/cells`` at once, so that a later run,
+    even after this one was killed, computes only what is missing. Figure, verdict and summary
+    go to ``out/EXPERIMENT/SCALE``, those of a whole figure to ``out/FIGURE/SCALE``.
+
+    Args:
+        name: Such as ``yang2019.fig1a``, or ``yang2019.fig1`` for all of its panels.
+        scale: ``smoke`` takes seconds, ``small`` minutes, ``paper`` the paper's settings.
+        out: Folder for records and figures.
+        redraw: Whether to make figures and verdicts from stored records alone.
+        progress: Told the experiment's name, the finished and all cells.
+
+    Raises:
+        ValueError: If the name or the scale is unknown, the folder cannot be written to, or
+            nothing is stored that could be drawn again.
+
+    References:
+        [yang2019], Figs. 1, 2 and 4.
+    """
+    if scale not in get_args(Scale):
+        raise ValueError(f"scale must be one of {', '.join(get_args(Scale))}, got {scale!r}.")
+    root = Path(out)
+    panels = []
+    for experiment in find(name):
+        store = CellStore(experiment, root / experiment.name / "cells")
+        if redraw:
+            results = collect(experiment, scale, store)
+        else:
+            results = compute(experiment, scale, store, progress)
+        panels.append((experiment, results))
+    if not any(results for _, results in panels):
+        raise ValueError(
+            f"{str(root)!r} holds no records of {name} at scale {scale} to redraw. Run it "
+            "without --redraw first, or name the folder with --out."
+        )
+    return _conclude(name, scale, root, panels)
+
+
+def _conclude(
+    name: str,
+    scale: Scale,
+    root: Path,
+    panels: list[tuple[AnyExperiment, tuple[AnyResult, ...]]],
+) -> Reproductions:
+    reproductions = tuple(
+        write_panel(
+            experiment,
+            results,
+            scale,
+            root / experiment.name / scale,
+            f"equipoise reproduce {experiment.name} --scale {scale} --out {quote(str(root))}",
+        )
+        for experiment, results in panels
+    )
+    folder = root / name / scale
+    if len(panels) == 1:
+        figure = folder / "figure.png"
+        return Reproductions(name, reproductions, str(figure) if figure.exists() else None)
+    sheet = write_sheet(panels, folder)
+    run = Reproductions(name, reproductions, None if sheet is None else str(sheet))
+    write_text(folder / SUMMARY_NAME, overview(run))
+    return run

@@ -1,0 +1,26 @@
+"""Figures of "A Mean Field Theory of Batch Normalization" [yang2019]."""
+
+from equipoise.experiments.yang2019 import fig1a, fig1b, fig1c, fig1d, fig2, fig4
+
+EXPERIMENTS = (
+    fig1a.EXPERIMENT,
+    fig1b.EXPERIMENT,
+    fig1c.EXPERIMENT,
+    fig1d.EXPERIMENT,
+    fig2.EXPERIMENT,
+    *fig4.EXPERIMENTS,
+)
+
+# Whole figures: what they show, and their panels.
+FIGURES = {
+    "yang2019.fig1": (
+        "Theory and random networks: eigenvalues, gradients, symmetry breaking",
+        tuple(f"yang2019.fig1{panel}" for panel in "abcd"),
+    ),
+    "yang2019.fig4": (
+        "Three ways to balanced gradients: predicted trainable depth (no training)",
+        tuple(f"yang2019.fig4{panel}" for panel in "abcd"),
+    ),
+}
+
+__all__ = ["EXPERIMENTS", "FIGURES"]

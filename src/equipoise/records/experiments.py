@@ -1,0 +1,132 @@
+"""What reproducing a published figure concluded, and from how much work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# Raise by one whenever a stored verdict or cell of the old form can no longer be read.
+REPRODUCTION_SCHEMA = 1
+
+Scale = Literal["smoke", "small", "paper"]
+Outcome = Literal["reproduced", "partly", "not reproduced", "incomplete"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One sentence of a claim, held against our numbers.
+
+    Args:
+        claim: What should hold.
+        found: What was found.
+        holds: Whether it does.
+    """
+
+    claim: str
+    found: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the numbers say about a claim.
+
+    Args:
+        checks: The claim, sentence by sentence.
+        left_out: Parts of the published figure that were not attempted.
+
+    Examples:
+        >>> Verdict((Check("2 + 2 = 4", "4", True), Check("2 + 2 = 5", "4", False))).outcome
+        'partly'
+    """
+
+    checks: tuple[Check, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """``reproduced`` only if every check holds and nothing was left out."""
+        if not any(check.holds for check in self.checks):
+            return "not reproduced"
+        whole = all(check.holds for check in self.checks) and not self.left_out
+        return "reproduced" if whole else "partly"
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """One experiment's verdict and origin; ``verdict.json`` is this record.
+
+    Args:
+        schema: :data:`REPRODUCTION_SCHEMA` of the writer.
+        equipoise: Version of the library that judged.
+        experiment: Name, such as ``yang2019.fig1a``.
+        title: What the figure shows.
+        claim: What the source says that it shows.
+        scale: How much of the source's effort was spent.
+        outcome: The verdict in a word; ``incomplete`` if cells are missing or failed.
+        checks: The claim, sentence by sentence; empty if incomplete.
+        left_out: Parts of the published figure that were not attempted.
+        choices: What the source does not state, and what was chosen.
+        cells: Cells that the experiment has at this scale.
+        finished: Cells with a record.
+        failures: Why the others have none.
+        seconds: Time that all finished cells took when they were computed.
+        command: What to type for the same records.
+        created: Time of the verdict, ISO 8601, UTC.
+        folder: Where the figure, this record and the summary lie.
+    """
+
+    schema: int
+    equipoise: str
+    experiment: str
+    title: str
+    claim: str
+    scale: Scale
+    outcome: Outcome
+    checks: tuple[Check, ...]
+    left_out: tuple[str, ...]
+    choices: tuple[str, ...]
+    cells: int
+    finished: int
+    failures: tuple[str, ...]
+    seconds: float
+    command: str
+    created: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reproductions:
+    """What one run of ``equipoise reproduce`` did.
+
+    Args:
+        name: What was asked for: an experiment or a whole figure.
+        panels: One verdict per experiment.
+        figure: Picture of all panels; ``None`` if there is nothing to draw.
+    """
+
+    name: str
+    panels: tuple[Reproduction, ...]
+    figure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """A name that ``equipoise reproduce`` knows.
+
+    Args:
+        name: An experiment or a whole figure.
+        title: What it shows.
+        panels: Names of the experiments that it consists of.
+    """
+
+    name: str
+    title: str
+    panels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Every name that ``equipoise reproduce`` knows."""
+
+    entries: tuple[CatalogueEntry, ...]
