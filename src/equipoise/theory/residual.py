@@ -41,6 +41,8 @@ Array = NDArray[np.float64]
 
 _UNIT = float(np.finfo(float).eps)
 _METHOD = "recursion over residual blocks"
+_GOAL = 1e-12
+_RADIAL_LEVEL = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,11 +130,11 @@ def residual_growth(
         bias_variance=0.0,
     )
     solve(replace(setting, eps=0.0))  # refuses what no signal passes
-    results = [
-        _recursion(setting, blocks, stages, leading, start_variance, finer)
-        for finer in (False, True)
-    ]
-    coarse, fine = results
+    level = _level(setting, start_variance)
+    coarse, fine = (
+        _recursion(setting, blocks, stages, leading, start_variance, at)
+        for at in (level - 1, level)
+    )
     error = abs(fine.growth.value - coarse.growth.value) + 64 * _UNIT * blocks * fine.growth.value
     return replace(fine, growth=replace(fine.growth, error=error))
 
@@ -146,10 +148,20 @@ class _Branch:
     v: float
 
 
+def _level(setting: Setting, kappa: float) -> int:
+    """The first level of refinement that agrees with the one before."""
+    levels = routes.levels(Response(setting.activation, setting.gamma, setting.beta))
+    for level in range(1, levels):
+        before, now = _stage(setting, kappa, level - 1), _stage(setting, kappa, level)
+        if abs(now.u + now.v - before.u - before.v) <= _GOAL * (now.u + now.v):
+            break
+    return level
+
+
 @lru_cache(maxsize=4096)
-def _stage(setting: Setting, kappa: float, finer: bool) -> _Branch:
+def _stage(setting: Setting, kappa: float, level: int) -> _Branch:
     B, eps = setting.batch_size, setting.eps
-    averages, law = _averages(setting, None if eps == 0 else kappa, finer)
+    averages, law = _averages(setting, None if eps == 0 else kappa, level)
     if eps == 0:
         law = without_eps(B, kappa)
     tau = 1 - (1 - law.radius**2) ** 2
@@ -161,25 +173,24 @@ def _stage(setting: Setting, kappa: float, finer: bool) -> _Branch:
 
 
 @lru_cache(maxsize=256)
-def _averages(setting: Setting, kappa: float | None, finer: bool) -> tuple[Averages, RadialLaw]:
-    f = Response(setting.activation, setting.gamma, setting.beta)
-    B, level = setting.batch_size, min(2 + finer, routes.levels(f) - 1)
+def _averages(setting: Setting, kappa: float | None, level: int) -> tuple[Averages, RadialLaw]:
+    f, B = Response(setting.activation, setting.gamma, setting.beta), setting.batch_size
     if kappa is None:
         return routes.averages(f, B, np.ones(1), level), without_eps(B, 1.0)
     breaks = np.empty(0) if f.is_homogeneous else routes.breaks(f, B)
-    grid = radial_grid(B, setting.eps, kappa, breaks, 1 + finer)
+    grid = radial_grid(B, setting.eps, kappa, breaks, min(level, _RADIAL_LEVEL))
     return routes.averages(f, B, grid.radius, level), grid.law(kappa)
 
 
 def _recursion(
-    setting: Setting, blocks: int, stages: int, leading: bool, start: float, finer: bool
+    setting: Setting, blocks: int, stages: int, leading: bool, start: float, level: int
 ) -> ResidualGrowth:
     variances, branches = [start], []
     first = setting.weight_variance if leading else 1.0
     for _ in range(blocks):
         branch, kappa = [], first * variances[-1]
         for _ in range(stages):
-            branch.append(_stage(setting, kappa, finer))
+            branch.append(_stage(setting, kappa, level))
             kappa = branch[-1].variance
         branches.append(branch)
         variances.append(variances[-1] + kappa)
@@ -203,7 +214,7 @@ def _recursion(
     top = stream[0]
     growth = Estimate(stream[-1] / top, math.nan, _METHOD)
     return ResidualGrowth(
-        exponent=_exponent(setting, stages),
+        exponent=_exponent(setting, stages, level),
         factors=np.array(factors[::-1]),
         variances=np.array(variances),
         stream=np.array(stream[::-1]) / top,
@@ -212,16 +223,14 @@ def _recursion(
     )
 
 
-def _exponent(setting: Setting, stages: int) -> Estimate:
+def _exponent(setting: Setting, stages: int, level: int) -> Estimate:
     """Λ of a stream so large that ε no longer matters in the first stage."""
     first = solve(replace(setting, eps=0.0))
     value, error = first.rate.value, first.rate.relative_error
     kappa = first.kappa.value
     for _ in range(stages - 1):
-        stages_rates = [_stage(setting, kappa, finer) for finer in (False, True)]
-        rates = [stage.u + stage.v for stage in stages_rates]
-        value *= rates[1]
-        error += abs(rates[1] - rates[0]) / rates[1] + 64 * _UNIT
-        kappa_out = stages_rates[1].variance
-        value, kappa = value * (kappa / kappa_out), kappa_out
+        coarse, fine = (_stage(setting, kappa, at) for at in (max(level - 1, 0), level))
+        rate = fine.u + fine.v
+        error += abs(coarse.u + coarse.v - rate) / rate + 64 * _UNIT
+        value, kappa = value * rate * kappa / fine.variance, fine.variance
     return Estimate(value, error * value, _METHOD)

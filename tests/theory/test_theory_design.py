@@ -1,0 +1,122 @@
+"""The mildest change with which a depth trains: on the boundary, and true in real networks."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise.theory import (
+    backward_spectrum,
+    critical_eps,
+    max_trainable_depth,
+    simulate_networks,
+    tune,
+)
+
+OPTIONS = {"gamma": 1.0, "beta": 0.0, "eps": 0.0}
+
+CASES = [
+    ("relu", 64, 60, "beta"),
+    ("tanh", 64, 150, "gamma"),
+    ("tanh", 8, 80, "gamma"),
+    ("tanh", 8, 200, "eps"),
+    ("hardtanh", 16, 90, "gamma"),
+    ("silu", 16, 70, "beta"),
+    ("erf", 32, 150, "eps"),
+]
+
+
+class TestTheMildestChange:
+    @pytest.mark.parametrize(("name", "B", "depth", "knob"), CASES)
+    def test_it_suffices_and_a_milder_one_does_not(self, name, B, depth, knob):
+        tuning = tune(name, B, depth, knob)
+        start = OPTIONS[knob]
+        assert tuning.start == start
+        assert tuning.max_depth >= depth
+        milder = start + 0.99 * (tuning.value - start)
+        rate = backward_spectrum(name, B, **(OPTIONS | {knob: milder})).G
+        assert max_trainable_depth(rate) < depth
+        assert rate.stable
+
+    def test_no_change_where_none_is_needed(self):
+        tuning = tune("tanh", 64, 30, "gamma")
+        assert tuning.value == 1.0
+        assert "without a change" in tuning.reason
+
+    def test_factor_sets_what_trains(self):
+        strict, lax = (tune("relu", 64, 40, "beta", factor=f) for f in (8, 17))
+        assert strict.value > lax.value == 0.0
+        assert 40 * math.log(strict.rate.value) <= 8
+
+
+class TestNone:
+    def test_the_linear_network_is_a_floor(self):
+        tuning = tune("tanh", 8, 200, "gamma")
+        assert tuning.value is None
+        assert "even a linear network's gradients grow ×1.2 per layer" in tuning.reason
+        # γ → 0 makes tanh linear: the best that was found is the floor itself.
+        assert tuning.rate.value == pytest.approx(6 / 5, abs=1e-4)
+
+    def test_gamma_does_nothing_to_relu(self):
+        tuning = tune("relu", 64, 60, "gamma")
+        assert tuning.value is None
+        assert "positive-homogeneous" in tuning.reason
+
+    def test_relu_collapses_before_eps_helps(self):
+        """Beyond ε_c gradients would be smaller, but all samples are equal there."""
+        tuning = tune("relu", 64, 60, "eps")
+        assert tuning.value is None
+        assert f"{critical_eps('relu', batch_size=64):.4g}" in tuning.reason
+
+
+class TestRanking:
+    def test_activations_are_ranked_and_one_is_chosen(self):
+        tuning = tune("relu", 32, 60, "activation")
+        depths = [r.max_depth for r in tuning.ranking if r.rate.stable is not False]
+        assert depths == sorted(depths, reverse=True)
+        assert tuning.ranking[0].activation == "identity"
+        assert tuning.max_depth >= 60
+        assert not any(60 <= depth < tuning.max_depth for depth in depths)
+
+    def test_unstable_ones_come_last(self):
+        ranking = tune("relu", 64, 60, "activation").ranking
+        flags = [ranked.rate.stable is False for ranked in ranking]
+        assert flags == sorted(flags)
+        assert any(flags)
+
+    def test_none_is_deep_enough(self):
+        tuning = tune("relu", 8, 500, "activation")
+        assert tuning.value is None
+        assert "identity, leaves 88" in tuning.reason
+
+    def test_own_candidates(self):
+        tuning = tune("relu", 32, 60, "activation", candidates=["tanh", torch.sin])
+        assert {ranked.activation for ranked in tuning.ranking} == {"relu", "tanh", "sin"}
+
+
+@pytest.mark.parametrize(("name", "B", "depth", "knob"), CASES[:4])
+def test_networks_at_the_tuned_setting_grow_as_promised(name, B, depth, knob):
+    tuning = tune(name, B, depth, knob)
+    run = simulate_networks(name, B, width=500, depth=20, networks=24, **{knob: tuning.value})
+    slopes = -np.diff(run.log_gradients[:, 4:], axis=1).mean(1)
+    error = slopes.std(ddof=1) / 24**0.5 + 1 / 500  # and the bias of finite width
+    assert abs(slopes.mean() - math.log(tuning.rate.value)) < 4 * error
+    assert depth * slopes.mean() == pytest.approx(16, abs=depth * 4 * error)
+    before = simulate_networks(name, B, width=500, depth=20, networks=8)
+    assert -np.diff(before.log_gradients[:, 4:], axis=1).mean() > slopes.mean() + 2 * error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"knob": "delta"}, "knob must be gamma, beta, eps or activation, got 'delta'"),
+        ({"depth": 0}, "depth must be a whole number of at least 1, got 0"),
+        ({"factor": -1}, "factor must be positive, got -1"),
+        ({"batch_size": 2}, "batch_size must be at least 4, got 2"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    options = {"activation": "relu", "batch_size": 8, "depth": 10} | arguments
+    with pytest.raises(ValueError, match=message):
+        tune(**options)
