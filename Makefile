@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: checkup test format docs bench clean
+.PHONY: checkup test format docs bench tables clean
 
 # Predict, measure and report on bundled real data.
 checkup: $(VENV)/.ready
@@ -27,6 +27,16 @@ docs: $(VENV)/.ready-to-develop
 
 bench: $(VENV)/.ready-to-develop
 	$(BIN)/python benchmarks/theory_against_simulation.py
+	$(BIN)/python benchmarks/theory_against_integrals.py
+
+# The table of docs/spectra.md, below its first lines.
+ACTIVATIONS := identity relu "leaky_relu(0.2)" abs "alpha_relu(1.5)" "alpha_relu(2)" hardtanh \
+	hardswish tanh erf sigmoid gelu silu mish elu softplus
+tables: $(VENV)/.ready-to-develop
+	sed '/^| activation/,$$d' docs/spectra.md > docs/spectra.new
+	$(BIN)/equipoise theory --spectrum --markdown --activation $(ACTIVATIONS) \
+		--batch-size 4 5 6 8 16 64 1000 1000000 >> docs/spectra.new
+	mv docs/spectra.new docs/spectra.md
 
 clean:
 	rm -rf $(VENV) docs/_build checkup-report

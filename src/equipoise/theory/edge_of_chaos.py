@@ -74,7 +74,7 @@ def edge_of_chaos(
         1.76095 0.570048
 
     References:
-        [yang2019], Appendix A (networks without batch norm).
+        [yang2019], Section 3 (networks without batch norm); [schoenholz2017].
     """
     setting = make_setting(
         activation,

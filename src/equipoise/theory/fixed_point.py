@@ -68,7 +68,7 @@ def bsb1_fixed_point(
         1 -0.25 1.25
 
     References:
-        [yang2019], Section 3 (BSB1 fixed points) and Appendix for ε > 0.
+        [yang2019], Section 3.1 and Appendix B.3 (BSB1 fixed points); ε > 0 derived here.
     """
     solution = solve(
         make_setting(

@@ -41,7 +41,7 @@ Array = NDArray[np.float64]
 
 _UNIT = float(np.finfo(float).eps)
 _METHOD = "recursion over residual blocks"
-_GOAL = 1e-12
+_GOAL, _EPS_GOAL = 1e-12, 1e-9
 _RADIAL_LEVEL = 3
 
 
@@ -153,7 +153,8 @@ def _level(setting: Setting, kappa: float) -> int:
     levels = routes.levels(Response(setting.activation, setting.gamma, setting.beta))
     for level in range(1, levels):
         before, now = _stage(setting, kappa, level - 1), _stage(setting, kappa, level)
-        if abs(now.u + now.v - before.u - before.v) <= _GOAL * (now.u + now.v):
+        goal = _GOAL if setting.eps == 0 else _EPS_GOAL
+        if abs(now.u + now.v - before.u - before.v) <= goal * (now.u + now.v):
             break
     return level
 

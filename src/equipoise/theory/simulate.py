@@ -20,8 +20,8 @@ from equipoise.theory.setting import Setting, make_setting
 
 Array = NDArray[np.float64]
 
-# Activations held at once, in numbers; autograd keeps about four tensors of each layer.
-_CHUNK = 2**25
+# Numbers held at once: of each layer the weights, and about four tensors of activations.
+_CHUNK = 2**27
 # The first layers still carry the input's covariance.
 _SETTLING = 2
 
@@ -101,7 +101,8 @@ def simulate_networks(
             raise ValueError(f"{name} must be a whole number of at least 1, got {value}.")
     if generator is None:
         generator = torch.Generator(device).manual_seed(0)
-    at_once = max(1, min(networks, _CHUNK // (batch_size * width * depth)))
+    per_network = depth * width * (width + 4 * batch_size)
+    at_once = max(1, min(networks, _CHUNK // per_network))
     parts = []
     for start in range(0, networks, at_once):
         count = min(at_once, networks - start)

@@ -53,7 +53,7 @@ class VanillaNetwork:
 
     @property
     def xi_q(self) -> float:
-        """Layers over which a deviation of q shrinks e-fold, -1/log |χ_q|."""
+        """Layers over which a deviation of q shrinks e-fold, −1 / log(χ_q) in magnitude."""
         return 0.0 - _inverse_log(self.chi_q)
 
     @property
@@ -63,7 +63,7 @@ class VanillaNetwork:
 
     @property
     def xi_gradient(self) -> float:
-        """Layers over which the squared gradient norm changes e-fold, 1/|log χ_1|."""
+        """Layers over which the squared gradient norm changes e-fold, 1 / log(χ_1) in size."""
         return abs(_inverse_log(self.chi_1))
 
 
@@ -113,7 +113,7 @@ def vanilla(
         'chaotic'
 
     References:
-        [yang2019], Appendix A (networks without batch norm).
+        [yang2019], Section 3 (networks without batch norm); [schoenholz2017].
     """
     return _solve(
         make_setting(
