@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.theory import as_activation, bsb1_fixed_point
-from equipoise.theory.bn_map import bn_map, centred_spectrum, fourier_rule, laplace_rule
+from equipoise.theory.bn_map import bn_map, centred_spectrum
+from equipoise.theory.bn_map_rules import fourier_rule, laplace_rule
 from equipoise.theory.kernels import closed_form_kernel
 
 HOMOGENEOUS = ["identity", "relu", "leaky_relu(0.2)", "abs", "alpha_relu(1.5)", "square"]

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from equipoise.theory import bsb1_fixed_point, critical_eps, explosion_rate
+from equipoise.theory import Activation, Kink, bsb1_fixed_point, critical_eps, explosion_rate
+from equipoise.theory.activations import homogeneous
 from reference.mean_field import FUNCTIONS, kappa, law_of
 
 
@@ -104,6 +105,45 @@ class TestCriticalEps:
         """ε_c = κ_0 (B - 1)/B, with κ_0 the fixed point at ε = 0."""
         plain = bsb1_fixed_point("relu", B).kappa.value
         assert critical_eps("relu", batch_size=B) == pytest.approx(plain * (B - 1) / B, rel=1e-12)
+
+    @pytest.mark.parametrize("name", ["softsign", "elu", "celu(0.5)"])
+    def test_a_kink_of_the_curvature_alone_changes_nothing(self, name):
+        """The slope at 0 is 1 from both sides."""
+        assert critical_eps(name, batch_size=8) == 1
+
+    @pytest.mark.parametrize(
+        ("name", "beta", "slopes"),
+        [
+            ("hardswish", 3.0, (1.5, 1.0)),
+            ("hardswish", -3.0, (0.0, -0.5)),
+            ("relu6", 6.0, (1.0, 0.0)),
+            ("elu(0.5)", 0.0, (0.5, 1.0)),
+        ],
+    )
+    def test_elsewhere_a_kink_has_its_two_slopes(self, name, beta, slopes):
+        """Beside 3 hardswish is x²/6 + x/2: a step of 1e-9 would err by 3e-10."""
+        below, above = slopes
+        exact = critical_eps(homogeneous("two slopes", 1.0, above, below), batch_size=8)
+        assert critical_eps(name, beta=beta, batch_size=8) == pytest.approx(exact, rel=1e-14)
+        other = critical_eps(homogeneous("another", 1.0, above, below + 1e-9), batch_size=8)
+        assert other != pytest.approx(exact, rel=1e-14)
+
+    @pytest.mark.parametrize("at", [0.0, 2.0])
+    @pytest.mark.parametrize(("slope", "power"), [(0, 1.5), (1, 1.5), (0, 1.05), (0, 0.75)])
+    def test_a_fractional_power_adds_a_slope_of_zero_or_infinity(self, at, slope, power):
+        phi = Activation(
+            "line and power",
+            lambda x: slope * x + (x - at).clamp(min=0) ** power,
+            lambda x: slope + power * (x > at) * (x - at).abs() ** (power - 1),
+            (Kink(at, power=True),),
+        )
+        expected = slope**2 if power > 1 else math.inf
+        assert critical_eps(phi, beta=at, batch_size=8) == pytest.approx(expected, rel=1e-7)
+
+    def test_a_kink_found_in_a_users_function(self):
+        """At 1e-200 x² would be 0, and the slope of its root undefined."""
+        root = critical_eps(lambda x: (x * x).sqrt(), batch_size=8)
+        assert root == pytest.approx(critical_eps("abs", batch_size=8), rel=1e-12)
 
     @pytest.mark.parametrize("name", ["identity", "tanh", "erf"])
     @pytest.mark.parametrize("B", [4, 9, 64])

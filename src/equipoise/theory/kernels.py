@@ -10,7 +10,7 @@ negative: principal branches are the analytic continuation.
 Symbols: c: correlation of two inputs, θ = arccos c, J_α: correlation kernel of max(x, 0)^α.
 
 References:
-    [yang2019], Appendix on α-ReLU kernels; the arcsine kernel is Williams's (1997).
+    [yang2019], Appendix H; the arcsine kernel is Williams's (1997).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ convergence is known.
 Symbols: B: batch size, C: rank of GΣG.
 
 References:
-    [yang2019], Appendix (global convergence of the linear network).
+    [yang2019], Appendix B.2 (global convergence of the linear network).
 """
 
 from __future__ import annotations
@@ -25,12 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from equipoise.records import Estimate
-from equipoise.theory.bn_map import (
-    MappedCovariance,
-    centred_spectrum,
-    checked_covariance,
-    laplace_rule,
-)
+from equipoise.theory.bn_map import MappedCovariance, centred_spectrum, checked_covariance
+from equipoise.theory.bn_map_rules import laplace_rule
 
 Array = NDArray[np.float64]
 
@@ -72,7 +68,7 @@ def linear_step(eigenvalues: ArrayLike) -> MappedEigenvalues:
         array([0.66666667, 0.33333333])
 
     References:
-        [yang2019], Appendix (global convergence of the linear network).
+        [yang2019], Appendix B.2 (global convergence of the linear network).
     """
     values = np.array(eigenvalues, dtype=np.float64)
     usable = values.ndim == 1 and values.size and np.isfinite(values).all()
@@ -115,7 +111,7 @@ def linear_limit(cov: ArrayLike | Tensor) -> MappedCovariance:
                [-0.5, -0.5,  1. ]])
 
     References:
-        [yang2019], Appendix (global convergence of the linear network).
+        [yang2019], Appendix B.2 (global convergence of the linear network).
     """
     spectrum = centred_spectrum(checked_covariance(cov))
     B, C = spectrum.vectors.shape

@@ -19,20 +19,38 @@ from equipoise.theory import routes
 from equipoise.theory.activations import Activation, Homogeneity, homogeneous
 from equipoise.theory.averages import Averages, Response
 
-# Far below any scale of f, far above rounding: one-sided slopes at a kink.
-_STEP = 1e-9
+# Distances from a kink at 0 at which slopes are read: far below any scale of f, far above where
+# a user's x² or x⁴ would underflow. From a kink elsewhere, the smallest that rounding leaves.
+_NEAR, _FAR = 1e-60, 1e-30
+_UNIT = 2.220446049250313e-16
+# Between its two distances a fractional power's slope changes by more than this factor.
+_SAME = 1.1
 
 
 def tangent(f: Response) -> Homogeneity | None:
     """The slopes of f on either side of 0, or None where f is flat there."""
     at_kink = [kink for kink in f.activation.kinks if kink.at == f.beta]
-    step = _STEP if at_kink else 0.0
-    _, slopes = f(np.array([f.beta - step, f.beta + step]))
-    below, above = float(slopes[0]), float(slopes[1])
+    near = max(_NEAR, 2 * _UNIT * abs(f.beta)) if at_kink else 0.0
+    below, above = _slopes_beside(f, near)
     if any(kink.power for kink in at_kink):
-        # A fractional power has slope 0 or ∞ at its kink, never one in between.
-        return None if abs(below) + abs(above) < 1 else Homogeneity(1.0, math.inf, math.inf)
+        far = max(_FAR, math.sqrt(_UNIT) * abs(f.beta))
+        limits = zip((below, above), _slopes_beside(f, far), strict=True)
+        below, above = (_limit(*slopes) for slopes in limits)
+    if math.isinf(below) or math.isinf(above):
+        return Homogeneity(1.0, math.inf, math.inf)
     return Homogeneity(1.0, above, below) if above or below else None
+
+
+def _slopes_beside(f: Response, distance: float) -> tuple[float, float]:
+    _, (below, above) = f(np.array([f.beta - distance, f.beta + distance]))
+    return float(below), float(above)
+
+
+def _limit(near: float, far: float) -> float:
+    """The slope on one side of a kink: 0 or ∞ where it is a fractional power's."""
+    if abs(near) > _SAME * abs(far):
+        return math.inf
+    return 0.0 if _SAME * abs(near) < abs(far) else near
 
 
 def tangent_averages(slopes: Homogeneity, batch_size: int) -> Averages:
