@@ -67,6 +67,25 @@ def test_the_theory_table_in_the_documents_is_what_the_command_prints(capsys, mo
     assert [row for row in rows if row not in printed] == []
 
 
+def test_the_spectra_in_the_documents_are_what_the_command_prints(capsys):
+    """Some rows, which are enough to notice a table that nobody made anew."""
+    arguments = ["--activation", "identity", "hardswish", "gelu", "--batch-size", "4", "64"]
+    assert cli.main(["theory", "--spectrum", "--markdown", *arguments]) == 0
+    *_, first, _, third, _, fifth, sixth = capsys.readouterr().out.splitlines()
+    shown = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (ROOT / "docs" / "spectra.md").read_text("utf-8").splitlines()
+        if line.startswith("| ") and not line.startswith("| activation")
+    ]
+    assert len({row[0] for row in shown}) >= 12
+    assert {int(row[1]) for row in shown} >= {4, 5, 6, 10**6}
+    for line in (first, third, fifth, sixth):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        row = next(row for row in shown if row[:2] == cells[:2])
+        for ours, theirs in zip(cells[2:-2], row[2:-2], strict=True):
+            assert float(ours) == pytest.approx(float(theirs), abs=1e-11)
+
+
 def test_no_machine_path_or_registry_in_the_repository():
     marks = re.compile(r"/work/|/root/|pypi\.org/simple|find-links|extra-index")
     for path in [*ROOT.glob("*.*"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/**/*.py")]:
