@@ -80,3 +80,23 @@ def test_the_predicted_rate_belongs_to_the_measured_one(deep):
 
 def test_what_is_not_finite_is_worst(hostile):
     assert digest.worst_first(hostile.conditioning)[0].raw == math.inf
+
+
+def test_predicted_steps_are_drawn_where_they_differ(deep):
+    """A residual stream's growth falls from block to block; a plain network's does not."""
+    names = [layer.layer for layer in deep.growth.layers]
+    block = deep.blocks[0]
+    rates = [Estimate(1 + 1 / (index + 1), 0.0, "recursion") for index in range(len(names))]
+
+    def with_rates(rates):
+        blocks = tuple(
+            dataclasses.replace(block, layer=name, rate=rate)
+            for name, rate in zip(names, rates, strict=True)
+        )
+        return dataclasses.replace(deep, blocks=blocks)
+
+    steps = digest.predicted_steps(with_rates([*rates[:-1], None]))
+    assert steps == tuple(rate.value for rate in rates[:-1])
+    assert digest.predicted_steps(with_rates([rates[0]] * len(names))) == ()
+    assert digest.predicted_steps(with_rates([None, *rates[1:]])) == ()
+    assert digest.predicted_steps(dataclasses.replace(deep, growth=None)) == ()

@@ -26,6 +26,8 @@ MARKS: dict[Severity, str] = {"critical": "✖", "warning": "▲", "note": "●"
 _LEVEL = 0.005
 # Squared norms that differ by e^16 end what trains, as everywhere in reports.
 _EXPONENT = 16.0
+# Predicted rates within two per cent of each other draw a straight line.
+_ALIKE = 1.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,16 @@ def predicted_rate(checkup: Checkup) -> Estimate | None:
     """Return the predicted growth per layer that measurements were compared with."""
     comparison = rate_comparison(checkup)
     return None if comparison is None else comparison.predicted
+
+
+def predicted_steps(checkup: Checkup) -> tuple[float, ...]:
+    """Return predicted growth from layer to layer, where it is known and not all the same."""
+    rates = [block.rate for block in checkup.blocks[:-1]]
+    known = [rate.value for rate in rates if rate is not None]
+    layers = [layer.layer for layer in checkup.growth.layers] if checkup.growth else []
+    if len(known) < max(1, len(rates)) or layers != [block.layer for block in checkup.blocks]:
+        return ()
+    return tuple(known) if max(known) > _ALIKE * min(known) else ()
 
 
 def total_factor(layers: Sequence[LayerGradients]) -> float | None:

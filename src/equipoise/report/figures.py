@@ -65,13 +65,19 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def gradient_figure(growth: GradientGrowth, predicted_rate: Estimate | None = None) -> str:
+def gradient_figure(
+    growth: GradientGrowth,
+    predicted_rate: Estimate | None = None,
+    predicted_steps: Sequence[float] = (),
+) -> str:
     """Draw squared gradient norms per layer on a log scale.
 
     Args:
         growth: Measured gradients.
         predicted_rate: Growth per layer from theory. It fixes a slope only, so its line is
             drawn through the mean of the measured logarithms.
+        predicted_steps: Growth from each layer to the one before it, where it is not the same
+            everywhere; one number fewer than layers.
 
     Returns:
         An ``<svg>`` element. Values without a logarithm are left out, and a note says so.
@@ -84,7 +90,10 @@ def gradient_figure(growth: GradientGrowth, predicted_rate: Estimate | None = No
         points = _scatter(axes, gradients, "pre-activations ∂E/∂h", _FIRST, marker="o")
         _scatter(axes, weights, "weights ∂E/∂W", _SECOND, marker="D", faint=True)
         if predicted_rate is not None:
-            _predicted_line(axes, points, len(gradients), predicted_rate.value)
+            steps = predicted_steps or [predicted_rate.value] * (len(gradients) - 1)
+            label = "predicted" if predicted_steps else "predicted slope"
+            label = f"{label} {wording.factor(predicted_rate.value)} per layer"
+            _predicted_line(axes, points, steps, label)
         _log_scale(axes)
         _layer_axis(axes, len(gradients))
         axes.set_ylabel("squared gradient norm")
@@ -211,24 +220,25 @@ def _bar(estimate: Estimate, positive: bool) -> tuple[float, float]:
 
 
 def _predicted_line(
-    axes: Axes, points: Sequence[tuple[int, float]], layers: int, rate: float
+    axes: Axes, points: Sequence[tuple[int, float]], steps: Sequence[float], label: str
 ) -> None:
-    if not points or not (math.isfinite(rate) and rate > 0):
+    if not points or not all(math.isfinite(step) and step > 0 for step in steps):
         return
-    slope = -math.log(rate)
-    anchor = sum(math.log(value) - slope * index for index, value in points) / len(points)
-    ends = [1, layers]
-    logarithms = [anchor + slope * index for index in ends]
+    profile = [0.0]
+    for step in steps:
+        profile.append(profile[-1] - math.log(step))
+    anchor = sum(math.log(value) - profile[index - 1] for index, value in points) / len(points)
+    logarithms = [anchor + value for value in profile]
     # Far outside float range a line says nothing that its absence does not.
     if max(map(abs, logarithms)) > 600:
         return
     axes.plot(
-        ends,
+        range(1, len(profile) + 1),
         [math.exp(logarithm) for logarithm in logarithms],
         color=_INK,
         linestyle=(0, (4, 2.5)),
         linewidth=1.3,
-        label=f"predicted slope {wording.factor(rate)} per layer",
+        label=label,
         zorder=3,
     )
 

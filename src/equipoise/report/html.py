@@ -50,7 +50,8 @@ def _figures(checkup: Checkup) -> dict[str, Any]:
     drawn: dict[str, str] = {}
     if checkup.growth is not None and checkup.growth.layers:
         rate = digest.predicted_rate(checkup)
-        drawn["gradients"] = figures.gradient_figure(checkup.growth, rate)
+        steps = digest.predicted_steps(checkup)
+        drawn["gradients"] = figures.gradient_figure(checkup.growth, rate, steps)
         drawn["forward"] = figures.forward_figure(checkup.growth)
     if any(layer.skipped is None for layer in checkup.conditioning):
         drawn["conditioning"] = figures.conditioning_figure(checkup.conditioning)
