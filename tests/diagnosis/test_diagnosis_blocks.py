@@ -1,60 +1,16 @@
-"""Blocks are found however they are written, and predictions take the model's own numbers."""
+"""Blocks are found however they are written, and the activation is the one that is applied."""
 
 import re
 import warnings
 
 import pytest
 import torch
+from diagnosis_examples import Block, block_of, found_in, images, layers, only, vectors
 from torch import nn
 from torch.nn import functional as F
 
 from equipoise import theory
-from equipoise.diagnosis import find_blocks
-from equipoise.diagnosis.predictions import predict
 from equipoise.models import resnet18
-from equipoise.probes.operations import record_operations
-
-
-def run(model, x):
-    return model(x)
-
-
-def found_in(model, x):
-    return find_blocks(record_operations(model, x, run))
-
-
-def only(model, x):
-    found, *_ = found_in(model, x)
-    return found
-
-
-def block_of(model, x):
-    return predict(only(model, x))[0]
-
-
-def vectors(rows=16, features=6):
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(rows, features, generator=generator)
-
-
-def images(rows=4, channels=2, size=6):
-    return torch.randn(rows, channels, size, size, generator=torch.Generator().manual_seed(0))
-
-
-class Block(nn.Module):
-    """linear → batch norm → any function → linear."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.first, self.norm, self.second = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)
-        self.function = function
-
-    def forward(self, x):
-        return self.second(self.function(self.norm(self.first(x))))
-
-
-def layers(*between):
-    return nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), *between, nn.Linear(6, 2))
 
 
 class Swish(nn.Module):
@@ -221,8 +177,12 @@ class TestSurroundings:
         found = only(model, vectors())
         assert found.norm is model[1]
         assert found.feeding is model[0]
-        assert (found.layer, found.following) == ("1", "3")
-        assert (found.batch_size, found.features, found.is_convolution) == (16, 6, False)
+        assert (found.layer, found.path.following) == ("1", "3")
+        assert found.path.closing.module is model[3]
+        assert not found.path.pooled
+        normalisation = found.normalisation
+        assert (normalisation.rows, normalisation.features) == (16, 6)
+        assert not normalisation.is_convolution
 
     def test_batch_norm_after_the_activation(self):
         model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.BatchNorm1d(6), nn.Linear(6, 2))
@@ -281,8 +241,19 @@ class TestSurroundings:
         )
         block = block_of(model, images())
         assert block.activation == "relu"
+        assert only(model, images()).path.pooled
         assert any("pooling" in caveat for caveat in block.caveats)
         assert block.rate is not None
+
+    @pytest.mark.parametrize("mode", ["zeros", "circular", "reflect"])
+    def test_padding_is_no_activation(self, mode):
+        """PyTorch pads by itself before convolving, other than with zeros."""
+        model = nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(),
+            nn.Conv2d(4, 2, 3, padding=1, padding_mode=mode),
+        )  # fmt: skip
+        block = block_of(model, images())
+        assert (block.activation, block.following, block.reason) == ("relu", "3", None)
 
     def test_control_flow_that_depends_on_the_data(self):
         """torch.fx cannot trace this; running it can."""
@@ -347,9 +318,20 @@ class TestSurroundings:
         first, second = found_in(model, vectors())
         assert (first.activation.name, second.activation.name) == ("relu", "tanh")
 
-    def test_a_model_without_batch_norm_has_no_blocks(self):
-        model = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 2))
+    def test_a_model_without_normaliser_has_no_blocks(self):
+        model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
         assert found_in(model, vectors()) == ()
+
+    @pytest.mark.parametrize("norm", [nn.LayerNorm(6), nn.RMSNorm(6), nn.GroupNorm(1, 6)])
+    def test_other_normalisers_open_blocks_too(self, norm):
+        model = nn.Sequential(nn.Linear(6, 6), norm, nn.ReLU(), nn.Linear(6, 2))
+        block = block_of(model, vectors())
+        assert (block.kind, block.activation, block.following) == (
+            type(norm).__name__,
+            "relu",
+            "3",
+        )
+        assert block.rate is not None
 
     def test_resnet18(self):
         """The first of two norms in every block is predicted; the stem's output and the second
@@ -363,72 +345,3 @@ class TestSurroundings:
             "a residual or parallel branch joins before the next linear layer",
             "its output also flows around the next linear layer",
         }
-
-
-class TestNumbers:
-    def test_come_from_the_model(self):
-        model = layers(nn.Tanh())
-        nn.init.constant_(model[0].weight, 0.5)
-        nn.init.constant_(model[0].bias, 0.25)
-        nn.init.constant_(model[1].weight, 0.7)
-        nn.init.constant_(model[1].bias, -0.2)
-        model[1].eps = 0.3
-        block, conditions = predict(only(model, vectors()))
-        numbers = (block.eps, block.gamma, block.beta, block.weight_variance, block.batch_size)
-        assert numbers == pytest.approx((0.3, 0.7, -0.2, 6 * 0.5**2, 16))
-        assert conditions.bias_variance == pytest.approx(0.25**2)
-        expected = theory.explosion_rate(
-            "tanh", 16, eps=0.3, gamma=0.7, beta=-0.2, weight_variance=1.5
-        )
-        assert block.rate.value == pytest.approx(expected.value, rel=1e-6)
-        assert block.max_depth == pytest.approx(theory.max_trainable_depth(block.rate))
-
-    def test_fan_in_of_convolutions_counts_taps_and_groups(self):
-        model = nn.Sequential(
-            nn.Conv2d(4, 6, (3, 2), groups=2, bias=False), nn.BatchNorm2d(6), nn.ReLU(),
-            nn.Conv2d(6, 2, 1),
-        )  # fmt: skip
-        nn.init.constant_(model[0].weight, 0.5)
-        block, _ = predict(only(model, images(channels=4)))
-        assert block.weight_variance == pytest.approx(2 * 3 * 2 * 0.5**2)
-
-    @pytest.mark.parametrize(
-        ("conv", "norm", "shape", "rows"),
-        [
-            (nn.Conv1d(2, 4, 2), nn.BatchNorm1d(4), (3, 2, 9), 3 * 8),
-            (nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), (3, 2, 7, 5), 3 * 5 * 3),
-            (nn.Conv3d(2, 4, 2), nn.BatchNorm3d(4), (3, 2, 3, 4, 5), 3 * 2 * 3 * 4),
-        ],
-    )
-    def test_batch_size_is_samples_times_positions(self, conv, norm, shape, rows):
-        model = nn.Sequential(conv, norm, nn.ReLU(), type(conv)(4, 2, 1))
-        found = only(model, torch.randn(shape))
-        assert (found.batch_size, found.features, found.is_convolution) == (rows, 4, True)
-        block, _ = predict(found)
-        assert any("positions of a feature map are correlated" in c for c in block.caveats)
-
-    def test_uneven_scales_are_a_caveat(self):
-        model = layers(nn.ReLU())
-        with torch.no_grad():
-            model[1].weight.copy_(torch.linspace(0.5, 1.5, 6))
-        block = block_of(model, vectors())
-        assert any("differ between channels" in caveat for caveat in block.caveats)
-
-    def test_batch_norm_without_affine(self):
-        model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, affine=False), nn.Linear(6, 2))
-        block = block_of(model, vectors())
-        assert (block.gamma, block.beta) == (1.0, 0.0)
-
-    def test_a_scale_of_zero_sends_no_signal(self):
-        model = layers(nn.ReLU())
-        nn.init.zeros_(model[1].weight)
-        assert "gamma must not be 0" in block_of(model, vectors()).reason
-
-    def test_batches_of_three_have_no_prediction(self):
-        block = block_of(layers(nn.ReLU()), vectors(rows=3))
-        assert "a batch of 3 is too small" in block.reason
-
-    def test_unstable_fixed_points_are_on_the_record_and_warn_nobody(self):
-        rate = block_of(layers(nn.GELU()), vectors(rows=64)).rate
-        assert rate.stable is False
-        assert block_of(layers(nn.GELU()), vectors(rows=16)).rate.stable is True

@@ -135,12 +135,12 @@ class TestOthers:
     def test_reasons_are_counted(self):
         blocks = [block(), *[block(reason="a branch joins", layer=f"n{i}") for i in range(3)]]
         finding = first(None, blocks, [], [], [])
-        assert finding.title == "Theory covers 1 of 4 batch norm layers"
+        assert finding.title == "Theory covers 1 of 4 normalisers"
         assert "3 × a branch joins" in finding.detail
 
-    def test_models_without_batch_norm_say_so(self):
+    def test_models_without_normaliser_say_so(self):
         titles = [finding.title for finding in conclude(growth(1.0), [], [], [], [])]
-        assert "No batch normalisation: measured, not predicted" in titles
+        assert "No normalisation: measured, not predicted" in titles
 
     @pytest.mark.parametrize(
         ("raw", "scaled", "warns"), [(1e6, 1e2, True), (1e6, 5e5, False), (1e3, 1e1, False)]
@@ -174,3 +174,18 @@ class TestOthers:
 
     def test_nothing_measured_means_no_findings(self):
         assert conclude(None, [], [], [], []) == ()
+
+
+def test_agreement_by_ignorance_is_no_agreement():
+    """With two initialisations anything is within three errors: 1.98 against 1.10 was."""
+    vague = Comparison(
+        "gradient growth per layer",
+        Estimate(1.10, 0.0, "theory"),
+        Estimate(1.98, 0.01, "fit"),
+        0.01,
+        1.2,
+        True,
+    )
+    (finding,) = [f for f in conclude(growth(1.98), [], [vague], [], []) if "compare" in f.title]
+    assert finding.title == "Too uncertain to compare the gradient growth per layer"
+    assert "--seeds" in finding.advice

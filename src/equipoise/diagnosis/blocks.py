@@ -73,6 +73,7 @@ def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
     feeding, feeding_reason = _feeding(operations, index)
     path = Path(operations, index)
     reason = feeding_reason or normalisation.reason or path.reason
+    reason = reason or _positions_alone(normalisation, feeding)
     activation: Activation | None = None
     if path.reason is None:
         try:
@@ -90,6 +91,21 @@ def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
         path=path,
         reason=reason,
     )
+
+
+def _positions_alone(normalisation: Normalisation, feeding: nn.Module | None) -> str | None:
+    """Why layer norm after a convolution is not the theory's, if it leaves channels out."""
+    if not isinstance(feeding, nn.modules.conv._ConvNd) or normalisation.normaliser not in (
+        "layer norm",
+        "rms norm",
+    ):
+        return None
+    given, channels = normalisation.given, feeding.out_channels
+    over_all = normalisation.features == given[0].numel()
+    channels_last = given.shape[-1] == channels and normalisation.features == channels
+    if over_all or channels_last:
+        return None
+    return f"{normalisation.normaliser} over positions without the channels is not derived"
 
 
 def _feeding(operations: Sequence[Operation], index: int) -> tuple[nn.Module | None, str | None]:
@@ -193,7 +209,7 @@ class Path:
 
     @staticmethod
     def _is_neutral(step: Operation) -> bool:
-        return step.name in SHAPES or _pools(step) or "dropout" in step.name
+        return step.name in (*SHAPES, "pad") or _pools(step) or "dropout" in step.name
 
 
 def _pools(operation: Operation) -> bool:

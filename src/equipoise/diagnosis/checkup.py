@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from equipoise.diagnosis.comparison import compare, compare_stream
 from equipoise.diagnosis.findings import conclude
 from equipoise.diagnosis.losses import LossFunction, default_loss
 from equipoise.diagnosis.normalisations import batch_covariance
-from equipoise.diagnosis.predictions import Conditions, predict, typical_conditions
+from equipoise.diagnosis.predictions import Conditions, as_block, predict, typical_conditions
 from equipoise.diagnosis.remedies import recommend
 from equipoise.diagnosis.residuals import ResidualStack, find_stack, predict_stack
 from equipoise.probes.operations import record_operations
@@ -186,7 +187,7 @@ def _run(
         )
 
     work.growth = measure(None, seeds, "measuring gradients")
-    typical = _covering_conditions(work.growth, conditions)
+    typical = _covering_conditions(work.growth, conditions) if _is_chain(found) else None
     opening = found[stack.first].norm if stack is not None else None
     if stack is not None and opening is not None and _is_measured(work.growth, conditions):
         report("following the batch", 0, 1)
@@ -227,7 +228,12 @@ def _follow_stream(
     covariance: Array,
 ) -> None:
     """Predict a residual stream and compare it with the measurement."""
-    prediction = predict_stack(stack, found, work.blocks, covariance)
+    try:
+        prediction = predict_stack(stack, found, work.blocks, covariance)
+    except ValueError as error:  # no signal passes, as where branches start at zero
+        for index in range(stack.first, stack.last):
+            work.blocks[index] = as_block(found[index], None, None, str(error), False)
+        return
     work.blocks = prediction.blocks
     # The very first layer is never fitted; the end of the stream is measured if a norm is there.
     fitted = slice(1 if stack.first == 0 else 0, None if stack.has_tail else -1)
@@ -252,6 +258,14 @@ def _covering_conditions(
         return None
     # The last block ends in the head, which the fit does not contain.
     return typical_conditions(list(conditions.values())[:-1])
+
+
+def _is_chain(found: Sequence[FoundBlock]) -> bool:
+    """Whether each block's last layer feeds the next: no branch in parallel."""
+    return all(
+        block.path.closing is not None and block.path.closing.module is after.feeding
+        for block, after in pairwise(found)
+    )
 
 
 def _is_measured(growth: GradientGrowth, conditions: dict[str, Conditions | None]) -> bool:

@@ -28,6 +28,8 @@ _BALANCED = 3.0
 # A step of e^3 beyond the fitted rate is a factor 20.
 _LARGE_STEP = 3.0
 _ILL_CONDITIONED = 1e4
+# A joint error of more than this part of the measurement decides nothing.
+_VAGUE = 0.1
 # A change of the condition number by less than this is not worth a finding.
 _WORTHWHILE = 10.0
 
@@ -182,6 +184,12 @@ def _agreement(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> li
             f"{measured.error:.2g}; networks this wide may differ by "
             f"{comparison.finite_width:.2g}."
         )
+        joint = abs(measured.value - predicted.value) / abs(comparison.z or math.inf)
+        if comparison.agrees and joint > _VAGUE * abs(measured.value):
+            title = f"Too uncertain to compare the {comparison.quantity}"
+            advice = "Measure more initialisations with --seeds."
+            findings.append(Finding("note", title, numbers, advice))
+            continue
         if comparison.agrees:
             title = f"Theory and measurement agree on the {comparison.quantity}"
             findings.append(
@@ -219,7 +227,7 @@ def _not_compared(
     reason = (
         "four blocks are the least that a growth is compared through"
         if len(blocks) < 4
-        else "the blocks differ in activation, ε, γ or β, or the model has other normalisers too"
+        else "blocks differ in activation, ε, γ or β, or there are other normalisers or branches"
     )
     return [
         Finding(

@@ -23,7 +23,15 @@ _ARGUMENTS = {
     "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
     "rms_norm": ("input", "normalized_shape", "weight", "eps"),
     "group_norm": ("input", "num_groups", "weight", "bias", "eps"),
+    "instance_norm": (
+        "input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum",
+        "eps",
+    ),
 }  # fmt: skip
+# The function below torch.nn.functional's has an order of its own.
+_PLAIN_BATCH_NORM = (
+    "input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +73,8 @@ def is_normalisation(operation: Operation) -> bool:
 
 def read(operation: Operation) -> Normalisation:
     """Bind the arguments of a recorded normalisation."""
-    names = _ARGUMENTS[operation.name]
+    plain = operation.function is torch.batch_norm
+    names = _PLAIN_BATCH_NORM if plain else _ARGUMENTS[operation.name]
     bound = dict(zip(names, operation.arguments, strict=False)) | operation.keywords
     given = cast(Tensor, bound["input"])
     features, group_size, reason = _features(operation.name, bound, given)
@@ -118,6 +127,8 @@ def _features(
         in_training = bound.get("training", False)
         evaluating = "it normalises by running statistics, as in evaluation"
         return given.shape[1], None, None if in_training else evaluating
+    if name == "instance_norm":
+        return given.shape[1], None, "instance norm shares statistics over positions of one sample"
     if name == "group_norm":
         return given.shape[1], *_groups(given, int(bound["num_groups"]))
     shape = cast("Sequence[int]", bound["normalized_shape"])

@@ -49,6 +49,8 @@ def recommend(
     """
     remedies = []
     for knob, values in (("beta", _BETAS), ("gamma", _GAMMAS)):
+        if not all(isinstance(_parameter(norm, knob), torch.Tensor) for norm in norms):
+            continue
         chosen = _mildest(conditions, knob, values, depth)
         if chosen is None:
             continue
@@ -85,9 +87,14 @@ def _mildest(
 def _set(norms: Sequence[nn.Module], knob: str, value: float) -> None:
     with torch.no_grad():
         for norm in norms:
-            parameter = norm.bias if knob == "beta" else norm.weight
+            parameter = _parameter(norm, knob)
             if isinstance(parameter, torch.Tensor):
                 parameter.fill_(value)
+
+
+def _parameter(norm: nn.Module, knob: str) -> object:
+    """γ or β; RMS norm has no shift, and others may be built without."""
+    return getattr(norm, "bias" if knob == "beta" else "weight", None)
 
 
 def _remedy(

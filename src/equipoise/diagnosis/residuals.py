@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.diagnosis.blocks import JOINS, LINEAR, SHAPES, FoundBlock
+from equipoise.diagnosis.blocks import LINEAR, SHAPES, FoundBlock
 from equipoise.diagnosis.predictions import Conditions, as_block, conditions_of, variances
 from equipoise.numerics.growth import mean_with_error
 from equipoise.probes.operations import Operation, Value
@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 
 _DERIVED = "growth along a residual stream is derived by Equipoise, not by a paper"
 _LEAST_BLOCKS = 2
+# The sign of a branch does not matter, its scale would.
+_SUMS = {"add", "iadd", "radd", "sub", "isub", "rsub"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,14 +56,15 @@ def find_stack(
     """Find residual blocks that, but for a stem before and a norm after, are all there is."""
     graph = _Graph(operations)
     for first in (0, 1):
-        shapes, at = [], first
-        while at < len(found) and (shape := _block_at(graph, found, at)) is not None:
-            shapes.append(shape)
-            at += shape[0]
+        shapes, at, stream = [], first, None
+        while at < len(found) and (block := _block_at(graph, found, at, stream)) is not None:
+            stages, leading, stream = block
+            shapes.append((stages, leading))
+            at += stages
         left = len(found) - at
         if len(shapes) < _LEAST_BLOCKS or len(set(shapes)) > 1 or left > 1:
             continue
-        if left and graph.is_linear(graph.source(found[at])):
+        if left and graph.source(found[at]) != stream:
             continue
         inside = found[first:at]
         if not _alike(inside):
@@ -154,7 +157,11 @@ class _Graph:
     def __init__(self, operations: Sequence[Operation]) -> None:
         # A reshape that changes nothing returns the very tensor it was given.
         self._made = {op.output: op for op in operations if op.output not in op.inputs}
-        self._sums = [op for op in operations if op.name in JOINS and len(op.inputs) == 2]
+        self._sums = [
+            op
+            for op in operations
+            if op.name in _SUMS and len(op.inputs) == 2 and op.keywords.get("alpha", 1) == 1
+        ]
 
     def origin(self, value: Value) -> Value:
         """Walk back over reshapes."""
@@ -177,27 +184,35 @@ class _Graph:
         """What the linear layer that made a value worked on."""
         return self.origin(self._made[value].inputs[0])
 
-    def joins(self, stream: Value, branch: Value) -> bool:
-        """Whether the two are added."""
-        return any(
-            {self.origin(value) for value in operation.inputs} == {stream, branch}
-            for operation in self._sums
-        )
+    def joined(self, stream: Value, branch: Value) -> Value | None:
+        """The sum of the two, if they are added."""
+        for operation in self._sums:
+            if {self.origin(value) for value in operation.inputs} == {stream, branch}:
+                return operation.output
+        return None
 
 
-def _block_at(graph: _Graph, found: Sequence[FoundBlock], first: int) -> tuple[int, bool] | None:
-    """Stages of the residual block that a normaliser opens, and whether a linear layer leads."""
+def _block_at(
+    graph: _Graph, found: Sequence[FoundBlock], first: int, stream: Value | None
+) -> tuple[int, bool, Value] | None:
+    """Stages of the block opened here, whether a linear layer leads, and the stream after it.
+
+    The stream before it must be the given one, if one is.
+    """
     source = graph.source(found[first])
     streams = {source: False}  # a stem may be linear too: the addition tells the stream
     if graph.is_linear(source):
         streams[graph.before_linear(source)] = True
+    if stream is not None:
+        streams = {stream: streams[stream]} if stream in streams else {}
     for at in range(first, len(found)):
         closing = found[at].path.closing
         if closing is None or found[at].path.reason is not None:
             return None
-        for stream, leading in streams.items():
-            if graph.joins(stream, closing.output):
-                return at - first + 1, leading
+        for before, leading in streams.items():
+            after = graph.joined(before, closing.output)
+            if after is not None:
+                return at - first + 1, leading, after
         if at + 1 == len(found) or graph.source(found[at + 1]) != closing.output:
             return None
     return None
@@ -209,7 +224,10 @@ def _alike(inside: Sequence[FoundBlock]) -> bool:
     if first.is_convolution or not SMALLEST_BATCH <= first.rows <= LARGEST_FOLLOWED:
         return False
     if any(
-        one.activation is None or one.normalisation.normaliser != "batch norm" for one in inside
+        one.activation is None
+        or one.normalisation.normaliser != "batch norm"
+        or one.normalisation.reason is not None
+        for one in inside
     ):
         return False
     kinds = set()
