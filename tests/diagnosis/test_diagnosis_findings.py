@@ -188,4 +188,4 @@ def test_agreement_by_ignorance_is_no_agreement():
     )
     (finding,) = [f for f in conclude(growth(1.98), [], [vague], [], []) if "compare" in f.title]
     assert finding.title == "Too uncertain to compare the gradient growth per layer"
-    assert "--seeds" in finding.advice
+    assert "--seeds" in finding.remedy
