@@ -67,7 +67,25 @@ class TestNone:
         """Beyond ε_c gradients would be smaller, but all samples are equal there."""
         tuning = tune("relu", 64, 60, "eps")
         assert tuning.value is None
-        assert f"{critical_eps('relu', batch_size=64):.4g}" in tuning.reason
+        assert "samples soon become equal" in tuning.reason
+        beyond = backward_spectrum("relu", 64, eps=1.2 * critical_eps("relu", batch_size=64)).G
+        assert max_trainable_depth(beyond) > 60
+
+    def test_where_everything_is_unstable_the_reason_says_so(self):
+        tuning = tune("silu", 128, 70, "eps")
+        assert tuning.value is None
+        assert "unstable" in tuning.reason
+
+    def test_a_state_that_survives_above_the_critical_eps_counts(self):
+        """Flat at 0, so ε_c = 0, but steeper elsewhere."""
+        assert critical_eps("alpha_relu(2)", batch_size=4) == 0
+        tuning = tune("alpha_relu(2)", 4, 20, "eps")
+        assert tuning.value == pytest.approx(0.0257, rel=0.01)
+        assert tuning.rate.stable
+
+    def test_a_value_leaves_some_signal(self):
+        """At ε = 2 samples become equal below γ = √2; a hair above it nothing could be learnt."""
+        assert tune("tanh", 64, 100, "gamma", eps=2.0).value > 1.02 * math.sqrt(2)
 
 
 class TestRanking:
@@ -89,6 +107,27 @@ class TestRanking:
         tuning = tune("relu", 8, 500, "activation")
         assert tuning.value is None
         assert "identity, leaves 88" in tuning.reason
+
+    def test_functions_that_share_a_name_are_two(self):
+        def steep(x):
+            return torch.tanh(3 * x)
+
+        def flat(x):
+            return torch.tanh(0.5 * x)
+
+        flat.__name__ = "steep"
+        tuning = tune(steep, 64, 100, "activation", candidates=[flat])
+        assert len(tuning.ranking) == 2
+        assert tuning.reason != "trainable without a change"
+        assert tuning.max_depth > 100
+
+    def test_collapsed_ones_are_not_recommended(self):
+        tuning = tune("tanh", 64, 60, "activation", eps=1.05)
+        assert tuning.value not in ("tanh", "identity", "sin")
+
+    def test_a_candidate_that_passes_no_signal_is_left_out(self):
+        tuning = tune("tanh", 64, 60, "activation", beta=-9.0)
+        assert "relu" not in {ranked.activation for ranked in tuning.ranking}
 
     def test_own_candidates(self):
         tuning = tune("relu", 32, 60, "activation", candidates=["tanh", torch.sin])
@@ -114,6 +153,8 @@ def test_networks_at_the_tuned_setting_grow_as_promised(name, B, depth, knob):
         ({"depth": 0}, "depth must be a whole number of at least 1, got 0"),
         ({"factor": -1}, "factor must be positive, got -1"),
         ({"batch_size": 2}, "batch_size must be at least 4, got 2"),
+        ({"depth": True}, "depth must be a whole number of at least 1, got True"),
+        ({"candidates": "tanh"}, "candidates must be a list, got 'tanh'"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

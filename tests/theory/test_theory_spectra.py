@@ -305,7 +305,9 @@ class TestSimulatedSpectra:
     def test_nothing_to_sample_above_the_critical_eps(self):
         with pytest.raises(ValueError, match="nothing to sample"):
             sample_spectra("tanh", 8, eps=1.5)
-        with pytest.raises(ValueError, match="samples must be at least 2"):
+        with pytest.raises(
+            ValueError, match="samples must be a whole number of at least 2, got 1"
+        ):
             sample_spectra("tanh", 8, samples=1)
 
     def test_gradients_of_networks_grow_at_g(self):

@@ -48,8 +48,8 @@ def run(args: Namespace) -> list[Prediction] | list[SpectrumPrediction]:
     """Predict every combination."""
     from equipoise.theory import prediction_table, spectrum_table
 
-    if args.markdown and not args.spectrum:
-        raise ValueError("--markdown prints the eigenvalues: add --spectrum.")
+    if args.markdown and (args.json or not args.spectrum):
+        raise ValueError("--markdown prints the eigenvalues: add --spectrum, and not --json.")
     table = spectrum_table if args.spectrum else prediction_table
     return table(
         args.activation,

@@ -34,8 +34,9 @@ def print_spectra(rows: Sequence[SpectrumPrediction], console: Console) -> None:
     heads = _HEADS[_FIXED_POINT:]
     for head in ("batch", *(heads[column] for column in shown), "stable"):
         table.add_column(head, justify="right", no_wrap=True)
+    digits = _DIGITS if len(shown) < len(heads) else _DIGITS - 1  # within 80 columns
     for row, parts in zip(rows, numbers, strict=True):
-        cells = (_short(parts[column]) for column in shown)
+        cells = (_short(parts[column], digits) for column in shown)
         stable = "yes" if row.stable else "no"
         table.add_row(Text(row.activation), f"{row.batch_size:,}", *cells, stable)
     console.print(table)
@@ -68,8 +69,8 @@ def _parts(row: SpectrumPrediction) -> tuple[Estimate, ...]:
     return (row.q, row.c, *row.backward, *row.forward, row.cross_batch)
 
 
-def _short(part: Estimate) -> str:
-    return "0" if abs(part.value) <= part.error else wording.number(part.value, _DIGITS)
+def _short(part: Estimate, digits: int) -> str:
+    return "0" if abs(part.value) <= part.error else wording.number(part.value, digits)
 
 
 def _digits(part: Estimate) -> str:

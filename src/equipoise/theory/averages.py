@@ -20,7 +20,7 @@ Symbols: B: batch size, n = B - 1, w: normalised sample, R: radius, 1 at ε = 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ Array = NDArray[np.float64]
 
 VALUES, SLOPES = 0, 1
 SQUARE_POWERS, PAIR_POWERS = 5, 4
+# Just out of reach a kink still spoils convergence; this far out it does not.
+_NEARBY = 1.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +45,14 @@ class Response:
     activation: Activation
     gamma: float
     beta: float
+
+    def within(self, batch_size: int) -> Response:
+        """The same without kinks that no normalised sample comes near: there f is smooth."""
+        reach = _NEARBY * np.sqrt(batch_size - 1) * self.gamma
+        kinks = tuple(k for k in self.activation.kinks if abs(k.at - self.beta) < reach)
+        if len(kinks) == len(self.activation.kinks):
+            return self
+        return replace(self, activation=replace(self.activation, kinks=kinks))
 
     @property
     def kinks(self) -> Array:

@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from equipoise.numerics import gaussian
 from equipoise.theory.activations import Activation
 from equipoise.theory.averages import Response
+from equipoise.theory.setting import ConvergenceError
 
 Array = NDArray[np.float64]
 
 # Rounding of sums of a few hundred terms, and of φ itself; kept above what tests measured.
 ROUNDING = 16 * float(np.finfo(float).eps)
 _GOAL = 1e-13
+# Where the integrand must have died out, in standard deviations, and to what part of the whole.
+_END, _TAIL, _LOOSE = 9.5, 1e-8, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +56,40 @@ def moments(activation: Activation, q: float) -> Averaged:
 
     def combine(values: Array, z: Array) -> Array:
         square, slope = values[0] ** 2, values[1] ** 2
-        return np.stack([square, square * (z**2 - 1) / (2 * q), slope, square * z**2 / (2 * q)])
+        rest = square * (z**2 - 1) / (2 * q), slope, square * z**2 / (2 * q)
+        return np.stack([square, *rest, values[0]])
 
     values, changes = _refined(
         lambda level: gaussian.average(f, math.sqrt(q), combine, level), activation, q
     )
+    refuse_unresolved(activation.name, f, math.sqrt(q), values[4], values[0], values[2])
     # The second average is a difference of the fourth and the first over 2q.
     scales = np.array([values[0], values[3] + values[0] / (2 * q), values[2]])
     return Averaged(values[:3], changes[:3] + ROUNDING * scales)
+
+
+def refuse_unresolved(
+    name: str, f: gaussian.Piecewise, std: float, mean: float, square: float, slope: float
+) -> None:
+    """See that averages over N(0, σ²) exist and that no slope fell between the nodes.
+
+    Poincaré's inequality says Var φ ≤ σ²E[φ′²].
+
+    Raises:
+        ConvergenceError: If they do not.
+    """
+    ends = f.function(std * np.array([-_END, _END]))
+    tail = float((ends**2).max()) * math.exp(-(_END**2) / 2)
+    if not tail < _TAIL * max(square, slope):
+        raise ConvergenceError(
+            f"activation {name} grows too fast: its mean square over normal pre-activations is "
+            "infinite or beyond reach. Use one that grows slower."
+        )
+    if (square - mean**2) * (1 - _LOOSE) > std**2 * slope + ROUNDING * square:
+        raise ConvergenceError(
+            f"activation {name} is too steep on pre-activations of standard deviation {std:.3g}: "
+            "quadrature does not resolve where it turns. Use a smaller gamma or weight_variance."
+        )
 
 
 def pair_moments(activation: Activation, q: float, gap: float) -> Averaged:

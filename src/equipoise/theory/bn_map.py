@@ -27,6 +27,7 @@ from equipoise.theory.activations import Activation
 from equipoise.theory.adapt import ActivationLike, as_activation
 from equipoise.theory.bn_map_rules import Rule, fourier_rule, laplace_rule
 from equipoise.theory.kernels import Kernel, closed_form_kernel
+from equipoise.theory.setting import whole
 
 Array = NDArray[np.float64]
 Method = Literal["auto", "laplace", "fourier", "monte carlo"]
@@ -240,8 +241,7 @@ def _check_numbers(eps: float, gamma: float, beta: float, samples: int) -> None:
         raise ValueError(f"eps must not be negative, got {eps}.")
     if gamma == 0:
         raise ValueError("gamma must not be 0: batch norm would send no signal at all.")
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 4:
-        raise ValueError(f"samples must be a whole number of at least 4, got {samples!r}.")
+    whole("samples", samples, 4)
 
 
 def checked_covariance(cov: ArrayLike | Tensor) -> Array:

@@ -36,17 +36,21 @@ _RADIAL_LEVELS = 4
 _STEP = 1e-5
 # Away from the critical ε the grid is placed right at once; close to it after a few moves.
 _MOST_MOVES = 50
+# A rate is not reported if nothing is known of its second digit.
+_LOOSE = 0.1
 
 
 @lru_cache(maxsize=512)
 def solve(setting: Setting) -> Solution:
     """Solve for the fixed point and its eigenvalues."""
-    f = Response(setting.activation, setting.gamma, setting.beta)
+    f = Response(setting.activation, setting.gamma, setting.beta).within(setting.batch_size)
     _refuse_no_signal(setting, routes.averages(f, setting.batch_size, np.ones(1), 0))
     if setting.eps == 0:
-        return _solve_without_eps(setting, f)
+        return _resolved(setting, _solve_without_eps(setting, f))
     kappa = largest_root(setting, f)
-    return _collapsed(setting, f) if kappa is None else _solve_with_eps(setting, f, kappa)
+    if kappa is None:
+        return _collapsed(setting, f)
+    return _resolved(setting, _solve_with_eps(setting, f, kappa))
 
 
 def _solve_without_eps(setting: Setting, f: Response) -> Solution:
@@ -135,6 +139,20 @@ def _at_level(
 def _grid(setting: Setting, f: Response, kappa: float, level: int) -> RadialGrid:
     breaks = np.empty(0) if f.is_homogeneous else routes.breaks(f, setting.batch_size)
     return radial_grid(setting.batch_size, setting.eps, kappa, breaks, level)
+
+
+def _resolved(setting: Setting, solution: Solution) -> Solution:
+    """Refuse a solution whose slopes fell between the nodes."""
+    B, rate = setting.batch_size, solution.rate
+    # Theorem 9: no network grows slower than the linear one, at ε = 0.
+    floor = (1 - _LOOSE) * (B - 2) / (B - 3) if setting.eps == 0 else 0.0
+    if floor < rate.value and rate.error < _LOOSE * rate.value:
+        return solution
+    raise ConvergenceError(
+        f"{setting.activation.name} is too steep at gamma = {setting.gamma:g}, beta = "
+        f"{setting.beta:g}: quadrature does not resolve where it turns. Use a smaller gamma, or "
+        "its limit, a function with a jump, for which gradients have no finite rate."
+    )
 
 
 def _refuse_no_signal(setting: Setting, averages: Averages) -> None:

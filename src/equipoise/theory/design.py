@@ -12,7 +12,7 @@ from typing import Literal
 from scipy.optimize import brentq
 
 from equipoise.records import Estimate
-from equipoise.theory.activations import Activation
+from equipoise.theory.activations import ACTIVATIONS, Activation
 from equipoise.theory.adapt import ActivationLike, as_activation
 from equipoise.theory.fixed_point import bsb1_fixed_point, critical_eps
 from equipoise.theory.gradients import (
@@ -21,6 +21,7 @@ from equipoise.theory.gradients import (
     explosion_rate,
     max_trainable_depth,
 )
+from equipoise.theory.setting import whole
 
 Knob = Literal["gamma", "beta", "eps", "activation"]
 
@@ -30,12 +31,14 @@ CANDIDATES = (
     "softplus", "tanh", "erf", "sigmoid", "softsign", "hardtanh", "hardswish", "sin",
 )  # fmt: skip
 
-# Searched: γ from 2^-8 to 2^8 of its start, β up to 8 away, ε up to 0.8 % below the critical one.
+# Searched: γ from 2^-8 to 2^8 of its start, β up to 8 away, ε upwards until all samples are equal.
 _GAMMA_STEPS = [step / 2 for step in range(1, 17)]
 _BETA_STEPS = [step / 4 for step in range(1, 33)]
 _EPS_FACTOR, _EPS_HALVINGS = 4.0, 7
 _SMALLEST_EPS, _LARGEST_EPS = 1e-5, 1e6
 _PRECISION = 1e-3
+# Of the variance that batch norm divides by, at least this part must be signal, not ε.
+_LEAST_SIGNAL = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ def tune(
     Trainable means that the squared gradients of the first and the last layer differ by at most
     :math:`e^{\mathrm{factor}}`: :math:`\mathrm{depth}\cdot|\log\lambda_G| \le \mathrm{factor}`.
     Settings whose fixed point is unstable are passed over, because networks do not stay there,
-    and so are those at which all samples become equal.
+    and so are those at which samples become as good as equal: where less than 1 % of the variance
+    that batch norm divides by is signal, the rest ε.
 
     Args:
         activation: A name, a module, or an elementwise callable on float64 tensors.
@@ -112,7 +116,8 @@ def tune(
         candidates: What to rank for the knob ``"activation"``.
 
     Returns:
-        The value, accurate to 0.1 % on the trainable side, with the rate and depth it leads to,
+        The value, on the trainable side of the boundary to 0.1 % of the search's
+        step, with the rate and depth that it leads to,
         or None with the reason. Every activation obeys :math:`\lambda_G \ge \frac{B-2}{B-3}` at
         ε = 0, the rate of a linear network, so that a small batch bounds the depth.
 
@@ -136,8 +141,7 @@ def tune(
     """
     if knob not in ("gamma", "beta", "eps", "activation"):
         raise ValueError(f"knob must be gamma, beta, eps or activation, got {knob!r}.")
-    if not isinstance(depth, int) or depth < 1:
-        raise ValueError(f"depth must be a whole number of at least 1, got {depth!r}.")
+    depth = whole("depth", depth, 1)
     if not factor > 0:
         raise ValueError(f"factor must be positive, got {factor}.")
     function = as_activation(activation)
@@ -147,6 +151,8 @@ def tune(
         "beta": beta,
         "weight_variance": weight_variance,
     }
+    if isinstance(candidates, str):
+        raise ValueError(f"candidates must be a list, got {candidates!r}: write [{candidates!r}].")
     if knob == "activation":
         return _rank(function, batch_size, depth, settings, factor, candidates)
     return _turn(_Search(function, batch_size, depth, settings, factor, knob))
@@ -171,11 +177,9 @@ class _Search:
         return _rate(self.activation, self.batch_size, self.settings | {self.knob: value})
 
     def is_collapsed(self, value: float) -> bool:
-        """Whether all samples become equal, which no gradient can mend."""
+        """Whether samples become as good as equal, which no gradient can mend."""
         settings = self.settings | {self.knob: value}
-        if settings["eps"] == 0:
-            return False
-        return bsb1_fixed_point(self.activation, self.batch_size, **settings).kappa.value == 0
+        return _is_collapsed(self.activation, self.batch_size, settings)
 
     def slack(self, value: float) -> float:
         """How much room the depth leaves, in units of the factor; negative if it is too deep."""
@@ -201,13 +205,16 @@ class _Search:
     def _eps_path(self) -> Iterator[float]:
         """Upwards in factors, then closer and closer to where samples become equal."""
         critical = self.critical
-        value = max(self.start, _SMALLEST_EPS) * _EPS_FACTOR
-        while value < min(critical / 2, _LARGEST_EPS):
-            yield value
-            value *= _EPS_FACTOR
-        near = (critical * (1 - 2**-halving) for halving in range(1, _EPS_HALVINGS + 1))
-        if math.isfinite(critical):
-            yield from (value for value in near if value > self.start)
+        value = max(self.start, _SMALLEST_EPS)
+        near = [critical * (1 - 2**-halving) for halving in range(1, _EPS_HALVINGS + 1)]
+        while value < _LARGEST_EPS:
+            following = value * _EPS_FACTOR
+            yield from (v for v in near if max(value, self.start) < v < following)
+            # Above the critical ε another state may survive, but not for ever.
+            if following > critical and self.is_collapsed(following):
+                return
+            yield following
+            value = following
 
     @property
     def critical(self) -> float:
@@ -245,8 +252,15 @@ def _turn(search: _Search) -> Tuning:
         depth = max_trainable_depth(rate, search.factor)
         reason = f"the nearest {search.knob} at which gradients grow ×{rate.value:.4g} per layer"
         return finish(value, rate, depth, reason)
+    if best[0] == -math.inf:
+        depth = max_trainable_depth(at_start, search.factor) if at_start.value > 0 else 0.0
+        reason = (
+            f"at every {search.knob} that was searched the fixed point is unstable, so that "
+            "networks leave it, or all samples become equal. Use another activation or batch size."
+        )
+        return finish(None, at_start, depth, reason)
     rate = search.rate(best[1])
-    depth = max_trainable_depth(rate, search.factor) if rate.value > 0 else 0.0
+    depth = max_trainable_depth(rate, search.factor)
     return finish(None, rate, depth, _why_none(search, rate, depth, best[1]))
 
 
@@ -296,11 +310,11 @@ def _why_none(search: _Search, rate: Estimate, depth: float, best: float) -> str
             f"{search.activation.name} is positive-homogeneous: gamma only scales its output. "
             "Use the knob beta or eps."
         )
-    if search.knob == "eps" and math.isfinite(search.critical):
+    if search.knob == "eps":
         return (
             f"no eps leaves {search.depth} layers trainable: gradients grow ×{rate.value:.4g} per "
-            f"layer at {best:.4g}, and from {search.critical:.4g} on all samples become equal. "
-            "Use the knob beta or activation."
+            f"layer at {best:.4g}, and beyond it samples soon become equal. Use the knob beta or "
+            "activation."
         )
     return (
         f"no {search.knob} that was searched leaves {search.depth} layers trainable; the best is "
@@ -316,40 +330,49 @@ def _rank(
     factor: float,
     candidates: Sequence[ActivationLike],
 ) -> Tuning:
-    ranking = []
-    for candidate in {c.name: c for c in map(as_activation, [activation, *candidates])}.values():
+    def ranked(candidate: Activation) -> tuple[bool, Ranked]:
+        """Whether networks can use the candidate at all, and its rank."""
         rate = _rate(candidate, batch_size, settings)
         deepest = max_trainable_depth(rate, factor) if rate.value > 0 else 0.0
-        ranking.append(Ranked(candidate.name, rate, deepest))
-    # Where the fixed point is unstable, the rate is not that of a deep network.
-    ranking.sort(key=lambda ranked: (ranked.rate.stable is False, -ranked.max_depth))
-    best = ranking[0]
-    inside = [r for r in ranking if r.max_depth >= depth and r.rate.stable is not False]
-    start = next(ranked for ranked in ranking if ranked.activation == activation.name)
-    if start in inside:
-        chosen, reason = start, "trainable without a change"
-    elif inside:
-        chosen, reason = inside[-1], "the candidate that changes gradients least and suffices"
-    else:
-        return Tuning(
-            "activation",
-            activation.name,
-            None,
-            best.rate,
-            best.max_depth,
-            f"no candidate leaves {depth} layers trainable at batch size {batch_size}; the best, "
-            f"{best.activation}, leaves {best.max_depth:.0f}.",
-            tuple(ranking),
-        )
-    return Tuning(
-        "activation",
-        activation.name,
-        chosen.activation,
-        chosen.rate,
-        chosen.max_depth,
-        reason,
-        tuple(ranking),
+        sound = rate.value > 0 and rate.stable is not False
+        sound = sound and not _is_collapsed(candidate, batch_size, settings)
+        return sound, Ranked(candidate.name, rate, deepest)
+
+    start = ranked(activation)
+    others = []
+    for candidate in map(as_activation, candidates):
+        if candidate is activation or candidate.name in ACTIVATIONS.keys() & {activation.name}:
+            continue
+        try:
+            others.append(ranked(candidate))
+        except ValueError:  # no signal passes it here
+            continue
+    # Where the fixed point is unstable or gone, the rate is not that of a deep network.
+    ordered = sorted([start, *others], key=lambda pair: (not pair[0], -pair[1].max_depth))
+    suitable = [rank for sound, rank in ordered if sound and rank.max_depth >= depth]
+    finish = partial(Tuning, "activation", activation.name, ranking=tuple(r for _, r in ordered))
+    if start[0] and start[1].max_depth >= depth:
+        reason = "trainable without a change"
+        return finish(activation.name, start[1].rate, start[1].max_depth, reason)
+    if suitable:
+        mildest = suitable[-1]
+        reason = "the candidate that changes gradients least and suffices"
+        return finish(mildest.activation, mildest.rate, mildest.max_depth, reason)
+    best = ordered[0][1]
+    reason = (
+        f"no candidate leaves {depth} layers trainable at batch size {batch_size}; the best, "
+        f"{best.activation}, leaves {best.max_depth:.0f}."
     )
+    return finish(None, best.rate, best.max_depth, reason)
+
+
+def _is_collapsed(activation: Activation, batch_size: int, settings: dict[str, float]) -> bool:
+    """Whether batch norm divides by ε, not by the signal: R² is below 1 %."""
+    if settings["eps"] == 0:
+        return False
+    kappa = bsb1_fixed_point(activation, batch_size, **settings).kappa.value
+    signal = kappa * (batch_size - 1) / batch_size
+    return signal < _LEAST_SIGNAL * (signal + settings["eps"])
 
 
 def _rate(activation: Activation, batch_size: int, settings: dict[str, float]) -> Estimate:

@@ -33,8 +33,15 @@ from equipoise.records import Estimate
 from equipoise.theory import routes
 from equipoise.theory.adapt import ActivationLike
 from equipoise.theory.averages import SLOPES, VALUES, Averages, Response
+from equipoise.theory.averages_gaussian import refuse_unresolved
 from equipoise.theory.radius import RadialGrid, RadialLaw, radial_grid, without_eps
-from equipoise.theory.setting import ConvergenceError, Setting, make_setting
+from equipoise.theory.setting import (
+    SMALLEST_BATCH,
+    ConvergenceError,
+    Setting,
+    make_setting,
+    whole,
+)
 
 Array = NDArray[np.float64]
 # From q and a level of refinement: the next layer's q, and the growth of gradients.
@@ -43,7 +50,7 @@ Layer = Callable[[float, int], tuple[float, float]]
 _GOAL, _ROUNDING = 1e-12, 64 * float(np.finfo(float).eps)
 # A q below this fraction of the largest counts as no signal; the second allows for rounding.
 _SMALLEST, _KEPT = 1e-14, 1 - 1e-12
-_RADIAL_LEVEL = 3
+_RADIAL_LEVEL, _LOOSE = 3, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,7 @@ def layer_norm(
     """
     setting = make_setting(
         activation,
-        4,  # a batch is not looked at
+        SMALLEST_BATCH,  # a batch is not looked at
         eps=eps,
         gamma=gamma,
         beta=beta,
@@ -121,7 +128,8 @@ def layer_norm(
     def layer(q: float, level: int) -> tuple[float, float]:
         variance = q + setting.eps
         std = setting.gamma * math.sqrt(q / variance)
-        square, slope = gaussian.average(shifted, std, lambda values, _: values**2, level)
+        mean, square, slope = gaussian.average(shifted, std, _moments, level)
+        refuse_unresolved(setting.activation.name, shifted, std, mean, square, slope)
         growth = setting.weight_variance * float(slope) / variance
         return setting.weight_variance * float(square) + setting.bias_variance, growth
 
@@ -146,7 +154,7 @@ def group_norm(
               \lambda = \frac{\sigma_w^2\,E[(m - 1 - w^2)\,\phi'(w)^2]}{(m - 3)\,q},
 
     and at ε > 0 :math:`\lambda = \frac{\sigma_w^2}m E_x[s^{-2} E\{(m-1-\tau w^2) f'(Rw)^2\}]`.
-    It tends to :func:`layer_norm`'s as m grows. Arguments as there, and
+    It tends to :func:`layer_norm`'s as m grows.
 
     Args:
         activation: A name, a module, or an elementwise callable on float64 tensors.
@@ -169,11 +177,8 @@ def group_norm(
     References:
         Derived in this module from the methods of [yang2019].
     """
-    if not isinstance(group_size, int) or group_size < 4:
-        raise ValueError(
-            f"group_size must be a whole number of at least 4, got {group_size!r}: with fewer "
-            "features per group the gradient has no second moment. Use fewer groups."
-        )
+    # With fewer features per group the gradient has no second moment.
+    group_size = whole("group_size", group_size, SMALLEST_BATCH)
     setting = make_setting(
         activation,
         group_size,
@@ -184,7 +189,8 @@ def group_norm(
         bias_variance=bias_variance,
     )
     layer = _Groups(setting).layer
-    levels = routes.levels(Response(setting.activation, setting.gamma, setting.beta))
+    f = Response(setting.activation, setting.gamma, setting.beta).within(group_size)
+    levels = routes.levels(f)
     return _solve(setting, layer, levels, f"quadrature over {group_size} features")
 
 
@@ -193,7 +199,8 @@ class _Groups:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.f = Response(setting.activation, setting.gamma, setting.beta)
+        m = setting.batch_size
+        self.f = Response(setting.activation, setting.gamma, setting.beta).within(m)
         self.breaks = routes.breaks(self.f, setting.batch_size)
         self._kept: dict[int, tuple[RadialGrid, Averages]] = {}
 
@@ -202,10 +209,22 @@ class _Groups:
         m, variance = self.setting.batch_size, self.setting.weight_variance
         averages, law = self._at(q, level)
         square = averages.square(VALUES, 0) + averages.mean**2
+        self._refuse_unresolved(averages, law.radius)
         tau = 1 - (1 - law.radius**2) ** 2
         slopes = (m - 1) * averages.square(SLOPES, 0) - tau * averages.square(SLOPES, 2)
         following = variance * float(law.weight @ square) + self.setting.bias_variance
         return following, variance / m * float(law.per_variance @ slopes)
+
+    def _refuse_unresolved(self, averages: Averages, radius: Array) -> None:
+        """The lowest eigenvalue on the sphere bounds slopes: E[(n − w²) f′²] ≥ (n − 1) Var f."""
+        n = self.setting.batch_size - 1
+        energy = n * averages.square(SLOPES, 0) - averages.square(SLOPES, 2)
+        if (radius**2 * energy < (1 - _LOOSE) * (n - 1) * averages.square(VALUES, 0)).any():
+            raise ConvergenceError(
+                f"activation {self.setting.activation.name} is too steep at gamma = "
+                f"{self.setting.gamma:g}: quadrature does not resolve where it turns. Use a "
+                "smaller gamma."
+            )
 
     def _at(self, q: float, level: int) -> tuple[Averages, RadialLaw]:
         m, eps = self.setting.batch_size, self.setting.eps
@@ -217,6 +236,10 @@ class _Groups:
             kept = grid, routes.one_sample_averages(self.f, m, grid.radius, level)
             self._kept[level] = kept
         return kept[1], kept[0].law(q)
+
+
+def _moments(values: Array, _: Array) -> Array:
+    return np.stack([values[0], values[0] ** 2, values[1] ** 2])
 
 
 def _solve(setting: Setting, layer: Layer, levels: int, method: str) -> FeatureNorm:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from equipoise.theory.adapt import ActivationLike
 from equipoise.theory.random_networks import Architecture
-from equipoise.theory.setting import Setting, make_setting
+from equipoise.theory.setting import Setting, make_setting, whole
 
 Array = NDArray[np.float64]
 
@@ -95,7 +95,9 @@ def follow_batch(
     cov = _checked(covariance)
     if architecture.normaliser != "batch norm" or architecture.stages < 1:
         raise ValueError("follow_batch follows residual blocks with batch norm: set stages.")
-    if layers < 1 or layers % architecture.stages:
+    layers, samples = whole("layers", layers, 1), whole("samples", samples, 2)
+    repeats = whole("repeats", repeats, 1)
+    if layers % architecture.stages:
         raise ValueError(
             f"layers must be a multiple of the {architecture.stages} stages per block, got "
             f"{layers}."
@@ -109,6 +111,12 @@ def follow_batch(
         weight_variance=weight_variance,
         bias_variance=0.0,
     )
+    spread = float(cov.trace() - cov.mean() * len(cov))
+    if eps == 0 and spread <= _TOLERANCE * float(cov.trace()):
+        raise ValueError(
+            "covariance has equal samples only, which batch norm at eps = 0 divides by zero. Give "
+            "samples that differ, or an eps."
+        )
     generator = generator or torch.Generator().manual_seed(0)
     rows, ends = [], []
     for _ in range(repeats):
@@ -189,7 +197,8 @@ class _Walk:
 
 
 def _checked(covariance: ArrayLike) -> Tensor:
-    cov = torch.as_tensor(np.asarray(covariance, dtype=np.float64))
+    given = covariance.detach().cpu() if isinstance(covariance, Tensor) else covariance
+    cov = torch.as_tensor(np.asarray(given, dtype=np.float64))
     if cov.ndim != 2 or cov.shape[0] != cov.shape[1] or not torch.isfinite(cov).all():
         raise ValueError(f"covariance must be a finite square matrix, got {tuple(cov.shape)}.")
     if len(cov) > LARGEST_FOLLOWED:

@@ -18,6 +18,7 @@ from equipoise.theory.activations import Activation
 from equipoise.theory.adapt import ActivationLike, as_activation
 from equipoise.theory.bn_map import Method, bn_map
 from equipoise.theory.fixed_point import bsb1_fixed_point
+from equipoise.theory.setting import whole
 
 Array = NDArray[np.float64]
 
@@ -26,6 +27,8 @@ Array = NDArray[np.float64]
 _SETTLED = 1e-8
 # Relative spread of entries below which a matrix counts as BSB1.
 _ALIKE = 1e-3
+# Below this fraction of the start, nothing is left of a batch.
+_NOTHING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +59,9 @@ class CovarianceTrajectory:
         if len(self.covariances) < 2:
             return math.inf
         before, after = self.covariances[-2:]
-        return float(np.linalg.norm(after - before) / np.linalg.norm(after))
+        # A batch that dies out has settled once nothing to speak of is left of it.
+        size = max(np.linalg.norm(after), _NOTHING * np.linalg.norm(self.covariances[0]))
+        return float(np.linalg.norm(after - before) / size) if size else 0.0
 
     @property
     def has_settled(self) -> bool:
@@ -67,7 +72,8 @@ class CovarianceTrajectory:
     def spread(self) -> float:
         """Root of the two variances at the end, relative to the mean second moment."""
         total = self.diagonal_variance[-1] + self.off_diagonal_variance[-1]
-        return float(np.sqrt(total) / np.diagonal(self.covariances[-1]).mean())
+        mean = np.diagonal(self.covariances[-1]).mean()
+        return float(np.sqrt(total) / mean) if mean else 0.0
 
     @property
     def is_bsb1(self) -> bool:
@@ -199,8 +205,7 @@ def _check(
     bias_variance: float,
 ) -> None:
     for name, count, least in (("batch_size", batch_size, 2), ("steps", steps, 0)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, got {count!r}.")
+        whole(name, count, least)
     for name, value in (("perturbation", perturbation), ("bias_variance", bias_variance)):
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be finite and not negative, got {value}.")

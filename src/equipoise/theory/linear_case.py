@@ -27,10 +27,12 @@ from torch import Tensor
 from equipoise.records import Estimate
 from equipoise.theory.bn_map import MappedCovariance, centred_spectrum, checked_covariance
 from equipoise.theory.bn_map_rules import laplace_rule
+from equipoise.theory.setting import whole
 
 Array = NDArray[np.float64]
 
 _UNIT = 2.220446049250313e-16
+_SMALLEST = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +80,11 @@ def linear_step(eigenvalues: ArrayLike) -> MappedEigenvalues:
             f"got {eigenvalues!r:.80}. Give those of the centred covariance."
         )
     positive = values > 0
+    if values[positive].min() < _SMALLEST * values.max():
+        raise ValueError(
+            f"eigenvalues must lie within a factor of {1 / _SMALLEST:.0e} of each other or be 0, "
+            f"got {eigenvalues!r:.80}. Set smaller ones to 0: they are rounding of larger ones."
+        )
     rule = laplace_rule(values[positive] / values.max(), batch_size=1, alpha=1.0)
     fine, coarse = rule.weight @ rule.shrunk, rule.coarse @ rule.shrunk
     mapped, error = np.zeros_like(values), np.zeros_like(values)
@@ -142,6 +149,5 @@ def linear_rate(rank: int) -> Estimate:
         >>> print(linear_rate(5))
         0.714286
     """
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ValueError(f"rank must be a whole number of at least 1, got {rank!r}.")
+    rank = whole("rank", rank, 1)
     return Estimate(rank / (rank + 2), _UNIT, "closed form")

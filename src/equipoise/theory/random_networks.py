@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from equipoise.theory.setting import Setting
+from equipoise.theory.setting import Setting, whole
 
 Normaliser: TypeAlias = Literal["batch norm", "layer norm", "rms norm", "group norm"]
 
@@ -48,8 +48,9 @@ class Architecture:
                 f"group_size belongs to group norm alone, got {self.group_size!r} with "
                 f"{self.normaliser}."
             )
-        if self.stages < 0:
-            raise ValueError(f"stages must not be negative, got {self.stages}.")
+        whole("stages", self.stages, 0)
+        if self.group_size is not None:
+            whole("group_size", self.group_size, 2)
         if not 0 < self.start_variance < math.inf:
             raise ValueError(f"start_variance must be positive, got {self.start_variance}.")
 

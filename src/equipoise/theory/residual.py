@@ -35,7 +35,7 @@ from equipoise.theory.adapt import ActivationLike
 from equipoise.theory.averages import SLOPES, Averages, Response
 from equipoise.theory.bsb1 import solve
 from equipoise.theory.radius import RadialLaw, radial_grid, without_eps
-from equipoise.theory.setting import Setting, make_setting
+from equipoise.theory.setting import Setting, make_setting, whole
 
 Array = NDArray[np.float64]
 
@@ -115,9 +115,7 @@ def residual_growth(
     References:
         Derived in this module from the methods of [yang2019].
     """
-    for name, count in (("blocks", blocks), ("stages", stages)):
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}.")
+    blocks, stages = whole("blocks", blocks, 1), whole("stages", stages, 1)
     if not 0 < start_variance < math.inf:
         raise ValueError(f"start_variance must be positive and finite, got {start_variance}.")
     setting = make_setting(
@@ -150,13 +148,18 @@ class _Branch:
 
 def _level(setting: Setting, kappa: float) -> int:
     """The first level of refinement that agrees with the one before."""
-    levels = routes.levels(Response(setting.activation, setting.gamma, setting.beta))
+    levels = routes.levels(_response(setting))
     for level in range(1, levels):
         before, now = _stage(setting, kappa, level - 1), _stage(setting, kappa, level)
         goal = _GOAL if setting.eps == 0 else _EPS_GOAL
         if abs(now.u + now.v - before.u - before.v) <= goal * (now.u + now.v):
             break
     return level
+
+
+def _response(setting: Setting) -> Response:
+    f = Response(setting.activation, setting.gamma, setting.beta)
+    return f.within(setting.batch_size)
 
 
 @lru_cache(maxsize=4096)
@@ -175,7 +178,7 @@ def _stage(setting: Setting, kappa: float, level: int) -> _Branch:
 
 @lru_cache(maxsize=256)
 def _averages(setting: Setting, kappa: float | None, level: int) -> tuple[Averages, RadialLaw]:
-    f, B = Response(setting.activation, setting.gamma, setting.beta), setting.batch_size
+    f, B = _response(setting), setting.batch_size
     if kappa is None:
         return routes.averages(f, B, np.ones(1), level), without_eps(B, 1.0)
     breaks = np.empty(0) if f.is_homogeneous else routes.breaks(f, B)

@@ -30,13 +30,15 @@ from equipoise.records import Estimate
 from equipoise.theory.adapt import ActivationLike
 from equipoise.theory.bsb1 import solve
 from equipoise.theory.random_networks import PLAIN, Draw, forward
-from equipoise.theory.setting import Setting, make_setting
+from equipoise.theory.setting import Setting, make_setting, whole
 from equipoise.theory.spectrum import Spectrum
 
 Array = NDArray[np.float64]
 
 # Numbers held at once in B × B matrices.
 _CHUNK = 2**22
+# Neurons by default: so many numbers in B × B matrices, about a second, within bounds.
+_WORK, _FEWEST, _MOST = 2**25, 256, 2**15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +111,8 @@ def simulate_spectra(
         weight_variance=weight_variance,
         bias_variance=bias_variance,
     )
+    width, depth = whole("width", width, 1), whole("depth", depth, 1)
+    networks, batch_size = whole("networks", networks, 1), setting.batch_size
     if generator is None:
         generator = torch.Generator(device).manual_seed(0)
     rows = []
@@ -131,7 +135,7 @@ def sample_spectra(
     activation: ActivationLike,
     batch_size: int,
     *,
-    samples: int = 2**15,
+    samples: int | None = None,
     eps: float = 0.0,
     gamma: float = 1.0,
     beta: float = 0.0,
@@ -147,7 +151,8 @@ def sample_spectra(
     Args:
         activation: A name, a module, or an elementwise callable on float64 tensors.
         batch_size: Samples that share batch statistics, at least 4.
-        samples: Neurons to draw, at least 2.
+        samples: Neurons to draw, at least 2; by default 2¹⁵, fewer at batches above 32, because
+            every neuron costs B² numbers.
         eps: Batch norm's ε.
         gamma: Batch norm's scale.
         beta: Batch norm's shift.
@@ -174,8 +179,10 @@ def sample_spectra(
         weight_variance=weight_variance,
         bias_variance=0.0,
     )
-    if samples < 2:
-        raise ValueError(f"samples must be at least 2 for a standard error, got {samples}.")
+    batch_size = setting.batch_size
+    if samples is None:
+        samples = max(_FEWEST, min(_MOST, _WORK // batch_size**2))
+    samples = whole("samples", samples, 2)
     solution = solve(setting)
     if solution.kappa.value == 0:
         raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Literal, TypeAlias, cast
 
 from equipoise.theory.activations import Activation
@@ -14,6 +14,7 @@ Method: TypeAlias = Literal["auto", "closed form", "quadrature"]
 
 # Theorem 7 needs E[1/‖Gh‖²], which is infinite at B = 3; at B = 2 outputs are ±1.
 SMALLEST_BATCH = 4
+_LARGEST_BATCH = 10**15
 
 
 class ConvergenceError(ValueError):
@@ -51,6 +52,11 @@ def make_setting(
     """
     if not _is_whole(batch_size):
         raise ValueError(f"batch_size must be a whole number, got {batch_size!r}.")
+    if batch_size > _LARGEST_BATCH:
+        raise ValueError(
+            f"batch_size must be at most 10^15, got {batch_size:.3g}: beyond it theory is at its "
+            "limit of infinite batches to every digit of float64."
+        )
     if batch_size < SMALLEST_BATCH:
         raise ValueError(
             f"batch_size must be at least 4, got {batch_size}: at 3 the gradient of batch norm "
@@ -82,6 +88,17 @@ def make_setting(
         float(weight_variance),
         float(bias_variance),
     )
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """Check a count, whatever integer type it has.
+
+    Raises:
+        ValueError: If it is no whole number of at least ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    return int(value)
 
 
 def _is_number(value: object) -> bool:

@@ -16,7 +16,7 @@ from equipoise.numerics.growth import mean_with_error
 from equipoise.records import Estimate
 from equipoise.theory.adapt import ActivationLike
 from equipoise.theory.random_networks import PLAIN, Architecture, Draw, forward
-from equipoise.theory.setting import Setting, make_setting
+from equipoise.theory.setting import Setting, make_setting, whole
 
 Array = NDArray[np.float64]
 
@@ -96,9 +96,8 @@ def simulate_networks(
         weight_variance=weight_variance,
         bias_variance=bias_variance,
     )
-    for name, value in (("width", width), ("depth", depth), ("networks", networks)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value}.")
+    width, depth = whole("width", width, 1), whole("depth", depth, 1)
+    networks, batch_size = whole("networks", networks, 1), setting.batch_size
     if generator is None:
         generator = torch.Generator(device).manual_seed(0)
     per_network = depth * width * (width + 4 * batch_size)

@@ -38,6 +38,8 @@ def tangent(f: Response) -> Homogeneity | None:
         below, above = (_limit(*slopes) for slopes in limits)
     if math.isinf(below) or math.isinf(above):
         return Homogeneity(1.0, math.inf, math.inf)
+    if at_kink and max(abs(below), abs(above)) < math.sqrt(_NEAR):
+        return None  # such as max(x, 0)²: flat at its kink, but not beside it
     return Homogeneity(1.0, above, below) if above or below else None
 
 

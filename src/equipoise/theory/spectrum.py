@@ -3,7 +3,7 @@ r"""Eigenvalues of the dynamics of a batch's covariance and of its gradients' co
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from equipoise.records import Estimate
 from equipoise.theory.adapt import ActivationLike
@@ -185,5 +185,5 @@ def solve_by(setting: Setting, method: Method) -> Solution:
 
 def _spectrum(setting: Setting, method: Method, part: Callable[[Solution], Triple]) -> Spectrum:
     solution = solve_by(setting, method)
-    G, L, M = (replace(value, stable=solution.stable) for value in part(solution))
+    G, L, M = solution.flagged(part(solution))
     return Spectrum(G, L, M, setting.batch_size)

@@ -11,10 +11,9 @@ from scipy.optimize import brentq
 from equipoise.records import Estimate
 from equipoise.theory.activations import Activation, alpha_relu
 from equipoise.theory.adapt import ActivationLike
-from equipoise.theory.bsb1 import solve
-from equipoise.theory.homogeneous import closed_form
 from equipoise.theory.setting import SMALLEST_BATCH, Setting, make_setting
 from equipoise.theory.solution import Solution
+from equipoise.theory.spectrum import solve_by
 
 LARGEST_BATCH = 10**6
 # Sampled more finely than any known eigenvalue turns: a factor of 1.5 between batch sizes.
@@ -148,7 +147,7 @@ def _along_l(activation: Activation, batch_size: int) -> Estimate:
 
 
 def _solution(setting: Setting) -> Solution:
-    return closed_form(setting) or solve(setting)
+    return solve_by(setting, "auto")
 
 
 def _first_change(stable: Callable[[int], bool]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 from equipoise.records import Prediction, SpectrumPrediction
 from equipoise.theory.adapt import ActivationLike, as_activation
@@ -122,9 +123,9 @@ def spectrum_table(
                     beta=beta,
                     q=solution.q,
                     c=solution.c,
-                    backward=solution.backward,
-                    forward=solution.forward,
-                    cross_batch=solution.cross_rate,
+                    backward=solution.flagged(solution.backward),
+                    forward=solution.flagged(solution.forward),
+                    cross_batch=replace(solution.cross_rate, stable=solution.stable),
                     stable=solution.stable,
                 )
             )

@@ -1,0 +1,138 @@
+"""Where theory ends: what cannot be resolved or does not exist is refused, never made up."""
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise.theory import (
+    Architecture,
+    alpha_relu,
+    backward_spectrum,
+    explosion_rate,
+    follow_batch,
+    group_norm,
+    iterate_map,
+    layer_norm,
+    linear_rate,
+    linear_step,
+    residual_growth,
+    sample_spectra,
+    simulate_networks,
+    simulate_spectra,
+    vanilla,
+)
+
+# Gauss–Gegenbauer quadrature of the two-sample integral, with the singularity substituted away.
+NEAR_ONE_HALF = [(0.51, 8, 0.3, 20.190), (0.51, 6, -0.4, 34.335)]
+
+
+class TestSteepness:
+    """Quadrature that misses a step would report a rate of 0, exactly."""
+
+    @pytest.mark.parametrize("gamma", [1e5, 1e6])
+    @pytest.mark.parametrize("name", ["tanh", "erf", "sigmoid"])
+    def test_batch_norm(self, name, gamma):
+        with pytest.raises(ValueError, match="too steep at gamma"):
+            explosion_rate(name, 8, gamma=gamma)
+
+    def test_below_that_the_error_is_honest(self):
+        """The rate is proportional to γ where tanh is as good as a step."""
+        rate = explosion_rate("tanh", 8, gamma=1000.0)
+        assert abs(rate.value / 1000 - 0.6066) < 1e-4 + rate.error / 1000
+
+    def test_layer_norm(self):
+        assert layer_norm("tanh", gamma=1000.0).rate.value == pytest.approx(532.3, rel=1e-3)
+        with pytest.raises(ValueError, match="too steep on pre-activations"):
+            layer_norm("tanh", gamma=1e4)
+
+    def test_group_norm(self):
+        with pytest.raises(ValueError, match="too steep at gamma"):
+            group_norm("tanh", 8, gamma=1e6)
+
+    def test_vanilla(self):
+        with pytest.raises(ValueError, match="too steep on pre-activations"):
+            vanilla("tanh", weight_variance=1e8)
+
+
+class TestPowers:
+    @pytest.mark.parametrize(("alpha", "B", "beta", "exact"), NEAR_ONE_HALF)
+    def test_errors_grow_where_slopes_are_barely_integrable(self, alpha, B, beta, exact):
+        rate = explosion_rate(alpha_relu(alpha), B, beta=beta)
+        assert abs(rate.value - exact) <= rate.error + 1e-3
+        assert rate.error > 0.01
+
+    @pytest.mark.parametrize(
+        ("alpha", "B", "gamma", "beta"),
+        [(1.5, 12, 0.5, 2.5), (1.5, 19, 1.0, 6.0), (0.6, 19, 1e-5, 0.5)],
+    )
+    def test_out_of_reach_a_kink_does_not_matter(self, alpha, B, gamma, beta):
+        """Then φ is smooth: the other route, at a batch too large for angles, agrees."""
+        rate = explosion_rate(alpha_relu(alpha), B, gamma=gamma, beta=beta)
+
+        def smooth(x):
+            return x.clamp(min=1e-3) ** alpha
+
+        from equipoise.theory import Activation
+
+        other = explosion_rate(Activation("smooth", smooth), B, gamma=gamma, beta=beta)
+        assert rate.value == pytest.approx(other.value, abs=rate.error + other.error)
+        assert rate.error < 1e-8
+
+    def test_the_limit_of_a_small_gamma_is_the_linear_network(self):
+        rate = explosion_rate(alpha_relu(0.6), 19, gamma=1e-5, beta=0.5)
+        assert rate.value == pytest.approx(17 / 16, abs=1e-8)
+
+
+class TestMoments:
+    def test_growth_like_a_gaussian_has_none(self):
+        assert layer_norm(lambda x: torch.exp(0.1 * x * x)).rate.value > 0
+        with pytest.raises(ValueError, match="grows too fast"):
+            layer_norm(lambda x: torch.exp(0.3 * x * x))
+
+    def test_batch_norm_bounds_its_samples(self):
+        assert backward_spectrum(lambda x: torch.exp(0.3 * x * x), 8).G.value > 1
+
+
+class TestCollapse:
+    def test_a_batch_that_dies_out_is_equal_and_settled(self):
+        run = iterate_map("tanh", 8, steps=3, eps=2.0)
+        assert (run.is_bsb1, run.has_settled, run.spread) == (True, True, 0.0)
+
+    def test_equal_samples_are_refused(self):
+        with pytest.raises(ValueError, match="equal samples only"):
+            follow_batch(np.ones((8, 8)), "relu", 2, architecture=Architecture(stages=1))
+
+    def test_eigenvalues_at_the_level_of_rounding(self):
+        with pytest.raises(ValueError, match="within a factor of 1e\\+12"):
+            linear_step([1e-16, 1.0])
+
+
+class TestCounts:
+    """Any integer type counts; booleans and fractions do not."""
+
+    def test_numpy_integers(self):
+        eight = np.int64(8)
+        assert group_norm("relu", eight).rate.value == pytest.approx(1.2)
+        assert residual_growth("relu", eight, np.int32(2)).factors.shape == (2,)
+        assert linear_rate(np.int64(2)).value == 0.5
+        assert iterate_map("relu", eight, steps=np.int64(1)).covariances.shape == (2, 8, 8)
+        run = simulate_networks("relu", eight, width=np.int64(8), depth=2, networks=1)
+        assert run.log_gradients.shape == (1, 2)
+        assert sample_spectra("relu", 8.0, samples=np.int64(4)).backward.batch_size == 8
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda: residual_growth("relu", 8, True),
+            lambda: simulate_networks("relu", 8, depth=0),
+            lambda: simulate_spectra("relu", 8, networks=0),
+            lambda: simulate_spectra("relu", 8, depth=0),
+            lambda: follow_batch(np.eye(4), "relu", 2.0, architecture=Architecture(stages=1)),
+            lambda: Architecture(normaliser="group norm", group_size=0),
+            lambda: Architecture(stages=1.5),
+            lambda: explosion_rate("relu", 10**24),
+        ],
+    )
+    def test_others_are_named(self, call):
+        with pytest.raises(ValueError, match=r"must be (a whole number|at most)"):
+            call()
