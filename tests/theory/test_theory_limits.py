@@ -45,6 +45,12 @@ class TestSteepness:
         with pytest.raises(ValueError, match="too steep on pre-activations"):
             layer_norm("tanh", gamma=1e4)
 
+    @pytest.mark.parametrize("gamma", [1e-3, 0.3, 7.0])
+    def test_what_is_not_steep_is_not_refused(self, gamma):
+        for name in ("tanh", "relu", "gelu", "square"):
+            assert layer_norm(name, gamma=gamma).rate.value > 0
+            assert group_norm(name, 8, gamma=gamma).rate.value > 0
+
     def test_group_norm(self):
         with pytest.raises(ValueError, match="too steep at gamma"):
             group_norm("tanh", 8, gamma=1e6)

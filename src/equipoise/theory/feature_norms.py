@@ -129,7 +129,8 @@ def layer_norm(
         variance = q + setting.eps
         std = setting.gamma * math.sqrt(q / variance)
         mean, square, slope = gaussian.average(shifted, std, _moments, level)
-        refuse_unresolved(setting.activation.name, shifted, std, mean, square, slope)
+        own = slope / setting.gamma**2  # with respect to φ's own argument
+        refuse_unresolved(setting.activation.name, shifted, std, mean, square, own)
         growth = setting.weight_variance * float(slope) / variance
         return setting.weight_variance * float(square) + setting.bias_variance, growth
 
