@@ -16,7 +16,7 @@ test: $(VENV)/.ready-to-develop
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/sphinx-build --quiet -W --keep-going -b html docs docs/_build/html
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 format: $(VENV)/.ready-to-develop
 	$(BIN)/ruff format .
