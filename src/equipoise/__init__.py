@@ -8,7 +8,17 @@ from importlib.metadata import version
 from types import ModuleType
 
 __version__ = version("equipoise")
-__all__ = ["data", "diagnosis", "experiments", "models", "probes", "records", "report", "theory"]
+__all__ = [
+    "data",
+    "diagnosis",
+    "experiments",
+    "layers",
+    "models",
+    "probes",
+    "records",
+    "report",
+    "theory",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise import data, models, theory
+from equipoise import data, layers, models, theory
 from equipoise.diagnosis import checkup, comparison, find_blocks
 from equipoise.diagnosis.normalisations import batch_covariance, is_normalisation, read
 from equipoise.diagnosis.predictions import predict
@@ -381,3 +381,14 @@ def test_layer_norm_after_a_convolution_must_cover_the_channels(norm, derived):
     assert (block.rate is not None) is derived
     if not derived:
         assert block.reason == "layer norm over positions without the channels is not derived"
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [layers.BatchRenorm1d(8), layers.GhostBatchNorm1d(8, virtual_batch_size=4)],
+    ids=lambda norm: type(norm).__name__,
+)
+def test_variants_of_batch_norm_are_one_normaliser_that_theory_does_not_know(norm):
+    model = nn.Sequential(nn.Linear(6, 8), norm, nn.ReLU(), nn.Linear(8, 2))
+    (found,) = find_blocks(record_operations(model, normal(16, 6), run))
+    assert predict(found)[0].reason == f"{type(norm).__name__} is more than batch norm"

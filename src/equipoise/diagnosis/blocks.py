@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from equipoise import layers
 from equipoise.diagnosis.normalisations import Normalisation, is_normalisation, read
 from equipoise.probes.modules import is_normaliser
 from equipoise.probes.operations import Operation, Value
 from equipoise.theory import Activation, as_activation
 
+# Variants of batch norm; what they do is not in the theory.
+OWN_LAYERS = (
+    layers.BatchRenorm1d,
+    layers.BatchRenorm2d,
+    layers.BatchRenorm3d,
+    layers.GhostBatchNorm1d,
+    layers.GhostBatchNorm2d,
+    layers.GhostBatchNorm3d,
+    layers.FourThingsBatchNorm1d,
+    layers.FourThingsBatchNorm2d,
+    layers.FourThingsBatchNorm3d,
+)
 LINEAR = {
     "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "addmm", "matmul", "mm", "bmm", "einsum", "bilinear",
@@ -63,8 +76,17 @@ def find_blocks(operations: Sequence[Operation]) -> tuple[FoundBlock, ...]:
     return tuple(
         _block(operations, index)
         for index, operation in enumerate(operations)
-        if is_normalisation(operation)
+        if is_normalisation(operation) and not _repeats(operations, index)
     )
+
+
+def _repeats(operations: Sequence[Operation], index: int) -> bool:
+    """Whether a layer of ours, made of several normalisations, has shown one before."""
+    module = operations[index].module
+    if not isinstance(module, OWN_LAYERS):
+        return False
+    before = [op for op in operations[:index] if is_normalisation(op)]
+    return bool(before) and before[-1].module is module
 
 
 def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
@@ -72,7 +94,11 @@ def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
     normalisation = read(norm)
     feeding, feeding_reason = _feeding(operations, index)
     path = Path(operations, index)
-    reason = feeding_reason or normalisation.reason or path.reason
+    if isinstance(norm.module, OWN_LAYERS):
+        normalisation = replace(
+            normalisation, reason=f"{type(norm.module).__name__} is more than batch norm"
+        )
+    reason = normalisation.reason or feeding_reason or path.reason
     reason = reason or _positions_alone(normalisation, feeding)
     activation: Activation | None = None
     if path.reason is None:

@@ -1,0 +1,53 @@
+"""Normalisation layers that batch norm and its preconditioner are compared with."""
+
+from equipoise.layers import functional
+from equipoise.layers.batch_renorm import BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
+from equipoise.layers.conversion import Changed, Conversion, Skipped
+from equipoise.layers.convert import convert
+from equipoise.layers.four_things import (
+    FourThingsBatchNorm1d,
+    FourThingsBatchNorm2d,
+    FourThingsBatchNorm3d,
+    gamma_beta,
+    gamma_beta_penalty,
+)
+from equipoise.layers.ghost_batch_norm import (
+    GhostBatchNorm1d,
+    GhostBatchNorm2d,
+    GhostBatchNorm3d,
+)
+from equipoise.layers.normalisers import Normaliser
+from equipoise.layers.schedule import RenormSchedule
+from equipoise.layers.weight_standardisation import (
+    WeightStandardisation,
+    remove_weight_standardisation,
+    weight_standardise,
+)
+
+__all__ = [
+    # layers
+    "BatchRenorm1d",
+    "BatchRenorm2d",
+    "BatchRenorm3d",
+    "RenormSchedule",
+    "GhostBatchNorm1d",
+    "GhostBatchNorm2d",
+    "GhostBatchNorm3d",
+    "FourThingsBatchNorm1d",
+    "FourThingsBatchNorm2d",
+    "FourThingsBatchNorm3d",
+    # helpers
+    "gamma_beta",
+    "gamma_beta_penalty",
+    "WeightStandardisation",
+    "weight_standardise",
+    "remove_weight_standardisation",
+    # exchange
+    "convert",
+    "Conversion",
+    "Changed",
+    "Skipped",
+    "Normaliser",
+    # formulas without state
+    "functional",
+]

@@ -1,0 +1,242 @@
+"""Exchange the normalisation layers of an existing model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from equipoise.layers.checks import check_size, check_weight_of_example
+from equipoise.layers.conversion import Changed, Conversion, Skipped
+from equipoise.layers.normalisers import (
+    KINDS,
+    PARAMETERS,
+    STATISTICS,
+    CannotConvertError,
+    Normaliser,
+    Options,
+    read,
+    tensor_of,
+)
+from equipoise.layers.schedule import RenormSchedule
+
+
+def convert(
+    model: nn.Module,
+    from_: str | Iterable[str],
+    to: str | Callable[[Normaliser], nn.Module],
+    *,
+    inplace: bool = False,
+    dims: int | None = None,
+    groups: int | None = None,
+    virtual_batch_size: int | None = None,
+    example_weight: float = 0.0,
+    schedule: RenormSchedule | None = None,
+) -> Conversion:
+    r"""Exchange normalisation layers, keeping weights where that is meaningful.
+
+    Kinds are ``"batch"``, ``"batch_renorm"``, ``"ghost"``, ``"four_things"``, ``"instance"``,
+    ``"group"``, ``"layer"``, ``"rms"`` and, as target, ``"none"`` (``nn.Identity``).
+
+    * γ and β are the same parameters as before, so an optimizer, ties and ``requires_grad``
+      stay in force; no parameter is added. RMS norm has no β, "none" neither.
+    * Running statistics pass between the batch norms. Where the new layer needs them and the
+      old one had none they start at 0 and 1, and the model must be trained, or its statistics
+      estimated, before evaluation.
+    * ε, momentum, device, dtype and training mode are kept.
+    * ``"layer"`` for channels first is ``nn.GroupNorm(1, C)``, with γ and β per channel.
+
+    Only PyTorch's and this library's very classes are exchanged. Subclasses, lazy and
+    synchronised layers, and layers with hooks or parametrisations stay and are listed.
+
+    Args:
+        model: Any module. Layers held twice are exchanged once, everywhere.
+        from_: Kind or kinds to exchange.
+        to: Kind of the new layers, or a function that makes one from a :class:`Normaliser`.
+        inplace: Change ``model`` itself; only this keeps an existing optimizer in force. By
+            default a deep copy is changed. A model that *is* a normalisation layer is
+            replaced, never changed: use ``model`` of the result.
+        dims: Dimensions of positions behind ``[N, C]`` in the inputs of layers that do not
+            tell: 0 for features, 1 for sequences, 2 for images, 3 for volumes.
+        groups: Of channels, for "group" (None: 32) and "four_things" (None: one channel per
+            group); where it does not divide the channels, its greatest common divisor with
+            them.
+        virtual_batch_size: For "ghost" (None: 32) and "four_things" (None: the whole batch).
+        example_weight: For "four_things".
+        schedule: For "batch_renorm"; None for the paper's. It is read at
+            ``num_batches_tracked``, which a trained batch norm passes on.
+
+    Returns:
+        The model, with every change and every layer that was skipped and why.
+
+    Raises:
+        ValueError: If a kind is unknown or an option out of its range.
+        TypeError: If the function ``to`` makes something else than a module.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48), nn.ReLU())
+        >>> result = convert(model, "batch", "group")
+        >>> result.model[1]
+        GroupNorm(16, 48, eps=1e-05, affine=True...)
+        >>> result.changed[0].kept, result.changed[0].lost
+        (('weight', 'bias'), ('running_mean', 'running_var', 'num_batches_tracked'))
+    """
+    kinds = _known_kinds(from_)
+    if isinstance(to, str) and to not in KINDS:
+        raise ValueError(f"to must be one of {', '.join(KINDS)}, or a function; got {to!r}.")
+    _check_options(dims, groups, virtual_batch_size, example_weight)
+    options = Options(groups, virtual_batch_size, example_weight, schedule)
+
+    def make(source: Normaliser) -> nn.Module:
+        return KINDS[to].build(source, options) if isinstance(to, str) else to(source)
+
+    model = model if inplace else copy.deepcopy(model)
+    # First all plans, then all changes: an error of `to` leaves the model as it was.
+    plans = [
+        plan
+        for module, names in _places(model)
+        if (plan := _plan(module, names, kinds, make, dims)) is not None
+    ]
+    changed = []
+    for plan in plans:
+        if isinstance(plan, _Plan):
+            changed.append(_hand_over(plan))
+            model = _put(model, plan)
+    skipped = [plan for plan in plans if isinstance(plan, Skipped)]
+    return Conversion(model, tuple(changed), tuple(skipped))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A layer, its successor, and where the model holds it."""
+
+    source: Normaliser
+    new: nn.Module
+    names: tuple[str, ...]
+
+
+def _plan(
+    module: nn.Module,
+    names: tuple[str, ...],
+    kinds: tuple[str, ...],
+    make: Callable[[Normaliser], nn.Module],
+    dims: int | None,
+) -> _Plan | Skipped | None:
+    try:
+        kind = _kind_of(module, kinds)
+        if kind is None:
+            return None
+        source = read(module, kind, dims)
+        new = make(source)
+    except CannotConvertError as reason:
+        return Skipped(names, type(module).__name__, str(reason))
+    if not isinstance(new, nn.Module):
+        raise TypeError(f"to must return a module; got {new!r} for {names[0]!r}.")
+    return _Plan(source, new, names)
+
+
+def _check_options(
+    dims: int | None, groups: int | None, virtual_batch_size: int | None, example_weight: float
+) -> None:
+    given = {"groups": groups, "virtual_batch_size": virtual_batch_size}
+    check_size(**{name: size for name, size in given.items() if size is not None})
+    check_weight_of_example(example_weight)
+    if dims is not None and dims not in (0, 1, 2, 3):
+        raise ValueError(f"dims must be 0, 1, 2 or 3; got {dims}. Images [N, C, H, W] have 2.")
+
+
+def _known_kinds(from_: str | Iterable[str]) -> tuple[str, ...]:
+    kinds = (from_,) if isinstance(from_, str) else tuple(from_)
+    sources = [name for name, kind in KINDS.items() if kind.classes]
+    for kind in kinds:
+        if kind not in sources:
+            raise ValueError(f"from_ must be among {', '.join(sources)}; got {kind!r}.")
+    return kinds
+
+
+def _places(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
+    """Every module once, with all its names."""
+    found: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        found.setdefault(module, []).append(name)
+    return [(module, tuple(names)) for module, names in found.items()]
+
+
+def _kind_of(module: nn.Module, kinds: tuple[str, ...]) -> str | None:
+    """The kind of a layer, None if it is not wanted.
+
+    Raises:
+        CannotConvertError: If it is wanted but must stay.
+    """
+    kind = next((k for k, known in KINDS.items() if type(module) in known.classes), None)
+    if kind is None and isinstance(module, _relatives(kinds)):
+        raise CannotConvertError(_why_not_exactly(module))
+    if kind not in kinds:
+        return None
+    if any(_hooks(module)):
+        raise CannotConvertError("it has hooks, which would be lost: remove them first")
+    return kind
+
+
+# Lazy and synchronised layers derive from these only.
+_BASES: dict[str, type[nn.Module]] = {
+    "batch": nn.modules.batchnorm._BatchNorm,
+    "instance": nn.modules.instancenorm._InstanceNorm,
+}
+
+
+def _relatives(kinds: tuple[str, ...]) -> tuple[type[nn.Module], ...]:
+    return tuple(c for kind in kinds for c in (*KINDS[kind].classes, _BASES.get(kind)) if c)
+
+
+def _why_not_exactly(module: nn.Module) -> str:
+    if parametrize.is_parametrized(module):
+        return "it has parametrisations: remove them first"
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin):
+        return "its size is not known yet: run one batch through the model first"
+    if isinstance(module, nn.SyncBatchNorm):
+        return "it averages over processes: convert before SyncBatchNorm does"
+    return "it is a subclass, which may do more than normalise"
+
+
+def _hooks(module: nn.Module) -> Iterator[bool]:
+    # PyTorch has no public way to ask.
+    yield bool(module._forward_hooks)
+    yield bool(module._forward_pre_hooks)
+    yield bool(module._backward_hooks)
+    yield bool(module._backward_pre_hooks)
+
+
+def _hand_over(plan: _Plan) -> Changed:
+    """Give the successor what it can use of its predecessor's state."""
+    old, new, before = plan.source.module, plan.new, str(plan.source.module)
+    had = [name for name in (*PARAMETERS, *STATISTICS) if tensor_of(old, name) is not None]
+    kept = [name for name in had if _fits(plan, name)]
+    for name in kept:
+        setattr(new, name, getattr(old, name))
+    if plan.source.affine and "bias" not in had and tensor_of(new, "bias") is not None:
+        new.register_parameter("bias", None)
+    new.train(old.training)
+    fresh = tensor_of(new, "running_mean") is not None and "running_mean" not in kept
+    note = "running statistics start at 0 and 1: train before evaluation" if fresh else ""
+    lost = tuple(name for name in had if name not in kept)
+    return Changed(plan.names, before, str(new), tuple(kept), lost, note)
+
+
+def _fits(plan: _Plan, name: str) -> bool:
+    value, own = tensor_of(plan.source.module, name), tensor_of(plan.new, name)
+    if value is None or own is None or own.shape != value.shape:
+        return False
+    return name in PARAMETERS or KINDS[plan.source.kind].batch_statistics
+
+
+def _put(model: nn.Module, plan: _Plan) -> nn.Module:
+    if "" in plan.names:
+        return plan.new
+    for name in plan.names:
+        parent, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(parent), leaf, plan.new)
+    return model

@@ -1,0 +1,127 @@
+"""Weight standardisation as a parametrisation that can be taken off again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from equipoise.layers import functional
+
+_Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+class WeightStandardisation(nn.Module):
+    """Maps a stored weight to the standardised one that its layer uses.
+
+    Attributes:
+        eps: Added to every filter's variance.
+    """
+
+    def __init__(self, eps: float = 1e-5):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Standardise; the same in training and evaluation."""
+        return functional.standardise_weight(weight, eps=self.eps)
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """Assigning to ``layer.weight`` sets the stored weight."""
+        return weight
+
+    def extra_repr(self) -> str:
+        """Show ε."""
+        return f"eps={self.eps}"
+
+
+def weight_standardise(module: nn.Module, *, eps: float = 1e-5) -> list[str]:
+    r"""Standardise the filters of a layer, or of all convolutions inside a module, in place.
+
+    .. math:: \hat W_i = (W_i - \mu_i) / \sqrt{\sigma_i^2 + \varepsilon}
+
+    A convolution or linear layer is standardised itself; of any other module all ``Conv1d``,
+    ``Conv2d`` and ``Conv3d`` are, shared ones once, and those that are already standardised or
+    whose filters have one weight (which would become 0) are left alone. Training is on the
+    stored weights, and gradients pass through the standardisation. Until
+    :func:`remove_weight_standardisation` is called, checkpoints hold
+    ``parametrizations.weight.original`` for ``weight``.
+
+    Args:
+        module: A layer or a model.
+        eps: Added to every filter's variance.
+
+    Returns:
+        Names of the standardised layers within ``module``; its own is ``""``.
+
+    Raises:
+        ValueError: If ``module`` is a layer whose filters have one weight.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8))
+        >>> weight_standardise(model)
+        ['0']
+        >>> bool(model[0].weight.mean((1, 2, 3)).abs().max() < 1e-6)
+        True
+        >>> remove_weight_standardisation(model)
+        ['0']
+
+    References:
+        [qiao2019]
+    """
+    if isinstance(module, _Convolution | nn.Linear) and _filter_size(module) == 1:
+        raise ValueError(
+            f"{type(module).__name__} has filters of one weight, of shape "
+            f"{tuple(module.weight.shape)}: standardised they are 0. Leave this layer as it is."
+        )
+    standardised = []
+    for name, layer in module.named_modules():
+        wanted = isinstance(layer, _Convolution) or (name == "" and isinstance(layer, nn.Linear))
+        if wanted and not _is_standardised(layer) and _filter_size(layer) > 1:
+            parametrize.register_parametrization(layer, "weight", WeightStandardisation(eps))
+            standardised.append(name)
+    return standardised
+
+
+def remove_weight_standardisation(module: nn.Module, *, keep_function: bool = True) -> list[str]:
+    """Undo :func:`weight_standardise` on a layer, or on all layers inside a module, in place.
+
+    Args:
+        module: A layer or a model.
+        keep_function: Whether layers keep the standardised weights, so that the network
+            computes the same. Otherwise they get back the stored ones.
+
+    Returns:
+        Names of the layers that were standardised.
+
+    Raises:
+        ValueError: If a layer's weight has further parametrisations, which PyTorch can only
+            remove together.
+    """
+    standardised = {name: m for name, m in module.named_modules() if _is_standardised(m)}
+    for name, layer in standardised.items():
+        if len(list(_steps(layer))) > 1:
+            raise ValueError(
+                f"the weight of {name or 'the layer'} has further parametrisations: remove them "
+                "all with torch.nn.utils.parametrize.remove_parametrizations."
+            )
+    for layer in standardised.values():
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=keep_function)
+    return list(standardised)
+
+
+def _steps(layer: nn.Module) -> Iterator[nn.Module]:
+    return layer.get_submodule("parametrizations.weight").children()
+
+
+def _is_standardised(layer: nn.Module) -> bool:
+    if not parametrize.is_parametrized(layer, "weight"):
+        return False
+    return any(isinstance(step, WeightStandardisation) for step in _steps(layer))
+
+
+def _filter_size(layer: nn.Module) -> int:
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    return weight[0].numel()

@@ -1,0 +1,330 @@
+"""What every normaliser of the room promises; a newcomer joins by a line in ``FAMILY``."""
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from equipoise import layers
+from equipoise.layers import RenormSchedule
+
+
+@dataclass(frozen=True)
+class Member:
+    """A layer, an input for it, and what it is compared with.
+
+    ``batch_norm`` is the class whose output the layer's defaults give, if there is one;
+    ``same_statistics`` says whether its running statistics are also that class's. ``smooth`` are
+    options with which the output is differentiable although gradients are stopped inside;
+    ``options`` must show in the representation.
+    """
+
+    make: type[nn.Module]
+    shape: tuple[int, ...]
+    batch_norm: type[nn.Module] | None
+    same_statistics: bool = True
+    smooth: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+# Far from the running statistics that the test of gradients sets, both limits bind everywhere.
+BOUND = {"schedule": RenormSchedule.constant(1.1, 0.1)}
+GHOSTS = {"virtual_batch_size": 2}
+GROUPS = {"groups": 2, "virtual_batch_size": 4, "example_weight": 0.25}
+
+FAMILY = {
+    "renorm [N, C]": Member(layers.BatchRenorm1d, (6, 4), nn.BatchNorm1d, True, BOUND, BOUND),
+    "renorm 1d": Member(layers.BatchRenorm1d, (6, 4, 3), nn.BatchNorm1d, True, BOUND, BOUND),
+    "renorm 2d": Member(layers.BatchRenorm2d, (6, 4, 2, 3), nn.BatchNorm2d, True, BOUND, BOUND),
+    "renorm 3d": Member(layers.BatchRenorm3d, (3, 4, 2, 2, 2), nn.BatchNorm3d, True, BOUND, BOUND),
+    "ghost [N, C]": Member(layers.GhostBatchNorm1d, (6, 4), nn.BatchNorm1d, True, GHOSTS, GHOSTS),
+    "ghost 1d": Member(layers.GhostBatchNorm1d, (6, 4, 3), nn.BatchNorm1d, True, GHOSTS, GHOSTS),
+    "ghost 2d": Member(layers.GhostBatchNorm2d, (5, 4, 2, 3), nn.BatchNorm2d, True, {}, GHOSTS),
+    "ghost 3d": Member(layers.GhostBatchNorm3d, (3, 4, 2, 2, 2), nn.BatchNorm3d, True, {}, GHOSTS),
+    "four things [N, C]": Member(
+        layers.FourThingsBatchNorm1d, (6, 4), nn.BatchNorm1d, False, GROUPS, GROUPS
+    ),
+    "four things 1d": Member(
+        layers.FourThingsBatchNorm1d, (6, 4, 3), nn.BatchNorm1d, False, GROUPS, GROUPS
+    ),
+    "four things 2d": Member(
+        layers.FourThingsBatchNorm2d, (6, 4, 2, 3), nn.BatchNorm2d, False, GROUPS, GROUPS
+    ),
+    "four things 3d": Member(
+        layers.FourThingsBatchNorm3d, (3, 4, 2, 2, 2), nn.BatchNorm3d, False, {}, GROUPS
+    ),
+}
+DROP_INS = {name: member for name, member in FAMILY.items() if member.batch_norm}
+every_drop_in = pytest.mark.parametrize("member", DROP_INS.values(), ids=DROP_INS)
+every = pytest.mark.parametrize("member", FAMILY.values(), ids=FAMILY)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def batch(member, seed=0, dtype=torch.float64):
+    """Samples whose channels differ in mean and scale."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(member.shape, generator=generator, dtype=torch.float64)
+    scale = torch.arange(1.0, member.shape[1] + 1, dtype=torch.float64)
+    scale = scale.reshape(-1, *(1,) * (len(member.shape) - 2))
+    return (x * scale + scale / 2).to(dtype)
+
+
+def build(member, make=None, **options):
+    """A layer in float64 whose γ and β are not those of its start."""
+    options.setdefault("dtype", torch.float64)
+    layer = (make or member.make)(member.shape[1], **options)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter += torch.linspace(-0.5, 0.5, len(parameter)).to(parameter)
+    return layer
+
+
+def train(layer, member, steps=3, dtype=torch.float64):
+    return [layer(batch(member, seed, dtype)) for seed in range(steps)]
+
+
+def statistics(layer):
+    return {name: value.clone() for name, value in layer.named_buffers()}
+
+
+@every
+class TestGradients:
+    @pytest.mark.parametrize("affine", [True, False])
+    @pytest.mark.parametrize("training", [True, False])
+    def test_agree_with_differences(self, member, training, affine):
+        layer = build(member, momentum=0.0, affine=affine, **member.smooth).train(training)
+        layer.running_mean.fill_(100.0)
+        layer.running_var.fill_(400.0)
+        x = batch(member).requires_grad_()
+
+        def forward(x, *parameters):
+            return torch.func.functional_call(
+                layer, dict(zip(dict(layer.named_parameters()), parameters, strict=True)), (x,)
+            )
+
+        assert torch.autograd.gradcheck(forward, (x, *layer.parameters()))
+
+
+@every_drop_in
+class TestBatchNorm:
+    """The defaults are batch norm, in both modes."""
+
+    @pytest.mark.parametrize("affine", [True, False])
+    @pytest.mark.parametrize("momentum", [0.1, 1.0, None])
+    def test_output_in_training(self, member, momentum, affine):
+        layer = build(member, momentum=momentum, affine=affine)
+        plain = build(member, member.batch_norm, momentum=momentum, affine=affine)
+        assert_close(train(layer, member), train(plain, member), rtol=0, atol=1e-13)
+
+    def test_output_in_evaluation(self, member):
+        plain = build(member, member.batch_norm)
+        train(plain, member)
+        layer = build(member)
+        layer.load_state_dict(plain.state_dict())
+        assert_close(layer.eval()(batch(member)), plain.eval()(batch(member)), rtol=0, atol=1e-13)
+
+    @pytest.mark.parametrize("momentum", [0.1, 1.0, None])
+    def test_running_statistics(self, member, momentum):
+        """Biased in the output, unbiased in ``running_var``; or documented to differ."""
+        layer = build(member, momentum=momentum)
+        plain = build(member, member.batch_norm, momentum=momentum)
+        train(layer, member), train(plain, member)
+        assert_close(layer.running_mean, plain.running_mean, rtol=0, atol=1e-14)
+        assert layer.num_batches_tracked == plain.num_batches_tracked
+        same = torch.allclose(layer.running_var, plain.running_var, rtol=0, atol=1e-13)
+        assert same == member.same_statistics
+
+    def test_without_running_statistics(self, member):
+        layer = build(member, track_running_stats=False)
+        plain = build(member, member.batch_norm, track_running_stats=False)
+        assert list(layer.buffers()) == []
+        for mode in (True, False):
+            outputs = (train(m.train(mode), member) for m in (layer, plain))
+            assert_close(*outputs, rtol=0, atol=1e-13)
+
+    def test_checkpoints_go_both_ways(self, member):
+        layer, plain = build(member), build(member, member.batch_norm)
+        layer.load_state_dict(plain.state_dict())
+        plain.load_state_dict(layer.state_dict())
+
+
+@every
+class TestEvaluation:
+    def test_samples_do_not_see_each_other(self, member):
+        layer = build(member, **member.options)
+        train(layer, member)
+        x = batch(member, seed=7)
+        alone = torch.cat([layer.eval()(sample[None]) for sample in x])
+        assert_close(layer(x), alone, rtol=0, atol=1e-13)
+
+    def test_in_training_they_do(self, member):
+        layer = build(member)
+        x = batch(member, seed=7)
+        other = x.clone()
+        other[-1] += 1
+        assert not torch.allclose(layer(x)[0], layer(other)[0])
+
+    def test_leaves_the_state_alone(self, member):
+        layer = build(member, **member.options)
+        train(layer, member)
+        before = statistics(layer)
+        layer.eval()(batch(member, seed=7))
+        assert_close(statistics(layer), before, rtol=0, atol=0)
+
+    def test_training_does_not(self, member):
+        layer = build(member, **member.options)
+        before = statistics(layer)
+        train(layer, member, steps=1)
+        assert all(not torch.equal(value, before[n]) for n, value in statistics(layer).items())
+
+
+@every
+class TestTypes:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("training", [True, False])
+    def test_the_output_has_the_type_of_the_input(self, member, dtype, training):
+        layer = build(member, dtype=dtype, **member.options).train(training)
+        exact = build(member, **member.options).train(training)
+        y = train(layer, member, dtype=dtype)[-1]
+        assert y.dtype == dtype
+        assert {b.dtype for b in layer.buffers() if b.ndim} == {dtype}
+        expected = train(exact, member)[-1]
+        tolerance = 30 * torch.finfo(dtype).eps  # rounded input, statistics, γ and output
+        assert_close(y.double(), expected, rtol=tolerance, atol=tolerance)
+
+    @pytest.mark.parametrize("dtype", DTYPES[:2])
+    @pytest.mark.parametrize("training", [True, False])
+    def test_half_inputs_meet_single_parameters(self, member, dtype, training):
+        layer = build(member, dtype=torch.float32, **member.options).train(training)
+        y = train(layer, member, dtype=dtype)[-1]
+        y.float().square().sum().backward()
+        assert y.dtype == dtype
+        assert layer.weight.grad.dtype == layer.running_var.dtype == torch.float32
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_large_half_inputs_do_not_overflow(self, member, training):
+        """float16 ends at 65504, so a variance of 1000² is infinite."""
+        layer = build(member, dtype=torch.float32, **member.options)
+        layer(1000 * batch(member, dtype=torch.float32))
+        layer.train(training)
+        twin = copy.deepcopy(layer)
+        x = 1000 * batch(member, seed=1, dtype=torch.float16)
+        assert_close(layer(x).float(), twin(x.float()), rtol=4e-3, atol=4e-3)
+        assert_close(statistics(layer), statistics(twin))
+
+    def test_autocast(self, member):
+        layer = build(member, dtype=torch.float32, **member.options)
+        twin = copy.deepcopy(layer)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = train(layer, member, dtype=torch.float32)
+        expected = train(twin, member, dtype=torch.float32)
+        assert_close([y.float() for y in found], expected, rtol=0.02, atol=0.02)
+        assert_close(statistics(layer), statistics(twin))
+        assert {value.dtype for value in layer.parameters()} == {torch.float32}
+
+    def test_positional_arguments_are_those_of_batch_norm(self, member):
+        layer = member.make(4, 0.01, None, False, False)
+        assert (layer.eps, layer.momentum) == (0.01, None)
+        assert (list(layer.parameters()), list(layer.buffers())) == ([], [])
+
+    def test_factory_arguments(self, member):
+        layer = member.make(4, device="meta", dtype=torch.bfloat16)
+        tensors = [*layer.parameters(), *layer.buffers()]
+        assert {tensor.device.type for tensor in tensors} == {"meta"}
+        assert {tensor.dtype for tensor in tensors} == {torch.bfloat16, torch.long}
+
+
+@every
+class TestModule:
+    def test_a_resumed_training_is_the_same_training(self, member):
+        layer = build(member, **member.options)
+        train(layer, member)
+        resumed = member.make(4, dtype=torch.float64, **member.options)
+        resumed.load_state_dict(layer.state_dict())
+        assert_close(train(resumed, member), train(layer, member), rtol=0, atol=0)
+        assert_close(resumed.state_dict(), layer.state_dict(), rtol=0, atol=0)
+
+    def test_deepcopy(self, member):
+        layer = build(member, **member.options)
+        twin = copy.deepcopy(layer)
+        before = twin.state_dict()
+        before = {name: value.clone() for name, value in before.items()}
+        expected = train(layer, member)
+        assert_close(twin.state_dict(), before, rtol=0, atol=0)
+        assert_close(train(twin, member), expected, rtol=0, atol=0)
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_several_passes_before_one_backward(self, member, training):
+        layer = build(member, **member.options).train(training)
+        once = copy.deepcopy(layer)
+        sum(y.square().sum() for y in train(layer, member)).backward()
+        for y in train(once, member):
+            y.square().sum().backward()
+        for one, other in zip(layer.parameters(), once.parameters(), strict=True):
+            assert_close(one.grad, other.grad, rtol=1e-12, atol=0)
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_compile(self, member, training):
+        torch.compiler.reset()
+        layer = build(member, **member.options).train(training)
+        twin = copy.deepcopy(layer)
+        compiled = torch.compile(layer, backend="eager", fullgraph=True)
+        assert_close(train(compiled, member), train(twin, member), rtol=0, atol=1e-14)
+        assert_close(statistics(layer), statistics(twin), rtol=0, atol=1e-14)
+        torch.compiler.reset()
+
+    def test_repr_shows_every_option(self, member):
+        options = {"eps": 0.01, "momentum": None, **member.options}
+        layer = member.make(4, affine=False, track_running_stats=False, **options)
+        shown = repr(layer)
+        for name, value in {**options, "affine": False, "track_running_stats": False}.items():
+            assert f"{name}={value}" in shown
+        assert shown.startswith(f"{member.make.__name__}(4, ")
+
+
+@pytest.mark.parametrize(
+    "member", [m for m in FAMILY.values() if len(m.shape) > 3], ids=lambda m: m.make.__name__
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_channels_last(member, training):
+    last = torch.channels_last if len(member.shape) == 4 else torch.channels_last_3d
+    layer = build(member, **member.options).train(training)
+    expected = copy.deepcopy(layer)(batch(member))
+    y = layer(batch(member).to(memory_format=last))
+    assert expected.is_contiguous()
+    assert y.is_contiguous(memory_format=last)
+    assert_close(y, expected, rtol=0, atol=1e-13)
+
+
+@every
+class TestErrors:
+    @pytest.mark.parametrize("training", [True, False])
+    def test_wrong_dimensions(self, member, training):
+        layer = build(member).train(training)
+        for ndim in {1, 6} | {2, 3, 4, 5} - accepted(member):
+            with pytest.raises(ValueError, match=rf"expected .*D input .*got {ndim}D input"):
+                layer(torch.zeros((4,) * ndim, dtype=torch.float64))
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_wrong_channels(self, member, training):
+        layer = build(member).train(training)
+        with pytest.raises((ValueError, RuntimeError), match=r"channels|elements|size"):
+            layer(batch(member)[:, :3])
+
+    def test_one_value_per_channel(self, member):
+        layer = build(member)
+        x = batch(member)[:1]
+        x = x[(slice(None), slice(None), *(slice(1),) * (x.ndim - 2))]
+        before = statistics(layer)
+        with pytest.raises(ValueError, match="more than 1 value per channel when training"):
+            layer(x)
+        assert_close(statistics(layer), before, rtol=0, atol=0)
+        assert layer.eval()(x).shape == x.shape
+
+
+def accepted(member):
+    return {2, 3} if len(member.shape) < 4 else {len(member.shape)}
