@@ -54,9 +54,48 @@ def test_sizes_must_be_positive(name, size):
         mlp(**sizes)
 
 
+class TestPlacement:
+    """The paper of preconditioning normalises what leaves the activation."""
+
+    def test_layers_in_order(self):
+        model = mlp(12, 3, depth=1, width=8, after_activation=True, norm_input=True)
+        names = [name for name, _ in model.named_children()]
+        assert names == ["flatten", "norm_input", "linear1", "act1", "norm1", "head"]
+        assert model.norm_input.num_features == 12
+
+    @pytest.mark.parametrize("norm", ["batch", "ghost", "batch_renorm"])
+    def test_behind_the_activation_a_bias_is_not_subtracted(self, norm):
+        assert (
+            mlp(12, 3, depth=1, width=8, norm=norm, after_activation=True).linear1.bias is not None
+        )
+        assert mlp(12, 3, depth=1, width=8, norm=norm).linear1.bias is None
+
+    def test_it_computes_its_formula(self):
+        model = mlp(6, 2, depth=1, width=4, after_activation=True).double()
+        x = torch.randn(7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        h = (x @ model.linear1.weight.T + model.linear1.bias).clamp(min=0)
+        h = (h - h.mean(0)) / (h.var(0, correction=0) + model.norm1.eps).sqrt()
+        expected = h @ model.head.weight.T + model.head.bias
+        torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-12)
+
+    def test_an_input_cannot_be_normalised_by_nothing(self):
+        with pytest.raises(ValueError, match="norm_input=True needs a norm other than 'none'"):
+            mlp(4, 2, depth=1, width=4, norm="none", norm_input=True)
+
+
+def test_groups_of_four_neurons():
+    """The default of 32 groups would have one neuron each, and normalise it to 0."""
+    assert mlp(4, 2, depth=1, width=100, norm="group").norm1.num_groups == 25
+
+
+def test_instance_norm_needs_positions():
+    with pytest.raises(ValueError, match=r"instance norm needs positions.*choose 'layer'"):
+        mlp(4, 2, depth=1, width=4, norm="instance")
+
+
 def test_unknown_norm():
-    with pytest.raises(ValueError, match=r"norm must be one of batch, layer, none, got 'group'"):
-        mlp(4, 2, depth=1, width=4, norm="group")
+    with pytest.raises(ValueError, match=r"norm must be one of none, batch, .*, got 'bn'"):
+        mlp(4, 2, depth=1, width=4, norm="bn")
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU(), "relu", lambda: 3])

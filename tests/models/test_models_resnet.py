@@ -90,6 +90,19 @@ def test_group_norm_has_32_groups_or_as_many_as_divide():
     assert not any(isinstance(m, nn.BatchNorm2d) for m in narrow.modules())
 
 
+def test_biases_only_where_no_normaliser_shifts():
+    for norm, biased in {"batch": False, "layer": False, "none": True}.items():
+        model = resnet18(width=4, norm=norm)
+        convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+        assert {m.bias is not None for m in convolutions} == {biased}
+
+
+def test_block_takes_another_shortcut_where_the_shape_changes():
+    shortcut = nn.AvgPool2d(2)
+    assert BasicBlock(3, 3, stride=2, downsample=shortcut).downsample is shortcut
+    assert BasicBlock(3, 3, downsample=shortcut).downsample is None
+
+
 def test_block_adds_the_shortcut():
     block = BasicBlock(3, 3).eval()
     nn.init.zeros_(block.bn2.weight)
@@ -103,7 +116,7 @@ def test_block_adds_the_shortcut():
         ({"classes": 0}, "classes must be"),
         ({"in_channels": -1}, "in_channels must be"),
         ({"width": 0}, "width must be"),
-        ({"norm": "layer"}, "norm must be one of batch, group, got 'layer'"),
+        ({"norm": "bn"}, "norm must be one of none, batch, layer, .*, got 'bn'"),
     ],
 )
 def test_wrong_arguments(arguments, message):

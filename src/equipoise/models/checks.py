@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 
@@ -17,3 +18,10 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     known = list(choices)
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+
+
+def check_positive_number(**numbers: float) -> None:
+    """Refuse numbers that are not positive and finite."""
+    for name, number in numbers.items():
+        if not isinstance(number, int | float) or not 0 < number < math.inf:
+            raise ValueError(f"{name} must be a finite number above 0, got {number!r}.")

@@ -1,21 +1,16 @@
-"""The fully connected networks of the mean field theory."""
+"""The fully connected networks of the mean field theory and of preconditioning."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
 
 from torch import nn
 
-from equipoise.models.checks import check_choice, check_positive
-
-MLPNorm = Literal["batch", "layer", "none"]
-
-_NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "batch": nn.BatchNorm1d,
-    "layer": nn.LayerNorm,
-}
+from equipoise.models.checks import check_positive
+from equipoise.models.norms import CIFAR_GROUP_SIZE, Norm, make_norm
+from equipoise.models.stack import stage
 
 
 def mlp(
@@ -25,16 +20,21 @@ def mlp(
     depth: int,
     width: int,
     activation: Callable[[], nn.Module] = nn.ReLU,
-    norm: MLPNorm = "batch",
+    norm: Norm = "batch",
+    after_activation: bool = False,
+    norm_input: bool = False,
 ) -> nn.Sequential:
-    r"""A fully connected classifier, normalised before each activation.
+    r"""A fully connected classifier, normalised before or after each activation.
 
     .. math:: x^l = \phi(\mathrm{norm}(W^l x^{l-1})), \quad l = 1, \dots, \text{depth},
-              \qquad \text{logits} = W x^{\text{depth}} + b .
+              \qquad \text{logits} = W x^{\text{depth}} + b ,
+
+    or, with ``after_activation``, :math:`x^l = \mathrm{norm}(\phi(W^l x^{l-1} + b^l))`.
 
     The layers are named ``flatten``, ``linear1``, ``norm1``, ``act1``, ``linear2``, …,
-    ``head``. Before batch normalisation a linear layer has no bias, which would be subtracted
-    at once. Weights keep PyTorch's default initialisation.
+    ``head``. Just before batch normalisation, or another that subtracts each neuron's mean, a
+    linear layer has no bias, which would be subtracted at once. Weights keep PyTorch's default
+    initialisation; :func:`glorot_uniform_` gives TensorFlow's.
 
     Args:
         in_features: Numbers in one input, whatever its shape.
@@ -42,11 +42,17 @@ def mlp(
         depth: Hidden layers.
         width: Neurons in each.
         activation: Called without arguments for each activation module.
-        norm: ``"batch"``, ``"layer"`` or ``"none"``.
+        norm: A kind of :data:`NORMS` except ``"instance"``, with groups of 4 neurons where
+            there are groups; or a function of the neurons that makes a module. See
+            :func:`make_norm`.
+        after_activation: Whether normalisers follow the activations, as in the experiments of
+            [lange2022].
+        norm_input: Whether the flattened input is normalised too, by a layer named
+            ``norm_input``.
 
     Raises:
-        ValueError: If a size is not positive, the norm is unknown, or ``activation`` is not
-            a way to make modules.
+        ValueError: If a size is not positive, the norm is unknown or unfit, ``activation`` is
+            not a way to make modules, or the input is to be normalised by ``"none"``.
 
     Shape:
         - Input: ``[N, ...]`` with ``in_features`` numbers per sample.
@@ -57,26 +63,28 @@ def mlp(
         ['flatten', 'linear1', 'norm1', 'act1', 'head']
 
     References:
-        [yang2019] A mean field theory of batch normalization.
+        [yang2019] A mean field theory of batch normalization;
+        [lange2022], appendix B: 3 hidden layers of 100 neurons.
     """
     check_positive(in_features=in_features, classes=classes, depth=depth, width=width)
-    check_choice("norm", norm, [*_NORMS, "none"])
+    make = partial(make_norm, norm, dims=0, group_size=CIFAR_GROUP_SIZE)
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+    if norm_input:
+        if norm == "none":
+            raise ValueError("norm_input=True needs a norm other than 'none'.")
+        layers["norm_input"] = make(in_features)
     for number in range(1, depth + 1):
-        fan_in = in_features if number == 1 else width
-        layers[f"linear{number}"] = nn.Linear(fan_in, width, bias=norm != "batch")
-        if norm != "none":
-            layers[f"norm{number}"] = _NORMS[norm](width)
-        layers[f"act{number}"] = _activation(activation)
+        layers |= stage(
+            "linear",
+            number,
+            partial(_linear, in_features if number == 1 else width, width),
+            norm=make(width),
+            activation=activation,
+            after_activation=after_activation,
+        )
     layers["head"] = nn.Linear(width, classes)
     return nn.Sequential(layers)
 
 
-def _activation(make: Callable[[], nn.Module]) -> nn.Module:
-    # A module instance is callable too, but would be called on nothing.
-    made = None if isinstance(make, nn.Module) or not callable(make) else make()
-    if not isinstance(made, nn.Module):
-        raise ValueError(
-            f"activation must make a module when called, as nn.ReLU does; got {make!r}."
-        )
-    return made
+def _linear(in_features: int, out_features: int, bias: bool) -> nn.Linear:
+    return nn.Linear(in_features, out_features, bias=bias)

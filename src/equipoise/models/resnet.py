@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import cast
 
 from torch import Tensor, nn
 
-from equipoise.models.checks import check_choice, check_positive
-
-ResNetNorm = Literal["batch", "group"]
-
-# Wu and He 2018, section 4: 32 groups, their default. Narrow layers get fewer.
-_GROUPS = 32
+from equipoise.models.checks import check_positive
+from equipoise.models.initialisation import he_normal_
+from equipoise.models.norms import Norm, make_norm
 
 
 class BasicBlock(nn.Module):
@@ -22,13 +18,15 @@ class BasicBlock(nn.Module):
     .. math:: y = \phi(n_2(W_2 * \phi(n_1(W_1 * x))) + s(x))
 
     with normalisers :math:`n`, and :math:`s` the identity, or a normalised 1×1 convolution
-    where the shape changes.
+    where the shape changes. Convolutions have a bias only where no normaliser follows.
 
     Args:
         in_channels: Channels of the input.
         out_channels: Channels of the output.
         stride: Of the first convolution and of the shortcut.
-        norm: ``"batch"`` or ``"group"``.
+        norm: A kind of :data:`NORMS`, or a function of the channels that makes a module. See
+            :func:`make_norm`.
+        downsample: Shortcut in place of the 1×1 convolution, where the shape changes.
 
     Raises:
         ValueError: If a size is not positive or the norm is unknown.
@@ -47,24 +45,26 @@ class BasicBlock(nn.Module):
         out_channels: int,
         *,
         stride: int = 1,
-        norm: ResNetNorm = "batch",
+        norm: Norm = "batch",
+        downsample: nn.Module | None = None,
     ):
         super().__init__()
         check_positive(in_channels=in_channels, out_channels=out_channels, stride=stride)
-        check_choice("norm", norm, ["batch", "group"])
-        self.conv1 = _conv3x3(in_channels, out_channels, stride)
-        self.bn1 = _normaliser(out_channels, norm)
+        self.conv1 = convolution(in_channels, out_channels, stride, norm=norm)
+        self.bn1 = make_norm(norm, out_channels)
         # One module per use: a hook must see each activation once.
         self.act1 = nn.ReLU()
-        self.conv2 = _conv3x3(out_channels, out_channels, 1)
-        self.bn2 = _normaliser(out_channels, norm)
+        self.conv2 = convolution(out_channels, out_channels, 1, norm=norm)
+        self.bn2 = make_norm(norm, out_channels)
         self.act2 = nn.ReLU()
-        self.downsample: nn.Sequential | None = None
+        self.downsample: nn.Module | None = None
         if stride != 1 or in_channels != out_channels:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(in_channels, out_channels, 1, stride, bias=False),
-                _normaliser(out_channels, norm),
-            )
+            self.downsample = downsample
+            if downsample is None:
+                self.downsample = nn.Sequential(
+                    convolution(in_channels, out_channels, stride, kernel=1, norm=norm),
+                    make_norm(norm, out_channels),
+                )
 
     def forward(self, x: Tensor) -> Tensor:
         """Add the residual to the shortcut."""
@@ -88,7 +88,9 @@ class ResNet(nn.Module):
         small_images: For images of about 32×32: a 3×3 stem that keeps the resolution.
             Otherwise the original's 7×7 convolution of stride 2 and max-pooling.
         width: Channels of the first stage.
-        norm: ``"batch"``, or ``"group"`` for 32 groups (fewer where they do not divide).
+        norm: A kind of :data:`NORMS`, with 32 groups (fewer where they do not divide) where
+            there are groups; or a function of the channels that makes a module. See
+            :func:`make_norm`. Without any, convolutions have biases.
 
     Raises:
         ValueError: If a size is not positive, there are not four stages, or the norm is
@@ -111,19 +113,18 @@ class ResNet(nn.Module):
         in_channels: int = 3,
         small_images: bool = True,
         width: int = 64,
-        norm: ResNetNorm = "batch",
+        norm: Norm = "batch",
     ):
         super().__init__()
         check_positive(classes=classes, in_channels=in_channels, width=width)
-        check_choice("norm", norm, ["batch", "group"])
         if len(blocks) != 4:
             raise ValueError(f"blocks must name four stages, got {list(blocks)}.")
         check_positive(**{f"blocks[{stage}]": count for stage, count in enumerate(blocks)})
         if small_images:
-            self.conv1 = _conv3x3(in_channels, width, 1)
+            self.conv1 = convolution(in_channels, width, 1, norm=norm)
         else:
-            self.conv1 = nn.Conv2d(in_channels, width, 7, stride=2, padding=3, bias=False)
-        self.bn1 = _normaliser(width, norm)
+            self.conv1 = convolution(in_channels, width, 2, kernel=7, norm=norm)
+        self.bn1 = make_norm(norm, width)
         self.act1 = nn.ReLU()
         self.maxpool = nn.Identity() if small_images else nn.MaxPool2d(3, stride=2, padding=1)
         self.layer1 = _stage(width, width, blocks[0], 1, norm)
@@ -132,9 +133,7 @@ class ResNet(nn.Module):
         self.layer4 = _stage(4 * width, 8 * width, blocks[3], 2, norm)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(8 * width, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        he_normal_(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``[N, classes]`` of images ``[N, in_channels, H, W]``."""
@@ -148,7 +147,7 @@ def resnet18(
     in_channels: int = 3,
     small_images: bool = True,
     width: int = 64,
-    norm: ResNetNorm = "batch",
+    norm: Norm = "batch",
 ) -> ResNet:
     """ResNet-18: two basic blocks in each stage. See :class:`ResNet` for the arguments.
 
@@ -171,7 +170,7 @@ def resnet18(
 
 
 def _stage(
-    in_channels: int, out_channels: int, blocks: int, stride: int, norm: ResNetNorm
+    in_channels: int, out_channels: int, blocks: int, stride: int, norm: Norm
 ) -> nn.Sequential:
     return nn.Sequential(
         BasicBlock(in_channels, out_channels, stride=stride, norm=norm),
@@ -179,11 +178,10 @@ def _stage(
     )
 
 
-def _conv3x3(in_channels: int, out_channels: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
-
-
-def _normaliser(channels: int, norm: ResNetNorm) -> nn.Module:
-    if norm == "group":
-        return nn.GroupNorm(math.gcd(_GROUPS, channels), channels)
-    return nn.BatchNorm2d(channels)
+def convolution(
+    in_channels: int, out_channels: int, stride: int, *, kernel: int = 3, norm: Norm
+) -> nn.Conv2d:
+    """A padded convolution, with a bias only if no normaliser will shift its output."""
+    return nn.Conv2d(
+        in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=norm == "none"
+    )

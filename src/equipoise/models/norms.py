@@ -1,0 +1,215 @@
+"""Normalisation layers by name, as every model takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from torch import nn
+
+from equipoise.layers import (
+    BatchRenorm1d,
+    BatchRenorm2d,
+    BatchRenorm3d,
+    FourThingsBatchNorm1d,
+    FourThingsBatchNorm2d,
+    FourThingsBatchNorm3d,
+    GhostBatchNorm1d,
+    GhostBatchNorm2d,
+    GhostBatchNorm3d,
+)
+from equipoise.models.checks import check_positive
+
+NormKind = Literal[
+    "none", "batch", "layer", "group", "instance", "batch_renorm", "ghost", "four_things"
+]
+Norm = NormKind | Callable[[int], nn.Module]
+
+NORMS: tuple[NormKind, ...] = get_args(NormKind)
+
+# Lange et al. 2022, appendix B: channels in a group, in their networks for CIFAR.
+CIFAR_GROUP_SIZE = 4
+
+# Wu and He 2018, section 4: 32 groups, their default. Narrow layers get fewer.
+_GROUPS = 32
+
+_BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_INSTANCE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_RENORM = (BatchRenorm1d, BatchRenorm2d, BatchRenorm3d)
+_GHOST = (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
+_FOUR_THINGS = (FourThingsBatchNorm1d, FourThingsBatchNorm2d, FourThingsBatchNorm3d)
+
+
+def make_norm(
+    kind: Norm,
+    channels: int,
+    *,
+    dims: int = 2,
+    group_size: int | None = None,
+    eps: float = 1e-5,
+    momentum: float | None = 0.1,
+) -> nn.Module:
+    """Make a normalisation layer with γ and β per channel.
+
+    - ``"none"``: the identity.
+    - ``"batch"``, ``"batch_renorm"``, ``"ghost"`` (virtual batches of 32), ``"instance"``.
+    - ``"group"``: groups of channels, within each sample.
+    - ``"layer"``: all the channels, and positions, of a sample.
+    - ``"four_things"``: batch norm whose statistics are over groups of channels, which
+      batches of one sample can bear. The weight of the example in evaluation is 0; set the
+      layer's ``example_weight`` after training.
+
+    Other options (a schedule of batch renormalisation, other virtual batches) come with a
+    function, as ``partial(BatchRenorm2d, schedule=schedule)``; and ``partial(make_norm,
+    "batch", dims=0, eps=1e-3, momentum=0.01)`` is TensorFlow's batch norm.
+
+    Args:
+        kind: One of :data:`NORMS`; or a function of the channels that makes a module, to
+            which the other arguments are not passed.
+        channels: Channels C of the input.
+        dims: Dimensions of positions behind ``[N, C]``: 0 for dense layers, 2 for images.
+        group_size: Channels in a group, for ``"group"`` and ``"four_things"``, where they
+            divide C; otherwise their greatest common divisor. None for 32 groups, likewise.
+        eps: Added to every variance.
+        momentum: Weight of the present batch in running statistics, where there are any; None
+            for their cumulative average.
+
+    Raises:
+        ValueError: If the kind or the number of dimensions is unknown, a size is not
+            positive, the function makes no module, or the kind is unfit for inputs without
+            positions.
+
+    Examples:
+        >>> make_norm("group", 16, group_size=4).num_groups
+        4
+        >>> make_norm(nn.BatchNorm1d, 16).num_features
+        16
+
+    References:
+        [wu2018] for groups; [lange2022], appendix B, for groups of 4; [ioffe2017],
+        [hoffer2017] and [summers2020] for the layers of :mod:`equipoise.layers`.
+    """
+    check_positive(channels=channels)
+    if callable(kind):
+        return _call(kind, channels)
+    if kind not in NORMS:
+        raise ValueError(
+            f"norm must be one of {', '.join(NORMS)}, got {kind!r}. For any other layer pass a "
+            "function of the channels that makes it, as nn.BatchNorm2d does."
+        )
+    if dims not in range(4):
+        raise ValueError(
+            f"dims must be 0 for inputs [N, C], or the number 1, 2 or 3 of dimensions behind; "
+            f"got {dims!r}."
+        )
+    if group_size is not None:
+        check_positive(group_size=group_size)
+    return _BUILDERS[kind](_Wanted(channels, dims, group_size, eps, momentum))
+
+
+def subtracts_constants(norm: nn.Module) -> bool:
+    """Whether a layer takes back any constant added to a channel, such as a bias before it.
+
+    Examples:
+        >>> [subtracts_constants(make_norm(kind, 8)) for kind in ("batch", "layer")]
+        [True, False]
+    """
+    if isinstance(norm, _FOUR_THINGS):
+        return norm.groups == norm.num_features
+    # Batch renormalisation adds d, but no gradient flows through it: a bias would never move.
+    return isinstance(norm, (nn.modules.batchnorm._BatchNorm, *_INSTANCE))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What :func:`make_norm` was asked for."""
+
+    channels: int
+    dims: int
+    group_size: int | None
+    eps: float
+    momentum: float | None
+
+    @property
+    def place(self) -> int:
+        """Where its class stands in a triple of 1d, 2d and 3d."""
+        return max(self.dims, 1) - 1
+
+    @property
+    def groups(self) -> int:
+        if self.group_size is None:
+            return math.gcd(_GROUPS, self.channels)
+        return self.channels // math.gcd(self.group_size, self.channels)
+
+
+def _call(make: Callable[[int], nn.Module], channels: int) -> nn.Module:
+    # A module instance is callable too, but would be called on a number.
+    made = None if isinstance(make, nn.Module) else make(channels)
+    if not isinstance(made, nn.Module):
+        raise ValueError(
+            f"norm must make a module when called with the channels, as nn.BatchNorm2d does; "
+            f"got {make!r}. Every layer needs its own: pass the class or a function."
+        )
+    return made
+
+
+def _none(wanted: _Wanted) -> nn.Module:
+    return nn.Identity()
+
+
+def _batch(wanted: _Wanted) -> nn.Module:
+    return _BATCH[wanted.place](wanted.channels, eps=wanted.eps, momentum=wanted.momentum)
+
+
+def _batch_renorm(wanted: _Wanted) -> nn.Module:
+    return _RENORM[wanted.place](wanted.channels, eps=wanted.eps, momentum=wanted.momentum)
+
+
+def _ghost(wanted: _Wanted) -> nn.Module:
+    return _GHOST[wanted.place](wanted.channels, eps=wanted.eps, momentum=wanted.momentum)
+
+
+def _four_things(wanted: _Wanted) -> nn.Module:
+    return _FOUR_THINGS[wanted.place](
+        wanted.channels, eps=wanted.eps, momentum=wanted.momentum, groups=wanted.groups
+    )
+
+
+def _instance(wanted: _Wanted) -> nn.Module:
+    # [N, C] would be taken for one sample [C, L] without a batch, and normalised over channels.
+    if wanted.dims == 0:
+        raise ValueError(
+            "instance norm needs positions, which inputs [N, C] of dense layers have not: "
+            "choose 'layer', 'group' or 'none' there."
+        )
+    return _INSTANCE[wanted.place](wanted.channels, eps=wanted.eps, affine=True)
+
+
+def _group(wanted: _Wanted) -> nn.Module:
+    if wanted.dims == 0 and wanted.groups == wanted.channels:
+        raise ValueError(
+            f"groups of one channel would map inputs [N, {wanted.channels}] to 0: choose a "
+            "group_size with a divisor in common with the channels, or 'layer'."
+        )
+    return nn.GroupNorm(wanted.groups, wanted.channels, eps=wanted.eps)
+
+
+def _layer(wanted: _Wanted) -> nn.Module:
+    if wanted.dims == 0:
+        return nn.LayerNorm(wanted.channels, eps=wanted.eps)
+    # One group is layer norm with its γ per channel; nn.LayerNorm would need the image's size.
+    return nn.GroupNorm(1, wanted.channels, eps=wanted.eps)
+
+
+_BUILDERS: dict[NormKind, Callable[[_Wanted], nn.Module]] = {
+    "none": _none,
+    "batch": _batch,
+    "layer": _layer,
+    "group": _group,
+    "instance": _instance,
+    "batch_renorm": _batch_renorm,
+    "ghost": _ghost,
+    "four_things": _four_things,
+}
