@@ -28,6 +28,7 @@ docs: $(VENV)/.ready-to-develop
 bench: $(VENV)/.ready-to-develop
 	$(BIN)/python benchmarks/theory_against_simulation.py
 	$(BIN)/python benchmarks/theory_against_integrals.py
+	$(BIN)/python benchmarks/bnp_overhead.py
 
 # The table of docs/spectra.md, below its first lines.
 ACTIVATIONS := identity relu "leaky_relu(0.2)" abs "alpha_relu(1.5)" "alpha_relu(2)" hardtanh \

@@ -5,15 +5,17 @@ The rooms are imported on first use, so that ``equipoise --help`` does not wait 
 
 import importlib
 from importlib.metadata import version
-from types import ModuleType
+from typing import Any
 
 __version__ = version("equipoise")
 __all__ = [
+    "BNP",
     "data",
     "diagnosis",
     "experiments",
     "layers",
     "models",
+    "preconditioners",
     "probes",
     "records",
     "report",
@@ -21,7 +23,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
+    if name == "BNP":
+        return importlib.import_module("equipoise.preconditioners").BNP
     if name in __all__:
         return importlib.import_module(f"equipoise.{name}")
     raise AttributeError(f"module 'equipoise' has no attribute {name!r}")

@@ -1,0 +1,179 @@
+"""The layers of a model with their statistics, one flat set for each device and type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from equipoise.preconditioners.distributed import reduce_over, replicas
+from equipoise.preconditioners.hooks import Clock
+from equipoise.preconditioners.layer import WatchedLayer
+from equipoise.preconditioners.settings import Settings
+from equipoise.preconditioners.statistics import RunningStatistics
+from equipoise.preconditioners.transform import Factors
+
+_SAVED = ("mean", "variance", "weight", "updates")  # one number per feature
+_SAVED_SCALARS = ("samples", "positions")
+
+
+class Bank:
+    """Layers whose weights share a device and a type.
+
+    Args:
+        layers: In the order of the model.
+        settings: Averaging constants and rules.
+    """
+
+    def __init__(self, layers: Sequence[WatchedLayer], settings: Settings) -> None:
+        self.layers = tuple(layers)
+        self.key = layers[0].key
+        self.statistics = RunningStatistics([w.section for w in layers], settings, *self.key)
+        self._factors: dict[bool, tuple[list[bool], dict[str, Factors]]] = {}
+
+    def update(self, group: dist.ProcessGroup | None, *, first: bool) -> None:
+        """Average in what is pending, on all replicas together."""
+        parts = [layer.take() for layer in self.layers]
+        together = replicas(group) > 1
+        if not together and all(part is None for part in parts):
+            return
+        batch = self.statistics.batch(parts, with_shift=together and first)
+        if together:
+            batch = reduce_over(batch, self.statistics.owner, group, first=first)
+        self.statistics.update(batch)
+        self._factors.clear()
+        for layer, part, shift in zip(self.layers, parts, self.statistics.means, strict=True):
+            # Replicas need one shift even for a layer that only some of them used.
+            if part is not None or together:
+                layer.shift = shift
+
+    def factors(self, *, squared: bool) -> dict[str, Factors]:
+        """What the layers' maps multiply by, by name, in their order."""
+        centred = [layer.centred for layer in self.layers]
+        kept = self._factors.get(squared)
+        if kept is None or kept[0] != centred:
+            found = self.statistics.factors(centred, squared=squared)
+            names = (layer.name for layer in self.layers)
+            kept = (centred, dict(zip(names, found, strict=True)))
+            self._factors[squared] = kept
+        return kept[1]
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Statistics by layer, as copies."""
+        s = self.statistics
+        flat = {name: s.by_layer(getattr(s, name)) for name in _SAVED}
+        flat |= {name: getattr(s, name).unbind() for name in _SAVED_SCALARS}
+        return {
+            layer.name: {name: values[i].clone() for name, values in flat.items()}
+            | {"seen": torch.tensor(s.seen[i])}
+            for i, layer in enumerate(self.layers)
+        }
+
+    def load(self, state: dict[str, dict[str, Tensor]]) -> None:
+        """Replace the statistics; :func:`checked` has looked at the state."""
+        s = self.statistics
+        mine = [state[layer.name] for layer in self.layers]
+        for name in (*_SAVED, *_SAVED_SCALARS):
+            joined = torch.cat([entry[name].reshape(-1) for entry in mine])
+            setattr(s, name, joined.to(device=s.device, dtype=s.dtype))
+        s.seen = [int(entry["seen"]) for entry in mine]
+        s.recount()
+        self._factors.clear()
+        pairs = zip(self.layers, s.means, s.by_layer(s.updates), strict=True)
+        for layer, shift, updates in pairs:
+            layer.pending = None
+            layer.shift = shift if bool(updates.any()) else None
+
+
+class Banks:
+    """All layers of a model.
+
+    Args:
+        layers: In the order of the model.
+        settings: Averaging constants and rules.
+        clock: Counts the optimizer steps.
+        group: Processes that share gradients.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[WatchedLayer],
+        settings: Settings,
+        clock: Clock,
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        self.layers = tuple(layers)
+        self.settings = settings
+        self.clock = clock
+        self.group = group
+        self._banks: list[Bank] = []
+
+    @property
+    def banks(self) -> list[Bank]:
+        """Built when first needed, and again when the model has moved or changed type."""
+        # Only these layers are compared: a bank's layers share a key by construction.
+        if not self._banks or any(w.key != b.key for b in self._banks for w in b.layers):
+            state = self.state()
+            by_key: dict[Any, list[WatchedLayer]] = {}
+            for layer in self.layers:
+                by_key.setdefault(layer.key, []).append(layer)
+            pending = [layer.pending for layer in self.layers]
+            self._banks = [Bank(group, self.settings) for group in by_key.values()]
+            if state:
+                for bank in self._banks:
+                    bank.load(state)
+                for layer, sums in zip(self.layers, pending, strict=True):
+                    layer.pending = sums
+        return self._banks
+
+    def advance(self, *, tick: bool) -> None:
+        """Take one optimizer step into account, once for all optimizers."""
+        if self.clock.recording:
+            for bank in self.banks:
+                bank.update(self.group, first=self.clock.steps == 0)
+        if tick:
+            self.clock.tick()
+
+    def factors(self, *, squared: bool) -> dict[str, Factors]:
+        """What the maps multiply by, by name of the layer."""
+        # A whole model moves, not one layer of it, so looking at one is enough here.
+        moved = not self._banks or self._banks[0].key != self._banks[0].layers[0].key
+        banks = self.banks if moved else self._banks
+        if len(banks) == 1:
+            return banks[0].factors(squared=squared)
+        return {name: f for bank in banks for name, f in bank.factors(squared=squared).items()}
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Statistics by layer, as copies."""
+        return {name: entry for bank in self._banks for name, entry in bank.state().items()}
+
+    def load(self, state: dict[str, dict[str, Tensor]]) -> None:
+        """Replace all statistics.
+
+        Raises:
+            ValueError: If the state is that of other layers, or of other statistics.
+        """
+        checked(state, self.layers)
+        for bank in self.banks:
+            bank.load(state)
+
+
+def checked(state: dict[str, dict[str, Tensor]], layers: Sequence[WatchedLayer]) -> None:
+    """Refuse a state that does not fit the layers."""
+    here = {layer.name for layer in layers}
+    if state.keys() != here:
+        missing, foreign = sorted(here - state.keys()), sorted(state.keys() - here)
+        raise ValueError(
+            f"The saved state is of other layers: missing {missing}, not in this model {foreign}. "
+            "Build BNP with the model, include and exclude that it was saved with."
+        )
+    for layer in layers:
+        saved = state[layer.name]["mean"].numel()
+        if saved != layer.geometry.length:
+            raise ValueError(
+                f"The saved state has {saved} means for {layer.name!r}, which needs "
+                f"{layer.geometry.length}. Use the layer sizes and conv_stats it was saved with."
+            )

@@ -1,0 +1,277 @@
+r"""Running means and variances of all layers at once, in flat tensors on one device.
+
+Flat, because a step then costs a fixed number of small operations for any number of layers, and
+because all replicas agree by one all-reduce. Nothing here waits for the device: what only the
+device knows (whether sums are finite, which layers other replicas used) is decided by masks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equipoise.preconditioners.settings import Settings
+from equipoise.preconditioners.sums import Sums
+from equipoise.preconditioners.transform import Factors
+
+# T: tracked features of all layers, L: layers
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One layer's part: number of tracked features, groups, taps per feature, fan-in."""
+
+    length: int
+    groups: int
+    taps: int
+    fan_in: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """Sums of one optimizer step over all layers.
+
+    Args:
+        shift: ``[T]``; None for the running means.
+        sums: First and second sums, ``[2, T]``.
+        counts: Rows behind the sums, samples and output positions, ``[3, L]``.
+        all_used: Whether it is known, without asking the device, that every layer has rows.
+    """
+
+    shift: Tensor | None
+    sums: Tensor
+    counts: Tensor
+    all_used: bool
+
+
+class RunningStatistics:
+    """Exponential averages, exact from the first step and at every batch size.
+
+    Args:
+        sections: What the layers look like.
+        settings: Averaging constants and rules.
+        device: Where the layers' weights are.
+        dtype: Of the statistics.
+    """
+
+    def __init__(
+        self,
+        sections: Sequence[Section],
+        settings: Settings,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.sections = tuple(sections)
+        self.settings = settings
+        self.lengths = [s.length for s in sections]
+        self.device, self.dtype = device, dtype
+        anchor = torch.empty(0, device=device, dtype=dtype)
+        features, layers = sum(self.lengths), len(self.lengths)
+        self.mean = anchor.new_zeros(features)
+        self.variance = anchor.new_ones(features)
+        # 1 − ρᵗ, what the averages have seen. Not 0 at first, so that nothing is divided by 0.
+        self.weight = anchor.new_full((features,), torch.finfo(dtype).tiny)
+        self.updates = anchor.new_zeros(features)  # steps averaged in
+        self.seen = [0] * layers  # steps with rows here
+        self.means = self.by_layer(self.mean)
+        self.samples = anchor.new_zeros(layers)
+        self.positions = anchor.new_zeros(layers)
+        self._fan_in = anchor.new_tensor([float(s.fan_in) for s in sections])
+        self.owner = _owners(self.lengths, device)  # [T] which layer a feature belongs to
+        self._segment, self._segments = _segments(self.sections, device)
+        self._fresh = anchor.new_full((), 1 - settings.decay)
+        self._one, self._zero = anchor.new_ones(()), anchor.new_zeros(())
+        self._absolute = anchor.new_full((), settings.eps[1])
+        self._started = False
+        self._counted: tuple[list[tuple[int, int, int]], Tensor] | None = None
+        self._centred: tuple[list[bool], Tensor] | None = None
+        self._last: tuple[Tensor, Tensor, Tensor] | None = None
+        self._scale: tuple[Tensor, Tensor] | None = None
+        self._biases: dict[bool, list[Tensor]] = {}
+        self._last_counts: Tensor | None = None
+
+    def by_layer(self, flat: Tensor) -> list[Tensor]:
+        """Views of the layers' parts."""
+        return list(flat.split_with_sizes(self.lengths))
+
+    def batch(self, parts: Sequence[Sums | None], *, with_shift: bool = False) -> Batch:
+        """Lay the layers' sums side by side; a layer without any contributes zeros.
+
+        Args:
+            parts: What the layers have seen.
+            with_shift: Whether the shift is needed even if it is the running mean.
+        """
+        moved, shifts, first, second, counts = with_shift, [], [], [], []
+        for i, (part, mean) in enumerate(zip(parts, self.means, strict=True)):
+            if part is None:
+                shifts.append(mean)
+                first.append(torch.zeros_like(mean))
+                second.append(first[-1])
+                counts.append((0, 0, 0))
+            else:
+                moved = moved or part.shift is not mean
+                shifts.append(part.shift)
+                first.append(part.first)
+                second.append(part.second)
+                counts.append((part.rows, part.samples, part.positions))
+                self.seen[i] += 1
+        shift = torch.cat(shifts) if moved else None
+        sums = torch.cat(first + second).view(2, -1)
+        # Copying numbers to a device waits for it, so they are kept while they do not change.
+        if self._counted is None or self._counted[0] != counts:
+            flat = torch.tensor(counts, dtype=self.dtype).T.contiguous()
+            self._counted = (counts, flat.to(self.device))
+        return Batch(shift, sums, self._counted[1], None not in parts)
+
+    def update(self, batch: Batch) -> None:
+        r"""Average one step's statistics in.
+
+        With a the weight of the past, :math:`\mu \leftarrow \mu + (1 - a) \delta`,
+        :math:`\delta = \mu_H - \mu`, and
+
+        .. math:: \sigma^2 \leftarrow a \sigma^2 + (1 - a) (\sigma_H^2 + a \delta^2),
+
+        the variance of the mixture, for the ``"total"`` rule; ``"batch"`` leaves
+        :math:`\delta^2` out, except for one row, whose variance it is.
+        """
+        per_row, single, used = self._count(batch.counts)
+        # Finite squares have finite terms. A comparison is one operation, `isfinite` is four.
+        ok = batch.sums[1] < math.inf
+        if not batch.all_used:
+            ok = ok & used
+        self.updates.add_(ok)
+        share = ok * self._fresh
+        self.weight.lerp_(self._one, share)
+        if self.settings.bias_correction:
+            share.div_(self.weight)
+        sums = torch.where(ok, batch.sums, self._zero).mul_(per_row)
+        first, second = sums[0], sums[1]
+        self._blend(first, second, share, single, batch.shift)
+        self._started = self._started or batch.all_used
+
+    def _blend(
+        self, first: Tensor, second: Tensor, share: Tensor, single: Tensor, shift: Tensor | None
+    ) -> None:
+        """Means of h − c and (h − c)² into the running values, in place of the latter."""
+        change = first if shift is None else first + (shift - self.mean)
+        step = change * share
+        if self.settings.variance == "total" and shift is None:
+            # σ² + a δ² with δ = first is second − (1 − a) first².
+            variance = torch.addcmul(second, step, first, value=-1)
+        else:
+            variance = torch.addcmul(second, first, first, value=-1)
+            if self.settings.variance == "total":
+                variance = variance.addcmul_(change, change - step)
+            else:
+                variance = torch.where(single, change.square(), variance)
+        self.variance.lerp_(variance.clamp_(min=0), share)
+        # A new tensor: pending sums refer to the old means.
+        self.mean = self.mean + step
+        self.means = self.by_layer(self.mean)
+
+    def damped(self, centred: Sequence[bool]) -> tuple[Tensor, Tensor]:
+        r"""Means to subtract and damped variances; without a trained bias 0 and second moments.
+
+        .. math:: \tilde\sigma^2 = \sigma^2 + \varepsilon_1 \max \sigma^2 + \varepsilon_2
+        """
+        mean, spread = self.mean, self.variance
+        if not all(centred):
+            mask = self._mask(list(centred))
+            spread = torch.where(mask, spread, spread + mean * mean)
+            mean = torch.where(mask, mean, 0.0)
+        relative, absolute = self.settings.eps
+        if not relative:
+            return mean, spread + absolute
+        largest = spread.new_zeros(self._segments)
+        largest.scatter_reduce_(0, self._segment, spread, "amax")
+        damping = torch.add(self._absolute, largest, alpha=relative)
+        return mean, spread + damping.index_select(0, self._segment)
+
+    def row_scale(self) -> Tensor:
+        """q² of every layer; 1 as long as no rows have been seen."""
+        scale = self.settings.row_scale
+        samples = self.samples.clamp(min=1)
+        if scale == "paper":
+            q2 = torch.maximum(self._fan_in / samples, self.positions.sqrt())
+        elif callable(scale):
+            q2 = scale(self._fan_in, samples, self.positions)
+        else:
+            q2 = torch.full_like(self._fan_in, float(scale))
+        return torch.where(self.samples > 0, torch.as_tensor(q2).to(self._fan_in), 1.0)
+
+    def factors(self, centred: Sequence[bool], *, squared: bool) -> list[Factors]:
+        """What each layer's maps multiply by; nothing changes before the first update."""
+        mean, spread = self.damped(centred)
+        if self._scale is None:
+            q2 = self.row_scale()
+            self._scale = q2, q2.index_select(0, self.owner)
+            inverse = q2.reciprocal()
+            self._biases = {True: list(inverse.unbind()), False: list(inverse.sqrt().unbind())}
+        if not self._started and self.settings.bias_correction:
+            spread = torch.where(self.updates > 0, spread, 1.0)
+        columns = (spread * self._scale[1]).reciprocal_()
+        if 0 in self.settings.eps:
+            # A constant feature has no gradient left after centring, and shall get none.
+            columns = torch.where(spread > 0, columns, 0.0)
+        if not squared:
+            columns = columns.sqrt_()
+        parts = zip(
+            self.sections,
+            self.means if mean is self.mean else self.by_layer(mean),
+            self.by_layer(columns),
+            self._biases[squared],
+            centred,
+            strict=True,
+        )
+        return [
+            Factors(_per_tap(m, s) if c else None, _per_tap(d, s), b, s.groups)
+            for s, m, d, b, c in parts
+        ]
+
+    def recount(self) -> None:
+        """Forget what was derived from counts, after these have been replaced."""
+        self._last = self._scale = None
+        self.means = self.by_layer(self.mean)
+        self._started = False
+
+    def _count(self, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """1/rows, whether there is a single row, and whether there are any, by feature."""
+        # The same tensor as last time, unless batch sizes change or replicas are added up.
+        if self._last is not None and counts is self._last_counts:
+            return self._last
+        self._last_counts = counts
+        rows, samples, positions = counts
+        used = rows > 0
+        self.samples = torch.where(used, samples, self.samples)
+        self.positions = torch.where(used, positions / samples.clamp(min=1), self.positions)
+        self._scale = None
+        per_row = rows.clamp(min=1).reciprocal()
+        self._last = (
+            per_row.index_select(0, self.owner),
+            (rows == 1).index_select(0, self.owner),
+            used.index_select(0, self.owner),
+        )
+        return self._last
+
+    def _mask(self, centred: list[bool]) -> Tensor:
+        if self._centred is None or self._centred[0] != centred:
+            self._centred = (centred, torch.tensor(centred).to(self.device)[self.owner])
+        return self._centred[1]
+
+
+def _per_tap(values: Tensor, section: Section) -> Tensor:
+    return values if section.taps == 1 else values.repeat_interleave(section.taps)
+
+
+def _owners(lengths: Sequence[int], device: torch.device) -> Tensor:
+    return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).to(device)
+
+
+def _segments(sections: Sequence[Section], device: torch.device) -> tuple[Tensor, int]:
+    """Which group of which layer a feature belongs to, and the number of groups."""
+    lengths = [s.length // s.groups for s in sections for _ in range(s.groups)]
+    return _owners(lengths, device), len(lengths)

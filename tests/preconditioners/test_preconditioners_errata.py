@@ -1,0 +1,383 @@
+"""Where the paper is wrong: each erratum of the specification's section 8 as a counterexample.
+
+Numbers that can be computed exactly are; every claim that needs a hypothesis is also shown with
+it, so that each test has a half that fails for the other.
+"""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from equipoise.preconditioners.convergence import block_conditions, local_rate, theorem_4
+from equipoise.preconditioners.hessian_blocks import (
+    HessianBlock,
+    column_statistics,
+    extended,
+    hessian_block,
+    im2col,
+    preconditioner,
+    tap_statistics,
+    weighted_gram,
+)
+
+EXACT = {"rtol": 1e-12, "atol": 1e-13}
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+class TestErratum1:
+    """Step 5 uses the updated gradient of the weights."""
+
+    def bias_and_weight_steps(self, updated):
+        """Algorithm 2, steps 4 and 5, for q = 1."""
+        H, g = random(7, 5) * 0.2 + 3, random(6, 2, seed=5)
+        P = preconditioner(column_statistics(H))
+        new = (g[1:] - P.mean[:, None] * g[0]) / P.scale.square()[:, None]
+        bias = g[:1] - P.mean @ (new if updated else g[1:])
+        return torch.cat([bias, new]), P.precondition(g)
+
+    def test_with_it_the_step_is_the_preconditioned_gradient(self):
+        assert_close(*self.bias_and_weight_steps(updated=True), **EXACT)
+
+    def test_with_the_old_one_it_is_not(self):
+        step, right = self.bias_and_weight_steps(updated=False)
+        assert (step - right).norm() > 10
+
+
+class TestErratum2:
+    """Theorem 4 needs N ≥ n + 1."""
+
+    def test_twice_the_identity(self):
+        check = theorem_4(2 * torch.eye(2))
+        assert not check.applies
+        assert_close(check.raw.value, math.sqrt(1.5))  # 1.2247
+        assert_close(check.centred.value, math.sqrt(2))  # 1.4142
+
+    def violations(self, rows, columns):
+        matrices = 1 + 3 * random(500, rows, columns, seed=rows)
+        return sum(not theorem_4(H).centring_holds for H in matrices)
+
+    @pytest.mark.parametrize("shape", [(4, 3), (9, 4), (8, 7)])
+    def test_no_violation_with_enough_rows(self, shape):
+        assert self.violations(*shape) == 0
+
+    @pytest.mark.parametrize("shape", [(3, 3), (2, 3), (3, 6), (4, 8)])
+    def test_many_with_too_few(self, shape):
+        """From 129 to 465 of 500."""
+        assert self.violations(*shape) > 100
+
+
+class TestErratum3:
+    """Proposition 11 needs a nonsingular S."""
+
+    def conditions(self, last):
+        H = torch.tensor([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]], dtype=torch.float64)
+        curvature = torch.tensor([1.0, 1.0, last]).double().view(3, 1, 1)
+        return block_conditions(HessianBlock(H, curvature, bias=False, rounding=2.3e-16))
+
+    def test_singular_curvature_breaks_the_bound(self):
+        """HᵀSH = [[2, 0.01], [0.01, 1e-4]], whose eigenvalues have ratio 40002."""
+        found = self.conditions(0.0)
+        trace, determinant = 2.0001, 1e-4
+        root = math.sqrt(trace**2 - 4 * determinant)
+        assert abs(found.raw.value - (trace + root) ** 2 / (4 * determinant)) <= found.raw.error
+        assert round(found.raw.value) == 40002
+        assert round(found.product_bound, 1) == 2.0
+        assert not found.positive
+
+    @pytest.mark.parametrize("last", [1e-6, 1e-3, 1.0])
+    def test_definite_curvature_does_not(self, last):
+        found = self.conditions(last)
+        assert found.positive
+        assert found.raw.value - found.raw.error <= found.product_bound
+
+    def test_relu_makes_it_singular(self):
+        """Samples that switch the unit off have no curvature."""
+        layer, head = nn.Linear(3, 4).double(), nn.Linear(4, 1).double()
+        x = random(30, 3)
+        block = hessian_block(layer, lambda: head(layer(x).relu()).square().mean())
+        found = block_conditions(block)
+        assert 0 < found.curvature.rank < 30
+
+
+class TestErratum4:
+    """With σ̃ the scales differ by at most √(1 + 1/ε₁), so κ(D)² of features is at most 101."""
+
+    def test_the_cap(self):
+        H = random(50, 6) * 10.0 ** torch.arange(6)
+        raw, used = (preconditioner(column_statistics(H), eps=e) for e in ((0, 0), (1e-2, 0)))
+        spreads = [float((p.scale.max() / p.scale.min()).square()) for p in (raw, used)]
+        assert spreads[0] > 1e9
+        assert 100 < spreads[1] <= 101
+
+
+def expected_maximum(law, count):
+    """E of the largest of ``count`` independent draws of a positive law."""
+    return integrate.quad(lambda x: -np.expm1(count * law.logcdf(x)), 0, 200, limit=500)[0]
+
+
+class TestErratum5:
+    """Proposition 5's proof moves expectations past maxima, and its claim needs more moments."""
+
+    def test_longest_of_many_rows_is_longer_than_the_mean(self):
+        """1000 Gaussian rows of length 3: E max ‖g‖² = 17.5 against E ‖g‖² = 3."""
+        exact = expected_maximum(stats.chi2(3), 1000)
+        draws = random(2000, 1000, 3).square().sum(-1).amax(1)
+        error = float(draws.std()) / math.sqrt(len(draws))
+        assert abs(float(draws.mean()) - exact) < 4 * error
+        assert 17 < exact < 18
+        assert_close(expected_maximum(stats.chi2(3), 1), 3.0)
+
+    def test_the_mean_of_a_maximum_is_not_the_maximum_of_means(self):
+        """‖Ĝ‖ = max(√N, ‖G‖) for N = 8, n = 1: 3.06 against 2.83."""
+        law, floor = stats.chi(8), math.sqrt(8)
+        above = integrate.quad(lambda x: law.sf(x), floor, 50)[0]
+        draws = random(20000, 8).norm(dim=1).clamp(min=floor)
+        error = float(draws.std()) / math.sqrt(len(draws))
+        assert abs(float(draws.mean()) - (floor + above)) < 4 * error
+        assert floor + above > 1.08 * max(floor, law.mean())
+
+    def test_the_ones_are_orthogonal_to_normalised_columns_only(self):
+        H = random(20, 4)
+        G = preconditioner(column_statistics(H)).normalise(extended(H))
+        assert (G[:, 0] @ G[:, 1:]).abs().max() < 1e-12
+        assert (extended(H)[:, 0] @ H).abs().max() > 1
+
+    def norm_of_rare_entries(self, size, rng):
+        """‖[e, G]‖/√N for independent entries ±p^(-1/2) with probability p = 1/N², else 0."""
+        count = rng.binomial(size**2, size**-2)
+        rows, columns = rng.integers(size, size=(2, count))
+        used, place = np.unique(columns, return_inverse=True)
+        matrix = np.zeros((size, 1 + len(used)))
+        matrix[:, 0] = 1
+        matrix[rows, 1 + place] = rng.choice([-1.0, 1.0], count) * size
+        return np.linalg.norm(matrix, 2) / math.sqrt(size)
+
+    @pytest.mark.parametrize("size", [100, 500])
+    def test_mean_0_and_variance_1_do_not_suffice(self, size):
+        """An entry of size N is there with probability 1 - 1/e, so the ratio grows as √N."""
+        rng = np.random.default_rng(0)
+        draws = np.array([self.norm_of_rare_entries(size, rng) for _ in range(1000)])
+        present = -np.expm1(size**2 * np.log1p(-(size**-2.0)))
+        # Two entries in one row or column lengthen it: at most half of E[pairs] · 2/N more.
+        exact = present * math.sqrt(size) + (1 - present)
+        error = draws.std() / math.sqrt(len(draws))
+        assert abs(draws.mean() - exact) < 4 * error + exact / size + 1 / math.sqrt(size)
+        assert draws.mean() > 6
+
+    def test_gaussian_entries_give_about_two(self):
+        for size in (100, 500):
+            norm = torch.linalg.matrix_norm(extended(random(size, size)), ord=2)
+            assert 1.8 < norm / math.sqrt(size) < 2.1
+
+
+class StackedBatchNorm:
+    """Three layers g(W BN(h) + b), γ = 1, β = 0, and the plain network they are equal to."""
+
+    def __init__(self, eps=0.0):
+        sizes = [(5, 7), (7, 6), (6, 3)]
+        self.x, self.y, self.eps = random(12, 5) * 2 + 3, torch.arange(12) % 3, eps
+        self.parameters = [random(i + 1, o, seed=i) / 2 for i, o in sizes]
+
+    def normalised(self, h, through):
+        variance, mean = torch.var_mean(h, 0, correction=0)
+        if not through:
+            variance, mean = variance.detach(), mean.detach()
+        return (h - mean) / (variance + self.eps).sqrt()
+
+    def gradients(self, through=False):
+        """Of (b, W) of every layer, the bias in the first row."""
+        leaves = [p.clone().requires_grad_() for p in self.parameters]
+        h = self.x
+        for p in leaves:
+            h = torch.tanh(p[0] + self.normalised(h, through) @ p[1:])
+        return torch.autograd.grad(F.cross_entropy(h, self.y), leaves)
+
+    def plain(self):
+        """Parameters (b̂, Ŵ), their gradients and P of every layer of the plain network."""
+        transforms, leaves, h = [], [], self.x
+        for p in self.parameters:
+            statistics = column_statistics(h)
+            transforms.append(preconditioner(statistics, eps=(0.0, self.eps)))
+            weight = p[1:] / transforms[-1].scale[:, None]
+            bias = p[:1] - (statistics.mean / transforms[-1].scale) @ p[1:]
+            leaves.append(torch.cat([bias, weight]).requires_grad_())
+            h = torch.tanh(leaves[-1][0] + h @ leaves[-1][1:])
+        return leaves, torch.autograd.grad(F.cross_entropy(h, self.y), leaves), transforms
+
+
+class TestErratum6:
+    """One step of BatchNorm is one preconditioned step (Proposition 7 as corrected)."""
+
+    @pytest.mark.parametrize("eps", [0.0, 1e-3])
+    def test_three_stacked_layers(self, eps):
+        network, rate = StackedBatchNorm(eps), 0.5
+        steps = zip(network.parameters, network.gradients(), *network.plain(), strict=True)
+        for normalised, gradient, plain, plain_gradient, P in steps:
+            after_step = P.apply(normalised - rate * gradient)
+            assert_close(after_step, plain - rate * P.precondition(plain_gradient), **EXACT)
+
+    def test_not_without_the_preconditioner(self):
+        network = StackedBatchNorm()
+        steps = zip(network.gradients(), *network.plain(), strict=True)
+        for gradient, _, plain_gradient, P in steps:
+            ours, theirs = P.apply(gradient), plain_gradient
+            assert (ours - theirs).norm() > 0.1 * ours.norm()
+
+    def test_not_with_the_gradient_through_the_statistics(self):
+        network = StackedBatchNorm()
+        for without, through in zip(
+            network.gradients()[:-1], network.gradients(through=True)[:-1], strict=True
+        ):
+            assert (through - without).norm() > 0.2 * without.norm()
+
+    def test_the_printed_bias_has_the_wrong_shape(self):
+        """W diag(μ/σ) is a matrix; the bias needs the vector W(μ/σ)."""
+        W, ratio = random(3, 5), random(5, seed=1)
+        assert (W @ torch.diag(ratio)).shape != (W @ ratio).shape == (3,)
+
+
+class TestErratum7:
+    """S is block diagonal for convolutions, not diagonal."""
+
+    def test_dropping_entries_off_the_diagonal(self):
+        conv = nn.Conv2d(2, 3, 3, padding=1).double()
+        head = nn.Linear(3 * 16, 3).double()
+        with torch.no_grad():
+            for i, p in enumerate([*conv.parameters(), *head.parameters()]):
+                p.copy_(random(*p.shape, seed=i) / 3)
+        x, y = random(6, 2, 4, 4), torch.arange(6) % 3
+        block = hessian_block(conv, lambda: F.cross_entropy(head(conv(x).tanh().flatten(1)), y))
+        diagonal = torch.diag_embed(block.curvature.diagonal(dim1=1, dim2=2))
+        exact, dropped = block.matrix(), weighted_gram(block.features, diagonal)
+        assert (exact - dropped).norm() > 0.1 * exact.norm()
+
+
+def border_factor(kernel, height, width):
+    """f = (k-1)(1/2r + 1/2s - (k-1)/4rs) of Proposition 10."""
+    k, r, s = kernel, height, width
+    return (k - 1) * (1 / (2 * r) + 1 / (2 * s) - (k - 1) / (4 * r * s))
+
+
+class TestErratum9:
+    """Channel for exact tap statistics: |Δμ| ≤ fM, attained; |Δσ²| ≤ 3fM²."""
+
+    def differences(self, kernel, x):
+        conv = nn.Conv2d(1, 1, kernel, padding=kernel // 2)
+        exact, channel = (tap_statistics(conv, x, exact=e) for e in (True, False))
+        mean = (exact.mean - channel.mean).abs().max()
+        return float(mean), float((exact.variance - channel.variance).abs().max())
+
+    @pytest.mark.parametrize(("kernel", "shape"), [(3, (3, 3)), (3, (7, 5)), (5, (8, 14))])
+    def test_the_bounds_hold(self, kernel, shape):
+        f = border_factor(kernel, *shape)
+        for seed in range(40):
+            size, shift = torch.rand(2, generator=generator(seed)) * torch.tensor([1.0, 2.0])
+            x = random(4, 1, *shape, seed=seed).sign() * size - shift
+            largest = float(x.abs().max())
+            mean, variance = self.differences(kernel, x)
+            assert mean <= f * largest * (1 + 1e-12)
+            assert variance <= 3 * f * largest**2 * (1 + 1e-12)
+
+    @pytest.mark.parametrize(("kernel", "shape"), [(3, (3, 3)), (3, (7, 5)), (5, (8, 14))])
+    def test_the_bound_for_means_is_attained(self, kernel, shape):
+        """By a constant map: a corner tap misses f of it."""
+        mean, _ = self.differences(kernel, torch.full((2, 1, *shape), 0.7, dtype=torch.float64))
+        assert_close(mean, 0.7 * border_factor(kernel, *shape), rtol=1e-12, atol=0)
+
+    @pytest.mark.parametrize(("size", "ratio"), [(8, 2.29), (11, 2.47), (101, 2.94)])
+    def test_the_bound_for_variances_is_approached(self, size, ratio):
+        """By a map that is 1 in its first row and column and -1 elsewhere, in units of fM²."""
+        x = torch.full((1, 1, size, size), -1.0)
+        x[..., 0, :] = x[..., :, 0] = 1
+        _, variance = self.differences(3, x)
+        assert ratio < variance / border_factor(3, size, size) < 3
+
+    def test_channel_statistics_leave_small_maps_worse_conditioned(self):
+        conv, x = nn.Conv2d(4, 1, 3, padding=1), random(64, 4, 3, 3) * 0.1 + 1
+        block = HessianBlock(
+            extended(im2col(conv, x)), torch.eye(9).expand(64, 9, 9).double(), True, 2.3e-16
+        )
+        channel, exact = (
+            block_conditions(block, preconditioner(tap_statistics(conv, x, exact=e)))
+            for e in (False, True)
+        )
+        assert exact.normalised.value < channel.normalised.value < exact.features.value
+
+
+class TestErratum12:
+    """Theorem 1's rate, on ½(uv - 1)², whose minimisers (t, 1/t) are a hyperbola."""
+
+    def hessian(self, t):
+        u, v = t, 1 / t
+        mixed = 2 * u * v - 1
+        return torch.tensor([[v * v, mixed], [mixed, u * u]], dtype=torch.float64)
+
+    def nearest(self, u, v):
+        """Distance to the minimisers, by Newton's method for the foot of the normal."""
+        t = u
+        for _ in range(50):
+            slope = t - u - (1 / t - v) / t**2
+            t -= slope / (1 + (3 / t - 2 * v) / t**3)
+        return math.hypot(u - t, v - 1 / t)
+
+    def observed(self, t, distance, alpha):
+        """Shrinkage in one step that starts on the normal of the minimiser (t, 1/t)."""
+        normal = np.array([1 / t, t]) / math.hypot(t, 1 / t)
+        u, v = np.array([t, 1 / t]) + distance * normal
+        residual = u * v - 1
+        return self.nearest(u - alpha * residual * v, v - alpha * residual * u) / distance
+
+    @pytest.mark.parametrize("t", [1.01, 1.5, 0.7])
+    def test_rate_near_the_manifold(self, t):
+        """Observed and predicted agree to first order in the distance, at every minimiser."""
+        found = local_rate(self.hessian(t), 0.3)
+        assert found.flat == 1
+        assert found.converges
+        assert_close(found.rate, abs(1 - 0.3 * (t**2 + t**-2)), rtol=1e-12, atol=0)
+        errors = [self.observed(t, d, 0.3) - found.rate for d in (1e-3, 1e-4, 1e-5)]
+        assert abs(errors[0]) < 0.01
+        for coarse, fine in pairwise(errors):
+            assert 8 < coarse / fine < 12
+
+    def test_numbers(self):
+        """Observed 0.3998, predicted 0.39988, at a distance of 1e-4; elsewhere another rate."""
+        assert round(local_rate(self.hessian(1.01), 0.3).rate, 5) == 0.39988
+        assert round(self.observed(1.01, 1e-4, 0.3), 4) == 0.3998
+        assert round(local_rate(self.hessian(1.5), 0.3).rate, 5) == 0.19167
+
+    def test_too_long_a_step_leaves_the_manifold(self):
+        """α < 2/λ_max is needed, and λ_max ≈ 2."""
+        for alpha, converges in ((0.99, True), (1.01, False)):
+            assert local_rate(self.hessian(1.01), alpha).converges is converges
+            assert (self.observed(1.01, 1e-5, alpha) < 1) is converges
+
+
+class TestErratum14:
+    """Proposition 2 is false with batch-coupled layers downstream."""
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_batch_norm_fills_s_off_its_diagonal(self, training):
+        norm = nn.BatchNorm1d(3).double().train(training)
+        a, w = random(8, 3), random(3, seed=1)
+
+        def loss(shift):
+            moved = a + shift[:, None] * torch.tensor([1.0, 0.0, 0.0])
+            return (norm(moved).tanh() @ w).square().mean()
+
+        S = torch.autograd.functional.hessian(loss, torch.zeros(8).double())
+        outside = float((S - torch.diag(S.diag())).norm() / S.norm())
+        assert outside > 0.3 if training else outside < 1e-12
