@@ -47,6 +47,14 @@ class TestInterruption:
         assert not isinstance(interruption.value, GrowthInterrupted)
 
 
+def test_a_model_built_under_the_probes_own_seed_is_drawn_anew():
+    """Seed 0 is the probe's default and everybody's favourite."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 1))
+    growth = gradient_growth(model, squares, [torch.ones(5, 4)], replicates=2, seed=0)
+    assert growth.replicates == 2
+
+
 class TestUnwatched:
     def test_packed_attention_and_recurrent_cells_are_named(self):
         model = nn.ModuleDict(

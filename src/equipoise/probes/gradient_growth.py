@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -142,18 +143,9 @@ def _reset_parameters(model: nn.Module, replicate: int) -> None:
     names = {module: name for name, module in model.named_modules()}
     for module in _children_first(model):
         name = names[module]
-        own = [p for p in module._parameters.values() if p is not None]
-        before = [p.detach().clone() for p in own]
         reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
-        if callable(reset):
-            reset()
-        drawn = not own or callable(reset)
-        # Constants, such as a norm's scale, stay; random numbers that stay were not drawn anew.
-        same = any(
-            p.numel() > 1 and torch.equal(p, old) and float(old.double().std()) > 0
-            for p, old in zip(own, before, strict=True)
-        )
-        if not drawn or same:
+        own = [p for p in module._parameters.values() if p is not None]
+        if not (_redraws(own, reset) if callable(reset) else not own):
             kept.append(name or type(module).__name__)
     if kept:
         raise ValueError(
@@ -161,6 +153,24 @@ def _reset_parameters(model: nn.Module, replicate: int) -> None:
             f"{'have' if len(kept) > 1 else 'has'} parameters but no reset_parameters(). "
             "Pass initialize=, a function of the model and the replicate's number."
         )
+
+
+def _redraws(own: list[nn.Parameter], reset: Callable[[], Any]) -> bool:
+    """Reset, and tell whether all random numbers were written anew; constants may stay.
+
+    Comparing values would not tell: the user may have built the model under the same seed.
+    """
+    with torch.no_grad():
+        before = [p.clone() for p in own]
+        for p in own:
+            p.fill_(math.nan)
+        reset()
+        complete = True
+        for p, old in zip(own, before, strict=True):
+            if bool(torch.isnan(p).any()):
+                p.copy_(old)
+                complete = complete and not (p.numel() > 1 and float(old.double().std()) > 0)
+    return complete
 
 
 def _children_first(module: nn.Module) -> dict[nn.Module, None]:
