@@ -23,13 +23,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from equipoise.numerics.unfold import unfold
 
 # A deviation of four roundings of the mean is the rounding of a constant column.
 _CONSTANT = 4.0
-_PADDING = {"zeros": "constant", "reflect": "reflect"}
-_PADDING |= {"replicate": "replicate", "circular": "circular"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,15 +209,7 @@ def im2col(conv: _ConvNd, inputs: Tensor, *, group: int = 0) -> Tensor:
         tensor([[1., 2.],
                 [2., 3.]], dtype=torch.float64)
     """
-    dims, channels = len(conv.kernel_size), conv.in_channels // conv.groups
-    patches = inputs.detach().double()[:, group * channels : (group + 1) * channels]
-    padding = list(conv._reversed_padding_repeated_twice)
-    patches = F.pad(patches, padding, mode=_PADDING[conv.padding_mode])
-    for axis in range(dims):
-        span = conv.dilation[axis] * (conv.kernel_size[axis] - 1) + 1
-        patches = patches.unfold(2 + axis, span, conv.stride[axis])[..., :: conv.dilation[axis]]
-    # [samples, channels, *positions, *taps] to [samples, *positions, channels, *taps]
-    return patches.movedim(1, 1 + dims).reshape(-1, channels * conv.weight[0, 0].numel())
+    return unfold(conv, inputs.detach().double())[group]
 
 
 def tap_statistics(

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
+from equipoise.numerics.unfold import unfold
 from equipoise.probes import modules
 from equipoise.probes.guard import untouched
-from equipoise.probes.unfold import unfold
 from equipoise.records import LayerConditioning
 
 # Larger Gram matrices take minutes to diagonalise on a CPU.
