@@ -235,9 +235,9 @@ class TestFollowedBatch:
     @pytest.mark.parametrize(
         ("covariance", "message"),
         [
-            (np.ones((3, 4)), "finite square matrix, got"),
-            (np.diag([1.0, 1, 1, -1]), "positive semidefinite"),
-            (np.triu(np.ones((5, 5))), "symmetric"),
+            (np.ones((3, 4)), "cov must be a square matrix of at least 2 samples, got shape"),
+            (np.diag([1.0, 1, 1, -1]), "cov must be positive semidefinite"),
+            (np.triu(np.ones((5, 5))), "cov must be symmetric"),
             (np.eye(2000), "too large to follow; use at most 1024"),
             (np.eye(3), "batch_size must be at least 4"),
         ],

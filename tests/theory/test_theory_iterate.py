@@ -162,3 +162,20 @@ def test_small_batches_need_a_start():
     with pytest.raises(ValueError, match="at least 4"):
         iterate_map("relu", 3, steps=1)
     assert iterate_map("relu", 2, steps=1, start=np.diag([1.0, 2.0])).is_bsb1
+
+
+def test_the_transition_has_hysteresis():
+    """Just below it a small perturbation dies out and a large one does not."""
+    small, large = (
+        iterate_map(
+            "alpha_relu(1.395)",
+            10,
+            steps=300,
+            perturbation=size,
+            generator=torch.Generator().manual_seed(0),
+        )
+        for size in (0.03, 1.0)
+    )
+    assert small.diagonal_variance[-1] < small.diagonal_variance[0] / 3
+    assert large.diagonal_variance[-1] > 0.05
+    assert not large.is_bsb1

@@ -113,6 +113,15 @@ class TestClosedForms:
             assert correct == pytest.approx(-9.4907, abs=1e-4)
             assert printed + rho == pytest.approx(-1.4907, abs=1e-4)
 
+    @pytest.mark.parametrize(
+        ("name", "along_l", "along_m"), [("tanh", 0.480, 0.887), ("relu", 0.866, 0.631)]
+    )
+    def test_either_forward_eigenvalue_may_be_the_larger(self, name, along_l, along_m):
+        """Erratum to B.70, which says λ↑_L > λ↑_M: so for ReLU, the other way for tanh."""
+        spectrum = forward_spectrum(name, 16)
+        assert spectrum.L.value == pytest.approx(along_l, abs=5e-4)
+        assert spectrum.M.value == pytest.approx(along_m, abs=5e-4)
+
     def test_asking_for_one_where_there_is_none(self):
         with pytest.raises(ValueError, match="no closed form is known for tanh"):
             backward_spectrum("tanh", 8, method="closed form")

@@ -121,6 +121,7 @@ def _dtype(kind: Any, align: int = 0, copy: int = 1) -> Any:
     return np.dtype(kind, align=bool(align), copy=True)
 
 
+# Typed as str | tuple, but an array always gives the tuple.
 _reconstruct: Callable[..., Any] = np.empty(0).__reduce__()[0]  # type: ignore[assignment]
 
 _ALLOWED: dict[tuple[str, str], Any] = {

@@ -101,6 +101,7 @@ class IndexedSource:
         return False
 
     def __len__(self) -> int:
+        # Datasets without a length are turned away before.
         return len(self.dataset)  # type: ignore[arg-type]
 
     def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:

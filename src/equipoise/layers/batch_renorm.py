@@ -33,6 +33,7 @@ class _BatchRenorm(nn.modules.batchnorm._BatchNorm):
         """Renormalise in training; evaluation is batch norm's own."""
         if not (self.training and self.track_running_stats):
             return super().forward(x)
+        # PyTorch does not annotate this method, here and below.
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         functional.check_values(x)
         mean, var, seen = self.running_mean, self.running_var, self.num_batches_tracked

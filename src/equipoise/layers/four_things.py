@@ -96,6 +96,7 @@ class _FourThings(nn.modules.batchnorm._NormBase):
 
     def extra_repr(self) -> str:
         """PyTorch's line, and what the four things add."""
+        # PyTorch does not annotate this method.
         torchs: str = super().extra_repr()  # type: ignore[no-untyped-call]
         return (
             f"{torchs}, groups={self.groups}, "

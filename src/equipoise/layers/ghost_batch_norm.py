@@ -37,6 +37,7 @@ class _GhostBatchNorm(nn.modules.batchnorm._BatchNorm):
         """Normalise each virtual batch in training; evaluation is batch norm's own."""
         if not self.training:
             return super().forward(x)
+        # PyTorch does not annotate this method, here and below.
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         positions = math.prod(x.shape[2:])
         sizes = functional.virtual_batches(len(x), self.virtual_batch_size, positions)

@@ -150,6 +150,7 @@ def _channels(module: nn.Module) -> int:
         if len(shape) != 1:
             raise CannotConvertError(f"it normalises {len(shape)} dimensions at once")
         return int(shape[0])
+    # Every kind has one of the two, which nn.Module does not declare.
     return int(getattr(module, "num_channels", None) or module.num_features)  # type: ignore[arg-type]
 
 

@@ -85,6 +85,7 @@ def _stage(watch: Watch, module: Any, h: Tensor, output: Tensor) -> None:
         if staged:  # a graph that is walked twice holds its rows once
             layer.commit(staged.pop())
 
+    # PyTorch annotates neither of the two calls below.
     output.register_hook(commit)  # type: ignore[no-untyped-call]
 
 

@@ -17,6 +17,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """The rows that this process holds, sharing memory."""
+    # Only a DTensor gets here, and Tensor does not declare its attribute.
     here: Tensor = tensor._local_tensor if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
     return here
 

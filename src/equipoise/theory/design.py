@@ -113,7 +113,8 @@ def tune(
         beta: Its shift at the start.
         weight_variance: :math:`\sigma_w^2`; matters with ε.
         factor: Logarithm of the ratio of squared gradients that still trains.
-        candidates: What to rank for the knob ``"activation"``.
+        candidates: What to rank for the knob ``"activation"``; those that pass no signal at
+            this setting are left out.
 
     Returns:
         The value, on the trainable side of the boundary to 0.1 % of the search's

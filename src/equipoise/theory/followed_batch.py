@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from equipoise.theory.adapt import ActivationLike
+from equipoise.theory.bn_map import checked_covariance
 from equipoise.theory.random_networks import Architecture
 from equipoise.theory.setting import Setting, make_setting, whole
 
@@ -47,7 +48,7 @@ class FollowedBatch:
 
 
 def follow_batch(
-    covariance: ArrayLike,
+    cov: ArrayLike | Tensor,
     activation: ActivationLike,
     layers: int,
     *,
@@ -64,7 +65,7 @@ def follow_batch(
     r"""Follow a batch through residual blocks with batch norm.
 
     Args:
-        covariance: Second moments of the batch where it enters the stream, ``[B, B]``.
+        cov: Second moments of the batch where it enters the stream, ``[B, B]``.
         activation: A name, a module, or an elementwise callable on float64 tensors.
         layers: Normalisers on the way, a multiple of ``architecture.stages``.
         architecture: Stages per block and whether a linear layer leads; batch norm only.
@@ -79,7 +80,7 @@ def follow_batch(
         generator: Source of randomness; by default one seeded with 0.
 
     Raises:
-        ValueError: If the covariance is not square, symmetric and positive semidefinite, or is
+        ValueError: If ``cov`` is not square, symmetric and positive semidefinite, or is
             larger than ``LARGEST_FOLLOWED``, the layers do not fill whole blocks, or a number is
             out of range.
 
@@ -92,7 +93,12 @@ def follow_batch(
     References:
         Derived in this module from the methods of [yang2019].
     """
-    cov = _checked(covariance)
+    second_moments = torch.from_numpy(checked_covariance(cov))
+    size = len(second_moments)
+    if size > LARGEST_FOLLOWED:
+        raise ValueError(
+            f"cov of {size} samples is too large to follow; use at most {LARGEST_FOLLOWED}."
+        )
     if architecture.normaliser != "batch norm" or architecture.stages < 1:
         raise ValueError("follow_batch follows residual blocks with batch norm: set stages.")
     layers, samples = whole("layers", layers, 1), whole("samples", samples, 2)
@@ -104,24 +110,24 @@ def follow_batch(
         )
     setting = make_setting(
         activation,
-        len(cov),
+        size,
         eps=eps,
         gamma=gamma,
         beta=beta,
         weight_variance=weight_variance,
         bias_variance=0.0,
     )
-    spread = float(cov.trace() - cov.mean() * len(cov))
-    if eps == 0 and spread <= _TOLERANCE * float(cov.trace()):
+    total = float(second_moments.trace())
+    if eps == 0 and total - float(second_moments.mean()) * size <= _TOLERANCE * total:
         raise ValueError(
-            "covariance has equal samples only, which batch norm at eps = 0 divides by zero. Give "
+            "cov has equal samples only, which batch norm at eps = 0 divides by zero. Give "
             "samples that differ, or an eps."
         )
     generator = generator or torch.Generator().manual_seed(0)
     rows, ends = [], []
     for _ in range(repeats):
         walk = _Walk(setting, architecture, samples, generator)
-        end = walk.forward(cov, layers // architecture.stages)
+        end = walk.forward(second_moments, layers // architecture.stages)
         rows.append(walk.backward(end, ends_in_norm))
         ends.append(end)
     return FollowedBatch(np.log(np.array(rows)), torch.stack(ends).mean(0).numpy())
@@ -194,21 +200,3 @@ class _Walk:
         root = vectors * values.clamp(min=0).sqrt()
         z = torch.randn(self.samples, len(cov), generator=self.generator, dtype=cov.dtype)
         return torch.matmul(z, root.T)
-
-
-def _checked(covariance: ArrayLike) -> Tensor:
-    given = covariance.detach().cpu() if isinstance(covariance, Tensor) else covariance
-    cov = torch.as_tensor(np.asarray(given, dtype=np.float64))
-    if cov.ndim != 2 or cov.shape[0] != cov.shape[1] or not torch.isfinite(cov).all():
-        raise ValueError(f"covariance must be a finite square matrix, got {tuple(cov.shape)}.")
-    if len(cov) > LARGEST_FOLLOWED:
-        raise ValueError(
-            f"covariance of {len(cov)} samples is too large to follow; use at most "
-            f"{LARGEST_FOLLOWED}."
-        )
-    size = float(cov.abs().max())
-    if float((cov - cov.T).abs().max()) > _TOLERANCE * size:
-        raise ValueError("covariance must be symmetric.")
-    if float(torch.linalg.eigvalsh(cov)[0]) < -_TOLERANCE * len(cov) * size:
-        raise ValueError("covariance must be positive semidefinite: an eigenvalue is negative.")
-    return cov
