@@ -13,7 +13,7 @@ from torch import nn
 from equipoise.data import Source
 from equipoise.data.resolve import importing, resolve
 from equipoise.diagnosis import LOSSES
-from equipoise.diagnosis.losses import LossFunction
+from equipoise.training.losses import LossFunction
 from equipoise.models import mlp
 
 # Deep enough for gradients to differ by e^12: past half of what still trains.

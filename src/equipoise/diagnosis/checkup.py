@@ -21,7 +21,7 @@ from equipoise.diagnosis import prepare
 from equipoise.diagnosis.blocks import FoundBlock, find_blocks
 from equipoise.diagnosis.comparison import compare, compare_stream
 from equipoise.diagnosis.findings import conclude
-from equipoise.diagnosis.losses import LossFunction, default_loss
+from equipoise.training.losses import LossFunction, default_loss
 from equipoise.diagnosis.normalisations import batch_covariance
 from equipoise.diagnosis.predictions import Conditions, as_block, predict, typical_conditions
 from equipoise.diagnosis.remedies import recommend

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from equipoise import probes
 from equipoise.data import Source
-from equipoise.diagnosis.losses import LossFunction, UnsuitableBatchError, forward
+from equipoise.training.losses import LossFunction, UnsuitableBatchError, forward
 
 Batch = tuple[Tensor, Tensor]
 

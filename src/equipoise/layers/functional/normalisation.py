@@ -1,4 +1,4 @@
-r"""The formulas of the layers, without state.
+r"""Batch norm and its relatives for small batches.
 
 Symbols: x: input ``[N, C, *]`` with positions ``*``, μ_B, σ_B²: mean and biased variance of a
 batch, μ, σ²: running mean and variance, γ, β: ``weight`` and ``bias``, both ``[C]``.

@@ -55,6 +55,12 @@ def mean_squared_error(model: nn.Module, batch: Any) -> Tensor:
     return F.mse_loss(output, targets.to(output.dtype))
 
 
+def summed_squared_error(model: nn.Module, batch: Any) -> Tensor:
+    """Squared difference summed over outputs and samples, as deep linear networks are trained."""
+    loss: Tensor = (forward(model, batch) - batch[1]).square().sum()
+    return loss
+
+
 def default_loss(batch: Any) -> LossFunction:
     """Cross-entropy for whole-number targets, squared error for others.
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.diagnosis.losses import (
+from equipoise.training.losses import (
     LOSSES,
     cross_entropy,
     default_loss,

@@ -1,0 +1,78 @@
+"""What a training run left behind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A loss against steps, averaged over stretches of equal length.
+
+    Args:
+        steps: Last step of each stretch, counted from 1.
+        losses: Mean training loss over each stretch.
+    """
+
+    steps: tuple[int, ...]
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A model in evaluation mode on held-out data.
+
+    Args:
+        step: Steps that were taken before.
+        loss: Mean loss per sample.
+        accuracy: Share of samples whose largest output is the target; ``None`` where targets
+            are no classes.
+    """
+
+    step: int
+    loss: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A training run, step by step.
+
+    Args:
+        losses: Loss of each step's batch, before the step.
+        seconds: Time of all steps; evaluations and listeners are not counted.
+        evaluations: In the order in which they were made.
+        diverged_at: Step (from 0) whose loss was not finite, with which training ended;
+            ``None`` if it ended regularly.
+    """
+
+    losses: tuple[float, ...]
+    seconds: float
+    evaluations: tuple[Evaluation, ...] = ()
+    diverged_at: int | None = None
+
+    def mean_loss(self, last: float = 0.5) -> float:
+        """Mean over the last part of the steps; infinite if training diverged.
+
+        Examples:
+            >>> History((4.0, 3.0, 2.0, 1.0), 0.1).mean_loss()
+            1.5
+        """
+        if self.diverged_at is not None or not self.losses:
+            return math.inf
+        tail = self.losses[-max(1, round(last * len(self.losses))) :]
+        return math.fsum(tail) / len(tail)
+
+    def curve(self, points: int = 50) -> Curve:
+        """Average the losses over at most ``points`` stretches.
+
+        Examples:
+            >>> History((4.0, 2.0, 2.0, 0.0), 0.1).curve(points=2)
+            Curve(steps=(2, 4), losses=(3.0, 1.0))
+        """
+        size = max(1, -(-len(self.losses) // points))
+        starts = range(0, len(self.losses), size)
+        stretches = [self.losses[start : start + size] for start in starts]
+        ends = tuple(min(start + size, len(self.losses)) for start in starts)
+        return Curve(ends, tuple(math.fsum(part) / len(part) for part in stretches))

@@ -1,0 +1,52 @@
+"""Loss and accuracy on held-out data, leaving the model as it was."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.records.training import Evaluation
+from equipoise.training.losses import LossFunction
+
+_ROWS = 1000
+
+
+def evaluate(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    loss_fn: LossFunction,
+    *,
+    step: int = 0,
+    rows: int = _ROWS,
+) -> Evaluation:
+    """Mean loss per sample and share of right answers, in evaluation mode.
+
+    Args:
+        model: Its modes are restored; buffers do not change in evaluation mode.
+        inputs: Shape ``[N, ...]``.
+        targets: Shape ``[N, ...]``; whole numbers count as classes.
+        loss_fn: A mean over samples.
+        step: Steps taken before.
+        rows: Samples per forward pass.
+
+    Examples:
+        >>> from equipoise.training.losses import cross_entropy
+        >>> x, y = torch.tensor([[9.0, 0.0], [9.0, 0.0]]), torch.tensor([0, 1])
+        >>> evaluate(nn.Identity(), x, y, cross_entropy).accuracy
+        0.5
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    loss, right = 0.0, 0
+    classes = not targets.is_floating_point()
+    try:
+        with torch.no_grad():
+            for x, y in zip(torch.split(inputs, rows), torch.split(targets, rows), strict=True):
+                loss += float(loss_fn(model, (x, y))) * len(x)
+                if classes:
+                    right += int((model(x).argmax(1) == y).sum())
+    finally:
+        for module, training in modes:
+            module.training = training
+    return Evaluation(step, loss / len(inputs), right / len(inputs) if classes else None)

@@ -1,0 +1,115 @@
+"""The one training loop: steps, a listener, evaluations, and an end when the loss diverges."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.records.training import Evaluation, History
+from equipoise.training.losses import LossFunction
+
+# On accelerators, looking at a loss waits for it; this often is cheap enough.
+_LOOK_EVERY = 50
+
+
+def train(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss_fn: LossFunction,
+    optimizer: torch.optim.Optimizer,
+    *,
+    scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
+    listener: Callable[[int, float], None] | None = None,
+    evaluate: Callable[[int], Evaluation] | None = None,
+    evaluate_at: Sequence[int] = (),
+) -> History:
+    r"""Take one step per batch.
+
+    .. math:: g_t = \nabla\mathcal L_{b_t}(\theta_t), \qquad
+              \theta_{t+1} = \mathrm{step}(\theta_t, g_t)
+
+    The model stays in the mode that it is in, and where it is: batches must be there too. What
+    is attached to the optimiser, :class:`equipoise.BNP` for one, works as in any other loop.
+
+    Args:
+        model: What is trained.
+        batches: One per step; training ends with them.
+        loss_fn: ``loss_fn(model, batch)``, a scalar.
+        optimizer: Any that steps without a closure.
+        scheduler: Stepped after every optimiser step.
+        listener: Called after each step with its number (from 1) and its loss.
+        evaluate: Called with the number of steps taken, at each of ``evaluate_at``.
+        evaluate_at: Numbers of steps; 0 is before the first.
+
+    Returns:
+        The losses. The first one that is not finite ends training, before its step.
+
+    Examples:
+        >>> from torch import nn
+        >>> layer = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.constant_(layer.weight, 3.0)
+        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.25)
+        >>> history = train(layer, [torch.ones(1, 1)] * 3, lambda m, x: m(x).square().mean(),
+        ...                 optimizer)
+        >>> history.losses  # the weight is halved by each step
+        (9.0, 2.25, 0.5625)
+    """
+    device = next(model.parameters()).device
+    look_every = 1 if device.type == "cpu" or listener is not None else _LOOK_EVERY
+    due = set(evaluate_at) if evaluate is not None else set()
+    losses: list[Tensor] = []
+    evaluations: list[Evaluation] = []
+    clock = _Clock(device)
+    for step, batch in enumerate(batches):
+        if step in due and evaluate is not None:
+            with clock.paused():
+                evaluations.append(evaluate(step))
+        loss = loss_fn(model, batch)
+        losses.append(loss.detach())
+        if step % look_every == 0 and not torch.isfinite(losses[-1]):
+            break
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's is not annotated
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        if listener is not None:
+            with clock.paused():
+                listener(step + 1, float(losses[-1]))
+    seconds = clock.stop()
+    values = torch.stack(losses).double().tolist() if losses else []
+    diverged_at = next((i for i, value in enumerate(values) if not abs(value) < torch.inf), None)
+    if diverged_at is None and len(values) in due and evaluate is not None:
+        evaluations.append(evaluate(len(values)))
+    kept = values if diverged_at is None else values[: diverged_at + 1]
+    return History(tuple(kept), seconds, tuple(evaluations), diverged_at)
+
+
+class _Clock:
+    """Seconds since it was made, less those of pauses; waits for the device where it is asked."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._start = self._now()
+        self._entered = 0.0
+
+    def paused(self) -> _Clock:
+        return self
+
+    def __enter__(self) -> None:
+        self._entered = self._now()
+
+    def __exit__(self, *exception: object) -> None:
+        self._start += self._now() - self._entered
+
+    def stop(self) -> float:
+        return self._now() - self._start
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()

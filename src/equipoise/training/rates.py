@@ -1,0 +1,79 @@
+"""Choose a learning rate on a small logarithmic grid, and see that it is not at its edge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class TunedRate:
+    """The best of the rates that were tried.
+
+    Args:
+        rate: The one with the lowest score; nan if every rate diverged.
+        scores: Score of every rate, by rising rate; infinite where training diverged.
+        at_edge: Whether a rate beyond those tried might be better still.
+    """
+
+    rate: float
+    scores: tuple[tuple[float, float], ...]
+    at_edge: bool
+
+
+def tune_rate(
+    score: Callable[[float], float], rates: Sequence[float], *, extensions: int = 2
+) -> TunedRate:
+    """Find the rate with the lowest score.
+
+    While the best rate is the least or the largest one, the grid is extended beyond it by its
+    own factor.
+
+    Args:
+        score: What a rate leads to, such as the mean loss of the second half of a training;
+            what is not finite counts as diverged.
+        rates: At least two, positive, rising.
+        extensions: How many rates may be added.
+
+    Raises:
+        ValueError: If there are fewer than two rates, or they do not rise from above zero.
+
+    Examples:
+        >>> tune_rate(lambda rate: abs(math.log10(rate)), [0.01, 0.1]).rate
+        1.0
+    """
+    grid = [float(rate) for rate in rates]
+    if len(grid) < 2 or grid[0] <= 0 or any(b <= a for a, b in pairwise(grid)):
+        raise ValueError(f"rates must be at least two, positive and rising, got {list(rates)}.")
+    factor = grid[-1] / grid[-2]
+    scores = {rate: _finite(score(rate)) for rate in grid}
+    for _ in range(extensions + 1):
+        best = min(scores, key=lambda rate: (scores[rate], rate))
+        if math.isinf(scores[best]):
+            beyond = min(scores) / factor  # everything diverged: only smaller rates can help
+        elif best == max(scores):
+            beyond = best * factor
+        elif best == min(scores):
+            beyond = best / factor
+        else:
+            break
+        if len(scores) == len(grid) + extensions:
+            return _tuned(scores, best, at_edge=True)
+        scores[_rounded(beyond)] = _finite(score(_rounded(beyond)))
+    return _tuned(scores, best, at_edge=False)
+
+
+def _tuned(scores: dict[float, float], best: float, *, at_edge: bool) -> TunedRate:
+    chosen = math.nan if math.isinf(scores[best]) else best
+    return TunedRate(chosen, tuple(sorted(scores.items())), at_edge)
+
+
+def _rounded(rate: float) -> float:
+    """Ten digits: 0.03 · (0.03/0.01) shall be 0.09 wherever it is computed."""
+    return float(f"{rate:.10g}")
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
