@@ -174,3 +174,30 @@ class TestOutput:
         monkeypatch.setattr("equipoise.diagnosis.checkup", fail)
         with pytest.raises(kind):
             checkup(equipoise, "nets.py:build")
+
+
+class TestTryingBnp:
+    def test_the_outcome_joins_the_report(self, equipoise, folder):
+        done = checkup(equipoise, "nets.py:build", "--try", "bnp", "--steps", 4)
+        assert (done.code, done.err) == (0, "")
+        assert "Trained side by side" in done.out
+        stored = json.loads((folder / "equipoise-report" / "report.json").read_text("utf-8"))
+        assert stored["trial"]["steps"] == 4
+        assert [arm["name"] for arm in stored["trial"]["arms"]][:3] == [
+            "as it is",
+            "standardised inputs",
+            "BNP",
+        ]
+
+    def test_without_it_nothing_is_trained(self, equipoise):
+        assert checkup(equipoise, "nets.py:build", "--json").json["trial"] is None
+
+    def test_too_few_steps_are_refused_before_any_work(self, equipoise):
+        done = checkup(equipoise, "nets.py:build", "--try", "bnp", "--steps", 2)
+        assert done.code == 2
+        assert "steps must be at least 4, got 2" in done.err
+
+    def test_other_remedies_are_unknown(self, equipoise):
+        done = checkup(equipoise, "nets.py:build", "--try", "magic")
+        assert done.code == 2
+        assert "'bnp'" in done.err

@@ -7,15 +7,20 @@ import math
 
 from equipoise.records import (
     SCHEMA_VERSION,
+    Arm,
     Block,
     Checkup,
     Comparison,
+    Curve,
     Estimate,
     Finding,
+    Gain,
     GradientGrowth,
     LayerConditioning,
     LayerGradients,
+    LayerPreconditioning,
     Remedy,
+    Trial,
 )
 
 RATE = 1.46695
@@ -125,6 +130,8 @@ def deep_checkup() -> Checkup:
             ),
             Finding("good", "Predictions agree with measurements", "2 of 3 within 3 errors."),
         ),
+        preconditioning=(preconditioned("head"), *(coupled(f"fc{i}") for i in range(1, 33))),
+        trial=trial(),
     )
 
 
@@ -139,6 +146,8 @@ def interrupted_checkup() -> Checkup:
         conditioning=(),
         remedies=(),
         findings=(),
+        preconditioning=(),
+        trial=None,
     )
 
 
@@ -184,7 +193,70 @@ def hostile_checkup() -> Checkup:
         ),
         remedies=(Remedy(names[5], names[0], estimates[1], math.inf, estimates[0], False),),
         findings=tuple(Finding("warning", name, name, name) for name in names),
+        preconditioning=(
+            *(dataclasses.replace(coupled(name), reason=name) for name in names),
+            dataclasses.replace(preconditioned(names[0]), inputs=math.inf, hessian=math.inf),
+        ),
+        trial=dataclasses.replace(
+            trial(),
+            optimizer=names[0],
+            arms=(
+                *(dataclasses.replace(arm("as it is", 2.3), name=name) for name in names[:2]),
+                failed_arm(names[2]),
+            ),
+            gains=(Gain(names[1], Estimate(math.nan, math.nan, ""), None, None, None),),
+        ),
     )
+
+
+def preconditioned(name: str) -> LayerPreconditioning:
+    """A layer whose Hessian was measured."""
+    return LayerPreconditioning(
+        name, "Linear", 64, 257, 64, 698.7, 60.3, 7.1e7, 8.2e4, 3607.8, 57, 1.09
+    )
+
+
+def coupled(name: str) -> LayerPreconditioning:
+    """A layer before batch norm, whose Hessian is no ĤᵀSĤ."""
+    reason = "samples share batch statistics on their way to the loss"
+    nan = math.nan
+    return LayerPreconditioning(
+        name, "Linear", 64, 256, 64, 31.1, 31.2, 2.11, nan, nan, 0, nan, reason
+    )
+
+
+def trial() -> Trial:
+    """A short training in which preconditioning is ahead and another way diverged."""
+    return Trial(
+        "sgd",
+        200,
+        3,
+        (
+            arm("as it is", 0.557),
+            arm("standardised inputs", 0.537),
+            arm("BNP", 0.164),
+            failed_arm("BNP instead of batch norm"),
+        ),
+        (
+            Gain("standardised inputs", Estimate(-0.02, 0.0085, "mean"), 164, 0.12, False),
+            Gain("BNP", Estimate(-0.393, 0.0031, "mean"), 64, 0.06, True),
+        ),
+    )
+
+
+def arm(name: str, final: float) -> Arm:
+    steps = tuple(range(4, 201, 4))
+    losses = tuple(final + 2.3 * math.exp(-step / 40) for step in steps)
+    rates = ((0.01, final), (0.03, 2 * final), (0.1, math.inf))
+    curve, spread = Curve(steps, losses), tuple(0.05 * loss for loss in losses)
+    loss = Estimate(final, 0.017, "mean over seeds")
+    return Arm(name, 0.01, rates, False, loss, curve, spread, 6.8e-4, 0)
+
+
+def failed_arm(name: str) -> Arm:
+    rates = ((0.01, math.inf), (0.03, math.inf))
+    nothing = Estimate(math.inf, math.nan, "mean over seeds")
+    return Arm(name, math.nan, rates, True, nothing, None, (), 7.1e-4, 3)
 
 
 def deep_growth() -> GradientGrowth:

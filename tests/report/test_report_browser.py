@@ -65,7 +65,7 @@ def test_layout(browser, tmp_path, checkup, width, mobile, scheme):
         " const box = figure.getBoundingClientRect();"
         " return [box.width, box.height] })"
     )
-    assert len(sizes) == (3 if checkup.growth else 0)
+    assert len(sizes) == (3 if checkup.growth else 0) + (checkup.trial is not None)
     assert all(min(width, 300) <= w and h > 150 for w, h in sizes)
     assert browser.get_log("browser") == []
 

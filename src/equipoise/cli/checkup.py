@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from errno import ENOTDIR
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
@@ -51,6 +52,22 @@ def configure(parser: ArgumentParser) -> None:
         "--batches", type=int, default=4, help="batches for each of them (default: %(default)s)"
     )
     parser.add_argument(
+        "--try",
+        dest="remedy",
+        choices=("bnp",),
+        help="train the model for a short while side by side: as it is, on standardised inputs, "
+        "and with batch normalisation preconditioning (bnp)",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=200, help="steps of each run of --try (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--optimizer",
+        choices=("sgd", "adam", "adamw"),
+        default="sgd",
+        help="optimiser of --try, each arm with its best rate (default: %(default)s)",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         default=Path("equipoise-report"),
@@ -66,18 +83,33 @@ def run(args: Namespace) -> Checkup:
     from equipoise.cli.targets import choose_device, choose_loss, choose_target
 
     _check_writable(args.out)
+    if args.remedy is not None:
+        diagnosis.check_trial(args.optimizer, args.steps)
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
     name, build = choose_target(args.target, args.arg, source, args.batch_size)
+    loss, device = choose_loss(args.loss), choose_device(args.device)
     with bars() as progress:
+        trial = partial(
+            diagnosis.try_bnp,
+            build,
+            source,
+            loss_fn=loss,
+            batch_size=args.batch_size,
+            optimizer=args.optimizer,
+            steps=args.steps,
+            device=device,
+            progress=progress,
+        )
         return diagnosis.checkup(
             build,
             source,
-            loss_fn=choose_loss(args.loss),
+            loss_fn=loss,
             batch_size=args.batch_size,
             seeds=args.seeds,
             batches=args.batches,
-            device=choose_device(args.device),
+            device=device,
             target=name,
+            trial=trial if args.remedy == "bnp" else None,
             progress=progress,
         )
 

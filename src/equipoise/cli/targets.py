@@ -12,9 +12,9 @@ from torch import nn
 
 from equipoise.data import Source
 from equipoise.data.resolve import importing, resolve
-from equipoise.diagnosis import LOSSES
-from equipoise.training.losses import LossFunction
 from equipoise.models import mlp
+from equipoise.training import LOSSES
+from equipoise.training.losses import LossFunction
 
 # Deep enough for gradients to differ by e^12: past half of what still trains.
 _DEPTH, _WIDTH = 32, 256

@@ -21,8 +21,9 @@ from equipoise.diagnosis import prepare
 from equipoise.diagnosis.blocks import FoundBlock, find_blocks
 from equipoise.diagnosis.comparison import compare, compare_stream
 from equipoise.diagnosis.findings import conclude
-from equipoise.training.losses import LossFunction, default_loss
 from equipoise.diagnosis.normalisations import batch_covariance
+from equipoise.diagnosis.preconditioning import preconditioning
+from equipoise.diagnosis.preconditioning_findings import conclude_preconditioning
 from equipoise.diagnosis.predictions import Conditions, as_block, predict, typical_conditions
 from equipoise.diagnosis.remedies import recommend
 from equipoise.diagnosis.residuals import ResidualStack, find_stack, predict_stack
@@ -34,14 +35,19 @@ from equipoise.records import (
     Comparison,
     GradientGrowth,
     LayerConditioning,
+    LayerPreconditioning,
     Remedy,
+    Trial,
 )
 from equipoise.theory import max_trainable_depth
+from equipoise.training.losses import LossFunction, default_loss
 
 Array = NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
 
 SEEDS, BATCHES, BATCH_SIZE = 6, 4, 64
+# Several times as many rows as most layers have columns.
+_ROWS = 1024
 
 
 def checkup(
@@ -55,6 +61,7 @@ def checkup(
     device: torch.device | str = "cpu",
     target: str = "model",
     seed: int = 0,
+    trial: Callable[[], Trial] | None = None,
     progress: Progress | None = None,
 ) -> Checkup:
     """Predict from theory, measure on the model, and say what to change.
@@ -70,6 +77,8 @@ def checkup(
         device: Where the model runs.
         target: The model as the user named it.
         seed: Seed of initialisations and batches.
+        trial: Trains side by side, such as a call of :func:`try_bnp`; its outcome joins the
+            report.
         progress: Called with a stage, finished and total steps.
 
     Returns:
@@ -96,11 +105,14 @@ def checkup(
     prepare.rehearse(model, held[0], loss, source.name)
     work = _Work()
     try:
-        _run(work, model, build, held, loss, seeds, seed, report)
+        sample = _sample(model, source, held[0], batch_size, seed)
+        _run(work, model, build, held, sample, loss, seeds, seed, report)
+        if trial is not None:
+            work.trial = trial()
     except probes.GrowthInterrupted as interruption:
         work.interrupted = True
         work.growth = work.growth or interruption.finished
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # what is finished is still worth a report
         work.interrupted = True
     return Checkup(
         schema=SCHEMA_VERSION,
@@ -129,7 +141,10 @@ def checkup(
             work.conditioning,
             work.remedies,
             probes.unwatched(model),
+            conclude_preconditioning(work.preconditioning, work.trial),
         ),
+        preconditioning=work.preconditioning,
+        trial=work.trial,
     )
 
 
@@ -141,7 +156,9 @@ class _Work:
     growth: GradientGrowth | None = None
     comparisons: tuple[Comparison, ...] = ()
     conditioning: tuple[LayerConditioning, ...] = ()
+    preconditioning: tuple[LayerPreconditioning, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    trial: Trial | None = None
     interrupted: bool = False
 
 
@@ -150,6 +167,7 @@ def _run(
     model: nn.Module,
     build: Callable[[], nn.Module],
     held: list[Any],
+    sample: Any,
     loss: LossFunction,
     seeds: int,
     seed: int,
@@ -208,6 +226,13 @@ def _run(
         progress=lambda done, total: report("measuring conditioning", done, total),
     )
 
+    work.preconditioning = preconditioning(
+        model,
+        sample,
+        loss,
+        progress=lambda done, total: report("measuring preconditioning", done, total),
+    )
+
     norms = [one.norm for one in found if one.norm is not None]
     rate = work.growth.rate
     if typical is not None and norms and rate is not None and _too_deep(work):
@@ -241,6 +266,14 @@ def _follow_stream(
     work.comparisons = compare_stream(
         growth, prediction.log_profiles, fitted, prediction.conditions, width
     )
+
+
+def _sample(model: nn.Module, source: Source, batch: Any, batch_size: int, seed: int) -> Any:
+    """Enough rows for condition numbers to mean something, where rows are independent."""
+    coupled = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+    if coupled or source.fixed_batches:
+        return batch
+    return prepare.joined(source, batch_size, _ROWS, batch[0].device, seed) or batch
 
 
 def _too_deep(work: _Work) -> bool:

@@ -41,6 +41,7 @@ def conclude(
     conditioning: Sequence[LayerConditioning],
     remedies: Sequence[Remedy],
     unwatched: Mapping[str, int] | None = None,
+    further: Sequence[Finding] = (),
 ) -> tuple[Finding, ...]:
     """Turn records into findings, most severe first."""
     findings: list[Finding] = []
@@ -52,6 +53,7 @@ def conclude(
     findings += _coverage(blocks, growth)
     findings += _conditioning(conditioning)
     findings += _unwatched(unwatched or {})
+    findings += further
     return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.severity)))
 
 

@@ -29,6 +29,16 @@ def draw(
     return [batch for batch in drawn if len(batch[0]) == largest]
 
 
+def joined(
+    source: Source, batch_size: int, rows: int, device: torch.device, seed: int
+) -> Batch | None:
+    """Several batches as one of about so many rows; ``None`` where shapes differ."""
+    drawn = draw(source, batch_size, max(1, -(-rows // batch_size)), device, seed)
+    if len({(x.shape[1:], y.shape[1:]) for x, y in drawn}) != 1:
+        return None
+    return torch.cat([x for x, _ in drawn]), torch.cat([y for _, y in drawn])
+
+
 def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None) -> nn.Module:
     """Call the factory on the batch's device; lazy layers get their shapes from the batch.
 

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from equipoise.records.estimate import Estimate
-from equipoise.records.measurements import GradientGrowth, LayerConditioning
+from equipoise.records.measurements import (
+    GradientGrowth,
+    LayerConditioning,
+    LayerPreconditioning,
+)
+from equipoise.records.trials import Trial
 
 # Raise by one whenever a stored report of the old form can no longer be read.
 SCHEMA_VERSION = 1
@@ -138,6 +143,8 @@ class Checkup:
         conditioning: Condition numbers per layer.
         remedies: Changes that theory recommends.
         findings: Conclusions, most severe first.
+        preconditioning: What batch normalisation preconditioning would do, per layer.
+        trial: A short side-by-side training, if one was asked for.
     """
 
     schema: int
@@ -160,3 +167,5 @@ class Checkup:
     conditioning: tuple[LayerConditioning, ...]
     remedies: tuple[Remedy, ...]
     findings: tuple[Finding, ...]
+    preconditioning: tuple[LayerPreconditioning, ...] = ()
+    trial: Trial | None = None

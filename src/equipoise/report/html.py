@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from equipoise.records import Checkup
-from equipoise.report import digest, wording
+from equipoise.report import digest, digest_preconditioning, wording
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -46,6 +46,7 @@ def _figures(checkup: Checkup) -> dict[str, Any]:
     from markupsafe import Markup
 
     from equipoise.report import figures
+    from equipoise.report.trial_figure import trial_figure
 
     drawn: dict[str, str] = {}
     if checkup.growth is not None and checkup.growth.layers:
@@ -55,6 +56,8 @@ def _figures(checkup: Checkup) -> dict[str, Any]:
         drawn["forward"] = figures.forward_figure(checkup.growth)
     if any(layer.skipped is None for layer in checkup.conditioning):
         drawn["conditioning"] = figures.conditioning_figure(checkup.conditioning)
+    if checkup.trial is not None:
+        drawn["trial"] = trial_figure(checkup.trial)
     # Safe to leave unescaped: the figures hold numbers and our own words only.
     return {name: Markup(svg) for name, svg in drawn.items()}
 
@@ -78,5 +81,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"digest": digest, "wording": wording, "marks": digest.MARKS}
+    environment.globals |= {
+        "digest": digest,
+        "bnp": digest_preconditioning,
+        "wording": wording,
+        "marks": digest.MARKS,
+    }
     return environment

@@ -6,9 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +21,8 @@ from equipoise.records import (
     Severity,
 )
 from equipoise.report import digest, wording
+from equipoise.report.terminal_parts import enumerated, heading, new_table, remark, text
+from equipoise.report.terminal_preconditioning import print_preconditioning, print_trial
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +43,6 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 _MOST_LAYERS, _END_LAYERS = 12, 5
 _MOST_CONDITIONED = 8
 _BAR_WIDTH = 14
-_MOST_NAMES = 6
 
 
 def print_checkup(checkup: Checkup, console: Console) -> None:
@@ -59,7 +58,9 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
         _growth(checkup.growth, console)
     _blocks(checkup.blocks, console)
     _conditioning(checkup.conditioning, console)
+    print_preconditioning(checkup.preconditioning, console)
     _remedies(checkup.remedies, console)
+    print_trial(checkup.trial, console)
     console.print()
 
 
@@ -93,7 +94,7 @@ def _header(checkup: Checkup, console: Console) -> None:
 
 
 def _findings(findings: Sequence[Finding], console: Console) -> None:
-    _heading("Findings", console)
+    heading("Findings", console)
     if not findings:
         console.print(Text(" none", "dim"))
     grid = Table.grid(padding=(0, 1))
@@ -102,18 +103,18 @@ def _findings(findings: Sequence[Finding], console: Console) -> None:
             grid.add_row()
         style = _STYLES[finding.severity]
         label = Text(f"{digest.MARKS[finding.severity]} {finding.severity:<8}", style)
-        grid.add_row(label, _text(finding.title, "bold"))
-        grid.add_row("", _text(finding.detail))
+        grid.add_row(label, text(finding.title, "bold"))
+        grid.add_row("", text(finding.detail))
         if finding.remedy is not None:
-            grid.add_row("", _text(f"→ {finding.remedy}", "cyan"))
+            grid.add_row("", text(f"→ {finding.remedy}", "cyan"))
     console.print(Padding(grid, (0, 1)))
 
 
 def _comparisons(comparisons: Sequence[Comparison], console: Console) -> None:
     if not comparisons:
         return
-    _heading("Predicted and measured", console)
-    table = _table()
+    heading("Predicted and measured", console)
+    table = new_table()
     table.add_column("quantity", overflow="fold", ratio=1)
     for name in ("predicted", "measured", "width", "z"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -121,7 +122,7 @@ def _comparisons(comparisons: Sequence[Comparison], console: Console) -> None:
     for comparison in comparisons:
         answer = digest.answer(comparison)
         table.add_row(
-            _text(comparison.quantity),
+            text(comparison.quantity),
             wording.spread(comparison.predicted),
             wording.spread(comparison.measured),
             wording.number(comparison.finite_width, 2),
@@ -129,11 +130,11 @@ def _comparisons(comparisons: Sequence[Comparison], console: Console) -> None:
             Text(answer, _ANSWER_STYLES[answer]),
         )
     console.print(table)
-    _remark("width: what finite width alone may change; z: difference in errors", console)
+    remark("width: what finite width alone may change; z: difference in errors", console)
 
 
 def _growth(growth: GradientGrowth, console: Console) -> None:
-    _heading("Gradients per layer", console)
+    heading("Gradients per layer", console)
     layers = growth.layers
     if growth.rate is not None:
         line = f" squared norm {wording.factor(growth.rate)} per layer on the way back"
@@ -146,7 +147,7 @@ def _growth(growth: GradientGrowth, console: Console) -> None:
         width = console.width - 4
         console.print(Text.assemble("\n ", ("input ", "dim")), end="")
         console.print(Text.assemble((sparkline(values, width - 14), "blue"), (" output", "dim")))
-    table = _table()
+    table = new_table()
     table.add_column("#", justify="right", style="dim", no_wrap=True)
     table.add_column("layer", overflow="fold", ratio=1)
     table.add_column("‖∂E/∂h‖²", justify="right", no_wrap=True)
@@ -161,21 +162,21 @@ def _growth(growth: GradientGrowth, console: Console) -> None:
             continue
         table.add_row(
             str(i + 1),
-            _text(layer.layer),
+            text(layer.layer),
             wording.number(layer.gradient.value),
             Text(bars[i], "blue"),
             wording.number(layer.second_moment.value),
             wording.number(layer.correlation.value, 2),
         )
     console.print(table)
-    _remark("q: second moment of h; c: correlation between samples", console)
+    remark("q: second moment of h; c: correlation between samples", console)
 
 
 def _blocks(blocks: Sequence[Block], console: Console) -> None:
     if not blocks:
         return
-    _heading("Blocks", console)
-    table = _table()
+    heading("Blocks", console)
+    table = new_table()
     table.add_column("layers", overflow="fold", ratio=1)
     table.add_column("block", overflow="fold", ratio=1)
     table.add_column("batch", justify="right", no_wrap=True)
@@ -185,31 +186,31 @@ def _blocks(blocks: Sequence[Block], console: Console) -> None:
     for group in groups:
         block = group.block
         table.add_row(
-            _text(group.name),
-            _text(group.chain),
+            text(group.name),
+            text(group.chain),
             f"{block.batch_size:,}",
             wording.factor(None if block.rate is None else block.rate.value),
             wording.depth(block.max_depth),
         )
     console.print(table)
-    for remark, names in digest.remarks(groups).items():
-        prefix = "" if len(names) == len(groups) else f"{_enumerated(names)}: "
-        _remark(prefix + remark, console)
+    for words, names in digest.remarks(groups).items():
+        prefix = "" if len(names) == len(groups) else f"{enumerated(names)}: "
+        remark(prefix + words, console)
 
 
 def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -> None:
     if not conditioning:
         return
-    _heading("Conditioning of layers' inputs", console)
+    heading("Conditioning of layers' inputs", console)
     ranked = digest.worst_first(conditioning)
     if ranked:
-        table = _table()
+        table = new_table()
         table.add_column("layer", overflow="fold", ratio=1)
         for name in ("raw", "centred", "and scaled", "rank lost", "constant"):
             table.add_column(name, justify="right", no_wrap=True)
         for layer in ranked[:_MOST_CONDITIONED]:
             table.add_row(
-                _text(layer.layer),
+                text(layer.layer),
                 wording.number(layer.raw, 2),
                 wording.number(layer.centred, 2),
                 wording.number(layer.scaled, 2),
@@ -218,15 +219,15 @@ def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -
             )
         console.print(table)
     if len(ranked) > _MOST_CONDITIONED:
-        _remark(f"the worst {_MOST_CONDITIONED} of {len(ranked)} layers", console)
+        remark(f"the worst {_MOST_CONDITIONED} of {len(ranked)} layers", console)
     for reason, names in digest.skipped_by_reason(conditioning).items():
-        _remark(f"skipped {_enumerated(names)}: {reason}", console)
+        remark(f"skipped {enumerated(names)}: {reason}", console)
 
 
 def _remedies(remedies: Sequence[Remedy], console: Console) -> None:
     if not remedies:
         return
-    _heading("Remedies", console)
+    heading("Remedies", console)
     grid = Table.grid(padding=(0, 1))
     for i, remedy in enumerate(remedies, start=1):
         state = digest.verification(remedy.verified)
@@ -238,9 +239,9 @@ def _remedies(remedies: Sequence[Remedy], console: Console) -> None:
             promise += f"; measured {wording.factor(remedy.measured_rate)}"
         if i > 1:
             grid.add_row()
-        grid.add_row(Text(f"{i}.", "dim"), _text(remedy.change, "bold"))
+        grid.add_row(Text(f"{i}.", "dim"), text(remedy.change, "bold"))
         if remedy.code is not None:
-            grid.add_row("", _text(remedy.code, "cyan"))
+            grid.add_row("", text(remedy.code, "cyan"))
         grid.add_row("", Text.assemble(promise, " – ", (state, _VERIFICATION_STYLES[state])))
     console.print(Padding(grid, (0, 1)))
 
@@ -300,26 +301,3 @@ class _LogScale:
 
 def _logarithm(value: float) -> float | None:
     return math.log10(value) if math.isfinite(value) and value > 0 else None
-
-
-def _enumerated(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
-
-
-def _heading(title: str, console: Console) -> None:
-    console.print()
-    console.print(Rule(Text(title, "bold"), align="left", style="dim"))
-
-
-def _remark(text: str, console: Console) -> None:
-    console.print(Padding(_text(text, "dim"), (0, 1)))
-
-
-def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False, header_style="bold")
-
-
-def _text(text: str, style: str = "") -> Text:
-    """Make text that is never parsed as markup and never cut off."""
-    return Text(text, style, overflow="fold")

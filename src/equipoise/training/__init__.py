@@ -11,13 +11,14 @@ from equipoise.training.losses import (
     mean_squared_error,
     summed_squared_error,
 )
-from equipoise.training.rates import TunedRate, tune_rate
+from equipoise.training.rates import TunedRate, check_rates, tune_rate
 
 __all__ = [
     # training
     "train",
     "evaluate",
     "tune_rate",
+    "check_rates",
     "TunedRate",
     # losses
     "LOSSES",

@@ -22,6 +22,11 @@ class TunedRate:
     scores: tuple[tuple[float, float], ...]
     at_edge: bool
 
+    @property
+    def safest(self) -> float:
+        """The best rate; where every one diverged, the least, which shows how."""
+        return self.scores[0][0] if math.isnan(self.rate) else self.rate
+
 
 def tune_rate(
     score: Callable[[float], float], rates: Sequence[float], *, extensions: int = 2
@@ -44,9 +49,8 @@ def tune_rate(
         >>> tune_rate(lambda rate: abs(math.log10(rate)), [0.01, 0.1]).rate
         1.0
     """
+    check_rates(rates)
     grid = [float(rate) for rate in rates]
-    if len(grid) < 2 or grid[0] <= 0 or any(b <= a for a, b in pairwise(grid)):
-        raise ValueError(f"rates must be at least two, positive and rising, got {list(rates)}.")
     factor = grid[-1] / grid[-2]
     scores = {rate: _finite(score(rate)) for rate in grid}
     for _ in range(extensions + 1):
@@ -63,6 +67,13 @@ def tune_rate(
             return _tuned(scores, best, at_edge=True)
         scores[_rounded(beyond)] = _finite(score(_rounded(beyond)))
     return _tuned(scores, best, at_edge=False)
+
+
+def check_rates(rates: Sequence[float]) -> None:
+    """Refuse what is not a grid of learning rates."""
+    rising = all(b > a for a, b in pairwise(rates))
+    if len(rates) < 2 or rates[0] <= 0 or not rising:
+        raise ValueError(f"rates must be at least two, positive and rising, got {list(rates)}.")
 
 
 def _tuned(scores: dict[float, float], best: float, *, at_edge: bool) -> TunedRate:

@@ -1,0 +1,157 @@
+"""SVG figures that take their colours from the page, and so suit light and dark."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from equipoise.report import wording
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Matplotlib draws in these colours; the page's variables, with fallbacks for a lone SVG, take
+# their place. They are not round numbers, so that no real colour is mistaken for one.
+INK, MUTED, GRID = "#0a0b01", "#0a0b02", "#0a0b03"
+FIRST, SECOND, THIRD = "#0a0b04", "#0a0b05", "#0a0b06"
+_COLOURS = {
+    INK: "currentColor",
+    MUTED: "var(--figure-muted, #6b7280)",
+    GRID: "var(--figure-grid, #d1d5db)",
+    FIRST: "var(--figure-first, #1d4ed8)",
+    SECOND: "var(--figure-second, #b45309)",
+    THIRD: "var(--figure-third, #0f766e)",
+}
+
+# 380 points across: on a phone's 340 pixels, letters of 12 points are still 11 pixels high.
+_WIDTH = 380.0
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "equipoise",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 12,
+    "axes.labelsize": 12,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 11,
+    "legend.handlelength": 1.6,
+    "legend.columnspacing": 1.2,
+    "legend.borderaxespad": 0.0,
+}
+
+
+def draw_svg(name: str, label: str, height: float, paint: Callable[[Figure], None]) -> str:
+    """Draw a figure and make it part of a page."""
+    import io
+
+    from matplotlib import rc_context, rcParamsDefault
+    from matplotlib.figure import Figure
+
+    target = io.StringIO()
+    # The user's own matplotlib style must not reach the report: its tests could not see it.
+    style: Any = _neutral(rcParamsDefault) | _STYLE
+    with rc_context(style):
+        figure = Figure(figsize=(_WIDTH / 72, height / 72), layout="constrained")
+        figure.patch.set_visible(False)
+        paint(figure)
+        for axes in figure.axes:
+            axes.patch.set_visible(False)
+        figure.savefig(target, format="svg", metadata={"Date": None})
+    return _inline(target.getvalue(), name, label)
+
+
+def log_scale(axes: Axes) -> None:
+    """Make the vertical axis logarithmic, with ticks that fit its range."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    decades = math.log10(high / low) if low > 0 else 1.0
+    subs = (1.0,) if decades > 2 else (1.0, 2.0, 5.0) if decades > 0.6 else tuple(range(1, 10))
+    axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=7))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
+
+
+def _tick(value: float) -> str:
+    if value <= 0:
+        return ""
+    power = math.log10(value)
+    if 0.01 <= value < 10_000:
+        return f"{value:g}"
+    if abs(power - round(power)) < 1e-6:
+        return wording.power_of_ten(round(power))
+    return wording.number(value, 1)
+
+
+def legend(axes: Axes, columns: int = 2) -> None:
+    """Explain what was drawn, above the axes; predictions come last."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        # Columns in the order of drawing; a plain line has no error bars and would come first.
+        order = sorted(range(len(labels)), key=lambda i: labels[i].startswith("predicted"))
+        axes.figure.legend(
+            [handles[i] for i in order],
+            [labels[i] for i in order],
+            loc="outside upper left",
+            ncols=columns,
+        )
+    else:
+        axes.text(0.5, 0.5, "nothing to draw", transform=axes.transAxes, ha="center", va="center")
+
+
+def note(figure: Figure, omitted: int, noun: str, why: str) -> None:
+    """Say below the figure what could not be drawn."""
+    if omitted:
+        text = f"Not drawn: {wording.count(omitted, noun)} {why}."
+        figure.supxlabel(text, x=0.02, ha="left", fontsize=10.5, color=INK)
+
+
+def _neutral(defaults: Any) -> dict[str, Any]:
+    # Backend settings are no style, and touching them would start one.
+    ours = ("axes.", "figure.", "font.", "grid.", "legend.", "lines.", "savefig.", "svg.")
+    more = ("text.", "xtick.", "ytick.", "errorbar.", "path.", "patch.", "mathtext.")
+    return {key: value for key, value in defaults.items() if key.startswith(ours + more)}
+
+
+def _inline(svg: str, name: str, label: str) -> str:
+    """Turn a stand-alone SVG into an element that shares a page with others."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    # Matplotlib's style sheet selects `*`: inside HTML it would restyle the whole page.
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"\bid=\"", f'id="{name}-', svg)
+    svg = re.sub(r"\burl\(#", f"url(#{name}-", svg)
+    svg = re.sub(r"href=\"#", f'href="#{name}-', svg)
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--figure-font, sans-serif)", svg)
+    for sentinel, colour in _COLOURS.items():
+        svg = svg.replace(sentinel, colour)
+    view = re.search(r'viewBox="[^"]*"', svg)
+    assert view is not None
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        f'{view.group()} role="img" aria-label="{label}" '
+        f'stroke-linejoin="round" stroke-linecap="butt" class="figure">'
+    )
+    return re.sub(r"\n\s*", "\n", head + svg[svg.index(">") + 1 :]).strip()
