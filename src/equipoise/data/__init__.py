@@ -5,6 +5,7 @@ from equipoise.data.download import fetch_fashion_mnist
 from equipoise.data.idx import read_idx
 from equipoise.data.places import DataNotFoundError, cache_dir
 from equipoise.data.source import Batch, Samples, Source
+from equipoise.data.splits import Split, split
 from equipoise.data.user import IndexedSource, LoaderSource, StreamedSource, as_source
 
 __all__ = [
@@ -15,10 +16,12 @@ __all__ = [
     "LoaderSource",
     "Samples",
     "Source",
+    "Split",
     "StreamedSource",
     "as_source",
     "cache_dir",
     "fetch_fashion_mnist",
     "load",
     "read_idx",
+    "split",
 ]

@@ -6,10 +6,10 @@ import io
 import pickle
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ class _Layout:
     archive: str
     folder: str
     parts: tuple[str, ...]
+    test_parts: tuple[str, ...]
     labels: bytes
     classes: int
 
@@ -36,6 +37,7 @@ _LAYOUTS = {
         "cifar-10-python.tar.gz",
         "cifar-10-batches-py",
         tuple(f"data_batch_{number}" for number in range(1, 6)),
+        ("test_batch",),
         b"labels",
         10,
     ),
@@ -44,6 +46,7 @@ _LAYOUTS = {
         "cifar-100-python.tar.gz",
         "cifar-100-python",
         ("train",),
+        ("test",),
         b"fine_labels",
         100,
     ),
@@ -62,7 +65,7 @@ def cifar10(data_dir: Path | None = None) -> Samples:
     References:
         [krizhevsky2009] Learning multiple layers of features from tiny images.
     """
-    return _load("cifar10", data_dir)
+    return standardised("cifar10", *cifar_images("cifar10", "train", data_dir), classes=10)
 
 
 def cifar100(data_dir: Path | None = None) -> Samples:
@@ -72,7 +75,7 @@ def cifar100(data_dir: Path | None = None) -> Samples:
         DataNotFoundError: If it is nowhere.
         ValueError: If a file is damaged, or holds anything but arrays and plain values.
     """
-    return _load("cifar100", data_dir)
+    return standardised("cifar100", *cifar_images("cifar100", "train", data_dir), classes=100)
 
 
 def restricted_loads(content: bytes, where: str) -> Any:
@@ -140,20 +143,26 @@ class _ArrayUnpickler(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
-def _load(name: str, data_dir: Path | None) -> Samples:
+def cifar_images(
+    name: Literal["cifar10", "cifar100"],
+    part: Literal["train", "test"],
+    data_dir: Path | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Bytes ``[N, 3, 32, 32]`` and labels of the training or the test set."""
     layout = _LAYOUTS[name]
+    files = layout.parts if part == "train" else layout.test_parts
     folders = [] if data_dir is None else [data_dir]
     folders.append(cache_dir() / name)
     for folder in folders:
         if (folder / layout.folder).is_dir():
-            contents = _from_folder(folder / layout.folder, layout)
+            contents = _from_folder(folder / layout.folder, files)
         elif (folder / layout.archive).is_file():
-            contents = _from_archive(folder / layout.archive, layout)
+            contents = _from_archive(folder / layout.archive, layout.folder, files)
         else:
             continue
-        parts = [_read_part(content, where, layout) for where, content in contents]
-        images, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        return standardised(name, images, labels, layout.classes)
+        read = [_read_part(content, where, layout) for where, content in contents]
+        images, labels = (torch.cat(tensors) for tensors in zip(*read, strict=True))
+        return images, labels
     raise not_found(
         layout.title,
         f"{layout.archive} and the folder {layout.folder}",
@@ -163,15 +172,15 @@ def _load(name: str, data_dir: Path | None) -> Samples:
     )
 
 
-def _from_folder(folder: Path, layout: _Layout) -> list[tuple[str, bytes]]:
-    missing = [part for part in layout.parts if not (folder / part).is_file()]
+def _from_folder(folder: Path, files: Sequence[str]) -> list[tuple[str, bytes]]:
+    missing = [part for part in files if not (folder / part).is_file()]
     if missing:
         raise ValueError(f"{folder} lacks {', '.join(missing)}; extract the archive again.")
-    return [(str(folder / part), (folder / part).read_bytes()) for part in layout.parts]
+    return [(str(folder / part), (folder / part).read_bytes()) for part in files]
 
 
-def _from_archive(archive: Path, layout: _Layout) -> list[tuple[str, bytes]]:
-    names = [f"{layout.folder}/{part}" for part in layout.parts]
+def _from_archive(archive: Path, folder: str, files: Sequence[str]) -> list[tuple[str, bytes]]:
+    names = [f"{folder}/{part}" for part in files]
     try:
         with tarfile.open(archive) as tar:
             # One pass in the archive's order: going back in a gzip stream starts it over.

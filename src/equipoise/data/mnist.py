@@ -1,9 +1,12 @@
-"""MNIST and Fashion-MNIST: 60,000 grey 28×28 images in two IDX files."""
+"""MNIST and Fashion-MNIST: grey 28×28 images, 60,000 to train and 10,000 to test, in IDX files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
+
+from torch import Tensor
 
 from equipoise.data.download import fetch_fashion_mnist
 from equipoise.data.idx import read_labelled_images
@@ -14,7 +17,8 @@ from equipoise.data.source import Samples
 # Debian's package dataset-fashion-mnist installs here.
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 
-_FILES = "train-images-idx3-ubyte and train-labels-idx1-ubyte (plain or .gz)"
+Part: TypeAlias = Literal["train", "test"]
+_STEMS = {"train": "train", "test": "t10k"}
 
 
 def fashion_mnist(
@@ -33,21 +37,33 @@ def fashion_mnist(
         [xiao2017] Fashion-MNIST: a novel image dataset for benchmarking machine learning
         algorithms, arXiv:1708.07747.
     """
+    images, labels = fashion_mnist_images("train", data_dir, download=download, debian=debian)
+    return standardised("fashion-mnist", images, labels, classes=10)
+
+
+def fashion_mnist_images(
+    part: Part,
+    data_dir: Path | None = None,
+    *,
+    download: bool = False,
+    debian: Path = DEBIAN_FOLDER,
+) -> tuple[Tensor, Tensor]:
+    """Bytes ``[N, 1, 28, 28]`` and labels of the training or the test set."""
     cache = cache_dir() / "fashion-mnist"
     folders = [*_user_folders(data_dir, "FashionMNIST"), debian, cache]
-    pair = _find_pair(folders)
+    pair = _find_pair(folders, part)
     if pair is None and download:
         fetch_fashion_mnist(cache)
-        pair = _find_pair([cache])
+        pair = _find_pair([cache], part)
     if pair is None:
         raise not_found(
             "Fashion-MNIST",
-            _FILES,
+            _files(part),
             folders,
             "Install it with `apt install dataset-fashion-mnist`, allow fetching it with "
             "`--download` (31 MB), or name the folder that holds it with `--data-dir`.",
         )
-    return _read("fashion-mnist", pair)
+    return _read(pair)
 
 
 def mnist(data_dir: Path | None = None) -> Samples:
@@ -62,17 +78,22 @@ def mnist(data_dir: Path | None = None) -> Samples:
     References:
         [lecun1998] Gradient-based learning applied to document recognition.
     """
+    return standardised("mnist", *mnist_images("train", data_dir), classes=10)
+
+
+def mnist_images(part: Part, data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
+    """Bytes ``[N, 1, 28, 28]`` and labels of the training or the test set."""
     folders = [*_user_folders(data_dir, "MNIST"), cache_dir() / "mnist"]
-    pair = _find_pair(folders)
+    pair = _find_pair(folders, part)
     if pair is None:
         raise not_found(
             "MNIST",
-            _FILES,
+            _files(part),
             folders,
             "Name the folder that holds these files with `--data-dir`; `fashion-mnist` has the "
             "same shape and can be downloaded.",
         )
-    return _read("mnist", pair)
+    return _read(pair)
 
 
 def _user_folders(data_dir: Path | None, torchvision: str) -> list[Path]:
@@ -80,10 +101,11 @@ def _user_folders(data_dir: Path | None, torchvision: str) -> list[Path]:
     return [] if data_dir is None else [data_dir / torchvision / "raw", data_dir]
 
 
-def _find_pair(folders: Sequence[Path]) -> tuple[Path, Path] | None:
+def _find_pair(folders: Sequence[Path], part: Part) -> tuple[Path, Path] | None:
+    stem = _STEMS[part]
     for folder in folders:
-        images = first_existing(folder, _spellings("train-images", "idx3-ubyte"))
-        labels = first_existing(folder, _spellings("train-labels", "idx1-ubyte"))
+        images = first_existing(folder, _spellings(f"{stem}-images", "idx3-ubyte"))
+        labels = first_existing(folder, _spellings(f"{stem}-labels", "idx1-ubyte"))
         if images is not None and labels is not None:
             return images, labels
     return None
@@ -94,6 +116,11 @@ def _spellings(stem: str, kind: str) -> list[str]:
     return [f"{stem}{mark}{kind}{end}" for end in ("", ".gz") for mark in "-."]
 
 
-def _read(name: str, pair: tuple[Path, Path]) -> Samples:
+def _files(part: Part) -> str:
+    stem = _STEMS[part]
+    return f"{stem}-images-idx3-ubyte and {stem}-labels-idx1-ubyte (plain or .gz)"
+
+
+def _read(pair: tuple[Path, Path]) -> tuple[Tensor, Tensor]:
     images, labels = read_labelled_images(*pair)
-    return standardised(name, images.unsqueeze(1), labels, classes=10)
+    return images.unsqueeze(1), labels

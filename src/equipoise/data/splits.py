@@ -1,0 +1,117 @@
+"""Named image sets as training and test sets, scaled to [0, 1] as the papers train on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from equipoise.data.cifar import cifar_images
+from equipoise.data.mnist import Part, fashion_mnist_images, mnist_images
+from equipoise.data.source import Samples
+
+_Read = Callable[[Part], tuple[Tensor, Tensor]]
+SPLIT_NAMES = ("digits", "fashion-mnist", "mnist", "cifar10", "cifar100")
+# scikit-learn's digits come without a test set: every fifth sample is one.
+_EVERY = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """Images in [0, 1] to train on and to test on.
+
+    Args:
+        train: Inputs ``[N, C, H, W]`` and class numbers.
+        test: The same of held-out images.
+    """
+
+    train: Samples
+    test: Samples
+
+    def standardised(
+        self, *, eps: tuple[float, float] = (1e-2, 1e-4), pixels: bool = True
+    ) -> Split:
+        r"""Centre and scale both by the training set's statistics.
+
+        .. math:: x \leftarrow (x - \mu)/\tilde\sigma, \qquad
+                  \tilde\sigma^2 = \sigma^2 + \varepsilon_1\max\sigma^2 + \varepsilon_2
+
+        with the ε of batch normalisation preconditioning, whose first layer it imitates.
+
+        Args:
+            eps: ε₁ and ε₂.
+            pixels: Statistics of every pixel; otherwise of every channel.
+
+        Examples:
+            >>> inputs = split("digits").standardised().train.inputs
+            >>> bool(inputs.mean(0).abs().max() < 1e-5)
+            True
+        """
+        over = [0] if pixels else [0, 2, 3]
+        x = self.train.inputs
+        mean = x.mean(over, keepdim=True)
+        variance = x.var(over, correction=0, keepdim=True)
+        deviation = (variance + eps[0] * variance.max() + eps[1]).sqrt()
+
+        def scaled(samples: Samples) -> Samples:
+            inputs = (samples.inputs - mean) / deviation
+            return Samples(samples.name, inputs, samples.targets, samples.classes)
+
+        return Split(scaled(self.train), scaled(self.test))
+
+
+def split(name: str, *, data_dir: Path | None = None, download: bool = False) -> Split:
+    """Load a named set of images.
+
+    Args:
+        name: One of ``digits``, ``fashion-mnist``, ``mnist``, ``cifar10``, ``cifar100``. Of the
+            digits every fifth one is for testing.
+        data_dir: Where to look first.
+        download: Whether Fashion-MNIST may be fetched.
+
+    Raises:
+        DataNotFoundError: If the files are nowhere.
+        ValueError: If the name is unknown.
+
+    Examples:
+        >>> digits = split("digits")
+        >>> tuple(digits.train.inputs.shape), len(digits.test)
+        ((1437, 1, 8, 8), 360)
+        >>> float(digits.train.inputs.min()), float(digits.train.inputs.max())
+        (0.0, 1.0)
+    """
+    if name == "digits":
+        return _digits()
+    read: _Read
+    match name:
+        case "fashion-mnist":
+            read = partial(fashion_mnist_images, data_dir=data_dir, download=download)
+        case "mnist":
+            read = partial(mnist_images, data_dir=data_dir)
+        case "cifar10" | "cifar100":
+            read = partial(cifar_images, name, data_dir=data_dir)
+        case _:
+            known = ", ".join(SPLIT_NAMES)
+            raise ValueError(f"{name!r} has no training and test set; those that have: {known}.")
+    classes = 100 if name == "cifar100" else 10
+    return Split(*(_unit(name, *read(part), classes) for part in ("train", "test")))
+
+
+def _unit(name: str, images: Tensor, labels: Tensor, classes: int) -> Samples:
+    return Samples(name, images.to(torch.float32) / 255, labels.to(torch.int64), classes)
+
+
+def _digits() -> Split:
+    from sklearn.datasets import load_digits  # takes a second, which other data need not wait for
+
+    bundle = load_digits()
+    inputs = torch.as_tensor(bundle.images, dtype=torch.float32).unsqueeze(1) / 16
+    targets = torch.as_tensor(bundle.target, dtype=torch.int64)
+    test = torch.arange(len(inputs)) % _EVERY == 0
+    return Split(
+        *(Samples("digits", inputs[chosen], targets[chosen], 10) for chosen in (~test, test))
+    )
