@@ -30,6 +30,28 @@ from equipoise.theory.linear_case import (
     linear_rate,
     linear_step,
 )
+from equipoise.theory.one_unit import Standardised, bn_gradient, bn_hessian, standardise
+from equipoise.theory.one_unit_bounds import (
+    CurvatureAlongGradient,
+    LipschitzGap,
+    MinimaxBound,
+    curvature_along_gradient,
+    lipschitz_gap,
+    minimax_bound,
+)
+from equipoise.theory.one_unit_curvature import LargestCurvature, largest_curvature
+from equipoise.theory.one_unit_statements import (
+    STATEMENTS,
+    Statement,
+    StatementCheck,
+    statement,
+)
+from equipoise.theory.one_unit_weights import (
+    NearestMultiple,
+    matching_scale_and_shift,
+    nearest_multiple,
+    radial_derivative,
+)
 from equipoise.theory.operators import (
     Brackets,
     CentredEigenvalues,
@@ -38,6 +60,13 @@ from equipoise.theory.operators import (
     UltrasymmetricOperator,
 )
 from equipoise.theory.random_networks import Architecture, Normaliser
+from equipoise.theory.rank_one_simulation import simulate_direction_shares
+from equipoise.theory.rank_one_update import (
+    Estimates,
+    direction_shares,
+    expected_factor_spectrum,
+    expected_matrix_spectrum,
+)
 from equipoise.theory.residual import ResidualGrowth, residual_growth
 from equipoise.theory.sampled_spectra import (
     SampledTheory,
@@ -125,6 +154,33 @@ __all__ = [
     "LARGEST_FOLLOWED",
     "FollowedBatch",
     "follow_batch",
+    # one unit followed by batch norm
+    "Standardised",
+    "standardise",
+    "bn_gradient",
+    "bn_hessian",
+    "LipschitzGap",
+    "lipschitz_gap",
+    "CurvatureAlongGradient",
+    "curvature_along_gradient",
+    "LargestCurvature",
+    "largest_curvature",
+    "MinimaxBound",
+    "minimax_bound",
+    "NearestMultiple",
+    "nearest_multiple",
+    "matching_scale_and_shift",
+    "radial_derivative",
+    "STATEMENTS",
+    "Statement",
+    "StatementCheck",
+    "statement",
+    # rank-1 update normalisation
+    "Estimates",
+    "direction_shares",
+    "expected_matrix_spectrum",
+    "expected_factor_spectrum",
+    "simulate_direction_shares",
     # inverse design
     "Ranked",
     "Tuning",
