@@ -284,6 +284,7 @@ STAGES = [
     "measuring gradients",
     "simulating the theory's network",
     "measuring conditioning",
+    "measuring preconditioning",
     "trying remedies",
 ]
 
@@ -306,6 +307,7 @@ class TestInterruption:
         assert (report.growth is not None) == (reached > 1)
         assert bool(report.comparisons) == (reached > 2 or (reached == 2 and half_way))
         assert bool(report.conditioning) == (reached > 3)
+        assert bool(report.preconditioning) == (reached > 4)
         assert report.remedies == ()
         assert from_plain(Checkup, to_plain(report)) == report
 

@@ -7,6 +7,7 @@ Hessian of one output unit is measured where it can be, before and after.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -53,6 +54,7 @@ def preconditioning(
     Returns:
         One record per layer, in the model's order.
     """
+    model, batch = _in_float64(model, batch, loss)
     chosen, _ = select(model, include=None, exclude=None, exact=False)
     single = [layer for layer in chosen if len(layer.modules) == 1]
     found = []
@@ -69,6 +71,24 @@ def preconditioning(
             if progress is not None:
                 progress(number, len(single))
     return tuple(found)
+
+
+def _in_float64(model: nn.Module, batch: Any, loss: LossFunction) -> tuple[nn.Module, Any]:
+    """A copy in float64, where small singular values are not lost in rounding.
+
+    Some models cannot be copied, or mix in tensors of another type; they are measured as they
+    are, and the record says so.
+    """
+    if any(p.device.type == "mps" for p in model.parameters()):
+        return model, batch  # has no float64
+    try:
+        with prepare.seeded(0), torch.no_grad():
+            twin = copy.deepcopy(model).double()
+            wide = tuple(x.double() if x.is_floating_point() else x for x in batch)
+            loss(copy.deepcopy(twin), wide)
+    except Exception:  # whatever users' code raises
+        return model, batch
+    return twin, wide
 
 
 def _inputs(layers: Sequence[WatchedLayer], run: Callable[[], Any]) -> dict[str, list[Tensor]]:
@@ -127,6 +147,7 @@ def _measure(
         hessian_rank=0 if hessian is None else hessian.raw.rank,
         curvature=math.nan if hessian is None else hessian.curvature.value,
         reason=reason,
+        computed_in=str(fed.dtype).removeprefix("torch."),
     )
 
 

@@ -79,6 +79,7 @@ class LayerPreconditioning:
         hessian_rank: Numerical rank of the block.
         curvature: κ(S), which no preconditioner changes.
         reason: Why the Hessian was not measured, or nothing was; ``None`` if all was.
+        computed_in: Type in which the model ran; float32 hides what is below 10⁻⁷ of the largest.
     """
 
     layer: str
@@ -94,6 +95,7 @@ class LayerPreconditioning:
     hessian_rank: int
     curvature: float
     reason: str | None = None
+    computed_in: str = "float64"
 
     @property
     def gain(self) -> float:

@@ -41,6 +41,8 @@ def print_preconditioning(layers: Sequence[LayerPreconditioning], console: Conso
     console.print(table)
     if len(measured) > _MOST_LAYERS:
         remark(f"the {_MOST_LAYERS} largest gains of {len(measured)} layers", console)
+    if any(layer.computed_in != "float64" for layer in measured):
+        remark("the model ran in float32, which hides directions of little weight", console)
     for reason, names in digest.hessian_not_measured(layers).items():
         remark(f"Hessian not measured at {enumerated(names)}: {reason}", console)
 
