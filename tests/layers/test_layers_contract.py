@@ -1,6 +1,7 @@
 """What every normaliser of the room promises; a newcomer joins by a line in ``FAMILY``."""
 
 import copy
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ class Member:
     ``batch_norm`` is the class whose output the layer's defaults give, if there is one;
     ``same_statistics`` says whether its running statistics are also that class's. ``smooth`` are
     options with which the output is differentiable although gradients are stopped inside;
-    ``options`` must show in the representation.
+    ``needed`` are options without defaults; ``options`` must show in the representation.
     """
 
     make: type[nn.Module]
@@ -29,12 +30,14 @@ class Member:
     same_statistics: bool = True
     smooth: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    needed: dict[str, Any] = field(default_factory=dict)
 
 
 # Far from the running statistics that the test of gradients sets, both limits bind everywhere.
 BOUND = {"schedule": RenormSchedule.constant(1.1, 0.1)}
 GHOSTS = {"virtual_batch_size": 2}
 GROUPS = {"groups": 2, "virtual_batch_size": 4, "example_weight": 0.25}
+NOISE = {"mean_limit": 1.0, "scale_limit": 2.0, "mean_spread": 0.5, "scale_spread": 0.25}
 
 FAMILY = {
     "renorm [N, C]": Member(layers.BatchRenorm1d, (6, 4), nn.BatchNorm1d, True, BOUND, BOUND),
@@ -57,6 +60,16 @@ FAMILY = {
     "four things 3d": Member(
         layers.FourThingsBatchNorm3d, (3, 4, 2, 2, 2), nn.BatchNorm3d, False, {}, GROUPS
     ),
+    "noisy [N, C]": Member(layers.NoisyBatchNorm1d, (6, 4), None, options=NOISE),
+    "noisy 1d": Member(layers.NoisyBatchNorm1d, (6, 4, 3), None, options=NOISE),
+    "noisy 2d": Member(layers.NoisyBatchNorm2d, (5, 4, 2, 3), None, options=NOISE),
+    "noisy 3d": Member(layers.NoisyBatchNorm3d, (3, 4, 2, 2, 2), None, options=NOISE),
+    "l1 [N, C]": Member(layers.LpNorm, (6, 4), None, needed={"p": 1}),
+    "l2 1d": Member(layers.LpNorm, (6, 4, 3), None, needed={"p": 2}),
+    "linf 2d": Member(layers.LpNorm, (5, 4, 2, 3), None, needed={"p": math.inf}),
+    "l3 centered 3d": Member(
+        layers.LpNorm, (3, 4, 2, 2, 2), None, options={"centered": True}, needed={"p": 3}
+    ),
 }
 DROP_INS = {name: member for name, member in FAMILY.items() if member.batch_norm}
 every_drop_in = pytest.mark.parametrize("member", DROP_INS.values(), ids=DROP_INS)
@@ -75,7 +88,7 @@ def batch(member, seed=0, dtype=torch.float64):
 
 def build(member, make=None, **options):
     """A layer in float64 whose γ and β are not those of its start."""
-    options.setdefault("dtype", torch.float64)
+    options = {"dtype": torch.float64, **member.needed, **options}
     layer = (make or member.make)(member.shape[1], **options)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -83,8 +96,15 @@ def build(member, make=None, **options):
     return layer
 
 
+def run(layer, x, seed=0):
+    """One pass; a layer that draws noise draws the same whenever the seed is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return layer(x)
+
+
 def train(layer, member, steps=3, dtype=torch.float64):
-    return [layer(batch(member, seed, dtype)) for seed in range(steps)]
+    return [run(layer, batch(member, seed, dtype), seed) for seed in range(steps)]
 
 
 def statistics(layer):
@@ -97,14 +117,13 @@ class TestGradients:
     @pytest.mark.parametrize("training", [True, False])
     def test_agree_with_differences(self, member, training, affine):
         layer = build(member, momentum=0.0, affine=affine, **member.smooth).train(training)
-        layer.running_mean.fill_(100.0)
-        layer.running_var.fill_(400.0)
+        for name, value in layer.named_buffers():
+            value.fill_({"running_mean": 100, "num_batches_tracked": 0}.get(name, 400))
         x = batch(member).requires_grad_()
 
         def forward(x, *parameters):
-            return torch.func.functional_call(
-                layer, dict(zip(dict(layer.named_parameters()), parameters, strict=True)), (x,)
-            )
+            given = dict(zip(dict(layer.named_parameters()), parameters, strict=True))
+            return run(lambda x: torch.func.functional_call(layer, given, (x,)), x)
 
         assert torch.autograd.gradcheck(forward, (x, *layer.parameters()))
 
@@ -166,7 +185,7 @@ class TestEvaluation:
         x = batch(member, seed=7)
         other = x.clone()
         other[-1] += 1
-        assert not torch.allclose(layer(x)[0], layer(other)[0])
+        assert not torch.allclose(run(layer, x)[0], run(layer, other)[0])
 
     def test_leaves_the_state_alone(self, member):
         layer = build(member, **member.options)
@@ -203,7 +222,7 @@ class TestTypes:
         y = train(layer, member, dtype=dtype)[-1]
         y.float().square().sum().backward()
         assert y.dtype == dtype
-        assert layer.weight.grad.dtype == layer.running_var.dtype == torch.float32
+        assert layer.weight.grad.dtype == layer.running_mean.dtype == torch.float32
 
     @pytest.mark.parametrize("training", [True, False])
     def test_large_half_inputs_do_not_overflow(self, member, training):
@@ -213,7 +232,7 @@ class TestTypes:
         layer.train(training)
         twin = copy.deepcopy(layer)
         x = 1000 * batch(member, seed=1, dtype=torch.float16)
-        assert_close(layer(x).float(), twin(x.float()), rtol=4e-3, atol=4e-3)
+        assert_close(run(layer, x).float(), run(twin, x.float()), rtol=4e-3, atol=4e-3)
         assert_close(statistics(layer), statistics(twin))
 
     def test_autocast(self, member):
@@ -227,12 +246,12 @@ class TestTypes:
         assert {value.dtype for value in layer.parameters()} == {torch.float32}
 
     def test_positional_arguments_are_those_of_batch_norm(self, member):
-        layer = member.make(4, 0.01, None, False, False)
+        layer = member.make(4, 0.01, None, False, False, **member.needed)
         assert (layer.eps, layer.momentum) == (0.01, None)
         assert (list(layer.parameters()), list(layer.buffers())) == ([], [])
 
     def test_factory_arguments(self, member):
-        layer = member.make(4, device="meta", dtype=torch.bfloat16)
+        layer = member.make(4, device="meta", dtype=torch.bfloat16, **member.needed)
         tensors = [*layer.parameters(), *layer.buffers()]
         assert {tensor.device.type for tensor in tensors} == {"meta"}
         assert {tensor.dtype for tensor in tensors} == {torch.bfloat16, torch.long}
@@ -243,7 +262,7 @@ class TestModule:
     def test_a_resumed_training_is_the_same_training(self, member):
         layer = build(member, **member.options)
         train(layer, member)
-        resumed = member.make(4, dtype=torch.float64, **member.options)
+        resumed = member.make(4, dtype=torch.float64, **member.needed, **member.options)
         resumed.load_state_dict(layer.state_dict())
         assert_close(train(resumed, member), train(layer, member), rtol=0, atol=0)
         assert_close(resumed.state_dict(), layer.state_dict(), rtol=0, atol=0)
@@ -278,7 +297,7 @@ class TestModule:
         torch.compiler.reset()
 
     def test_repr_shows_every_option(self, member):
-        options = {"eps": 0.01, "momentum": None, **member.options}
+        options = {"eps": 0.01, "momentum": None, **member.needed, **member.options}
         layer = member.make(4, affine=False, track_running_stats=False, **options)
         shown = repr(layer)
         for name, value in {**options, "affine": False, "track_running_stats": False}.items():
@@ -287,14 +306,16 @@ class TestModule:
 
 
 @pytest.mark.parametrize(
-    "member", [m for m in FAMILY.values() if len(m.shape) > 3], ids=lambda m: m.make.__name__
+    "member",
+    [m for m in FAMILY.values() if len(m.shape) > 3],
+    ids=[n for n, m in FAMILY.items() if len(m.shape) > 3],
 )
 @pytest.mark.parametrize("training", [True, False])
 def test_channels_last(member, training):
     last = torch.channels_last if len(member.shape) == 4 else torch.channels_last_3d
     layer = build(member, **member.options).train(training)
-    expected = copy.deepcopy(layer)(batch(member))
-    y = layer(batch(member).to(memory_format=last))
+    expected = run(copy.deepcopy(layer), batch(member))
+    y = run(layer, batch(member).to(memory_format=last))
     assert expected.is_contiguous()
     assert y.is_contiguous(memory_format=last)
     assert_close(y, expected, rtol=0, atol=1e-13)
@@ -305,7 +326,7 @@ class TestErrors:
     @pytest.mark.parametrize("training", [True, False])
     def test_wrong_dimensions(self, member, training):
         layer = build(member).train(training)
-        for ndim in {1, 6} | {2, 3, 4, 5} - accepted(member):
+        for ndim in {1, 2, 3, 4, 5, 6} - accepted(member):
             with pytest.raises(ValueError, match=rf"expected .*D input .*got {ndim}D input"):
                 layer(torch.zeros((4,) * ndim, dtype=torch.float64))
 
@@ -327,4 +348,6 @@ class TestErrors:
 
 
 def accepted(member):
+    if member.make is layers.LpNorm:
+        return {2, 3, 4, 5, 6}
     return {2, 3} if len(member.shape) < 4 else {len(member.shape)}

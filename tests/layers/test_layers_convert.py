@@ -53,7 +53,7 @@ X = inputs(5, 3, 5, 5, seed=9)
 class TestFunction:
     """Where the formulas agree, so do the models."""
 
-    @pytest.mark.parametrize("to", ["batch", "batch_renorm", "ghost", "four_things"])
+    @pytest.mark.parametrize("to", ["batch", "batch_renorm", "ghost", "four_things", "noisy"])
     def test_batch_norms_agree_in_evaluation(self, trained, to):
         found = convert(trained.eval(), "batch", to).model
         assert_close(found(X), trained(X), rtol=0, atol=1e-5)
@@ -63,7 +63,7 @@ class TestFunction:
         found = convert(trained.eval(), "batch", to).model
         assert (found(X) - trained(X)).abs().max() > 0.1
 
-    @pytest.mark.parametrize("to", ["batch_renorm", "ghost", "four_things"])
+    @pytest.mark.parametrize("to", ["batch_renorm", "ghost", "four_things", "noisy"])
     def test_there_and_back_is_the_same_model(self, trained, to):
         back = convert(convert(trained, "batch", to).model, to, "batch").model
         assert str(back) == str(trained)
@@ -158,6 +158,15 @@ class TestReport:
         (change, _) = convert(trained, "batch", "batch_renorm").changed
         assert change.lost == ()
         assert change.note == ""
+
+    def test_statistics_that_average_something_else_start_anew_together(self, trained):
+        def lp_norm(old):
+            return layers.LpNorm(old.channels, p=1)
+
+        result = convert(trained, "batch", lp_norm)
+        assert result.changed[0].kept == ("weight", "bias")
+        assert "train before evaluation" in result.changed[0].note
+        assert result.model.first[1].running_mean.eq(0).all()
 
     def test_of_nothing(self):
         result = convert(nn.Linear(2, 2), "batch", "none")

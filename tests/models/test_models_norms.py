@@ -1,13 +1,25 @@
+import math
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from equipoise.layers import BatchRenorm1d, FourThingsBatchNorm2d, GhostBatchNorm3d
+from equipoise.layers import (
+    ActivationNoise,
+    BatchRenorm1d,
+    FourThingsBatchNorm2d,
+    GhostBatchNorm3d,
+    LpNorm,
+    NoisyBatchNorm1d,
+    NoisyBatchNorm3d,
+)
 from equipoise.models.norms import NORMS, make_norm, subtracts_constants
 
 WITHOUT_POSITIONS = [kind for kind in NORMS if kind != "instance"]
+# In training these do not have outputs of mean 0 and variance 1.
+LP = {"l1": 1, "l2": 2, "linf": math.inf}
+WITHOUT_PARAMETERS = ("none", "noise")
 
 
 def images(dims, channels=8):
@@ -25,11 +37,31 @@ def test_every_kind_normalises_inputs_of_any_dimensions(kind, dims):
     assert y.shape == x.shape
     if kind == "none":
         assert torch.equal(y, x)
-    else:
+    elif kind not in (*LP, "noisy", "noise"):
         # Every mean is taken over as many values as any other of its layer. Renormalisation
         # starts as batch norm.
         assert abs(y.mean()) < 1e-12
         assert abs(y.square().mean() - 1) < 1e-4  # ε / σ², 10⁻⁵ over at least 0.3
+
+
+@pytest.mark.parametrize("dims", [0, 1, 2, 3])
+@pytest.mark.parametrize("kind", LP)
+def test_lp_norms_divide_by_the_size_before_the_mean(kind, dims):
+    x = images(dims)
+    y = make_norm(kind, 8, dims=dims, eps=0.0).double()(x)
+    x, y = (t.transpose(0, 1).flatten(1) for t in (x, y))
+    size = x.abs().max(1).values if kind == "linf" else x.abs().pow(LP[kind]).mean(1)
+    size = size if kind == "linf" else size ** (1 / LP[kind])
+    torch.testing.assert_close(y, (x - x.mean(1, keepdim=True)) / size[:, None])
+
+
+@pytest.mark.parametrize("dims", [0, 1, 2, 3])
+@pytest.mark.parametrize(("kind", "quiet"), [("noisy", "batch"), ("noise", "none")])
+def test_noise_comes_in_training_only(kind, quiet, dims):
+    x = images(dims)
+    layer, twin = (make_norm(k, 8, dims=dims).double() for k in (kind, quiet))
+    assert (layer(x) - twin(x)).abs().mean() > 0.1
+    assert torch.equal(layer.eval()(x), twin.eval()(x))
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -52,6 +84,10 @@ def test_instance_norm_normalises_positions(dims):
         ("batch_renorm", 0, BatchRenorm1d),
         ("ghost", 3, GhostBatchNorm3d),
         ("four_things", 2, FourThingsBatchNorm2d),
+        ("noisy", 0, NoisyBatchNorm1d),
+        ("noisy", 3, NoisyBatchNorm3d),
+        ("noise", 2, ActivationNoise),
+        ("l1", 0, LpNorm),
     ],
 )
 def test_the_class_behind_a_name(kind, dims, expected):
@@ -61,10 +97,10 @@ def test_the_class_behind_a_name(kind, dims, expected):
 @pytest.mark.parametrize("kind", NORMS)
 def test_gamma_and_beta_for_each_channel(kind):
     shapes = [tuple(p.shape) for p in make_norm(kind, 8).parameters()]
-    assert shapes == ([] if kind == "none" else [(8,), (8,)])
+    assert shapes == ([] if kind in WITHOUT_PARAMETERS else [(8,), (8,)])
 
 
-@pytest.mark.parametrize("kind", WITHOUT_POSITIONS[1:])
+@pytest.mark.parametrize("kind", [k for k in NORMS if k not in (*WITHOUT_PARAMETERS, "instance")])
 def test_eps_reaches_every_kind_and_momentum_those_that_have_it(kind):
     layer = make_norm(kind, 8, eps=1e-3, momentum=0.01)
     assert layer.eps == 1e-3
@@ -94,10 +130,22 @@ class TestSubtractsConstants:
     def test_as_claimed(self, kind, group_size):
         layer = make_norm(kind, 8, group_size=group_size).double()
         x, shift = images(2), torch.arange(8.0, dtype=torch.float64)[:, None, None]
-        stays = torch.allclose(layer(x), layer(x + shift), rtol=0, atol=1e-9)
+        stays = torch.allclose(with_seed(layer, x), with_seed(layer, x + shift), rtol=0, atol=1e-9)
         # A group of one channel is an instance, but a group norm is judged by its class.
         claimed = subtracts_constants(layer) or (kind == "group" and group_size == 1)
         assert claimed == stays
+
+    @pytest.mark.parametrize("centered", [True, False])
+    def test_lp_norms_do_if_centred(self, centered):
+        layer = LpNorm(8, p=1, centered=centered).double()
+        x = images(2)
+        assert torch.allclose(layer(x), layer(x + 3)) == centered == subtracts_constants(layer)
+
+
+def with_seed(layer, x):
+    """The same noise in every call."""
+    torch.manual_seed(0)
+    return layer(x)
 
 
 class TestFunctions:

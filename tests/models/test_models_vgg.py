@@ -60,6 +60,52 @@ def test_any_size_of_images(size):
     assert model(torch.randn(2, 1, *size)).shape == (2, 7)
 
 
+class TestPlan:
+    """Any blocks of convolutions, and dense layers before the head."""
+
+    SMALL = ((12, 12), (24, 24), (48, 48))
+
+    def test_a_plan_of_a_named_network_is_that_network(self):
+        named = vgg("vgg11", width=2)
+        planned = vgg([[2], [4], [8, 8], [16, 16], [16, 16]])
+        assert str(planned) == str(named)
+
+    def test_six_convolutions_three_pools_and_a_dense_layer(self):
+        """Santurkar et al.'s network at a size for two cores."""
+        model = vgg(self.SMALL, 10, 1, dense=(64,), head_size=4)
+        names = [name for name, _ in model.named_children()]
+        assert names[-8:] == [
+            *("act3_2", "pool3", "avgpool", "flatten"),
+            *("linear4", "norm4", "act4", "head"),
+        ]
+        shapes = [tuple(m.weight.shape) for m in model if isinstance(m, nn.Conv2d | nn.Linear)]
+        assert [shape[0] for shape in shapes] == [12, 12, 24, 24, 48, 48, 64, 10]
+        assert shapes[-2:] == [(64, 48 * 4 * 4), (10, 64)]
+        assert model.linear4.bias is None
+        assert type(model.norm4) is nn.BatchNorm1d
+
+    @pytest.mark.parametrize("size", [28, 32])
+    def test_maps_of_small_images_reach_the_head_as_they_are(self, size):
+        model = vgg(self.SMALL, 10, 1, dense=(64,), head_size=4)
+        maps = model[: list(dict(model.named_children())).index("avgpool")]
+        x = maps(torch.randn(2, 1, size, size))
+        assert x.shape[2:] == (4, 4)
+        assert torch.equal(model.avgpool(x), x)
+
+    def test_several_dense_layers_with_a_norm_of_their_own(self):
+        model = vgg([[4]], norm=nn.BatchNorm2d, dense=(8, 6), dense_norm="layer")
+        assert (model.linear2.in_features, model.linear3.in_features) == (4, 8)
+        assert type(model.norm3) is nn.LayerNorm
+        assert model(torch.randn(2, 3, 5, 5)).shape == (2, 10)
+
+    def test_instances_have_no_dense_fellow(self):
+        assert not hasattr(vgg([[4]], norm="instance", dense=(8,)), "norm2")
+
+    def test_named_networks_are_64_wide(self):
+        with torch.device("meta"):
+            assert str(vgg("vgg13")) == str(vgg("vgg13", width=64))
+
+
 def test_groups_are_32():
     with torch.device("meta"):
         model = vgg("vgg11", norm="group")
@@ -73,6 +119,14 @@ def test_groups_are_32():
         ({"classes": 0}, "classes must be"),
         ({"width": -1}, "width must be"),
         ({"norm": "bn"}, "norm must be one of none, batch"),
+        ({"name": ((8,),), "width": 64}, "width=64 is for named networks"),
+        ({"name": ()}, "a plan must have blocks of at least one convolution"),
+        ({"name": ((8,), ())}, "a plan must have blocks of at least one convolution"),
+        ({"name": (8, 8)}, "a block must be a sequence of numbers, as .*; got 8"),
+        ({"name": ((8, 0),)}, "a block must be a whole number of at least 1, got 0"),
+        ({"dense": 64}, "dense must be a sequence of numbers, as .*; got 64"),
+        ({"dense": (64, 0)}, "dense must be a whole number of at least 1, got 0"),
+        ({"head_size": 0}, "head_size must be"),
     ],
 )
 def test_wrong_arguments(arguments, message):

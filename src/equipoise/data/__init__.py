@@ -1,6 +1,7 @@
 """Real and synthetic batches: small built-in sets, and whatever the user brings."""
 
 from equipoise.data.catalogue import SPECS, load
+from equipoise.data.deep_linear import gaussian_regression
 from equipoise.data.download import fetch_fashion_mnist
 from equipoise.data.idx import read_idx
 from equipoise.data.places import DataNotFoundError, cache_dir
@@ -21,6 +22,7 @@ __all__ = [
     "as_source",
     "cache_dir",
     "fetch_fashion_mnist",
+    "gaussian_regression",
     "load",
     "read_idx",
     "split",

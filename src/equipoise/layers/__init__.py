@@ -16,6 +16,13 @@ from equipoise.layers.ghost_batch_norm import (
     GhostBatchNorm2d,
     GhostBatchNorm3d,
 )
+from equipoise.layers.lp_norm import LpNorm
+from equipoise.layers.noisy_batch_norm import (
+    ActivationNoise,
+    NoisyBatchNorm1d,
+    NoisyBatchNorm2d,
+    NoisyBatchNorm3d,
+)
 from equipoise.layers.normalisers import Normaliser
 from equipoise.layers.schedule import RenormSchedule
 from equipoise.layers.weight_standardisation import (
@@ -36,6 +43,11 @@ __all__ = [
     "FourThingsBatchNorm1d",
     "FourThingsBatchNorm2d",
     "FourThingsBatchNorm3d",
+    "NoisyBatchNorm1d",
+    "NoisyBatchNorm2d",
+    "NoisyBatchNorm3d",
+    "ActivationNoise",
+    "LpNorm",
     # helpers
     "gamma_beta",
     "gamma_beta_penalty",

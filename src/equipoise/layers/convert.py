@@ -38,8 +38,9 @@ def convert(
 ) -> Conversion:
     r"""Exchange normalisation layers, keeping weights where that is meaningful.
 
-    Kinds are ``"batch"``, ``"batch_renorm"``, ``"ghost"``, ``"four_things"``, ``"instance"``,
-    ``"group"``, ``"layer"``, ``"rms"`` and, as target, ``"none"`` (``nn.Identity``).
+    Kinds are ``"batch"``, ``"batch_renorm"``, ``"ghost"``, ``"four_things"``, ``"noisy"``,
+    ``"instance"``, ``"group"``, ``"layer"``, ``"rms"`` and, as target, ``"none"``
+    (``nn.Identity``).
 
     * γ and β are the same parameters as before, so an optimizer, ties and ``requires_grad``
       stay in force; no parameter is added. RMS norm has no β, "none" neither.
@@ -230,7 +231,13 @@ def _fits(plan: _Plan, name: str) -> bool:
     value, own = tensor_of(plan.source.module, name), tensor_of(plan.new, name)
     if value is None or own is None or own.shape != value.shape:
         return False
-    return name in PARAMETERS or KINDS[plan.source.kind].batch_statistics
+    return name in PARAMETERS or _averages_alike(plan)
+
+
+def _averages_alike(plan: _Plan) -> bool:
+    # A mean without its variance, as for `LpNorm`, would leave the successor half trained.
+    averages_variances = tensor_of(plan.new, "running_var") is not None
+    return KINDS[plan.source.kind].batch_statistics and averages_variances
 
 
 def _put(model: nn.Module, plan: _Plan) -> nn.Module:

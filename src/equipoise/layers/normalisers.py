@@ -21,6 +21,11 @@ from equipoise.layers.ghost_batch_norm import (
     GhostBatchNorm2d,
     GhostBatchNorm3d,
 )
+from equipoise.layers.noisy_batch_norm import (
+    NoisyBatchNorm1d,
+    NoisyBatchNorm2d,
+    NoisyBatchNorm3d,
+)
 from equipoise.layers.schedule import RenormSchedule
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -37,6 +42,7 @@ _BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _RENORM = (BatchRenorm1d, BatchRenorm2d, BatchRenorm3d)
 _GHOST = (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
 _FOUR_THINGS = (FourThingsBatchNorm1d, FourThingsBatchNorm2d, FourThingsBatchNorm3d)
+_NOISY = (NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d)
 _INSTANCE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
@@ -224,6 +230,10 @@ def _four_things(source: Normaliser, options: Options) -> nn.Module:
     return layer
 
 
+def _noisy(source: Normaliser, options: Options) -> nn.Module:
+    return _like_batch_norm(source, *_NOISY)
+
+
 def _instance(source: Normaliser, options: Options) -> nn.Module:
     # [N, C] would be taken for one sample [C, L] without a batch, and normalised over channels.
     if 0 in source.dims:
@@ -289,6 +299,7 @@ KINDS: dict[str, Kind] = {
     "batch_renorm": Kind(_RENORM, _batch_renorm, batch_statistics=True),
     "ghost": Kind(_GHOST, _ghost, batch_statistics=True),
     "four_things": Kind(_FOUR_THINGS, _four_things, batch_statistics=True),
+    "noisy": Kind(_NOISY, _noisy, batch_statistics=True),
     "instance": Kind(_INSTANCE, _instance),
     "group": Kind((nn.GroupNorm,), _group),
     "layer": Kind((nn.LayerNorm,), _layer),

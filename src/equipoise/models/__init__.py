@@ -1,6 +1,7 @@
 """The networks that the papers train, each with a choice of normaliser."""
 
 from equipoise.models.cnn5 import cnn5
+from equipoise.models.deep_linear import deep_linear
 from equipoise.models.initialisation import glorot_uniform_, he_normal_
 from equipoise.models.mlp import mlp
 from equipoise.models.norms import NORMS, Norm, make_norm
@@ -18,6 +19,7 @@ __all__ = [
     # networks
     "mlp",
     "cnn5",
+    "deep_linear",
     "resnet18",
     "resnet_cifar",
     "vgg",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 from torch import nn
 
 from equipoise.layers import (
+    ActivationNoise,
     BatchRenorm1d,
     BatchRenorm2d,
     BatchRenorm3d,
@@ -19,11 +21,27 @@ from equipoise.layers import (
     GhostBatchNorm1d,
     GhostBatchNorm2d,
     GhostBatchNorm3d,
+    LpNorm,
+    NoisyBatchNorm1d,
+    NoisyBatchNorm2d,
+    NoisyBatchNorm3d,
 )
 from equipoise.models.checks import check_positive
 
 NormKind = Literal[
-    "none", "batch", "layer", "group", "instance", "batch_renorm", "ghost", "four_things"
+    "none",
+    "batch",
+    "layer",
+    "group",
+    "instance",
+    "batch_renorm",
+    "ghost",
+    "four_things",
+    "noisy",
+    "noise",
+    "l1",
+    "l2",
+    "linf",
 ]
 Norm = NormKind | Callable[[int], nn.Module]
 
@@ -40,6 +58,7 @@ _INSTANCE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _RENORM = (BatchRenorm1d, BatchRenorm2d, BatchRenorm3d)
 _GHOST = (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
 _FOUR_THINGS = (FourThingsBatchNorm1d, FourThingsBatchNorm2d, FourThingsBatchNorm3d)
+_NOISY = (NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d)
 
 
 def make_norm(
@@ -60,10 +79,14 @@ def make_norm(
     - ``"four_things"``: batch norm whose statistics are over groups of channels, which
       batches of one sample can bear. The weight of the example in evaluation is 0; set the
       layer's ``example_weight`` after training.
+    - ``"noisy"``: batch norm followed, in training, by noise of unstable distribution;
+      ``"noise"``: the same noise without batch norm, and without γ and β.
+    - ``"l1"``, ``"l2"``, ``"linf"``: the batch's mean is subtracted and its average ℓp size,
+      taken before, divides; see :class:`~equipoise.layers.LpNorm`.
 
-    Other options (a schedule of batch renormalisation, other virtual batches) come with a
-    function, as ``partial(BatchRenorm2d, schedule=schedule)``; and ``partial(make_norm,
-    "batch", dims=0, eps=1e-3, momentum=0.01)`` is TensorFlow's batch norm.
+    Other options (a schedule of batch renormalisation, centred ℓp sizes) come with a function,
+    as ``partial(BatchRenorm2d, schedule=schedule)``; and ``partial(make_norm, "batch", dims=0,
+    eps=1e-3, momentum=0.01)`` is TensorFlow's batch norm.
 
     Args:
         kind: One of :data:`NORMS`; or a function of the channels that makes a module, to
@@ -72,7 +95,7 @@ def make_norm(
         dims: Dimensions of positions behind ``[N, C]``: 0 for dense layers, 2 for images.
         group_size: Channels in a group, for ``"group"`` and ``"four_things"``, where they
             divide C; otherwise their greatest common divisor. None for 32 groups, likewise.
-        eps: Added to every variance.
+        eps: Added to every variance, or ℓp size.
         momentum: Weight of the present batch in running statistics, where there are any; None
             for their cumulative average.
 
@@ -89,7 +112,8 @@ def make_norm(
 
     References:
         [wu2018] for groups; [lange2022], appendix B, for groups of 4; [ioffe2017],
-        [hoffer2017] and [summers2020] for the layers of :mod:`equipoise.layers`.
+        [hoffer2017], [summers2020] and [santurkar2018] for the layers of
+        :mod:`equipoise.layers`.
     """
     check_positive(channels=channels)
     if callable(kind):
@@ -118,6 +142,8 @@ def subtracts_constants(norm: nn.Module) -> bool:
     """
     if isinstance(norm, _FOUR_THINGS):
         return norm.groups == norm.num_features
+    if isinstance(norm, LpNorm):
+        return norm.centered
     # Batch renormalisation adds d, but no gradient flows through it: a bias would never move.
     return isinstance(norm, (nn.modules.batchnorm._BatchNorm, *_INSTANCE))
 
@@ -177,6 +203,18 @@ def _four_things(wanted: _Wanted) -> nn.Module:
     )
 
 
+def _noisy(wanted: _Wanted) -> nn.Module:
+    return _NOISY[wanted.place](wanted.channels, eps=wanted.eps, momentum=wanted.momentum)
+
+
+def _noise(wanted: _Wanted) -> nn.Module:
+    return ActivationNoise()
+
+
+def _lp(p: float, wanted: _Wanted) -> nn.Module:
+    return LpNorm(wanted.channels, eps=wanted.eps, momentum=wanted.momentum, p=p)
+
+
 def _instance(wanted: _Wanted) -> nn.Module:
     # [N, C] would be taken for one sample [C, L] without a batch, and normalised over channels.
     if wanted.dims == 0:
@@ -212,4 +250,9 @@ _BUILDERS: dict[NormKind, Callable[[_Wanted], nn.Module]] = {
     "batch_renorm": _batch_renorm,
     "ghost": _ghost,
     "four_things": _four_things,
+    "noisy": _noisy,
+    "noise": _noise,
+    "l1": partial(_lp, 1),
+    "l2": partial(_lp, 2),
+    "linf": partial(_lp, math.inf),
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 from torch import nn
@@ -27,33 +29,46 @@ _WIDENING = (1, 2, 4, 8, 8)
 
 
 def vgg(
-    name: VGGName = "vgg16",
+    name: VGGName | Sequence[Sequence[int]] = "vgg16",
     classes: int = 10,
     in_channels: int = 3,
     *,
-    width: int = 64,
+    width: int | None = None,
     norm: Norm = "batch",
+    dense: Sequence[int] = (),
+    dense_norm: Norm | None = None,
+    head_size: int = 1,
 ) -> nn.Sequential:
-    r"""A VGG network: five blocks of 3×3 convolutions, global mean, linear head.
+    r"""A VGG network: blocks of 3×3 convolutions, mean over positions, linear head.
 
-    Each block ends in 2×2 max-pooling (rounded up, so images of any size will do); it has 1,
-    2, 4, 8 and 8 times ``width`` channels. Each convolution is normalised, then rectified. The
-    head is one linear layer instead of the original's three, as is usual for CIFAR. Layers are
-    named ``conv1_1``, ``norm1_1``, ``act1_1``, …, ``pool1``, …, ``avgpool``, ``flatten``,
-    ``head``. Convolutions start from :math:`\mathcal{N}(0, 2 / \text{fan-out})`; before a
-    normaliser that subtracts each channel's mean they have no bias.
+    The named networks have five blocks, of 1, 2, 4, 8 and 8 times ``width`` channels. Each
+    block ends in 2×2 max-pooling (rounded up, so images of any size will do). Each convolution
+    is normalised, then rectified. The head is one linear layer instead of the original's three,
+    as is usual for CIFAR, unless ``dense`` asks for more. Layers are named ``conv1_1``,
+    ``norm1_1``, ``act1_1``, …, ``pool1``, …, ``avgpool``, ``flatten``, ``head``, and dense
+    layers go on counting, as ``linear6``, ``norm6``, ``act6``. Convolutions start from
+    :math:`\mathcal{N}(0, 2 / \text{fan-out})`; before a normaliser that subtracts each channel's
+    mean they have no bias.
 
     Args:
-        name: ``"vgg11"``, ``"vgg13"``, ``"vgg16"`` or ``"vgg19"``.
+        name: ``"vgg11"``, ``"vgg13"``, ``"vgg16"`` or ``"vgg19"``; or the channels of every
+            convolution, block by block.
         classes: Number of logits.
         in_channels: Channels of the images.
-        width: Channels of the first block.
+        width: Channels of the first block of a named network; 64 if None.
         norm: A kind of :data:`NORMS`, with 32 groups (fewer where they do not divide) where
             there are groups; or a function of the channels that makes a module. See
             :func:`make_norm`.
+        dense: Neurons of dense layers before the head, each normalised, then rectified.
+        dense_norm: Normaliser of the dense layers, whose input has no positions. By default
+            ``norm``, but ``"none"`` for ``"instance"``, which needs positions. A function
+            that serves images only, as ``nn.BatchNorm2d``, needs its fellow here.
+        head_size: Side of the square map that is flattened for the head. Positions are averaged
+            down to it; 1 for their mean.
 
     Raises:
-        ValueError: If the name or the norm is unknown, or a size is not positive.
+        ValueError: If the name or the norm is unknown, a size is not positive, or a width is
+            given beside a plan of channels.
 
     Shape:
         - Input: ``[N, in_channels, H, W]``.
@@ -64,30 +79,82 @@ def vgg(
         >>> sum(p.numel() for p in model.parameters()) - 5_130  # without the head
         9220480
 
+        A small one for 28×28 and 32×32 images, whose maps are 4×4 after three blocks, with
+        Glorot's weights:
+
+        >>> from equipoise.models import glorot_uniform_
+        >>> plan = ((12, 12), (24, 24), (48, 48))
+        >>> small = glorot_uniform_(vgg(plan, 10, 1, dense=(64,), head_size=4))
+        >>> [tuple(p.shape) for name, p in small.named_parameters() if name == "linear4.weight"]
+        [(64, 768)]
+
     References:
         [simonyan2015], table 1.
     """
-    check_choice("name", name, _CONVOLUTIONS)
-    check_positive(classes=classes, in_channels=in_channels, width=width)
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    channels = in_channels
-    for block, (count, widening) in enumerate(
-        zip(_CONVOLUTIONS[name], _WIDENING, strict=True), start=1
-    ):
-        for number in range(1, count + 1):
-            layers |= stage(
-                "conv",
-                f"{block}_{number}",
-                partial(_convolution, channels, widening * width),
-                norm=make_norm(norm, widening * width, dims=2),
-            )
-            channels = widening * width
-        layers[f"pool{block}"] = nn.MaxPool2d(2, ceil_mode=True)
-    layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
+    check_positive(classes=classes, in_channels=in_channels, head_size=head_size)
+    blocks = _plan(name, width)
+    layers = _blocks(blocks, in_channels, norm)
+    layers["avgpool"] = nn.AdaptiveAvgPool2d(head_size)
     layers["flatten"] = nn.Flatten()
-    layers["head"] = nn.Linear(channels, classes)
+    if dense_norm is None:
+        dense_norm = "none" if norm == "instance" else norm
+    features = [blocks[-1][-1] * head_size**2, *_sizes("dense", dense)]
+    for number, (before, after) in enumerate(pairwise(features), start=len(blocks) + 1):
+        make = partial(_linear, before, after)
+        layers |= stage("linear", number, make, norm=make_norm(dense_norm, after, dims=0))
+    layers["head"] = nn.Linear(features[-1], classes)
     return he_normal_(nn.Sequential(layers))
+
+
+def _plan(name: VGGName | Sequence[Sequence[int]], width: int | None) -> list[Sequence[int]]:
+    """Channels of every convolution, block by block."""
+    if isinstance(name, str):
+        check_choice("name", name, _CONVOLUTIONS)
+        width = 64 if width is None else width
+        check_positive(width=width)
+        return [
+            count * (widening * width,)
+            for count, widening in zip(_CONVOLUTIONS[name], _WIDENING, strict=True)
+        ]
+    if width is not None:
+        raise ValueError(
+            f"width={width} is for named networks; a plan has the channels of every convolution."
+        )
+    blocks = [_sizes("a block", block) for block in name]
+    if not blocks or not all(blocks):
+        raise ValueError(
+            "a plan must have blocks of at least one convolution, as ((12, 12), (24, 24)); got "
+            f"{name!r}."
+        )
+    return blocks
+
+
+def _sizes(name: str, sizes: Sequence[int]) -> Sequence[int]:
+    if not isinstance(sizes, Sequence):
+        raise ValueError(f"{name} must be a sequence of numbers, as (64,); got {sizes!r}.")
+    for size in sizes:
+        check_positive(**{name: size})
+    return sizes
+
+
+def _blocks(
+    blocks: Sequence[Sequence[int]], in_channels: int, norm: Norm
+) -> OrderedDict[str, nn.Module]:
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    before = in_channels
+    for block, widths in enumerate(blocks, start=1):
+        for number, after in enumerate(widths, start=1):
+            make = partial(_convolution, before, after)
+            norm_of_it = make_norm(norm, after, dims=2)
+            layers |= stage("conv", f"{block}_{number}", make, norm=norm_of_it)
+            before = after
+        layers[f"pool{block}"] = nn.MaxPool2d(2, ceil_mode=True)
+    return layers
 
 
 def _convolution(in_channels: int, out_channels: int, bias: bool) -> nn.Conv2d:
     return nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=bias)
+
+
+def _linear(in_features: int, out_features: int, bias: bool) -> nn.Linear:
+    return nn.Linear(in_features, out_features, bias=bias)

@@ -56,9 +56,14 @@ def mean_squared_error(model: nn.Module, batch: Any) -> Tensor:
 
 
 def summed_squared_error(model: nn.Module, batch: Any) -> Tensor:
-    """Squared difference summed over outputs and samples, as deep linear networks are trained."""
-    loss: Tensor = (forward(model, batch) - batch[1]).square().sum()
-    return loss
+    """Squared differences summed over samples and outputs, as [santurkar2018] trains."""
+    output, targets = forward(model, batch), batch[1]
+    if output.shape != targets.shape:
+        raise UnsuitableBatchError(
+            f"the model returned shape {tuple(output.shape)}, the targets have "
+            f"{tuple(targets.shape)}; the squared error needs them to be the same."
+        )
+    return F.mse_loss(output, targets.to(output.dtype), reduction="sum")
 
 
 def default_loss(batch: Any) -> LossFunction:

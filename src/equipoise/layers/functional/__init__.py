@@ -1,5 +1,7 @@
 """The formulas of the layers, without state."""
 
+from equipoise.layers.functional.lp import check_order, lp_norm, lp_statistics
+from equipoise.layers.functional.noise import activation_noise, check_noise
 from equipoise.layers.functional.normalisation import (
     batch_group_norm,
     batch_renorm,
@@ -13,12 +15,17 @@ from equipoise.layers.functional.normalisation import (
 )
 
 __all__ = [
+    "activation_noise",
     "batch_group_norm",
     "batch_renorm",
     "example_weighted_norm",
+    "lp_norm",
+    "lp_statistics",
     "standardise_weight",
     # shared by the layers
     "channel_statistics",
+    "check_noise",
+    "check_order",
     "check_values",
     "cumulative",
     "like",

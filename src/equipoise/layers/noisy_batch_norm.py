@@ -1,0 +1,232 @@
+"""Noisy batch norm: batch norm whose outputs' distribution is kept unstable on purpose."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.layers import functional
+
+
+class _Noisy(nn.Module):
+    """The constants of the noise, which the layers of this file share."""
+
+    mean_limit: float
+    scale_limit: float
+    mean_spread: float
+    scale_spread: float
+    generator: torch.Generator | None
+
+    def _set_noise(
+        self,
+        mean_limit: float,
+        scale_limit: float,
+        mean_spread: float,
+        scale_spread: float,
+        generator: torch.Generator | None,
+    ) -> None:
+        functional.check_noise(mean_limit, scale_limit, mean_spread, scale_spread)
+        self.mean_limit = mean_limit
+        self.scale_limit = scale_limit
+        self.mean_spread = mean_spread
+        self.scale_spread = scale_spread
+        self.generator = generator
+
+    def _with_noise(self, a: Tensor) -> Tensor:
+        return functional.activation_noise(
+            a,
+            mean_limit=self.mean_limit,
+            scale_limit=self.scale_limit,
+            mean_spread=self.mean_spread,
+            scale_spread=self.scale_spread,
+            generator=self.generator,
+        )
+
+    def _noise_repr(self) -> str:
+        return (
+            f"mean_limit={self.mean_limit}, scale_limit={self.scale_limit}, "
+            f"mean_spread={self.mean_spread}, scale_spread={self.scale_spread}"
+        )
+
+
+class ActivationNoise(_Noisy):
+    r"""The noise of :class:`NoisyBatchNorm1d` by itself, for networks without batch norm.
+
+    In training :math:`y_{ij} = s_{ij} a_{ij} + m_{ij}`, with the distributions given there; in
+    evaluation the identity.
+
+    Args:
+        mean_limit: :math:`n_\mu`, at least 0.
+        scale_limit: :math:`n_\sigma`, at least 1.
+        mean_spread: :math:`r_\mu`, at least 0.
+        scale_spread: :math:`r_\sigma`, at least 0; a standard deviation.
+        generator: Source of the noise, on the input's device; by default PyTorch's own, as for
+            dropout.
+
+    Shape:
+        - Input: ``[N, C, *]``.
+        - Output: the same.
+
+    Raises:
+        ValueError: If a constant is out of its range, or in training for an input ``[C]``.
+
+    Examples:
+        >>> noise, x = ActivationNoise(), torch.ones(8, 3)
+        >>> bool((noise(x) == x).any()), bool((noise.eval()(x) == x).all())
+        (False, True)
+
+    References:
+        [santurkar2018], Figures 2 and 7: a network without batch norm does not bear it.
+    """
+
+    def __init__(
+        self,
+        *,
+        mean_limit: float = 0.5,
+        scale_limit: float = 1.25,
+        mean_spread: float = 0.1,
+        scale_spread: float = 0.1,
+        generator: torch.Generator | None = None,
+    ):
+        super().__init__()
+        self._set_noise(mean_limit, scale_limit, mean_spread, scale_spread, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add noise in training only."""
+        return self._with_noise(x) if self.training else x
+
+    def extra_repr(self) -> str:
+        """The constants of the noise."""
+        return self._noise_repr()
+
+
+class _NoisyBatchNorm(_Noisy, nn.modules.batchnorm._BatchNorm):
+    """What the three dimensions share; each takes its shape check from PyTorch's class."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        mean_limit: float = 0.5,
+        scale_limit: float = 1.25,
+        mean_spread: float = 0.1,
+        scale_spread: float = 0.1,
+        generator: torch.Generator | None = None,
+    ):
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype
+        )
+        self._set_noise(mean_limit, scale_limit, mean_spread, scale_spread, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise, and in training add noise."""
+        if not self.training:
+            return super().forward(x)
+        # PyTorch does not annotate this method, here and below, and checks values too late: it
+        # has counted the batch by then.
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        functional.check_values(x)
+        return self._with_noise(super().forward(x))
+
+    def extra_repr(self) -> str:
+        """PyTorch's line, and the constants of the noise."""
+        torchs: str = super().extra_repr()  # type: ignore[no-untyped-call]
+        return f"{torchs}, {self._noise_repr()}"
+
+
+class NoisyBatchNorm1d(_NoisyBatchNorm, nn.BatchNorm1d):
+    r"""Batch norm of a 2D or 3D input, followed in training by noise that never settles.
+
+    For :math:`a = \gamma\,\frac{x - \mu_B}{\sigma_B} + \beta`, batch norm's output, the layer
+    gives
+
+    .. math:: y_{ij} = s_{ij} a_{ij} + m_{ij}, \quad
+        m_{ij} \sim U(\mu_j - r_\mu, \mu_j + r_\mu), \quad
+        s_{ij} \sim \mathcal{N}(\sigma_j, r_\sigma^2), \quad
+        \mu_j \sim U(-n_\mu, n_\mu), \quad \sigma_j \sim U(1, n_\sigma)
+
+    for channel j and sample or position i, all drawn anew in every pass. For
+    :math:`\gamma = 1, \beta = 0` and a large batch the batch's mean then varies between passes
+    with variance :math:`n_\mu^2 / 3 = \tfrac1{12}`, and its variance is on average
+    :math:`\tfrac13 (1 + n_\sigma + n_\sigma^2) + r_\sigma^2 + \tfrac13 r_\mu^2 = 1.2842`.
+
+    Networks train with it almost as fast as with batch norm, so batch norm does not owe its
+    effect to inputs of stable distribution. Running statistics are those of x, untouched by the
+    noise, and evaluation is batch norm's, as is the state.
+
+    Args:
+        num_features: Channels C.
+        eps: Added to every variance, above 0.
+        momentum: Weight of the present batch in the running statistics; None for their
+            cumulative average.
+        affine: Whether to learn γ and β.
+        track_running_stats: Without them evaluation uses the statistics of its batch.
+        device: Where parameters and statistics live.
+        dtype: Their type.
+        mean_limit: :math:`n_\mu`, at least 0.
+        scale_limit: :math:`n_\sigma`, at least 1.
+        mean_spread: :math:`r_\mu`, at least 0.
+        scale_spread: :math:`r_\sigma`, at least 0; a standard deviation.
+        generator: Source of the noise, on the input's device; by default PyTorch's own, as for
+            dropout.
+
+    Shape:
+        - Input: ``[N, C]`` or ``[N, C, L]``.
+        - Output: the same.
+
+    Raises:
+        ValueError: If a constant is out of its range, or in training with one value per channel.
+
+    Note:
+        A ``generator`` of its own is copied and pickled with the layer, but is not part of its
+        ``state_dict``, is not rewound by tools that replay PyTorch's random state, and splits
+        the graph of ``torch.compile``. ``nn.SyncBatchNorm.convert_sync_batchnorm`` takes the
+        layer for a batch norm and would remove the noise.
+
+    Examples:
+        >>> layer, x = NoisyBatchNorm1d(3), torch.randn(8, 3)
+        >>> bool((layer(x) == layer(x)).any())  # no two passes agree
+        False
+        >>> quiet = {"mean_limit": 0, "scale_limit": 1, "mean_spread": 0, "scale_spread": 0}
+        >>> torch.equal(NoisyBatchNorm1d(3, **quiet)(x), nn.BatchNorm1d(3)(x))
+        True
+
+    References:
+        [santurkar2018], section 2.1 and Algorithm 1.
+    """
+
+
+class NoisyBatchNorm2d(_NoisyBatchNorm, nn.BatchNorm2d):
+    r"""Noisy batch norm of images.
+
+    Formula, arguments, training and evaluation: see :class:`NoisyBatchNorm1d`; statistics are
+    over samples and positions, and every position has noise of its own.
+
+    Shape:
+        - Input: ``[N, C, H, W]``.
+        - Output: the same.
+
+    References:
+        [santurkar2018], section 2.1 and Algorithm 1.
+    """
+
+
+class NoisyBatchNorm3d(_NoisyBatchNorm, nn.BatchNorm3d):
+    r"""Noisy batch norm of volumes.
+
+    Formula, arguments, training and evaluation: see :class:`NoisyBatchNorm1d`; statistics are
+    over samples and positions, and every position has noise of its own.
+
+    Shape:
+        - Input: ``[N, C, D, H, W]``.
+        - Output: the same.
+
+    References:
+        [santurkar2018], section 2.1 and Algorithm 1.
+    """
