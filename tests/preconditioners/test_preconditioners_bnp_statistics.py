@@ -9,6 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from equipoise.preconditioners import BNP
+from equipoise.preconditioners.hooks import EAGER
 
 
 def watch(batches, **options):
@@ -105,15 +106,32 @@ def test_large_batches_are_summed_in_chunks():
 
 
 class TestUpdateEvery:
-    def test_statistics_of_every_kth_step_with_the_kth_power_of_the_decay(self):
-        data = draw(9, 8)
-        found = watch(data, update_every=4, rho=0.9)
-        assert_close(found, watch(data[::4], rho=0.9**4))
+    EVERY = 2
+    BEGINNING = EAGER * EVERY
+
+    def test_at_the_beginning_every_step_counts(self):
+        data = draw(self.BEGINNING, 8)
+        found = watch(data, update_every=self.EVERY, rho=0.9)
+        assert_close(found, watch(data, rho=0.9))
+
+    def test_later_every_kth_step_with_the_kth_power_of_the_decay(self):
+        """A constant batch is averaged in once for two steps: 1 - 0.9² instead of 1 - 0.9."""
+        data = draw(self.BEGINNING + 1, 8)
+        found = watch(data, update_every=self.EVERY, rho=0.9)["mean"]
+        before = watch(data[:-1], rho=0.9)["mean"] * (1 - 0.9**self.BEGINNING)
+        total = 0.9**2 * before + (1 - 0.9**2) * data[-1].mean(0)
+        weight = 1 - 0.9 ** (self.BEGINNING + 2)
+        assert_close(found, total / weight, rtol=1e-12, atol=0)
 
     def test_forward_passes_between_are_not_looked_at(self):
+        data = draw(self.BEGINNING + 2, 8)
+        found = watch([*data[:-1], data[-1] * math.nan], update_every=self.EVERY)
+        assert_close(found, watch(data[:-1], update_every=self.EVERY))
+
+    def test_at_the_beginning_they_are(self):
         data = draw(4, 8)
-        found = watch([data[0], *[h * math.nan for h in data[1:]]], update_every=4)
-        assert_close(found, watch(data[:1], update_every=4))
+        found = watch([*data[:-1], data[-1] * math.nan], update_every=self.EVERY)
+        assert (found["updates"].tolist(), int(found["seen"])) == ([3] * 4, 4)
 
 
 class TestNonFinite:

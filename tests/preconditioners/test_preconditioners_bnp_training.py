@@ -349,3 +349,29 @@ def test_step_and_attach_agree_for_sgd_with_weight_decay():
     other = attached(mlp(), "sgd decay")[0]
     assert torch.equal(flat(model), flat(other))
     assert distance(model, stepped(mlp())[0]) > 1e-3
+
+
+def overflowing(*, early, broken):
+    """Train with one batch whose step the scaler skips, or without that batch."""
+    model = mlp(dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=10**6)
+    BNP(model, rho=0.0).attach(optimizer)
+    for i, (x, y) in enumerate(batches(6, dtype=torch.float32)):
+        if i == 3 and not broken:
+            continue
+        if early:
+            optimizer.zero_grad()
+        loss = mse_loss(model(x), y) * (float("inf") if i == 3 else 1)
+        if not early:
+            optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update(8.0)
+    return model
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before forward", "after forward"])
+def test_a_skipped_step_leaves_no_trace_wherever_gradients_are_cleared(early):
+    """Lightning and many loops clear them between the forward and the backward pass."""
+    assert distance(*(overflowing(early=early, broken=b) for b in (True, False))) == 0

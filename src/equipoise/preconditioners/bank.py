@@ -34,7 +34,7 @@ class Bank:
         self.statistics = RunningStatistics([w.section for w in layers], settings, *self.key)
         self._factors: dict[bool, tuple[list[bool], dict[str, Factors]]] = {}
 
-    def update(self, group: dist.ProcessGroup | None, *, first: bool) -> None:
+    def update(self, group: dist.ProcessGroup | None, *, first: bool, eager: bool) -> None:
         """Average in what is pending, on all replicas together."""
         parts = [layer.take() for layer in self.layers]
         together = replicas(group) > 1
@@ -43,7 +43,7 @@ class Bank:
         batch = self.statistics.batch(parts, with_shift=together and first)
         if together:
             batch = reduce_over(batch, self.statistics.owner, group, first=first)
-        self.statistics.update(batch)
+        self.statistics.update(batch, eager=eager)
         self._factors.clear()
         for layer, part, shift in zip(self.layers, parts, self.statistics.means, strict=True):
             # Replicas need one shift even for a layer that only some of them used.
@@ -133,7 +133,7 @@ class Banks:
         """Take one optimizer step into account, once for all optimizers."""
         if self.clock.recording:
             for bank in self.banks:
-                bank.update(self.group, first=self.clock.steps == 0)
+                bank.update(self.group, first=self.clock.steps == 0, eager=self.clock.eager)
         if tick:
             self.clock.tick()
 

@@ -67,7 +67,8 @@ class BNP:
         row_scale: q²: the paper's, a number, or a function of three tensors with an entry per
             layer: columns, N, output positions.
         conv_stats: One mean and variance per ``"channel"``, or ``"exact"`` ones per kernel tap.
-        update_every: Steps between updates of the statistics; 10 is safe and cheaper.
+        update_every: Steps between updates of the statistics; 10 is cheaper. Over the first
+            ten times as many steps every one updates, for features move fastest there.
         include: Names of modules to use, with ``*`` and ``?``, or a test of name and module.
         exclude: The same, to leave out.
         rows: What N counts for a linear layer on ``[batch, ..., features]``: ``"all"`` rows, or
@@ -236,13 +237,8 @@ class BNP:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Train plainly inside the block, and leave the statistics alone."""
-        before, self._clock.paused = self._clock.paused, True
-        self._clock.refresh()
-        try:
+        with self._clock.pausing():
             yield
-        finally:
-            self._clock.paused = before
-            self._clock.refresh()
 
     def __enter__(self) -> Self:
         return self

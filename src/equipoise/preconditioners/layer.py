@@ -28,6 +28,8 @@ class WatchedLayer:
         self.geometry = geometry
         self.shift: Tensor | None = None
         self.pending: Sums | None = None
+        # Whether the gradients of the pending rows have been seen, so that they can be missed.
+        self._arrived = False
         # The gradient as an explicit step left it: its identity and version.
         self.done: tuple[int, int] | None = None
         # Whether whoever steps the weight steps the bias as well.
@@ -67,6 +69,10 @@ class WatchedLayer:
             self.shift = self.pending = None  # the model has moved
         if self._gradients_were_cleared():
             self.pending = None
+        # Gradients may be cleared between here and the backward pass.
+        self._arrived = self.pending is not None and (
+            self._arrived or self.weight.grad is not None
+        )
         sums = self.geometry.sums(module, h, output, self.shift, by_sample=by_sample)
         if self.shift is None:
             self.shift = sums.shift
@@ -74,7 +80,10 @@ class WatchedLayer:
 
     def commit(self, sums: Sums) -> None:
         """Count a call whose output gradient has arrived."""
+        if self._arrived and self.weight.grad is None and not is_sharded(self.weight):
+            self.pending = None
         if self.pending is None:
+            self._arrived = False
             self.pending = sums
         else:
             self.pending.merge(sums)

@@ -83,7 +83,11 @@ class RunningStatistics:
         self._fan_in = anchor.new_tensor([float(s.fan_in) for s in sections])
         self.owner = _owners(self.lengths, device)  # [T] which layer a feature belongs to
         self._segment, self._segments = _segments(self.sections, device)
-        self._fresh = anchor.new_full((), 1 - settings.decay)
+        # Weight of one update: the decay of one step, or of all the steps since the last one.
+        self._fresh = {
+            eager: anchor.new_full((), 1 - (settings.rho if eager else settings.decay))
+            for eager in (True, False)
+        }
         self._one, self._zero = anchor.new_ones(()), anchor.new_zeros(())
         self._absolute = anchor.new_full((), settings.eps[1])
         self._started = False
@@ -127,7 +131,7 @@ class RunningStatistics:
             self._counted = (counts, flat.to(self.device))
         return Batch(shift, sums, self._counted[1], None not in parts)
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch: Batch, *, eager: bool) -> None:
         r"""Average one step's statistics in.
 
         With a the weight of the past, :math:`\mu \leftarrow \mu + (1 - a) \delta`,
@@ -137,6 +141,10 @@ class RunningStatistics:
 
         the variance of the mixture, for the ``"total"`` rule; ``"batch"`` leaves
         :math:`\delta^2` out, except for one row, whose variance it is.
+
+        Args:
+            batch: Of one step.
+            eager: Whether every step updates now, whatever ``update_every`` says.
         """
         per_row, single, used = self._count(batch.counts)
         # Finite squares have finite terms. A comparison is one operation, `isfinite` is four.
@@ -144,7 +152,7 @@ class RunningStatistics:
         if not batch.all_used:
             ok = ok & used
         self.updates.add_(ok)
-        share = ok * self._fresh
+        share = ok * self._fresh[eager]
         self.weight.lerp_(self._one, share)
         if self.settings.bias_correction:
             share.div_(self.weight)
