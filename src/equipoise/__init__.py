@@ -13,6 +13,7 @@ __all__ = [
     "data",
     "diagnosis",
     "experiments",
+    "integrations",
     "layers",
     "models",
     "preconditioners",
@@ -20,6 +21,7 @@ __all__ = [
     "records",
     "report",
     "theory",
+    "training",
 ]
 
 

@@ -65,7 +65,7 @@ def test_list_as_json(equipoise):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("yang2019.fig9",), "unknown experiment 'yang2019.fig9'; known are yang2019.fig1,"),
+        (("yang2019.fig9",), "unknown experiment 'yang2019.fig9'; known are "),
         ((), "which figure? Give a name such as yang2019.fig1, or --list them all."),
         ((NAME, "--redraw"), "holds no records of yang2019.fig1d at scale small to redraw"),
         ((NAME, "--out", "nets.py"), "cannot write records to"),
@@ -75,6 +75,38 @@ def test_bad_input_is_one_line_and_exit_code_two(equipoise, arguments, message):
     done = equipoise("reproduce", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert message in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--jobs", "0"), "jobs must be at least 1, got 0"),
+        (("--shard", "3/2"), "a shard is i/n with 1 ≤ i ≤ n, such as 1/4 to 4/4, got 3/2"),
+        (("--scheduler", "tcp://host:1"), "the backend loky works on this machine"),
+        (("--backend", "dask", "--jobs", "2"), "a Dask cluster brings its own"),
+    ],
+)
+def test_an_engine_that_cannot_work_is_refused_before_any_work(equipoise, arguments, message):
+    done = equipoise("reproduce", NAME, *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert message in done.err
+    assert not Path("reproduction").exists()
+
+
+def test_a_shard_that_is_none_is_a_usage_error(equipoise):
+    done = equipoise("reproduce", NAME, "--shard", "half")
+    assert done.code == 2
+    assert "argument --shard: takes I/N, such as 1/4, got 'half'" in done.err
+
+
+def test_a_lost_worker_is_one_line_and_exit_code_one(equipoise, monkeypatch):
+    def lose(*arguments, **keywords):
+        raise ChildProcessError("a worker is gone.")
+
+    monkeypatch.setattr("equipoise.experiments.reproduce", lose)
+    done = equipoise("reproduce", NAME)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "equipoise reproduce: a worker is gone.\n"
 
 
 def test_an_unknown_scale_is_a_usage_error(equipoise):

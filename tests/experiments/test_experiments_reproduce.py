@@ -1,6 +1,7 @@
 """No finished cell is computed twice or lost, and redrawing computes nothing."""
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ from toy_experiments import Number, squares
 
 from equipoise.experiments import catalogue, find, reproduce
 from equipoise.experiments.catalogue import EXPERIMENTS
+from equipoise.experiments.store import cell_store
+from equipoise.sweeps import Engine
+from equipoise.sweeps.worker import KeepHere
 
 PNG = b"\x89PNG"
 
@@ -58,10 +62,50 @@ class TestResuming:
         assert len(list((tmp_path / "toy.squares" / "cells").glob("*.json"))) == 2
 
     def test_progress_counts_stored_cells_too(self, toy, tmp_path):
-        for _ in range(2):
+        for known in (0, 3):
             steps = []
             run(tmp_path, progress=lambda *step, steps=steps: steps.append(step))
-            assert steps == [("toy.squares", done, 3) for done in range(4)]
+            assert steps == [("toy.squares", done, 3) for done in range(known, 4)]
+
+
+class TestWhereToCompute:
+    def test_on_threads(self, toy, calculator, tmp_path):
+        assert run(tmp_path, backend="threading", jobs=2).panels[0].outcome == "reproduced"
+        assert sorted(calculator.calls) == [1.0, 2.0, 3.0]
+
+    @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+    def test_every_published_experiment_reaches_other_processes(self, name):
+        """It is sent by the names of its functions, not as code."""
+        (experiment,) = find(name)
+        work = KeepHere(cell_store(experiment, Path("folder")))
+        sent = pickle.dumps(work)
+        assert len(sent) < 1000
+        cell = experiment.cells("smoke")[0]
+        assert pickle.loads(sent).store.path(cell) == work.store.path(cell)
+        assert pickle.loads(pickle.dumps(cell)) == cell
+
+    @pytest.mark.parametrize(
+        ("scale", "streamed"), [("smoke", [(1, 3)]), ("small", []), ("paper", [(None, 3)])]
+    )
+    def test_workers_are_for_long_work(self, toy, tmp_path, monkeypatch, scale, streamed):
+        """Number of jobs and cells: one at a time; none, quick as they are; on all cores."""
+        found = []
+
+        def stream(engine, work, items, most):
+            found.append((engine.jobs, most))
+            yield from map(work, items)
+
+        monkeypatch.setattr(Engine, "stream", stream)
+        reproduce("toy.squares", scale=scale, out=tmp_path)
+        assert found == streamed
+
+    def test_a_shard_without_cells_is_no_error(self, toy, calculator, tmp_path):
+        (panel,) = run(tmp_path, shard=(7, 7)).panels
+        assert (panel.outcome, panel.finished, calculator.calls) == ("incomplete", 0, [])
+
+    def test_a_shard_that_does_not_exist(self, toy, tmp_path):
+        with pytest.raises(ValueError, match="a shard is i/n"):
+            run(tmp_path, shard=(3, 2))
 
 
 class TestFailures:

@@ -10,13 +10,24 @@ import sys
 from collections.abc import Sequence
 
 from equipoise import __version__
-from equipoise.cli import checkup, report, reproduce, theory
+from equipoise.cli import checkup, gather, probe, report, reproduce, sweep, theory
 from equipoise.cli.render import render
+from equipoise.cli.render_probe import render_probe
+from equipoise.cli.render_sweeps import render_sweeps
+from equipoise.records.experiments import Gathered, SweepStatus
 
-_COMMANDS = {"checkup": checkup, "report": report, "reproduce": reproduce, "theory": theory}
+_COMMANDS = {
+    "checkup": checkup,
+    "gather": gather,
+    "probe": probe,
+    "report": report,
+    "reproduce": reproduce,
+    "sweep": sweep,
+    "theory": theory,
+}
 
-# Conventions of the shell: bad usage, and ended by Ctrl-C.
-_BAD_INPUT, _INTERRUPTED = 2, 130
+# Conventions of the shell: failure, bad usage, and ended by Ctrl-C.
+_FAILED, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,12 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
             result = _COMMANDS[args.command].run(args)  # user code may print
-        return _INTERRUPTED if render(result, args) else 0
-    except ValueError as error:
+        if isinstance(result, SweepStatus | Gathered):
+            render_sweeps(result, args)
+            return 0
+        show = render_probe if args.command == "probe" else render
+        return _INTERRUPTED if show(result, args) else 0
+    except (ValueError, ChildProcessError) as error:
         if args.debug:
             raise
         print(f"equipoise {args.command}: {error}", file=sys.stderr)
-        return _BAD_INPUT
+        return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

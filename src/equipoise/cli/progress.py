@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+# Seconds of the past that tell how long the rest takes: steps may take minutes each.
+_MEMORY = 3600.0
 
 
 @contextmanager
@@ -17,15 +27,23 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
     )
     console = Console(stderr=True)
     watched = console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=not watched) as progress:
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not watched,
+        speed_estimate_period=_MEMORY,
+    ) as progress:
         tasks = {}
 
         def update(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=total)
+                # What was done before does not count as quick work.
+                tasks[stage] = progress.add_task(stage, total=total, completed=done)
             progress.update(tasks[stage], completed=done, total=total)
 
         yield update

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+import re
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,45 @@ def configure(parser: ArgumentParser) -> None:
         help="make figures and verdicts from stored records, without computing anything",
     )
     parser.add_argument("--list", action="store_true", help="list the names and what they show")
+    _configure_engine(parser)
+
+
+def _configure_engine(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("where to compute")
+    group.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="cells at once, one core each (default: as many as there are cores; one for work "
+        "too quick to be worth more, as at scale smoke)",
+    )
+    group.add_argument(
+        "--backend",
+        choices=("loky", "threading", "dask", "ray"),
+        default="loky",
+        help="loky: processes here; threading: threads here; dask, ray: a cluster "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="the cluster's, such as tcp://localhost:8786 for dask",
+    )
+    group.add_argument(
+        "--shard",
+        type=_shard,
+        default=(1, 1),
+        metavar="I/N",
+        help="compute part I of N of the cells, from 1/N to N/N, such as one on each machine; "
+        "equipoise gather merges them",
+    )
+
+
+def _shard(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None:
+        raise ArgumentTypeError(f"takes I/N, such as 1/4, got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 def run(args: Namespace) -> Catalogue | Reproductions:
@@ -52,5 +92,13 @@ def run(args: Namespace) -> Catalogue | Reproductions:
         raise ValueError("which figure? Give a name such as yang2019.fig1, or --list them all.")
     with bars() as progress:
         return experiments.reproduce(
-            args.name, scale=args.scale, out=args.out, redraw=args.redraw, progress=progress
+            args.name,
+            scale=args.scale,
+            out=args.out,
+            redraw=args.redraw,
+            jobs=args.jobs,
+            backend=args.backend,
+            scheduler=args.scheduler,
+            shard=args.shard,
+            progress=progress,
         )

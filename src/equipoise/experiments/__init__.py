@@ -2,7 +2,9 @@
 
 from equipoise.experiments.catalogue import catalogue, find
 from equipoise.experiments.experiment import Experiment, Result
+from equipoise.experiments.gather import gather
 from equipoise.experiments.reproduce import reproduce
+from equipoise.experiments.status import sweep_status
 from equipoise.experiments.terminal import show
 
 __all__ = [
@@ -10,6 +12,8 @@ __all__ = [
     "Result",
     "catalogue",
     "find",
+    "gather",
     "reproduce",
     "show",
+    "sweep_status",
 ]

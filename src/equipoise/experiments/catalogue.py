@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from equipoise.experiments import yang2019
+from equipoise.experiments import lange2022, santurkar2018, yang2019
 from equipoise.experiments.experiment import AnyExperiment
 from equipoise.records.experiments import Catalogue, CatalogueEntry
 
+_PAPERS = (yang2019, santurkar2018, lange2022)
 EXPERIMENTS: dict[str, AnyExperiment] = {
-    experiment.name: experiment for experiment in yang2019.EXPERIMENTS
+    experiment.name: experiment for paper in _PAPERS for experiment in paper.EXPERIMENTS
 }
-FIGURES: dict[str, tuple[str, tuple[str, ...]]] = dict(yang2019.FIGURES)
+FIGURES: dict[str, tuple[str, tuple[str, ...]]] = {
+    name: figure for paper in _PAPERS for name, figure in paper.FIGURES.items()
+}
 
 
 def find(name: str) -> tuple[AnyExperiment, ...]:

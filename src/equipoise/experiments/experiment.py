@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from equipoise.records.experiments import Scale, Verdict
+from equipoise.sweeps import AnyResult, Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
+
+__all__ = ["AnyExperiment", "AnyResult", "Experiment", "Result"]
 
 Cell = TypeVar("Cell", bound=Hashable)
 Record = TypeVar("Record")
@@ -34,6 +37,8 @@ class Experiment(Generic[Cell, Record]):
         draw: Draw finished cells, perhaps not all of them, on an empty figure.
         judge: Hold the claim against the records of all cells.
         revision: Raise by one when ``run`` changes its numbers: older records are then unused.
+        family: Name that experiments share which have ``run`` and ``record`` in common, and so
+            need not compute a cell twice.
     """
 
     name: str
@@ -46,25 +51,13 @@ class Experiment(Generic[Cell, Record]):
     draw: Callable[[FigureBase, Mapping[Cell, Record]], None]
     judge: Callable[[Mapping[Cell, Record]], Verdict]
     revision: int = 1
+    family: str | None = None
+
+    @property
+    def filed_under(self) -> str:
+        """Name of the store; experiments of a family share their cells."""
+        return self.family or self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Result(Generic[Cell, Record]):
-    """What became of one cell.
-
-    Args:
-        cell: Its configuration.
-        record: Its numbers; ``None`` if it failed.
-        failure: Why it failed; ``None`` if it did not.
-        seconds: How long it took.
-    """
-
-    cell: Cell
-    record: Record | None
-    failure: str | None
-    seconds: float
-
-
-# The store, the runner and the catalogue handle experiments whatever their cells are.
+# The runner and the catalogue handle experiments whatever their cells are.
 AnyExperiment = Experiment[Any, Any]
-AnyResult = Result[Any, Any]

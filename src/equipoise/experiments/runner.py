@@ -1,61 +1,55 @@
-"""Compute an experiment's missing cells one after the other, and keep each as it comes."""
+"""Compute an experiment's missing cells at a scale, or read what is there."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
-from equipoise.experiments.experiment import AnyExperiment, AnyResult, Result
-from equipoise.experiments.store import CellStore
+from equipoise.experiments.experiment import AnyExperiment, AnyResult
 from equipoise.records.experiments import Scale
+from equipoise.sweeps import CellStore, Engine, Shard, sweep
 
 Progress = Callable[[str, int, int], None]
 
 
 def compute(
-    experiment: AnyExperiment, scale: Scale, store: CellStore, progress: Progress
+    experiment: AnyExperiment,
+    scale: Scale,
+    store: CellStore,
+    progress: Progress,
+    *,
+    engine: Engine,
+    shard: Shard,
 ) -> tuple[AnyResult, ...]:
-    """Finish every cell of a scale.
-
-    Cells that are stored are not computed again, except failed ones: what made them fail may
-    be gone. An interruption loses at most the cell that was being computed.
+    """Finish every cell of a scale, or a shard of them.
 
     Args:
         experiment: What to compute.
         scale: How much of it.
         store: Where results are, and go.
-        progress: Told the experiment's name, the finished and all cells.
+        progress: Told the experiment's name, the finished and all cells of the shard.
+        engine: Where to compute. Without a number of jobs, scale ``smoke`` stays in this
+            process, and scale ``small`` too if it turns out to be quick.
+        shard: Which part of the grid.
 
     Returns:
-        One result per cell, in the experiment's order.
+        One result per cell, in the experiment's order; outside the shard, of stored cells only.
     """
-    store.prepare()
     cells = experiment.cells(scale)
-    results = []
-    progress(experiment.name, 0, len(cells))
-    for done, cell in enumerate(cells, start=1):
-        result = store.load(cell)
-        if result is None or result.record is None:
-            result = compute_cell(experiment, cell)
-            store.save(result)
-        results.append(result)
-        progress(experiment.name, done, len(cells))
-    return tuple(results)
+    free = engine.jobs is None and engine.on_this_machine
+    results = sweep(
+        store,
+        shard.select(cells, store.task.digest),
+        engine=replace(engine, jobs=1) if free and scale == "smoke" else engine,
+        # The paper's cells take long: not even the first should keep the other cores waiting.
+        begin_here=free and scale == "small",
+        progress=lambda done, total: progress(experiment.name, done, total),
+    )
+    found = (results.get(cell) or store.load(cell) for cell in cells)
+    return tuple(result for result in found if result is not None)
 
 
 def collect(experiment: AnyExperiment, scale: Scale, store: CellStore) -> tuple[AnyResult, ...]:
     """Read the stored results of a scale; cells that were never computed are left out."""
     found = (store.load(cell) for cell in experiment.cells(scale))
     return tuple(result for result in found if result is not None)
-
-
-def compute_cell(experiment: AnyExperiment, cell: Any) -> AnyResult:
-    """Compute one cell; a failure is a result with its reason."""
-    start = time.perf_counter()
-    record, failure = None, None
-    try:
-        record = experiment.run(cell)
-    except Exception as error:  # one cell's failure must not cost the others
-        failure = f"{type(error).__name__}: {error}"
-    return Result(cell, record, failure, time.perf_counter() - start)

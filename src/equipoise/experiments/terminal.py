@@ -20,6 +20,7 @@ _STYLES = {
     "partly": "bold yellow",
     "not reproduced": "bold red",
     "incomplete": "bold magenta",
+    "not judged": "bold",
 }
 
 

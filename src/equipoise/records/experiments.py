@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from equipoise.records.estimate import Estimate
+
 # Raise by one whenever a stored verdict or cell of the old form can no longer be read.
 REPRODUCTION_SCHEMA = 1
 
 Scale = Literal["smoke", "small", "paper"]
-Outcome = Literal["reproduced", "partly", "not reproduced", "incomplete"]
+Outcome = Literal["reproduced", "partly", "not reproduced", "incomplete", "not judged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Verdict:
     @property
     def outcome(self) -> Outcome:
         """``reproduced`` only if every check holds and nothing was left out."""
+        if not self.checks:
+            return "not judged"
         if not any(check.holds for check in self.checks):
             return "not reproduced"
         whole = all(check.holds for check in self.checks) and not self.left_out
@@ -130,3 +134,63 @@ class Catalogue:
     """Every name that ``equipoise reproduce`` knows."""
 
     entries: tuple[CatalogueEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProgress:
+    """How far one experiment has come at one scale.
+
+    Args:
+        experiment: Its name.
+        scale: Which grid of cells.
+        cells: Cells of the grid.
+        finished: Those with a record.
+        failed: Those whose latest attempt failed.
+        missing: Those that nobody has computed to the end.
+        seconds: Time that finished and failed cells took, added up over workers.
+        left: Time that failed and missing cells will take one after the other, if they take as
+            long as finished ones on average; ``None`` if none is finished.
+    """
+
+    experiment: str
+    scale: Scale
+    cells: int
+    finished: int
+    failed: int
+    missing: int
+    seconds: float
+    left: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepStatus:
+    """How far the experiments in a folder have come.
+
+    Args:
+        folder: Where their records lie.
+        rows: Each experiment at each scale that was begun.
+        unknown: Names of stores that belong to no experiment of this version.
+    """
+
+    folder: str
+    rows: tuple[SweepProgress, ...]
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What merging the records of several machines brought together.
+
+    Args:
+        folder: Where the records lie now.
+        experiments: Experiments that they belong to.
+        cells: Cells that the folder holds now, failed ones included.
+        added: How many of them it lacked before, or had as failures.
+        damaged: Files that hold no record and were left where they are.
+    """
+
+    folder: str
+    experiments: tuple[str, ...]
+    cells: int
+    added: int
+    damaged: tuple[str, ...]
