@@ -406,3 +406,25 @@ class TestRefusals:
             progress=lambda *step: seen.append(step),
         )
         assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_unwatched_leaves_spectral_norm_where_it_is():
+    """Reading a parametrised weight in training mode takes a step of the power iteration."""
+    from equipoise import probes
+
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert probes.unwatched(model) == {}
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_a_model_compiled_in_place_is_measured_uncompiled():
+    from equipoise import probes
+
+    model = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(6, 6), nn.Tanh())])
+    batch = torch.randn(8, 6)
+    loss = lambda model, x: model(x).square().mean()  # noqa: E731
+    expected = probes.gradient_growth(model, loss, [batch], replicates=1)
+    model.compile(backend="eager")
+    found = probes.gradient_growth(model, loss, [batch], replicates=1)
+    assert found.layers == expected.layers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from equipoise.probes.compiled import eager
+from equipoise.probes.observers import observers_paused
 
 
 @contextmanager
@@ -41,7 +43,11 @@ def untouched(model: nn.Module) -> Iterator[None]:
     on_mps = any(p.device.type == "mps" for p in model.parameters())
     mps_state = torch.mps.get_rng_state() if on_mps else None
     try:
-        with torch.random.fork_rng(devices, device_type="cuda"), _eager(model):
+        with (
+            torch.random.fork_rng(devices, device_type="cuda"),
+            eager(model),
+            observers_paused(model),
+        ):
             yield
     finally:
         if mps_state is not None:
@@ -55,14 +61,6 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 parameter.grad = gradient
                 if gradient is not None and values is not None:
                     gradient.data.copy_(values)
-
-
-def _eager(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Compiled code skips hooks, or compiles them in; probes run what it was compiled from."""
-    if any(hasattr(module, "_orig_mod") for module in model.modules()):
-        stance: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
-        return stance
-    return contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True)

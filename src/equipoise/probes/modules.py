@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 _NORMALISERS = (
     nn.modules.batchnorm._BatchNorm,
@@ -27,13 +28,22 @@ def is_normaliser(module: nn.Module) -> bool:
 
 def is_parametrised(module: nn.Module) -> bool:
     """Whether a module multiplies its input by a weight matrix or kernel."""
-    weight = getattr(module, "weight", None)
+    weight = _weight(module)
     return (
         not is_normaliser(module)
         and not isinstance(module, nn.Embedding | nn.EmbeddingBag)
         and isinstance(weight, Tensor)
         and weight.ndim >= 2
     )
+
+
+def _weight(module: nn.Module) -> object:
+    """The weight, or the largest tensor that it is computed from."""
+    if parametrize.is_parametrized(module, "weight"):
+        # Reading the attribute computes it, and moves spectral norm's power iteration on.
+        parts = module.get_submodule("parametrizations.weight").parameters()
+        return max(parts, key=lambda part: part.ndim, default=None)
+    return getattr(module, "weight", None)
 
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

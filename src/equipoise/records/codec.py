@@ -11,6 +11,7 @@ import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 Record = TypeVar("Record")
 
@@ -59,7 +60,8 @@ def write_json(path: Path, record: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all: an interrupted write leaves the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.part")
+    # A name of this writer's own: with a common one, a second writer would publish half a text.
+    draft = path.with_name(f".{path.stem}.{uuid4().hex}.part")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
 

@@ -1,0 +1,161 @@
+"""Curvature of a loss: eigenvalues of its Hessian and how they are distributed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from equipoise.records.estimate import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class SpectralDensity:
+    r"""Where the eigenvalues of a symmetric matrix lie.
+
+    A weighted sum over the nodes approximates a mean over the eigenvalues,
+
+    .. math:: \frac1n\sum_j f(\lambda_j) \approx \sum_i w_i f(\theta_i) .
+
+    Args:
+        nodes: θ, ascending.
+        weights: w, which sum to 1.
+        parameters: n, the number of eigenvalues.
+        probes: Random vectors behind the weights; 0 if the nodes are all the eigenvalues.
+        width: Standard deviation of the Gaussians that :meth:`curve` puts in the nodes' place,
+            unless told otherwise: the range of the nodes over the products per probe. At this
+            width quadrature is wrong by less than a thousandth of the peak, at half of it by a
+            third.
+    """
+
+    nodes: tuple[float, ...]
+    weights: tuple[float, ...]
+    parameters: int
+    probes: int
+    width: float
+
+    def mean(self, function: Callable[[float], float]) -> Estimate:
+        r"""Mean of a function over the eigenvalues.
+
+        Its standard error is exact for random vectors that are uniform on the sphere:
+        :math:`\sqrt{2\,\mathrm{Var} f / ((n + 2)\,\text{probes})}`, with the variance over the
+        eigenvalues as the nodes see it. It leaves out the quadrature's own error.
+
+        Args:
+            function: Of one eigenvalue.
+
+        Examples:
+            >>> density = SpectralDensity((1.0, 3.0), (0.5, 0.5), 2, probes=0, width=0.1)
+            >>> print(density.mean(lambda x: x))
+            2
+        """
+        values = [function(node) for node in self.nodes]
+        mean = math.fsum(w * v for w, v in zip(self.weights, values, strict=True))
+        if not self.probes:
+            return Estimate(mean, 0.0, "all eigenvalues")
+        pairs = zip(self.weights, values, strict=True)
+        variance = math.fsum(w * (v - mean) ** 2 for w, v in pairs)
+        error = math.sqrt(2 * variance / ((self.parameters + 2) * self.probes))
+        return Estimate(mean, error, f"Lanczos quadrature, {self.probes} probes")
+
+    def curve(self, points: Sequence[float], *, width: float | None = None) -> list[Estimate]:
+        """The density, every eigenvalue broadened to a Gaussian; it integrates to 1.
+
+        Args:
+            points: Where to evaluate it.
+            width: Standard deviation of the Gaussians, by default :attr:`width`.
+
+        Raises:
+            ValueError: If the width is not positive.
+
+        Examples:
+            >>> density = SpectralDensity((0.0,), (1.0,), 1, probes=0, width=1.0)
+            >>> round(density.curve([0.0])[0].value * math.sqrt(2 * math.pi), 12)
+            1.0
+        """
+        sigma = self.width if width is None else width
+        if not sigma > 0:
+            raise ValueError(
+                f"width must be positive, got {sigma}. All nodes may be equal: pass width=."
+            )
+        return [self.mean(_gaussian(at, sigma)) for at in points]
+
+
+@dataclass(frozen=True, slots=True)
+class HessianSpectrum:
+    """Spectrum of the Hessian, or of one diagonal block of it.
+
+    Args:
+        block: Which parameters: ``whole``, a layer's name, or the caller's name.
+        parameters: How many numbers they are; the Hessian's size.
+        largest: Largest eigenvalue.
+        smallest: Smallest eigenvalue, usually negative.
+        converged: Whether both errors of the iteration came below the tolerance; if not, the
+            stated errors are still bounds.
+        products: Hessian-vector products that were taken.
+        density: Where the eigenvalues lie, if it was asked for.
+    """
+
+    block: str
+    parameters: int
+    largest: Estimate
+    smallest: Estimate
+    converged: bool
+    products: int
+    density: SpectralDensity | None = None
+
+    @property
+    def trace(self) -> Estimate | None:
+        """Sum of the eigenvalues, if their density was asked for."""
+        if self.density is None:
+            return None
+        mean, size = self.density.mean(float), self.parameters
+        return Estimate(size * mean.value, size * mean.error, mean.method)
+
+
+@dataclass(frozen=True, slots=True)
+class Hessian:
+    """Curvature of a loss with respect to a model's trainable parameters.
+
+    Args:
+        whole: Of all parameters together, if it was asked for.
+        blocks: Of the layers, in order of use, or of the caller's groups.
+        batches: How many batches the loss is a mean over.
+    """
+
+    whole: HessianSpectrum | None
+    blocks: tuple[HessianSpectrum, ...]
+    batches: int
+
+    @property
+    def largest(self) -> Estimate:
+        """Largest eigenvalue of the whole Hessian."""
+        return self._whole().largest
+
+    @property
+    def smallest(self) -> Estimate:
+        """Smallest eigenvalue of the whole Hessian."""
+        return self._whole().smallest
+
+    @property
+    def density(self) -> SpectralDensity | None:
+        """Where the eigenvalues of the whole Hessian lie, if it was asked for."""
+        return self._whole().density
+
+    @property
+    def converged(self) -> bool:
+        """Whether everything that was measured did."""
+        every = (*self.blocks, *([self.whole] if self.whole else []))
+        return all(spectrum.converged for spectrum in every)
+
+    def _whole(self) -> HessianSpectrum:
+        if self.whole is None:
+            raise ValueError(
+                "only blocks of the Hessian were measured: read .blocks, or ask for blocks='both'."
+            )
+        return self.whole
+
+
+def _gaussian(centre: float, width: float) -> Callable[[float], float]:
+    scale = 1 / (width * math.sqrt(2 * math.pi))
+    return lambda x: scale * math.exp(-(((x - centre) / width) ** 2) / 2)
