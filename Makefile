@@ -29,6 +29,11 @@ bench: $(VENV)/.ready-to-develop
 	$(BIN)/python benchmarks/theory_against_simulation.py
 	$(BIN)/python benchmarks/theory_against_integrals.py
 	$(BIN)/python benchmarks/bnp_overhead.py
+	$(BIN)/python benchmarks/landscape_cost.py
+	$(BIN)/python benchmarks/hessian_cost.py
+	$(BIN)/python benchmarks/tracker_overhead.py
+	$(BIN)/python benchmarks/rank_one_update.py
+	$(BIN)/python benchmarks/matrix_roots.py
 
 # The table of docs/spectra.md, below its first lines.
 ACTIVATIONS := identity relu "leaky_relu(0.2)" abs "alpha_relu(1.5)" "alpha_relu(2)" hardtanh \

@@ -1,0 +1,134 @@
+"""BNP as a callback of Lightning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from torch.optim import Optimizer
+
+from equipoise.integrations.optional import base_class
+from equipoise.integrations.options import BNPOptions, checked
+from equipoise.preconditioners import BNP
+
+Callback = base_class("Callback", "lightning.pytorch", "pytorch_lightning", extra="lightning")
+
+
+# The base is known when it runs, not to the type checker.
+class BNPCallback(Callback):  # type: ignore[misc, valid-type]
+    """Precondition the optimizer of a Lightning training with BNP.
+
+    A :class:`~equipoise.preconditioners.BNP` of the trainer's model is attached when the
+    optimizers exist and detached when training ends, also by an exception. Automatic and manual
+    optimisation, accumulated gradients, mixed precision and DDP need nothing else. The statistics
+    are part of the checkpoint, under this callback, so that a resumed training is the
+    uninterrupted one to the bit; validation leaves them alone.
+
+    ``Trainer(gradient_clip_val=...)`` clips the raw gradients, before they are preconditioned;
+    ``max_norm`` bounds what the optimizer sees. Lightning's ``LearningRateFinder`` runs before
+    any other callback, so that the rates it tries are those of plain training.
+
+    Args:
+        optimizers: Which ones of ``configure_optimizers``, by position. Needed if there are
+            several; use one callback for each network, with ``include``.
+        **options: Those of BNP.
+
+    Attributes:
+        bnp: Of the latest training, for ``bnp.report()``; None before the first.
+
+    Raises:
+        ModuleNotFoundError: If Lightning is not installed.
+        TypeError: If BNP has no such option.
+        ValueError: If an option is out of range.
+
+    Examples:
+        .. code-block:: python
+
+            trainer = Trainer(callbacks=[BNPCallback(update_every=10)])
+    """
+
+    bnp: BNP | None
+
+    def __init__(
+        self, *, optimizers: Sequence[int] | None = None, **options: Unpack[BNPOptions]
+    ) -> None:
+        super().__init__()
+        self.bnp = None
+        self._positions = None if optimizers is None else tuple(optimizers)
+        self._options = checked(options)
+        self._saved: dict[str, Any] | None = None
+
+    @property
+    def state_key(self) -> str:
+        """Name in the checkpoint, which several callbacks must not share."""
+        if self._positions is None:
+            return "BNPCallback"
+        return f"BNPCallback{list(self._positions)}"
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Forget an earlier training; a checkpoint is loaded after this."""
+        if stage == "fit":
+            self._detach()
+            self.bnp = self._saved = None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Attach. The optimizers exist by now, and none has taken a step.
+
+        Raises:
+            TypeError: If an optimizer cannot be preconditioned, such as LBFGS.
+            ValueError: If there are several optimizers and none is chosen.
+        """
+        chosen = self._choose(trainer.optimizers)
+        # The strategy's model, because it shows wrappers that cannot be preconditioned.
+        self.bnp = BNP(trainer.model, **self._options)
+        if self._saved is not None:
+            self.bnp.load_state_dict(self._saved)
+        for optimizer in chosen:
+            self.bnp.attach(optimizer, run_closure=True)
+        if trainer.gradient_clip_val and self._options.get("max_norm") is None:
+            warnings.warn(
+                f"gradient_clip_val={trainer.gradient_clip_val} bounds the raw gradients, before "
+                "they are preconditioned. BNPCallback(max_norm=...) bounds what the optimizer "
+                "sees.",
+                stacklevel=2,
+            )
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Detach."""
+        self._detach()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Detach."""
+        self._detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Statistics; nothing before the first training."""
+        return {} if self.bnp is None else self.bnp.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a checkpoint, now or as soon as there are optimizers."""
+        if self.bnp is None:
+            self._saved = state_dict
+        else:
+            self.bnp.load_state_dict(state_dict)
+
+    def _choose(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        if self._positions is None:
+            if len(optimizers) > 1:
+                raise ValueError(
+                    f"There are {len(optimizers)} optimizers. Say which to precondition, as in "
+                    "BNPCallback(optimizers=[0])."
+                )
+            return list(optimizers)
+        unknown = [i for i in self._positions if not 0 <= i < len(optimizers)]
+        if unknown:
+            raise ValueError(
+                f"BNPCallback(optimizers={list(self._positions)}) names {unknown}, but "
+                f"configure_optimizers returned {len(optimizers)}, counted from 0."
+            )
+        return [optimizers[i] for i in self._positions]
+
+    def _detach(self) -> None:
+        if self.bnp is not None:
+            self.bnp.detach()
