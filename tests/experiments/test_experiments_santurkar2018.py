@@ -13,6 +13,7 @@ from equipoise.experiments.santurkar2018 import EXPERIMENTS, settings, theorems
 from equipoise.experiments.santurkar2018.runs import Activations, Cell, Look, Run, run
 from equipoise.experiments.santurkar2018.summaries import (
     Spread,
+    Typical,
     below,
     best_rate,
     cosine,
@@ -20,6 +21,7 @@ from equipoise.experiments.santurkar2018.summaries import (
     runs_of,
     spread,
     typical,
+    typically_below,
 )
 from equipoise.experiments.style import empty_figure, house_style
 from equipoise.records import Curve, from_plain, to_plain
@@ -131,6 +133,12 @@ class TestSummaries:
         one = Run(1.0, 1.0, Curve((1,), (1.0,)), 0.5, None, looks)
         found = typical([one], lambda look: look.landscape.gradient_change_band[1])
         assert found.mean == pytest.approx(2.0)
+
+    def test_typical_numbers_are_compared_as_factors(self):
+        """Means of numbers that spread over decades would say nothing."""
+        few = Typical(10.0, 2.0)
+        assert typically_below("", few, Typical(1e3, 3.0), ("a", "b")).holds
+        assert not typically_below("", few, Typical(30.0, 2.0), ("a", "b")).holds
 
     def test_drift_is_in_units_of_the_deviation(self):
         looks = (look(0, change=1.0, cos=0.5), look(5, change=1.0, cos=0.5, spread=0.1))

@@ -9,6 +9,7 @@ from equipoise.experiments.santurkar2018.runs import Cell, Look, Run
 from equipoise.experiments.santurkar2018.settings import LABELS
 from equipoise.experiments.santurkar2018.summaries import (
     Spread,
+    average,
     below,
     best_rate,
     beta,
@@ -21,6 +22,7 @@ from equipoise.experiments.santurkar2018.summaries import (
     series,
     spread,
     typical,
+    typically_below,
 )
 from equipoise.models.norms import NormKind
 from equipoise.records.experiments import Check
@@ -60,7 +62,7 @@ def _compare(
 ) -> Check:
     """Whether a number is typically lower with one normaliser than with the other."""
     a, b = (typical(runs_of(results, norm), value) for norm in (one, other))
-    return below(claim, a, b, (LABELS[one], LABELS[other]))
+    return typically_below(claim, a, b, (LABELS[one], LABELS[other]))
 
 
 def training(results: Results) -> tuple[Check, ...]:
@@ -129,7 +131,7 @@ def shift_vgg(results: Results) -> tuple[Check, ...]:
 
 
 def _not_reduced(claim: str, results: Results) -> Check:
-    a, b = (typical(runs_of(results, n), cosine) for n in ("batch", "none"))
+    a, b = (average(runs_of(results, n), cosine) for n in ("batch", "none"))
     joint = math.hypot(*(e if math.isfinite(e) else 0.0 for e in (a.error, b.error)))
     return Check(claim, f"BN {a}, standard {b}", a.mean <= b.mean + 2 * joint)
 

@@ -121,14 +121,45 @@ def _drift(run: Run) -> float:
     return statistics.fmean(moves) if moves else math.nan
 
 
-def typical(runs: Sequence[Run], value: Callable[[Look], float], *, skip: int = 1) -> Spread:
-    """Mean over seeds of a run's geometric mean over looks, the first ones left out."""
-    per_run = []
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """Geometric mean over seeds and looks, with its error as a factor: tails are heavy."""
+
+    mean: float
+    factor: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3g} (×/÷ {self.factor:.2g})"
+
+
+def typical(runs: Sequence[Run], value: Callable[[Look], float], *, skip: int = 1) -> Typical:
+    """Geometric mean of a positive number over looks, the first ones left out, and seeds."""
+    logs = []
     for run in runs:
         values = [value(look) for look in run.looks[skip:]]
-        known = [v for v in values if math.isfinite(v) and v > 0]
-        per_run.append(statistics.geometric_mean(known) if known else math.nan)
+        known = [math.log(v) for v in values if math.isfinite(v) and v > 0]
+        if known:
+            logs.append(statistics.fmean(known))
+    found = spread(logs)
+    factor = math.exp(found.error) if math.isfinite(found.error) else 1.0
+    return Typical(math.exp(found.mean), factor)
+
+
+def average(runs: Sequence[Run], value: Callable[[Look], float], *, skip: int = 1) -> Spread:
+    """Mean of a number over looks, the first ones left out, and seeds."""
+    per_run = []
+    for run in runs:
+        known = [v for v in map(value, run.looks[skip:]) if math.isfinite(v)]
+        if known:
+            per_run.append(statistics.fmean(known))
     return spread(per_run)
+
+
+def typically_below(claim: str, one: Typical, other: Typical, names: tuple[str, str]) -> Check:
+    """Whether one geometric mean is below another by more than twice their joint error."""
+    found = f"{names[0]} {one}, {names[1]} {other}"
+    joint = math.hypot(math.log(one.factor), math.log(other.factor))
+    return Check(claim, found, math.log(other.mean / one.mean) > 2 * joint)
 
 
 def below(claim: str, one: Spread, other: Spread, names: tuple[str, str]) -> Check:
