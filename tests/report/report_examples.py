@@ -20,6 +20,10 @@ from equipoise.records import (
     LayerGradients,
     LayerPreconditioning,
     Remedy,
+    Smoothness,
+    SmoothnessArm,
+    SmoothnessLook,
+    SmoothnessRun,
     Trial,
 )
 
@@ -132,6 +136,7 @@ def deep_checkup() -> Checkup:
         ),
         preconditioning=(preconditioned("head"), *(coupled(f"fc{i}") for i in range(1, 33))),
         trial=trial(),
+        smoothness=smoothness(),
     )
 
 
@@ -148,6 +153,7 @@ def interrupted_checkup() -> Checkup:
         findings=(),
         preconditioning=(),
         trial=None,
+        smoothness=None,
     )
 
 
@@ -206,6 +212,15 @@ def hostile_checkup() -> Checkup:
             ),
             gains=(Gain(names[1], Estimate(math.nan, math.nan, ""), None, None, None),),
         ),
+        smoothness=dataclasses.replace(
+            smoothness(),
+            optimizer=names[0],
+            arms=(
+                wild_arm(names[0]),
+                dataclasses.replace(smooth_arm(LONG_NAME, 9.0), reason=None),
+                *(dataclasses.replace(smooth_arm(name, 9.0), reason=name) for name in names),
+            ),
+        ),
     )
 
 
@@ -257,6 +272,74 @@ def failed_arm(name: str) -> Arm:
     rates = ((0.01, math.inf), (0.03, math.inf))
     nothing = Estimate(math.inf, math.nan, "mean over seeds")
     return Arm(name, math.nan, rates, True, nothing, None, (), 7.1e-4, 3)
+
+
+def smoothness() -> Smoothness:
+    """A short training, smoother with normalisers than without, and a fix that failed."""
+    failed = SmoothnessArm(
+        "with batch norm's shift β at 0.5",
+        math.nan,
+        (),
+        False,
+        (),
+        Estimate(math.nan, math.nan, "not trained"),
+        "the model cannot be changed",
+    )
+    arms = (smooth_arm("as it is", 7.0), smooth_arm("without its normalisers", 21.0), failed)
+    return Smoothness("sgd", 60, 3, arms)
+
+
+def smooth_arm(name: str, beta: float) -> SmoothnessArm:
+    runs = tuple(
+        SmoothnessRun(
+            seed,
+            tuple(smooth_look(step, beta * (1 + 0.1 * seed)) for step in range(0, 61, 15)),
+            0.3,
+        )
+        for seed in range(1, 4)
+    )
+    rates = ((0.03, 0.5), (0.1, 0.3), (0.3, math.inf))
+    return SmoothnessArm(name, 0.1, rates, False, runs, Estimate(0.312, 0.021, "mean over seeds"))
+
+
+def smooth_look(step: int, beta: float) -> SmoothnessLook:
+    """On a parabola of curvature β, with a gradient that shortens."""
+    norm, loss = 4.0 * math.exp(-step / 30), 0.1 + 2.2 * math.exp(-step / 25)
+    steps = tuple(0.05 * 8 ** (k / 7) for k in range(8))
+    losses = tuple(max(0.02, loss - eta * norm**2 + beta / 2 * eta**2 * norm**2) for eta in steps)
+    changes = tuple(beta * eta * norm for eta in steps)
+    return SmoothnessLook(step, loss, norm, steps, losses, changes, beta, 0.3 + 0.01 * step)
+
+
+def wild_arm(name: str) -> SmoothnessArm:
+    """Numbers that no axis can show."""
+    wild = (math.inf, math.nan, 1e300, -1.0)
+    looks = (
+        SmoothnessLook(0, math.nan, math.inf, (0.1, 0.2, 0.3, 0.4), wild, wild, math.nan),
+        SmoothnessLook(9, -2.0, 0.0, (0.1, 0.2, 0.3, 0.4), (math.inf,) * 4, (0.0,) * 4, math.inf),
+    )
+    run = SmoothnessRun(1, looks, math.inf)
+    nothing = Estimate(math.inf, math.nan, "mean over seeds")
+    return SmoothnessArm(name, math.nan, ((1e-9, math.inf),), True, (run,), nothing)
+
+
+def smooth_start() -> Smoothness:
+    """What every check-up looks at: the first gradient, with and without normalisers."""
+    return Smoothness(
+        "sgd",
+        0,
+        1,
+        (start_arm("as it is", 3e-4, 42.0), start_arm("without its normalisers", 30.0, 0.11)),
+    )
+
+
+def start_arm(name: str, trusted: float, norm: float) -> SmoothnessArm:
+    steps = tuple(10.0 ** (k / 2) for k in range(-16, 1))
+    changes = tuple(norm * min(eta / trusted, 1.3) for eta in steps)
+    losses = tuple(2.3 + 0.01 * math.sin(eta) for eta in steps)
+    look = SmoothnessLook(0, 2.3, norm, steps, losses, changes, 1 / trusted)
+    nothing = Estimate(math.nan, math.nan, "not trained")
+    return SmoothnessArm(name, 0.1, (), False, (SmoothnessRun(0, (look,), math.nan),), nothing)
 
 
 def deep_growth() -> GradientGrowth:

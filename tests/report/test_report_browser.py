@@ -3,8 +3,10 @@
 import shutil
 
 import pytest
+import test_report_probe
 
 from equipoise.report import save
+from equipoise.report.probe_page import save_probe
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -65,8 +67,19 @@ def test_layout(browser, tmp_path, checkup, width, mobile, scheme):
         " const box = figure.getBoundingClientRect();"
         " return [box.width, box.height] })"
     )
-    assert len(sizes) == (3 if checkup.growth else 0) + (checkup.trial is not None)
+    further = [part for part in (checkup.trial, checkup.smoothness) if part is not None]
+    assert len(sizes) == (3 if checkup.growth else 0) + len(further)
     assert all(min(width, 300) <= w and h > 150 for w, h in sizes)
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize("probe", test_report_probe.PROBES.values(), ids=test_report_probe.PROBES)
+@pytest.mark.parametrize(("width", "mobile"), VIEWS)
+def test_the_page_of_a_probe_fits(browser, tmp_path, probe, width, mobile):
+    _, page = save_probe(probe(), tmp_path)
+    visit(browser, page, width, mobile)
+    assert browser.execute_script("return document.scrollingElement.scrollWidth") <= width
+    assert browser.execute_script("return document.scripts.length") == 0
     assert browser.get_log("browser") == []
 
 

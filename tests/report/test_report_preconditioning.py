@@ -57,7 +57,7 @@ def test_a_terminal_of_80_columns_shows_every_word():
 def test_the_page_holds_figure_and_tables():
     page = render_checkup(deep_checkup())
     assert "Trained side by side" in page
-    assert page.count("<svg") == 4
+    assert 'id="trial-' in page
     without = dataclasses.replace(deep_checkup(), trial=None, preconditioning=())
     assert "side by side" not in render_checkup(without)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from errno import ENOTDIR
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
+
+from equipoise.cli.arguments import add_inputs, check_writable
 
 if TYPE_CHECKING:  # --help does not wait for torch
     from equipoise.records import Checkup
@@ -15,36 +15,7 @@ if TYPE_CHECKING:  # --help does not wait for torch
 
 def configure(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "target",
-        nargs="?",
-        metavar="TARGET",
-        help="file.py:factory or package.module:factory, a callable that returns a "
-        "torch.nn.Module; by default a batch-normalised ReLU network, 32 layers deep",
-    )
-    parser.add_argument(
-        "--arg",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="keyword argument for the factory; may be repeated",
-    )
-    parser.add_argument(
-        "--data",
-        default="digits",
-        help="digits, fashion-mnist, mnist, cifar10, cifar100, random:3x32x32:10, or "
-        "file.py:name of a DataLoader, a Dataset or an iterable of (input, target) batches "
-        "(default: %(default)s)",
-    )
-    parser.add_argument("--data-dir", type=Path, help="folder with the data's archives")
-    parser.add_argument("--download", action="store_true", help="download the data if missing")
-    parser.add_argument("--batch-size", type=int, default=64, help="default: %(default)s")
-    parser.add_argument(
-        "--loss",
-        default="auto",
-        help="auto, cross-entropy, mse, or file.py:name of a function (model, batch) → scalar",
-    )
-    parser.add_argument("--device", default="cpu", help="such as cpu, cuda, mps")
+    add_inputs(parser)
     parser.add_argument(
         "--seeds", type=int, default=6, help="initialisations to measure (default: %(default)s)"
     )
@@ -59,13 +30,21 @@ def configure(parser: ArgumentParser) -> None:
         "and with batch normalisation preconditioning (bnp)",
     )
     parser.add_argument(
+        "--smoothness",
+        action="store_true",
+        help="train the model for 60 steps with and without its normalisers, and with a verified "
+        "remedy, and look how far the gradient can be trusted; without it only the start is "
+        "looked at",
+    )
+    parser.add_argument(
         "--steps", type=int, default=200, help="steps of each run of --try (default: %(default)s)"
     )
     parser.add_argument(
         "--optimizer",
         choices=("sgd", "adam", "adamw"),
         default="sgd",
-        help="optimiser of --try, each arm with its best rate (default: %(default)s)",
+        help="optimiser of --try (sgd with momentum) and --smoothness (sgd without), each arm "
+        "with its best rate (default: %(default)s)",
     )
     parser.add_argument(
         "--out",
@@ -82,7 +61,7 @@ def run(args: Namespace) -> Checkup:
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import choose_device, choose_loss, choose_target
 
-    _check_writable(args.out)
+    check_writable(args.out)
     if args.remedy is not None:
         diagnosis.check_trial(args.optimizer, args.steps)
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
@@ -100,6 +79,17 @@ def run(args: Namespace) -> Checkup:
             device=device,
             progress=progress,
         )
+        smoothness = partial(
+            diagnosis.smoothness,
+            build,
+            source,
+            loss_fn=loss,
+            batch_size=args.batch_size,
+            optimizer=args.optimizer,
+            seeds=min(args.seeds, diagnosis.SMOOTHNESS_SEEDS),
+            device=device,
+            progress=progress,
+        )
         return diagnosis.checkup(
             build,
             source,
@@ -110,20 +100,6 @@ def run(args: Namespace) -> Checkup:
             device=device,
             target=name,
             trial=trial if args.remedy == "bnp" else None,
+            smoothness=smoothness if args.smoothness else None,
             progress=progress,
         )
-
-
-def _check_writable(path: Path) -> None:
-    """Before any work is lost, see that the report can be written."""
-    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    try:
-        if not existing.is_dir():
-            raise NotADirectoryError(ENOTDIR, "it is not a folder")
-        with TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"cannot write the report to {str(path)!r}: {error.strerror}. Name another folder "
-            "with --out."
-        ) from error

@@ -27,6 +27,9 @@ from equipoise.diagnosis.preconditioning_findings import conclude_preconditionin
 from equipoise.diagnosis.predictions import Conditions, as_block, predict, typical_conditions
 from equipoise.diagnosis.remedies import recommend
 from equipoise.diagnosis.residuals import ResidualStack, find_stack, predict_stack
+from equipoise.diagnosis.smoothness import smoothness_at_start
+from equipoise.diagnosis.smoothness_findings import conclude_smoothness
+from equipoise.diagnosis.smoothness_ways import fixes
 from equipoise.probes.operations import record_operations
 from equipoise.records import (
     SCHEMA_VERSION,
@@ -37,6 +40,7 @@ from equipoise.records import (
     LayerConditioning,
     LayerPreconditioning,
     Remedy,
+    Smoothness,
     Trial,
 )
 from equipoise.theory import max_trainable_depth
@@ -62,6 +66,7 @@ def checkup(
     target: str = "model",
     seed: int = 0,
     trial: Callable[[], Trial] | None = None,
+    smoothness: Callable[..., Smoothness] | None = None,
     progress: Progress | None = None,
 ) -> Checkup:
     """Predict from theory, measure on the model, and say what to change.
@@ -79,6 +84,9 @@ def checkup(
         seed: Seed of initialisations and batches.
         trial: Trains side by side, such as a call of :func:`try_bnp`; its outcome joins the
             report.
+        smoothness: Trains with looks at the loss along the step, such as a call of
+            :func:`~equipoise.diagnosis.smoothness` that still takes ``fixes=``, a verified
+            remedy; by default only the start is looked at.
         progress: Called with a stage, finished and total steps.
 
     Returns:
@@ -107,8 +115,12 @@ def checkup(
     try:
         sample = _sample(model, source, held[0], batch_size, seed)
         _run(work, model, build, held, sample, loss, seeds, seed, report)
+        fix = fixes(work.remedies)
+        work.smoothness = smoothness_at_start(build, held[0], loss, fixes=fix, seed=seed)
         if trial is not None:
             work.trial = trial()
+        if smoothness is not None:
+            work.smoothness = smoothness(fixes=fix)
     except probes.GrowthInterrupted as interruption:
         work.interrupted = True
         work.growth = work.growth or interruption.finished
@@ -141,10 +153,14 @@ def checkup(
             work.conditioning,
             work.remedies,
             probes.unwatched(model),
-            conclude_preconditioning(work.preconditioning, work.trial),
+            [
+                *conclude_preconditioning(work.preconditioning, work.trial),
+                *conclude_smoothness(work.smoothness),
+            ],
         ),
         preconditioning=work.preconditioning,
         trial=work.trial,
+        smoothness=work.smoothness,
     )
 
 
@@ -159,6 +175,7 @@ class _Work:
     preconditioning: tuple[LayerPreconditioning, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     trial: Trial | None = None
+    smoothness: Smoothness | None = None
     interrupted: bool = False
 
 

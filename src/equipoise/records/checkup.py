@@ -11,6 +11,7 @@ from equipoise.records.measurements import (
     LayerConditioning,
     LayerPreconditioning,
 )
+from equipoise.records.smoothness import Smoothness
 from equipoise.records.trials import Trial
 
 # Raise by one whenever a stored report of the old form can no longer be read.
@@ -145,6 +146,8 @@ class Checkup:
         findings: Conclusions, most severe first.
         preconditioning: What batch normalisation preconditioning would do, per layer.
         trial: A short side-by-side training, if one was asked for.
+        smoothness: How far the gradient can be trusted, at the start or, if it was asked for,
+            along a short training.
     """
 
     schema: int
@@ -169,3 +172,4 @@ class Checkup:
     findings: tuple[Finding, ...]
     preconditioning: tuple[LayerPreconditioning, ...] = ()
     trial: Trial | None = None
+    smoothness: Smoothness | None = None

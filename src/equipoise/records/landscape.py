@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-import numpy as np
 
 Direction = Literal["gradient", "random", "given"]
 
@@ -67,19 +66,19 @@ class Landscape:
         Points at distance 0 do not count; ``nan`` without any other, or if one is ``nan``.
         """
         moved = [b for b, d in zip(self.betas or (), self.distances, strict=False) if d]
-        return float(np.max(moved)) if moved else math.nan
+        return _extremes(moved)[1] if moved else math.nan
 
     @property
     def loss_band(self) -> tuple[float, float]:
         """Smallest and largest loss over the steps; both ``nan`` if one loss is."""
-        return float(np.min(self.losses)), float(np.max(self.losses))
+        return _extremes(self.losses)
 
     @property
     def gradient_change_band(self) -> tuple[float, float] | None:
         """Smallest and largest gradient change over the steps; both ``nan`` if one is."""
         if self.gradient_changes is None:
             return None
-        return float(np.min(self.gradient_changes)), float(np.max(self.gradient_changes))
+        return _extremes(self.gradient_changes)
 
     @property
     def step_errors(self) -> tuple[float, ...]:
@@ -136,3 +135,10 @@ class CovariateShift:
     loss: float
     relative_floor: float
     shared_prefix: bool
+
+
+def _extremes(values: Sequence[float]) -> tuple[float, float]:
+    """Smallest and largest; ``nan`` if one value is, which ``min`` and ``max`` would hide."""
+    if any(map(math.isnan, values)):
+        return math.nan, math.nan
+    return min(values), max(values)

@@ -7,13 +7,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from equipoise.records import Checkup
-from equipoise.report import digest, digest_preconditioning, wording
+from equipoise.report import digest, digest_preconditioning, digest_smoothness, wording
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 # Longer tables are folded, so that a page about a deep network remains a page.
-_LONG_TABLE = 12
+LONG_TABLE = 12
 _WORST = 8
 
 
@@ -25,9 +25,10 @@ def render_checkup(checkup: Checkup) -> str:
     checkup = wording.printable(checkup)
     verdict = digest.verdict(checkup)
     groups = digest.merge_blocks(checkup.blocks)
-    template = _environment().get_template("checkup.html")
+    template = environment().get_template("checkup.html")
     return template.render(
         checkup=checkup,
+        smoothness=checkup.smoothness,
         verdict=verdict,
         gauge=_gauge(checkup.depth, verdict.trainable_depth),
         groups=groups,
@@ -37,7 +38,7 @@ def render_checkup(checkup: Checkup) -> str:
         predicted_rate=digest.predicted_rate(checkup),
         total=None if checkup.growth is None else digest.total_factor(checkup.growth.layers),
         figures=_figures(checkup),
-        long=_LONG_TABLE,
+        long=LONG_TABLE,
         worst=_WORST,
     )
 
@@ -46,6 +47,7 @@ def _figures(checkup: Checkup) -> dict[str, Any]:
     from markupsafe import Markup
 
     from equipoise.report import figures
+    from equipoise.report.smoothness_figure import smoothness_figure
     from equipoise.report.trial_figure import trial_figure
 
     drawn: dict[str, str] = {}
@@ -58,6 +60,8 @@ def _figures(checkup: Checkup) -> dict[str, Any]:
         drawn["conditioning"] = figures.conditioning_figure(checkup.conditioning)
     if checkup.trial is not None:
         drawn["trial"] = trial_figure(checkup.trial)
+    if checkup.smoothness is not None and digest_smoothness.tried(checkup.smoothness):
+        drawn["smoothness"] = smoothness_figure(checkup.smoothness)
     # Safe to leave unescaped: the figures hold numbers and our own words only.
     return {name: Markup(svg) for name, svg in drawn.items()}
 
@@ -71,7 +75,8 @@ def _gauge(model: int, trainable: float | None) -> dict[str, float] | None:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Make the environment that all pages are rendered in."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -84,6 +89,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "digest": digest,
         "bnp": digest_preconditioning,
+        "smooth": digest_smoothness,
         "wording": wording,
         "marks": digest.MARKS,
     }

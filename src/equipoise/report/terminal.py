@@ -23,6 +23,7 @@ from equipoise.records import (
 from equipoise.report import digest, wording
 from equipoise.report.terminal_parts import enumerated, heading, new_table, remark, text
 from equipoise.report.terminal_preconditioning import print_preconditioning, print_trial
+from equipoise.report.terminal_smoothness import print_smoothness
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,13 +53,14 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
     """
     checkup = wording.printable(checkup)
     _header(checkup, console)
-    _findings(checkup.findings, console)
+    print_findings(checkup.findings, console)
     _comparisons(checkup.comparisons, console)
     if checkup.growth is not None:
-        _growth(checkup.growth, console)
+        print_growth(checkup.growth, console)
     _blocks(checkup.blocks, console)
     _conditioning(checkup.conditioning, console)
     print_preconditioning(checkup.preconditioning, console)
+    print_smoothness(checkup.smoothness, console)
     _remedies(checkup.remedies, console)
     print_trial(checkup.trial, console)
     console.print()
@@ -93,7 +95,8 @@ def _header(checkup: Checkup, console: Console) -> None:
     console.print(Padding(grid, (0, 1)))
 
 
-def _findings(findings: Sequence[Finding], console: Console) -> None:
+def print_findings(findings: Sequence[Finding], console: Console) -> None:
+    """Print conclusions in their order."""
     heading("Findings", console)
     if not findings:
         console.print(Text(" none", "dim"))
@@ -133,7 +136,8 @@ def _comparisons(comparisons: Sequence[Comparison], console: Console) -> None:
     remark("width: what finite width alone may change; z: difference in errors", console)
 
 
-def _growth(growth: GradientGrowth, console: Console) -> None:
+def print_growth(growth: GradientGrowth, console: Console) -> None:
+    """Print gradients and signals layer by layer."""
     heading("Gradients per layer", console)
     layers = growth.layers
     if growth.rate is not None:

@@ -1,0 +1,73 @@
+"""Probe the loss around a model: landscape, covariate shift, curvature, a short training."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from equipoise.cli.arguments import add_inputs, check_writable
+
+if TYPE_CHECKING:  # --help does not wait for torch
+    from equipoise.records.probe import Probe
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_inputs(parser)
+    parser.add_argument(
+        "--rate",
+        type=float,
+        help="learning rate of plain SGD; by default the best one of the short training",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=60,
+        help="steps of the short training, 0 for none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--looks", type=int, default=5, help="looks at the training (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="trainings to look at (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--hessian",
+        action="store_true",
+        help="find the extremal eigenvalues of the Hessian, whole and per layer; takes the "
+        "longest",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("equipoise-probe"),
+        metavar="DIR",
+        help="where probe.json and probe.html go (default: %(default)s)",
+    )
+
+
+def run(args: Namespace) -> Probe:
+    """Probe."""
+    from equipoise import data, diagnosis
+    from equipoise.cli.progress import bars
+    from equipoise.cli.targets import choose_device, choose_loss, choose_target
+
+    check_writable(args.out)
+    source = data.load(args.data, data_dir=args.data_dir, download=args.download)
+    name, build = choose_target(args.target, args.arg, source, args.batch_size)
+    with bars() as progress:
+        return diagnosis.probe(
+            build,
+            source,
+            loss_fn=choose_loss(args.loss),
+            batch_size=args.batch_size,
+            rate=args.rate,
+            steps=args.steps,
+            looks=args.looks,
+            seeds=args.seeds,
+            hessian=args.hessian,
+            device=choose_device(args.device),
+            target=name,
+            progress=progress,
+        )
