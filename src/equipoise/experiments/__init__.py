@@ -1,7 +1,7 @@
 """Published figures, reproduced: one package per paper."""
 
 from equipoise.experiments.catalogue import catalogue, find
-from equipoise.experiments.experiment import Experiment, Result
+from equipoise.experiments.experiment import Experiment
 from equipoise.experiments.gather import gather
 from equipoise.experiments.reproduce import reproduce
 from equipoise.experiments.status import sweep_status
@@ -9,7 +9,6 @@ from equipoise.experiments.terminal import show
 
 __all__ = [
     "Experiment",
-    "Result",
     "catalogue",
     "find",
     "gather",
