@@ -206,8 +206,7 @@ class TestPanels:
     def test_smoke_is_never_judged(self):
         cells = BY_NAME["fig3"].cells("smoke")
         verdict = BY_NAME["fig3"].judge({cell: trained(0.1) for cell in cells})
-        assert verdict.outcome == "not reproduced"
-        assert verdict.checks == ()
+        assert verdict.outcome == "not judged"
 
     def test_tables_share_the_panels_cells(self):
         of_panels = {c for n in ("fig3", "fig4a", "fig4b") for c in BY_NAME[n].cells("small")}
@@ -297,7 +296,7 @@ class TestTable1:
             return table1.Timing(batch, variant, 1.0, ratio, ratio, 1.05)
 
         ratios = {"vanilla": 1, "BN": 1.2, "BN and input": 1.5, "BNP": 1.21}
-        ratios["BNP every 10 steps"] = 1.1
+        ratios |= {"BNP by step()": 1.2, "BNP every 10 steps": 1.1}
         fc = table1.Timings(tuple(row(b, v, r) for b in (16, 256, 512) for v, r in ratios.items()))
         results = {table1.Cell("fc", 40, 20): fc}
         assert all(check.holds for check in table1.judge(results).checks)
