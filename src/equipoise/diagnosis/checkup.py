@@ -27,6 +27,8 @@ from equipoise.diagnosis.preconditioning_findings import conclude_preconditionin
 from equipoise.diagnosis.predictions import Conditions, as_block, predict, typical_conditions
 from equipoise.diagnosis.remedies import recommend
 from equipoise.diagnosis.residuals import ResidualStack, find_stack, predict_stack
+from equipoise.diagnosis.second_order import second_order
+from equipoise.diagnosis.second_order_findings import conclude_second_order
 from equipoise.diagnosis.smoothness import smoothness_at_start
 from equipoise.diagnosis.smoothness_findings import conclude_smoothness
 from equipoise.diagnosis.smoothness_ways import fixes
@@ -40,6 +42,7 @@ from equipoise.records import (
     LayerConditioning,
     LayerPreconditioning,
     Remedy,
+    SecondOrderPooling,
     Smoothness,
     Trial,
 )
@@ -155,10 +158,12 @@ def checkup(
             probes.unwatched(model),
             [
                 *conclude_preconditioning(work.preconditioning, work.trial),
+                *conclude_second_order(work.second_order),
                 *conclude_smoothness(work.smoothness),
             ],
         ),
         preconditioning=work.preconditioning,
+        second_order=work.second_order,
         trial=work.trial,
         smoothness=work.smoothness,
     )
@@ -173,6 +178,7 @@ class _Work:
     comparisons: tuple[Comparison, ...] = ()
     conditioning: tuple[LayerConditioning, ...] = ()
     preconditioning: tuple[LayerPreconditioning, ...] = ()
+    second_order: tuple[SecondOrderPooling, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     trial: Trial | None = None
     smoothness: Smoothness | None = None
@@ -249,6 +255,7 @@ def _run(
         loss,
         progress=lambda done, total: report("measuring preconditioning", done, total),
     )
+    work.second_order = second_order(model, held[0], loss)
 
     norms = [one.norm for one in found if one.norm is not None]
     rate = work.growth.rate

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from equipoise.experiments import lange2022, santurkar2018, yang2019
+from equipoise.experiments import lange2022, santurkar2018, yang2019, yu2020
 from equipoise.experiments.experiment import AnyExperiment
 from equipoise.records.experiments import Catalogue, CatalogueEntry
 
-_PAPERS = (yang2019, santurkar2018, lange2022)
+_PAPERS = (yang2019, santurkar2018, lange2022, yu2020)
 EXPERIMENTS: dict[str, AnyExperiment] = {
     experiment.name: experiment for paper in _PAPERS for experiment in paper.EXPERIMENTS
 }

@@ -24,6 +24,15 @@ from equipoise.layers.noisy_batch_norm import (
     NoisyBatchNorm3d,
 )
 from equipoise.layers.normalisers import Normaliser
+from equipoise.layers.pooling import (
+    RUN,
+    BilinearPool,
+    CompactBilinearPool,
+    ISQRTPool,
+    LogEuclideanPool,
+    MatrixPowerPool,
+    RUNPool,
+)
 from equipoise.layers.schedule import RenormSchedule
 from equipoise.layers.weight_standardisation import (
     WeightStandardisation,
@@ -48,6 +57,14 @@ __all__ = [
     "NoisyBatchNorm3d",
     "ActivationNoise",
     "LpNorm",
+    # second-order pooling
+    "BilinearPool",
+    "RUNPool",
+    "RUN",
+    "ISQRTPool",
+    "MatrixPowerPool",
+    "LogEuclideanPool",
+    "CompactBilinearPool",
     # helpers
     "gamma_beta",
     "gamma_beta_penalty",

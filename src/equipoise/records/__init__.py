@@ -20,6 +20,7 @@ from equipoise.records.measurements import (
     LayerPreconditioning,
 )
 from equipoise.records.predictions import Prediction, SpectrumPrediction
+from equipoise.records.second_order import MatrixSpectrum, SecondOrderPooling
 from equipoise.records.smoothness import (
     Smoothness,
     SmoothnessArm,
@@ -60,8 +61,10 @@ __all__ = [
     "LayerGradients",
     "LayerPreconditioning",
     "LayerShift",
+    "MatrixSpectrum",
     "Prediction",
     "Remedy",
+    "SecondOrderPooling",
     "Series",
     "Severity",
     "Smoothness",

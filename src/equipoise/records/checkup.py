@@ -11,6 +11,7 @@ from equipoise.records.measurements import (
     LayerConditioning,
     LayerPreconditioning,
 )
+from equipoise.records.second_order import SecondOrderPooling
 from equipoise.records.smoothness import Smoothness
 from equipoise.records.trials import Trial
 
@@ -148,6 +149,7 @@ class Checkup:
         trial: A short side-by-side training, if one was asked for.
         smoothness: How far the gradient can be trusted, at the start or, if it was asked for,
             along a short training.
+        second_order: Second-order pooling layers, before and after normalisation.
     """
 
     schema: int
@@ -173,3 +175,4 @@ class Checkup:
     preconditioning: tuple[LayerPreconditioning, ...] = ()
     trial: Trial | None = None
     smoothness: Smoothness | None = None
+    second_order: tuple[SecondOrderPooling, ...] = ()
