@@ -1,6 +1,7 @@
 """``equipoise reproduce`` computes what is missing, draws it and says what it means."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,15 @@ def test_an_unknown_scale_is_a_usage_error(equipoise):
     done = equipoise("reproduce", NAME, "--scale", "huge")
     assert done.code == 2
     assert "invalid choice: 'huge'" in done.err
+
+
+def test_a_folder_of_data_must_exist(equipoise):
+    done = equipoise("reproduce", NAME, "--scale", "smoke", "--data-dir", "nowhere")
+    assert done.code == 2
+    assert "There is no folder 'nowhere' to look for data in." in done.err
+
+
+def test_workers_are_told_of_it_by_the_environment(equipoise, folder, monkeypatch):
+    monkeypatch.setenv("EQUIPOISE_DATA", "elsewhere")
+    assert equipoise("reproduce", NAME, "--scale", "smoke", "--data-dir", folder).code == 0
+    assert Path(os.environ["EQUIPOISE_DATA"]) == folder.resolve()

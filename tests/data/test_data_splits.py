@@ -40,6 +40,14 @@ def test_both_sets_are_read_from_a_folder(folder, name):
     assert found.test.inputs.max() == pytest.approx(0.2)
 
 
+def test_the_users_own_folder_is_looked_in_without_being_named(folder, monkeypatch):
+    monkeypatch.setenv("EQUIPOISE_DATA", str(folder))
+    assert len(split("fashion-mnist").train) == 6
+    monkeypatch.setenv("EQUIPOISE_DATA", str(folder / "nowhere"))
+    with pytest.raises(DataNotFoundError):
+        split("mnist")
+
+
 def test_test_files_are_asked_for_by_name(folder):
     (folder / "t10k-labels-idx1-ubyte.gz").unlink()
     assert len(mnist_images("train", folder)[0]) == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
@@ -38,6 +39,13 @@ def configure(parser: ArgumentParser) -> None:
         "--redraw",
         action="store_true",
         help="make figures and verdicts from stored records, without computing anything",
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder with the archives of the data sets that scale paper takes, such as CIFAR-10 "
+        "(default: $EQUIPOISE_DATA)",
     )
     parser.add_argument("--list", action="store_true", help="list the names and what they show")
     _configure_engine(parser)
@@ -90,6 +98,11 @@ def run(args: Namespace) -> Catalogue | Reproductions:
         return experiments.catalogue()
     if args.name is None:
         raise ValueError("which figure? Give a name such as yang2019.fig1, or --list them all.")
+    if args.data_dir is not None:
+        if not args.data_dir.is_dir():
+            raise ValueError(f"There is no folder {str(args.data_dir)!r} to look for data in.")
+        # Worker processes inherit it.
+        os.environ["EQUIPOISE_DATA"] = str(args.data_dir.resolve())
     with bars() as progress:
         return experiments.reproduce(
             args.name,

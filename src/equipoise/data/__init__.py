@@ -4,7 +4,7 @@ from equipoise.data.catalogue import SPECS, load
 from equipoise.data.deep_linear import gaussian_regression
 from equipoise.data.download import fetch_fashion_mnist
 from equipoise.data.idx import read_idx
-from equipoise.data.places import DataNotFoundError, cache_dir
+from equipoise.data.places import DataNotFoundError, cache_dir, own_dir
 from equipoise.data.source import Batch, Samples, Source
 from equipoise.data.splits import Split, split
 from equipoise.data.user import IndexedSource, LoaderSource, StreamedSource, as_source
@@ -24,6 +24,7 @@ __all__ = [
     "fetch_fashion_mnist",
     "gaussian_regression",
     "load",
+    "own_dir",
     "read_idx",
     "split",
 ]

@@ -23,6 +23,15 @@ def cache_dir() -> Path:
     return Path.home() / ".cache" / "equipoise"
 
 
+def own_dir() -> Path | None:
+    """Folder of the user's own data sets, ``$EQUIPOISE_DATA``, if there is one.
+
+    A variable, because experiments run in other processes, which inherit it.
+    """
+    own = os.environ.get("EQUIPOISE_DATA")
+    return Path(own).expanduser() if own else None
+
+
 def first_existing(folder: Path, names: Sequence[str]) -> Path | None:
     """The first of several spellings of one file's name that exists in a folder."""
     return next((folder / name for name in names if (folder / name).exists()), None)

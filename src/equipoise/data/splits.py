@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equipoise.data.cifar import cifar_images
 from equipoise.data.mnist import Part, fashion_mnist_images, mnist_images
+from equipoise.data.places import own_dir
 from equipoise.data.source import Samples
 
 _Read = Callable[[Part], tuple[Tensor, Tensor]]
@@ -70,7 +71,7 @@ def split(name: str, *, data_dir: Path | None = None, download: bool = False) ->
     Args:
         name: One of ``digits``, ``fashion-mnist``, ``mnist``, ``cifar10``, ``cifar100``. Of the
             digits every fifth one is for testing.
-        data_dir: Where to look first.
+        data_dir: Where to look first; ``$EQUIPOISE_DATA`` by default.
         download: Whether Fashion-MNIST may be fetched.
 
     Raises:
@@ -86,6 +87,7 @@ def split(name: str, *, data_dir: Path | None = None, download: bool = False) ->
     """
     if name == "digits":
         return _digits()
+    data_dir = data_dir or own_dir()
     read: _Read
     match name:
         case "fashion-mnist":

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import DataNotFoundError, cache_dir
+from equipoise.data import DataNotFoundError, cache_dir, own_dir
 
 PARTS = ("train", "test")
 _SIDE, _CROP = 512, 448
@@ -46,7 +46,7 @@ def image_folder(name: str, data_dir: Path | None = None) -> Path:
     Raises:
         DataNotFoundError: If it lies neither in ``data_dir`` nor in the cache.
     """
-    places = [place / name for place in (data_dir, cache_dir()) if place is not None]
+    places = [place / name for place in (data_dir or own_dir(), cache_dir()) if place is not None]
     for place in places:
         if all((place / part).is_dir() for part in PARTS):
             return place
