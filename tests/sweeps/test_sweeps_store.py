@@ -124,10 +124,17 @@ class TestManyWriters:
         assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
 
     def test_with_a_common_draft_they_would(self, store, monkeypatch):
-        """The twin: the second writer renames the draft that the first has opened."""
-        monkeypatch.setattr("equipoise.sweeps.store.uuid4", lambda: Draft())
+        """The twin: between the two steps of one writer another takes the draft away."""
+        rename = Path.replace
+
+        def second_writer_first(draft, target):
+            rename(draft, target)
+            return rename(draft, target)
+
+        monkeypatch.setattr("equipoise.sweeps.store.uuid4", Draft)
+        monkeypatch.setattr(Path, "replace", second_writer_first)
         with pytest.raises(ValueError, match="cannot write records"):
-            assert not self.write_and_read(store)
+            store.save(Result(self.CELL, Number(1.0), None, 0.5))
 
 
 class Draft:
