@@ -47,7 +47,7 @@ class RUN(nn.Module):
         - Output: the same.
 
     Raises:
-        TypeError: If the start or the generator is none.
+        TypeError: If the start holds integers, or the generator is no generator.
         ValueError: If an argument is out of range, both strengths or both sources are given, or
             a start that is not Gaussian is to be drawn anew.
 
