@@ -23,7 +23,10 @@ def compiler():
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILY if "fft" not in name])
+# Every kind of head; of Fourier transforms the compiler warns that it leaves them to PyTorch.
+@pytest.mark.parametrize(
+    "name", ["bilinear", "RUN", "RUN mean", "iSQRT", "power", "log", "sketch", "maclaurin direct"]
+)
 def test_forward_and_backward_in_one_graph(name, compiler):
     head, x = build(FAMILY[name]), maps()
     assert_close(both_ways(compiler(head), x), both_ways(head, x), rtol=0, atol=1e-12)

@@ -1,0 +1,105 @@
+"""A small convolutional network whose global pooling is a second-order head."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import nn
+
+from equipoise.layers.pooling import RUNPool
+from equipoise.models.checks import check_positive
+from equipoise.models.initialisation import glorot_uniform_
+from equipoise.models.norms import Norm, make_norm
+from equipoise.models.stack import stage
+
+
+def bilinear_cnn(
+    classes: int = 10,
+    in_channels: int = 1,
+    *,
+    pooling: Callable[[int], nn.Module] = RUNPool,
+    filters: Sequence[int] = (32, 64, 64),
+    norm: Norm = "batch",
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    r"""3×3 convolutions, a second-order head, and a linear layer, for images of about 28×28.
+
+    The convolutions keep the resolution; between two of them stands max-pooling, except before
+    the last, so that 28×28 images end in 14×14 positions of ``filters[-1]`` features after a
+    ReLU. Layers are named ``conv1``, ``norm1``, ``act1``, ``pool1``, ``conv2``, …, ``pooling``,
+    ``head``. Weights start from Glorot's uniform distribution, biases from 0.
+
+    Args:
+        classes: Number of logits.
+        in_channels: Channels of the images.
+        pooling: Makes the head from the channels of its maps, as
+            ``partial(RUNPool, eta=1.0)`` does. What it makes has an ``output_dim``.
+        filters: Channels of each convolution.
+        norm: A kind of :data:`NORMS`, or a function of the channels that makes a module. See
+            :func:`make_norm`.
+        generator: Source of the weights except the head's, which has its own; PyTorch's own if
+            None.
+
+    Raises:
+        ValueError: If a size is not positive, there is no convolution, the norm is unknown, or
+            ``pooling`` makes no head.
+
+    Shape:
+        - Input: ``[N, in_channels, H, W]``.
+        - Output: ``[N, classes]``.
+
+    Examples:
+        >>> from equipoise.layers.pooling import BilinearPool
+        >>> model = bilinear_cnn(pooling=partial(BilinearPool, reduction=16))
+        >>> [name for name, _ in model.named_children()][-4:]
+        ['norm3', 'act3', 'pooling', 'head']
+        >>> model.head.in_features  # 16 · 17 / 2
+        136
+
+    References:
+        [lin2015], with a network of the size of the experiments; [yu2020].
+    """
+    check_positive(classes=classes, in_channels=in_channels)
+    check_positive(**{f"filters[{n}]": channels for n, channels in enumerate(filters)})
+    if not filters:
+        raise ValueError("filters must name at least one convolution, got none.")
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    channels = in_channels
+    for number, width in enumerate(filters, start=1):
+        layers |= stage(
+            "conv",
+            number,
+            partial(_convolution, channels, width),
+            norm=make_norm(norm, width),
+        )
+        if number < len(filters) - 1:
+            layers[f"pool{number}"] = nn.MaxPool2d(2)
+        channels = width
+    layers["pooling"] = head = pooling(channels)
+    layers["head"] = nn.Linear(_output_dim(head), classes)
+    return _initialised(nn.Sequential(layers), generator)
+
+
+def _initialised(model: nn.Sequential, generator: torch.Generator | None) -> nn.Sequential:
+    """Glorot's start for all but the pooling, which has drawn its own."""
+    for name, part in model.named_children():
+        if name != "pooling":
+            glorot_uniform_(part, generator=generator)
+    return model
+
+
+def _output_dim(head: object) -> int:
+    size = getattr(head, "output_dim", None)
+    if not isinstance(head, nn.Module) or not isinstance(size, int):
+        raise ValueError(
+            "pooling must make a module with output_dim when called with the channels, as "
+            f"RUNPool does; got {head!r}."
+        )
+    return size
+
+
+def _convolution(in_channels: int, filters: int, bias: bool) -> nn.Conv2d:
+    return nn.Conv2d(in_channels, filters, 3, padding=1, bias=bias)
