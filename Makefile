@@ -34,6 +34,7 @@ bench: $(VENV)/.ready-to-develop
 	$(BIN)/python benchmarks/tracker_overhead.py
 	$(BIN)/python benchmarks/rank_one_update.py
 	$(BIN)/python benchmarks/matrix_roots.py
+	$(BIN)/python benchmarks/pooling_heads.py
 
 # The table of docs/spectra.md, below its first lines.
 ACTIVATIONS := identity relu "leaky_relu(0.2)" abs "alpha_relu(1.5)" "alpha_relu(2)" hardtanh \

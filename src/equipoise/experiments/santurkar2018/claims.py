@@ -194,7 +194,12 @@ def distance(results: Results) -> tuple[Check, ...]:
             f"median rank correlation {min(a, b):.2f} or more",
             min(a, b) > 0,
         ),
-        _compare("at every distance BN's gradients are more predictive", results, beta, *_rev()),
+        _compare(
+            "BN is smoother over the distances probed (effective β)",
+            results,
+            beta,
+            *_rev(),
+        ),
     )
 
 

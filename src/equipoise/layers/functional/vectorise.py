@@ -139,7 +139,8 @@ def upper_triangle(
     if not preserve_inner_products:
         return vector
     diagonal = indices % (size + 1) == 0
-    return vector * torch.where(diagonal, 1.0, math.sqrt(2)).to(vector.dtype)
+    # Two Python numbers would meet in float32, and √2 with them.
+    return torch.where(diagonal, vector, math.sqrt(2) * vector)
 
 
 def signed_sqrt(x: Tensor) -> Tensor:
