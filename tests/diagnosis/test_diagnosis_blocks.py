@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise import theory
+from equipoise.layers import RUNPool
 from equipoise.models import resnet18
 
 
@@ -244,6 +245,12 @@ class TestSurroundings:
         assert only(model, images()).path.pooled
         assert any("pooling" in caveat for caveat in block.caveats)
         assert block.rate is not None
+
+    def test_second_order_pooling_is_named(self):
+        model = nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), RUNPool(4), nn.Linear(10, 2)
+        )
+        assert block_of(model, images()).reason == "second-order pooling follows"
 
     @pytest.mark.parametrize("mode", ["zeros", "circular", "reflect"])
     def test_padding_is_no_activation(self, mode):

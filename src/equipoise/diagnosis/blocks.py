@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from equipoise import layers
 from equipoise.diagnosis.normalisations import Normalisation, is_normalisation, read
+from equipoise.layers.pooling.head import PoolingHead
 from equipoise.probes.modules import is_normaliser
 from equipoise.probes.operations import Operation, Value
 from equipoise.theory import Activation, as_activation
@@ -198,6 +199,8 @@ class Path:
             return "dropout follows, whose noise the theory does not contain"
         if "attention" in operation.name:
             return "attention follows"
+        if isinstance(operation.module, PoolingHead | layers.RUN):
+            return "second-order pooling follows"
         return None
 
     def activation(self) -> Activation:

@@ -7,7 +7,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from equipoise.records import Checkup
-from equipoise.report import digest, digest_preconditioning, digest_smoothness, wording
+from equipoise.report import (
+    digest,
+    digest_preconditioning,
+    digest_second_order,
+    digest_smoothness,
+    wording,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -89,6 +95,7 @@ def environment() -> Environment:
     environment.globals |= {
         "digest": digest,
         "bnp": digest_preconditioning,
+        "pooling": digest_second_order,
         "smooth": digest_smoothness,
         "wording": wording,
         "marks": digest.MARKS,

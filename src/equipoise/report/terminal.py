@@ -23,6 +23,7 @@ from equipoise.records import (
 from equipoise.report import digest, wording
 from equipoise.report.terminal_parts import enumerated, heading, new_table, remark, text
 from equipoise.report.terminal_preconditioning import print_preconditioning, print_trial
+from equipoise.report.terminal_second_order import print_second_order
 from equipoise.report.terminal_smoothness import print_smoothness
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
         print_growth(checkup.growth, console)
     _blocks(checkup.blocks, console)
     _conditioning(checkup.conditioning, console)
+    print_second_order(checkup.second_order, console)
     print_preconditioning(checkup.preconditioning, console)
     print_smoothness(checkup.smoothness, console)
     _remedies(checkup.remedies, console)
