@@ -4,6 +4,7 @@ import io
 
 import pytest
 import torch
+from onnxruntime import InferenceSession
 from pooling_family import CHANNELS, FAMILY, build, every, maps
 from torch.export import Dim
 from torch.testing import assert_close
@@ -52,8 +53,6 @@ EXPORTED = [name for name in FAMILY if name not in ("power", "power 0.7", "log")
 @pytest.mark.filterwarnings("ignore")
 class TestOnnx:
     def test_one_model_for_all_sizes(self, name):
-        pytest.importorskip("onnxscript")
-        runtime = pytest.importorskip("onnxruntime")
         options = {} if name == "RUN given" else {"reduction": 3}
         head = build(FAMILY[name], dtype=torch.float32, **options)
         sizes = {0: Dim("batch"), 2: Dim("height"), 3: Dim("width")}
@@ -61,7 +60,7 @@ class TestOnnx:
         program = torch.onnx.export(
             head, (x,), dynamic_shapes={"x": sizes}, dynamo=True, verbose=False
         )
-        session = runtime.InferenceSession(program.model_proto.SerializeToString())
+        session = InferenceSession(program.model_proto.SerializeToString())
         (given,) = session.get_inputs()
         for samples, size in SIZES:
             x = maps(samples, size, dtype=torch.float32)
