@@ -6,7 +6,7 @@ from torch import nn
 
 from equipoise.layers import pooling
 from equipoise.layers.pooling import BilinearPool, CompactBilinearPool, ISQRTPool, RUNPool
-from equipoise.models.bilinear_cnn import bilinear_cnn
+from equipoise.models import bilinear_cnn
 
 HEADS = {
     "bilinear": BilinearPool,

@@ -1,5 +1,6 @@
 """The networks that the papers train, each with a choice of normaliser."""
 
+from equipoise.models.bilinear_cnn import bilinear_cnn
 from equipoise.models.cnn5 import cnn5
 from equipoise.models.deep_linear import deep_linear
 from equipoise.models.initialisation import glorot_uniform_, he_normal_
@@ -19,6 +20,7 @@ __all__ = [
     # networks
     "mlp",
     "cnn5",
+    "bilinear_cnn",
     "deep_linear",
     "resnet18",
     "resnet_cifar",

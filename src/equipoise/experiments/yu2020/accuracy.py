@@ -244,6 +244,7 @@ EXPERIMENT: Experiment[Any, Any] = Experiment(
         "at rate 1, then 50 of everything at 0.001, SGD with momentum 0.9, decay 10⁻⁵, batch 32",
     ),
     record=Score,
+    revision=2,
     cells=cells,
     run=run,
     draw=draw,

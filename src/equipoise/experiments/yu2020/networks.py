@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -41,22 +40,12 @@ HEADS: Mapping[str, Callable[..., nn.Module]] = {
 
 
 def small_cnn(head: str, *, classes: int, in_channels: int, seed: int) -> nn.Sequential:
-    """Three 3×3 convolutions with ReLU, two of them pooled, a head, and a linear classifier.
+    """Three 3×3 convolutions with ReLU and no normaliser, a head, and a linear classifier.
 
     Weights are Glorot's uniform ones, from PyTorch's generator; what a head draws comes from
     the seed. RUN's start stays the same all along.
     """
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    channels = in_channels
-    for number, filters in enumerate(_CHANNELS, start=1):
-        layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=1)
-        layers[f"act{number}"] = nn.ReLU()
-        if number < len(_CHANNELS):
-            layers[f"pool{number}"] = nn.MaxPool2d(2)
-        channels = filters
-    pooling = HEADS[head](channels, seed=seed)
-    layers["pooling"] = pooling
-    size = pooling.output_dim
-    assert isinstance(size, int)
-    layers["classifier"] = nn.Linear(size, classes)
-    return models.glorot_uniform_(nn.Sequential(layers))
+    pooling = partial(HEADS[head], seed=seed)
+    return models.bilinear_cnn(
+        classes, in_channels, pooling=pooling, filters=_CHANNELS, norm="none"
+    )
