@@ -45,9 +45,9 @@ def conditions(layers: Sequence[SecondOrderPooling]) -> str:
     measured = [layer for layer in layers if layer.before is not None]
     samples = max((layer.samples for layer in measured), default=0)
     return (
-        f"Medians over {wording.count(samples, 'sample')}. Leading: the two largest eigenvalues as "
-        "parts of the sum. Direction: the part of the energy in the direction that "
-        "rank-1 update normalisation shrinks, or would; in brackets its eigen-residual, 0 at an "
+        f"Medians over {wording.count(samples, 'sample')}. Leading: the two largest eigenvalues "
+        "as parts of the sum. Direction: the part of the energy in the direction that rank-1 "
+        "update normalisation shrinks, or would; in brackets its eigen-residual, 0 at an "
         "eigenvector. Cost: part of a forward and backward pass."
     )
 
