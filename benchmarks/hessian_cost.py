@@ -92,13 +92,15 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
     return (time.perf_counter() - begin) / repeats
 
 
-def timings(runs: dict[str, Callable[[], object]], *, blocks: int) -> dict[str, float]:
+def timings(
+    runs: dict[str, Callable[[], object]], *, blocks: int, repeats: int
+) -> dict[str, float]:
     """Seconds of the fastest block of each variant."""
     fastest = dict.fromkeys(runs, float("inf"))
     for _ in range(blocks):
         for name, run in runs.items():
-            repeats = 1 if name == "hessian" else 4
-            fastest[name] = min(fastest[name], seconds(run, repeats))
+            turns = 1 if name == "hessian" else repeats
+            fastest[name] = min(fastest[name], seconds(run, turns))
     return fastest
 
 
@@ -113,7 +115,7 @@ def main() -> None:
     dear = []
     for name, case in CASES.items():
         runs = variants(case)
-        found = timings(runs, blocks=2 if quick else 12)
+        found = timings(runs, blocks=1 if quick else 12, repeats=1 if quick else 4)
         floor = operations(runs["product"]) / operations(runs["pass"])
         unit = found["pass"]
         graph, product, anew, probe = (

@@ -168,9 +168,10 @@ class Transformer(nn.Module):
 
 def group_normalised():
     layers = []
-    for channels in (1, 8, 8, 8):
-        layers += [nn.Conv2d(channels, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10))
+    for channels, stride in ((1, 2), (8, 1), (8, 1), (8, 1)):
+        convolution = nn.Conv2d(channels, 8, 3, stride, padding=1)
+        layers += [convolution, nn.GroupNorm(2, 8), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, 10))
 
 
 def tanh(depth=20, gain=1.0):

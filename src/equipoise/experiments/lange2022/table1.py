@@ -90,7 +90,7 @@ class Timings:
 
 def cells(scale: Scale) -> tuple[Cell, ...]:
     """One cell per network: what is compared must be timed side by side."""
-    blocks, steps = {"smoke": (2, 10), "small": (40, 20), "paper": (200, 50)}[scale]
+    blocks, steps = {"smoke": (2, 3), "small": (40, 20), "paper": (200, 50)}[scale]
     return tuple(Cell(network, blocks, _EVERY * max(1, steps // _EVERY)) for network in _BATCHES)
 
 
