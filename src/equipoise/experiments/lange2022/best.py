@@ -76,6 +76,12 @@ def best_of(results: Mapping[Cell, Run]) -> dict[str, Best]:
     return {method: _best(method, rates) for method, rates in methods.items()}
 
 
+def at_rates(results: Mapping[Cell, Run], rates: Mapping[str, float]) -> dict[str, Best]:
+    """Every method that has one of its own at that rate, such as the paper's."""
+    own = {cell: run for cell, run in results.items() if rates.get(cell.method) == cell.rate}
+    return best_of(own)
+
+
 def _best(method: str, rates: Mapping[float, list[Run]]) -> Best:
     means = {rate: statistics.fmean(run.loss for run in runs) for rate, runs in rates.items()}
     rate = min(means, key=lambda rate: (means[rate], rate))

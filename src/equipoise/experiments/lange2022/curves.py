@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from equipoise.experiments import style
-from equipoise.experiments.lange2022.best import Best, best_of
+from equipoise.experiments.lange2022.best import Best, at_rates, best_of
 from equipoise.experiments.lange2022.runs import Cell, Run
 
 if TYPE_CHECKING:
@@ -30,12 +30,18 @@ _LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
-def draw(figure: FigureBase, results: Mapping[Cell, Run], title: str) -> None:
-    """Draw loss above accuracy; bands are the range over seeds."""
+def draw(
+    figure: FigureBase, results: Mapping[Cell, Run], title: str, paper_rates: Mapping[str, float]
+) -> None:
+    """Draw loss above accuracy; bands are the range over seeds.
+
+    Where the paper names another rate than the best of ours, the legend says what it gave.
+    """
     upper, lower = figure.subplots(2, 1, sharex=True)
+    reported = at_rates(results, paper_rates)
     for best in best_of(results).values():
         if best.trains:
-            _loss(upper, best)
+            _loss(upper, best, _label(best, reported.get(best.method)))
             _accuracy(lower, best)
     upper.set_yscale("log")
     upper.set_ylabel("training loss")
@@ -49,12 +55,20 @@ def draw(figure: FigureBase, results: Mapping[Cell, Run], title: str) -> None:
         lower.text(0.98, 0.04, words, transform=lower.transAxes, ha="right", fontsize=7)
 
 
-def _loss(axes: Axes, best: Best) -> None:
+def _label(best: Best, reported: Best | None) -> str:
+    label = f"{best.label}, {best.rate:g}"
+    if reported is None or reported.rates == (best.rate,):
+        return label
+    loss = f"{statistics.fmean(reported.losses):.2f}" if reported.trains else "diverges"
+    return f"{label} (paper's {reported.rates[0]:g}: {loss})"
+
+
+def _loss(axes: Axes, best: Best, label: str) -> None:
     curves = [run.curve for run in best.runs]
     columns = list(zip(*(curve.losses for curve in curves), strict=True))
     mean, low, high = map(statistics.fmean, columns), map(min, columns), map(max, columns)
     look, steps = _LOOKS[best.method], curves[0].steps
-    axes.plot(steps, list(mean), label=f"{best.label}, {best.rate:g}", linewidth=1.1, **look)
+    axes.plot(steps, list(mean), label=label, linewidth=1.1, **look)
     axes.fill_between(steps, list(low), list(high), color=look["color"], alpha=0.1, linewidth=0)
 
 

@@ -29,7 +29,8 @@ CHOICES = (
     "paper's MNIST and CIFAR-10; only paper takes CIFAR-10, from --data-dir",
     "images in [0, 1]; batch norm with TensorFlow's ε = 0.001 and momentum 0.99; Glorot uniform",
     "each method at its best rate of a grid of half decades, by mean training loss of the second "
-    "half of the steps over three seeds; the figure names it",
+    "half of the steps over three seeds; the figure names it, with the mean loss at the "
+    "paper's rate where that is another",
     "BNP is ours (bias-corrected, exact variance), BNP (paper) Algorithms 2 and 3 to the letter",
     "controls that the paper lacks: standardised inputs, Adam, BNP with Adam",
     "4 Things: virtual batches of 16 at 128 samples, groups of 4 channels below; Adam",
@@ -136,7 +137,7 @@ def _panel(
 
     def draw(figure: FigureBase, results: Mapping[Cell, Run]) -> None:
         data = next(iter(results)).data
-        curves.draw(figure, results, f"{setting.name}, {data}")
+        curves.draw(figure, results, f"{setting.name}, {data}", setting.paper_rates)
 
     return Experiment(
         name=f"lange2022.{name}",

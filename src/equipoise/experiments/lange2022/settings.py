@@ -152,7 +152,7 @@ _TRAINING_IMAGES = {"cifar10": 50_000, "mnist": 60_000}
 
 
 def cells(setting: Setting, scale: Scale) -> tuple[Cell, ...]:
-    """Every training of a panel: methods × rates × seeds."""
+    """Every training of a panel: methods × rates × seeds; rates are a grid and the paper's."""
     if scale == "smoke":
         return tuple(
             Cell(
@@ -173,7 +173,7 @@ def cells(setting: Setting, scale: Scale) -> tuple[Cell, ...]:
                 *_SMALL_TESTS[setting.network],
             )
             for method, centre in setting.centres.items()
-            for rate in grid(centre, 1)
+            for rate in sorted({*grid(centre, 1), *_reported(setting, method)})
             for seed in _SMALL_SEEDS
         )
     sets = (_PAPER_DATA, "mnist") if setting is FC_60 else (_PAPER_DATA,)
