@@ -109,6 +109,9 @@ def landscapes(figure: FigureBase, results: Mapping[Cell, Run], title: str) -> N
         "change of the gradient",
     )
     lines(right, results, lambda look: look.landscape.beta, "effective β")
+    for repeated in (middle.get_legend(), right.get_legend()):
+        if repeated is not None:
+            repeated.remove()
     left.set_title(title, fontsize=9)
 
 
