@@ -34,6 +34,12 @@ from equipoise.layers.pooling import (
     RUNPool,
 )
 from equipoise.layers.schedule import RenormSchedule
+from equipoise.layers.sync_batch_norm import (
+    SynchronisedBatchNorm1d,
+    SynchronisedBatchNorm2d,
+    SynchronisedBatchNorm3d,
+    synchronised,
+)
 from equipoise.layers.weight_standardisation import (
     WeightStandardisation,
     remove_weight_standardisation,
@@ -56,6 +62,9 @@ __all__ = [
     "NoisyBatchNorm2d",
     "NoisyBatchNorm3d",
     "ActivationNoise",
+    "SynchronisedBatchNorm1d",
+    "SynchronisedBatchNorm2d",
+    "SynchronisedBatchNorm3d",
     "LpNorm",
     # second-order pooling
     "BilinearPool",
@@ -72,6 +81,7 @@ __all__ = [
     "weight_standardise",
     "remove_weight_standardisation",
     # exchange
+    "synchronised",
     "convert",
     "Conversion",
     "Changed",

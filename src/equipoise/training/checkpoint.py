@@ -1,0 +1,146 @@
+"""A training's state in one file that is whole at any moment, and fits or says why not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FORMAT = "equipoise.training/1"
+_MOST_NAMES = 3
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be written, read or continued; the message says why and what to do."""
+
+
+def previous(path: Path) -> Path:
+    """Where the checkpoint before the last one is kept."""
+    return path.with_name(f"{path.name}.previous")
+
+
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write a state that readers find whole or not at all, even if power fails.
+
+    The last checkpoint is kept beside it, see :func:`previous`. Should the process be killed
+    just between the two renames, that one is read instead.
+
+    Args:
+        path: Its folder is made if it is missing.
+        state: Tensors, numbers, strings, and lists, tuples and dictionaries of them.
+
+    Raises:
+        CheckpointError: If it cannot be written; the last checkpoint is then still there.
+    """
+    # One training writes here: a fixed name leaves no litter behind after kill -9.
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            torch.save({"format": FORMAT, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            path.replace(previous(path))
+        draft.replace(path)
+        _settle(path.parent)
+    # PyTorch's writer has an exception of its own for a full disk.
+    except (OSError, RuntimeError) as error:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"cannot write the checkpoint {str(path)!r}: {error}. Free some space or name another "
+            "file; what was written before is still there."
+        ) from error
+
+
+def read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """Read the last whole state, on the CPU; ``None`` if there is none.
+
+    Raises:
+        CheckpointError: If the file is damaged or something else.
+    """
+    found = next((p for p in (path, previous(path)) if p.exists()), None)
+    if found is None:
+        return None
+    try:
+        state = torch.load(found, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise CheckpointError(_damaged(found, previous(path))) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{str(found)!r} is no checkpoint of a training ({FORMAT}). Name another file, or "
+            "move this one away to begin anew."
+        )
+    return state
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Delete a checkpoint that is no longer needed, and the one before it."""
+    for file in (path, previous(path)):
+        file.unlink(missing_ok=True)
+
+
+def require_same(path: Path, saved: dict[str, Any], here: dict[str, Any]) -> None:
+    """Refuse to continue a training that is another one.
+
+    Args:
+        path: Named in the message.
+        saved: What the checkpoint's training was, by topic; topics may be dictionaries.
+        here: What this one is.
+
+    Raises:
+        CheckpointError: Naming the first differences.
+
+    Examples:
+        >>> require_same(Path("run.pt"), {"optimizer": "SGD"}, {"optimizer": "Adam"})
+        Traceback (most recent call last):
+        equipoise.training.checkpoint.CheckpointError: 'run.pt' is of another training: optimizer
+        was 'SGD', here it is 'Adam'. Repeat what it was written with, or name another file.
+    """
+    wrong = [line for topic in here for line in _differences(topic, saved.get(topic), here[topic])]
+    if wrong:
+        shown = "; ".join(wrong[:_MOST_NAMES])
+        more = f"; and {len(wrong) - _MOST_NAMES} more" if len(wrong) > _MOST_NAMES else ""
+        raise CheckpointError(
+            f"{str(path)!r} is of another training: {shown}{more}. Repeat what it was written "
+            "with, or name another file."
+        )
+
+
+def _differences(topic: str, saved: Any, here: Any) -> list[str]:
+    if saved == here:
+        return []
+    if not (isinstance(saved, dict) and isinstance(here, dict)):
+        return [f"{topic} was {saved!r}, here it is {here!r}"]
+    names = [*here, *(name for name in saved if name not in here)]
+    return [
+        f"{topic} {name!r} was {saved.get(name, 'absent')}, here it is {here.get(name, 'absent')}"
+        for name in names
+        if saved.get(name) != here.get(name)
+    ]
+
+
+def _damaged(path: Path, older: Path) -> str:
+    remedy = "Remove it to begin anew."
+    if older != path and older.exists():
+        remedy = f"Remove it to go on from the one before, {str(older)!r}."
+    return (
+        f"the checkpoint {str(path)!r} is damaged or cut off ({path.stat().st_size} bytes). "
+        f"{remedy}"
+    )
+
+
+def _settle(folder: Path) -> None:
+    """Let the renames reach the disk, where the system can wait for a folder."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

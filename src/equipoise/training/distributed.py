@@ -1,0 +1,154 @@
+"""Processes that train together: how they start, which share each takes, what they agree on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Value = TypeVar("Value")
+
+# Rank 0 evaluates and writes while the others wait; PyTorch's own limit is 10 to 30 minutes.
+_PATIENCE = timedelta(hours=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """One process among those that train together.
+
+    Args:
+        rank: Its number, from 0.
+        size: How many there are.
+
+    Examples:
+        >>> [Ranks(rank, 3).share(8) for rank in range(3)]
+        [slice(0, 2, None), slice(2, 5, None), slice(5, 8, None)]
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the one that writes, evaluates and prints."""
+        return self.rank == 0
+
+    def share(self, batch_size: int) -> slice:
+        """This rank's rows of a joint batch; shares differ by one row at most."""
+        return slice(
+            batch_size * self.rank // self.size, batch_size * (self.rank + 1) // self.size
+        )
+
+    def share_sizes(self, batch_size: int) -> tuple[int, ...]:
+        """Rows of every rank."""
+        shares = (Ranks(rank, self.size).share(batch_size) for rank in range(self.size))
+        return tuple(share.stop - share.start for share in shares)
+
+
+def ranks() -> Ranks:
+    """Who this process is; alone where ``torch.distributed`` is not in use."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return Ranks()
+    return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def under_torchrun() -> bool:
+    """Whether ``torchrun`` started this process, alone or with others."""
+    return dist.is_available() and dist.is_torchelastic_launched()
+
+
+@contextmanager
+def process_group() -> Iterator[Ranks]:
+    """Join the processes that ``torchrun`` started, and leave them at the end.
+
+    Each process gets a GPU of its own where there are enough, with NCCL; otherwise all compute
+    on the CPU, with gloo. Without ``torchrun`` the process is alone and nothing is started.
+
+    Examples:
+        >>> with process_group() as here:  # in a plain interpreter
+        ...     here
+        Ranks(rank=0, size=1)
+    """
+    if not under_torchrun() or dist.is_initialized():
+        yield ranks()
+        return
+    local, on_this_machine = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.is_available() and torch.cuda.device_count() >= on_this_machine
+    if gpus:
+        torch.cuda.set_device(local)
+    # PyTorch documents both names without exporting them for type checkers.
+    store, rank, size = next(dist.rendezvous("env://", timeout=_PATIENCE))  # type: ignore[attr-defined]
+    # torchrun's store outlives its workers: after a restart they would find dead ones' addresses.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
+    backend = "nccl" if gpus else "gloo"
+    dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=_PATIENCE)
+    try:
+        yield ranks()
+    finally:
+        dist.destroy_process_group()
+
+
+def joint_mean(loss: Tensor, share: float, here: Ranks) -> Tensor:
+    r"""A loss whose value is the joint batch's and whose gradient is this rank's part of it.
+
+    With :math:`\ell_r` the mean over the :math:`n_r` samples of rank r, of n in all,
+
+    .. math:: \ell = \sum_r \frac{n_r}{n}\,\ell_r, \qquad
+              \frac1R \sum_r \nabla\Big(R\,\frac{n_r}{n}\,\ell_r\Big) = \nabla \ell :
+
+    the average that DDP and FSDP take over R ranks is the gradient of the joint mean, whether
+    the shares are equal or not. The value is the same on every rank to the bit, so that all
+    notice a divergence together.
+
+    Args:
+        loss: This rank's mean.
+        share: :math:`n_r / n`.
+        here: This rank.
+    """
+    if here.size == 1:
+        return loss
+    joint: Tensor = _JointMean.apply(loss, share, here.size)  # type: ignore[no-untyped-call]  # torch's
+    return joint
+
+
+class _JointMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, share: float, size: int) -> Tensor:
+        ctx.factor = share * size
+        joint = loss * share
+        dist.all_reduce(joint)
+        return joint
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad * ctx.factor, None, None
+
+
+def of_leader(value: Value, here: Ranks) -> Value:
+    """Rank 0's value, on every rank; small and picklable."""
+    if here.size == 1:
+        return value
+    carrier = [value]
+    dist.broadcast_object_list(carrier, src=0, device=_object_device())
+    return carrier[0]
+
+
+def of_all(value: Value, here: Ranks) -> list[Value]:
+    """Every rank's value, on every rank; small and picklable."""
+    if here.size == 1:
+        return [value]
+    values: list[Any] = [None] * here.size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _object_device() -> torch.device:
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
