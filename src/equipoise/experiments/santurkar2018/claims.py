@@ -68,11 +68,18 @@ def _compare(
 def training(results: Results) -> tuple[Check, ...]:
     """Fig. 1."""
     a, b = (spread(r.accuracy for r in runs_of(results, n)) for n in ("none", "batch"))
-    standard, normalised = (drift(runs_of(results, n)) for n in _PLAIN)
     return (
         _lower_loss("BN trains faster at the paper's rate", results, "batch", "none"),
         _tuned("BN trains faster with the best rate of each", results, "batch", "none"),
         below("BN tests better", a, b, ("standard", "BN")),
+        *distributions(results),
+    )
+
+
+def distributions(results: Results) -> tuple[Check, ...]:
+    """Figs. 1 and 8."""
+    standard, normalised = (drift(runs_of(results, n)) for n in _PLAIN)
+    return (
         Check(
             "distributions of layer inputs evolve with little difference (drift per look within "
             "a factor 3)",
@@ -80,11 +87,6 @@ def training(results: Results) -> tuple[Check, ...]:
             1 / 3 < standard.mean / normalised.mean < 3,
         ),
     )
-
-
-def faster(results: Results) -> tuple[Check, ...]:
-    """Fig. 8 shows distributions; its networks are those of Fig. 9."""
-    return (_lower_loss("BN trains faster", results, "batch", "none"),)
 
 
 def noisy(results: Results) -> tuple[Check, ...]:

@@ -164,9 +164,9 @@ def typically_below(claim: str, one: Typical, other: Typical, names: tuple[str, 
 
 def below(claim: str, one: Spread, other: Spread, names: tuple[str, str]) -> Check:
     """Whether one mean is below another by more than twice their joint error."""
-    found = f"{names[0]} {one}, {names[1]} {other}"
     gap = other.mean - one.mean
     joint = math.hypot(*(e if math.isfinite(e) else 0.0 for e in (one.error, other.error)))
+    found = f"{names[0]} {one}, {names[1]} {other}; gap {gap:.3g}, needed {2 * joint:.3g}"
     return Check(claim, found, gap > 2 * joint)
 
 
