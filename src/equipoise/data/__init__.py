@@ -1,5 +1,6 @@
 """Real and synthetic batches: small built-in sets, and whatever the user brings."""
 
+from equipoise.data.augmentation import crop_and_flip
 from equipoise.data.catalogue import SPECS, load
 from equipoise.data.deep_linear import gaussian_regression
 from equipoise.data.download import fetch_fashion_mnist
@@ -21,6 +22,7 @@ __all__ = [
     "StreamedSource",
     "as_source",
     "cache_dir",
+    "crop_and_flip",
     "fetch_fashion_mnist",
     "gaussian_regression",
     "load",

@@ -39,6 +39,8 @@ class Experiment(Generic[Cell, Record]):
         revision: Raise by one when ``run`` changes its numbers: older records are then unused.
         family: Name that experiments share which have ``run`` and ``record`` in common, and so
             need not compute a cell twice.
+        big: Whether ``run`` is one training by :func:`equipoise.training.train_big`, which all
+            processes of ``torchrun`` may share.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Experiment(Generic[Cell, Record]):
     judge: Callable[[Mapping[Cell, Record]], Verdict]
     revision: int = 1
     family: str | None = None
+    big: bool = False
 
     @property
     def filed_under(self) -> str:

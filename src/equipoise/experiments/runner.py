@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from equipoise.experiments.experiment import AnyExperiment, AnyResult
+from equipoise.experiments.torchrun import compute_together
 from equipoise.records.experiments import Scale
 from equipoise.sweeps import CellStore, Engine, Shard, sweep
+from equipoise.training.distributed import under_torchrun
 
 Progress = Callable[[str, int, int], None]
 
@@ -29,13 +31,20 @@ def compute(
         store: Where results are, and go.
         progress: Told the experiment's name, the finished and all cells of the shard.
         engine: Where to compute. Without a number of jobs, scale ``smoke`` stays in this
-            process, and scale ``small`` too if it turns out to be quick.
+            process, and scale ``small`` too if it turns out to be quick. Under ``torchrun`` its
+            processes compute each cell together instead.
         shard: Which part of the grid.
 
     Returns:
         One result per cell, in the experiment's order; outside the shard, of stored cells only.
     """
     cells = experiment.cells(scale)
+    if under_torchrun():
+        wanted = shard.select(cells, store.task.digest)
+        compute_together(
+            experiment, wanted, store, lambda done, total: progress(experiment.name, done, total)
+        )
+        return collect(experiment, scale, store)
     free = engine.jobs is None and engine.on_this_machine
     results = sweep(
         store,

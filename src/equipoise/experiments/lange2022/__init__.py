@@ -1,8 +1,24 @@
 """Figures and tables of "Batch Normalization Preconditioning" [lange2022]."""
 
-from equipoise.experiments.lange2022 import fig8, panels, table1, tables
+from equipoise.experiments.lange2022 import (
+    fig2,
+    fig8,
+    fig9,
+    panels,
+    resnet_panels,
+    table1,
+    tables,
+)
 
-EXPERIMENTS = (*panels.EXPERIMENTS, fig8.EXPERIMENT, table1.EXPERIMENT, *tables.EXPERIMENTS)
+EXPERIMENTS = (
+    fig2.EXPERIMENT,
+    *panels.EXPERIMENTS,
+    *resnet_panels.EXPERIMENTS,
+    fig8.EXPERIMENT,
+    fig9.EXPERIMENT,
+    table1.EXPERIMENT,
+    *tables.EXPERIMENTS,
+)
 
 # Whole figures: what they show, and their panels.
 FIGURES = {
@@ -13,6 +29,10 @@ FIGURES = {
     "lange2022.fig5": (
         "Five-layer CNN at batch 128 and 2",
         ("lange2022.fig5a", "lange2022.fig5b"),
+    ),
+    "lange2022.fig6": (
+        "Residual networks: ResNet-110 on CIFAR-10, with pre-activation on CIFAR-100",
+        ("lange2022.fig6a", "lange2022.fig6b"),
     ),
 }
 
