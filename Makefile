@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: checkup test format docs bench tables clean
+.PHONY: checkup test format docs bench tables reproduction-page clean
 
 # Predict, measure and report on bundled real data.
 checkup: $(VENV)/.ready
@@ -35,6 +35,7 @@ bench: $(VENV)/.ready-to-develop
 	$(BIN)/python benchmarks/rank_one_update.py
 	$(BIN)/python benchmarks/matrix_roots.py
 	$(BIN)/python benchmarks/pooling_heads.py
+	$(BIN)/python benchmarks/stacked_training.py
 
 # The table of docs/spectra.md, below its first lines.
 ACTIVATIONS := identity relu "leaky_relu(0.2)" abs "alpha_relu(1.5)" "alpha_relu(2)" hardtanh \
@@ -44,6 +45,10 @@ tables: $(VENV)/.ready-to-develop
 	$(BIN)/equipoise theory --spectrum --markdown --activation $(ACTIVATIONS) \
 		--batch-size 4 5 6 8 16 64 1000 1000000 >> docs/spectra.new
 	mv docs/spectra.new docs/spectra.md
+
+# docs/reproduction, from the records of `equipoise reproduce all`.
+reproduction-page: $(VENV)/.ready-to-develop
+	$(BIN)/equipoise reproduce report --scale small --out reproduction --page docs/reproduction
 
 clean:
 	rm -rf $(VENV) docs/_build checkup-report

@@ -63,7 +63,7 @@ def train(
     due = set(evaluate_at) if evaluate is not None else set()
     losses: list[Tensor] = []
     evaluations: list[Evaluation] = []
-    clock = _Clock(device)
+    clock = Clock(device)
     for step, batch in enumerate(batches):
         if step in due and evaluate is not None:
             with clock.paused():
@@ -89,7 +89,7 @@ def train(
     return History(tuple(kept), seconds, tuple(evaluations), diverged_at)
 
 
-class _Clock:
+class Clock:
     """Seconds since it was made, less those of pauses; waits for the device where it is asked."""
 
     def __init__(self, device: torch.device) -> None:
@@ -97,7 +97,7 @@ class _Clock:
         self._start = self._now()
         self._entered = 0.0
 
-    def paused(self) -> _Clock:
+    def paused(self) -> Clock:
         return self
 
     def __enter__(self) -> None:

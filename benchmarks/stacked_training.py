@@ -1,0 +1,208 @@
+"""Throughput of 16 small networks trained as one stack, and one after the other.
+
+Run ``python benchmarks/stacked_training.py [--quick]``. First, on all threads, a stack takes turns
+with single trainings, and ratios are medians over neighbours, so that other work on the machine
+meets all alike. Beside them, in processor time, two processes of one thread, which is how sweeps
+run: 8 models each one by one, and two stacks; their ratio is the gain per core. Then, on one
+thread and in processor time, where the gain ends: multiplications per layer and model rise with
+the width, and "auto" is what ``train_many`` would choose. Setting up, which takes as long as a
+few steps, does not count.
+
+Compiling the stacked forward pass (``torch.compile``, 10 layers of width 32) took 40 s and gained
+nothing: what remains are the matrix products. CUDA graphs are not used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.pool import Pool
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.models import mlp, vgg
+from equipoise.training import cross_entropy, train, train_many
+from equipoise.training.stacked_choice import multiplications_per_layer, worthwhile
+
+MODELS = 16
+# The project's target for 16 small networks on two cores.
+TARGET = 4.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and its batch; ``images`` is the side of grey images for a network of filters."""
+
+    depth: int
+    width: int
+    rows: int
+    inputs: int = 64
+    images: int = 0
+
+    def __str__(self) -> str:
+        if self.images:
+            return f"{self.depth}x{self.width} filters on {self.images}x{self.images}"
+        return f"{self.depth}x{self.width} on {self.inputs}"
+
+    def build(self) -> nn.Module:
+        """A network of its shape."""
+        if self.images:
+            return vgg(((self.width,) * self.depth,), 10, 1)
+        return mlp(self.inputs, 10, depth=self.depth, width=self.width)
+
+    def batch(self, members: int) -> tuple[Tensor, Tensor]:
+        """One for each of several networks."""
+        shape = (1, self.images, self.images) if self.images else (self.inputs,)
+        return torch.randn(members, self.rows, *shape), torch.randint(10, (members, self.rows))
+
+
+SMALL = (
+    Case(3, 100, 16, inputs=784),
+    Case(3, 100, 64, inputs=784),
+    Case(3, 100, 16),
+    Case(10, 32, 32),
+    Case(10, 64, 32),
+    Case(20, 64, 32, inputs=784),
+    Case(40, 32, 32),
+    Case(40, 128, 32),
+)
+CROSSOVER = (
+    *(Case(5, width, 64) for width in (32, 64, 128, 256, 512)),
+    *(Case(2, 8, 16, images=side) for side in (8, 14, 28)),
+    Case(2, 32, 16, images=28),
+)
+
+Way = Callable[[], float]
+
+
+class Stopwatch:
+    """Hands out a batch again and again; a training's first step and setting up do not count."""
+
+    def __init__(self, steps: int, clock: Callable[[], float]) -> None:
+        self.seconds = 0.0
+        self._steps, self._clock = steps, clock
+
+    def batches(self, batch: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """The time between the end of the first step and the end of the last is added."""
+        yield batch
+        begin = self._clock()
+        for _ in range(self._steps):
+            yield batch
+        self.seconds += (self._clock() - begin) / self._steps
+
+
+def trainings(case: Case, members: int, steps: int, clock: Callable[[], float]) -> dict[str, Way]:
+    """Both ways to train, as functions that return the time of a step of all models."""
+    torch.manual_seed(0)
+    models = [case.build() for _ in range(members)]
+    x, y = case.batch(members)
+    rate, make = 1e-3, torch.optim.SGD
+
+    def alone() -> float:
+        watch = Stopwatch(steps, clock)
+        for model, *batch in zip(models, x, y, strict=True):
+            train(model, watch.batches((*batch,)), cross_entropy, make(model.parameters(), rate))
+        return watch.seconds
+
+    def stacked() -> float:
+        watch = Stopwatch(steps, clock)
+        batches, rates = watch.batches((x, y)), [rate] * members
+        train_many(models, batches, cross_entropy, make, rates, method="stacked")
+        return watch.seconds
+
+    return {"alone": alone, "stacked": stacked}
+
+
+def in_process(case: Case, name: str, members: int, steps: int) -> float:
+    """Processor time of a step in a process of one thread."""
+    torch.set_num_threads(1)
+    way = trainings(case, members, steps, time.thread_time)[name]
+    way()
+    return way()
+
+
+def here_and_in_two_processes(case: Case, steps: int, pool: Pool) -> dict[str, Way]:
+    """Seconds for a step of 16 models."""
+
+    def two(name: str, members: int) -> float:
+        jobs = [(case, name, members, steps)] * 2
+        slowest: float = max(pool.starmap(in_process, jobs))
+        return slowest * MODELS / (2 * members)
+
+    return {
+        **trainings(case, MODELS, steps, time.perf_counter),
+        "2 alone": lambda: two("alone", MODELS // 2),
+        "2 stacks": lambda: two("stacked", MODELS),
+    }
+
+
+def in_turns(ways: dict[str, Way], rounds: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(rounds + 1):
+        for name, way in ways.items():
+            value = way()
+            if turn:  # the first one warms up
+                found[name].append(value)
+    return found
+
+
+def ratio(found: dict[str, list[float]], base: str, other: str) -> float:
+    return statistics.median(a / b for a, b in zip(found[base], found[other], strict=True))
+
+
+def compare(cases: tuple[Case, ...], *, steps: int, rounds: int) -> None:
+    print(f"{MODELS} models, {torch.get_num_threads()} threads; milliseconds per step of all")
+    print("network           rows    alone  stacked  2 alone 2 stacks   gain  target  per core")
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        for case in cases:
+            found = in_turns(here_and_in_two_processes(case, steps, pool), rounds)
+            medians = " ".join(f"{statistics.median(v) * 1e3:8.2f}" for v in found.values())
+            gain, per_core = ratio(found, "alone", "stacked"), ratio(found, "2 alone", "2 stacks")
+            verdict = "met" if gain >= TARGET else "missed"
+            print(f"{case!s:17} {case.rows:4} {medians} {gain:6.1f}  {verdict:6} {per_core:9.1f}")
+
+
+def crossover(cases: tuple[Case, ...], *, steps: int, rounds: int) -> list[str]:
+    """Where a stack stops to gain; returns what "auto" stacks to its loss."""
+    torch.set_num_threads(1)
+    print("\none thread, processor time")
+    print("network               rows models  thousands/layer   gain  auto")
+    lost = []
+    for case in cases:
+        for members in (2, 4, MODELS):
+            ways = trainings(case, members, steps, time.thread_time)
+            gain = ratio(in_turns(ways, rounds), "alone", "stacked")
+            models, inputs = [case.build()] * members, case.batch(members)[0]
+            chosen = worthwhile(models, inputs)
+            size = multiplications_per_layer(models[0], inputs[0]) / 1e3
+            print(
+                f"{case!s:21} {case.rows:4} {members:6} {size:16.0f} {gain:6.2f}  "
+                f"{'stacked' if chosen else 'one by one'}"
+            )
+            if chosen and gain < 1:
+                lost.append(f"{members} of {case}, {case.rows} rows")
+    return lost
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few cases, nothing asserted")
+    quick = parser.parse_args().quick
+    steps, rounds = (2, 1) if quick else (20, 5)
+    if quick:
+        torch.set_num_threads(1)  # more wait for each other on a busy machine
+    compare(SMALL[2:4] if quick else SMALL, steps=steps, rounds=rounds)
+    lost = crossover(
+        CROSSOVER[:1] if quick else CROSSOVER, steps=max(2, steps // 4), rounds=rounds
+    )
+    if lost and not quick:
+        raise SystemExit(f"a stack is chosen, and slower, for {lost}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Weights and buffers of several models as one stack, the models being windows on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+
+class Stack:
+    """Each parameter and buffer of K models in one tensor ``[K, ...]``.
+
+    Args:
+        models: Of one architecture, without shared tensors.
+
+    Attributes:
+        members: Numbers of the models that are in the stack, in the order of its rows.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self.members = list(range(len(models)))
+        self._windows = [_tensors(model) for model in models]
+        self._own: dict[int, list[Tensor]] = {}
+        self._stacks = [
+            torch.stack([tensor.detach() for tensor in tensors]).requires_grad_(
+                tensors[0].requires_grad
+            )
+            for tensors in zip(*self._windows, strict=True)
+        ]
+        self._places = {id(tensor): i for i, tensor in enumerate(self._windows[0])}
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The stack that a parameter or buffer of the first model belongs to."""
+        return self._stacks[self._places[id(tensor)]]
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """Stacks of the parameters that have a gradient."""
+        return [stacked for stacked in self._stacks if stacked.requires_grad]
+
+    def trained_of(self, member: int) -> list[Tensor]:
+        """A model's own parameters that have a gradient, in the same order."""
+        return [tensor for tensor in self._windows[member] if tensor.requires_grad]
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Make the models' own tensors views of the stack.
+
+        What changes the stack changes them, so that an evaluation needs no copying. At the end
+        they get their own memory back, with the present values.
+        """
+        self._own = {m: [window.data for window in self._windows[m]] for m in self.members}
+        try:
+            self._point()
+            yield
+        finally:
+            for member in list(self._own):
+                self._detach(member)
+
+    def drop(self, members: Collection[int]) -> list[int]:
+        """Take models out as they are, and give them their own memory back.
+
+        Returns:
+            The rows that stay.
+        """
+        rows = [row for row, member in enumerate(self.members) if member not in members]
+        for member in members:
+            self._detach(member)
+        self.members = [self.members[row] for row in rows]
+        self._stacks = [
+            stacked.detach()[rows].requires_grad_(stacked.requires_grad)
+            for stacked in self._stacks
+        ]
+        self._point()
+        return rows
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Put everything back at the end."""
+        before = [stacked.detach().clone() for stacked in self._stacks]
+        try:
+            yield
+        finally:
+            for stacked, value in zip(self._stacks, before, strict=True):
+                stacked.detach().copy_(value)
+
+    def _point(self) -> None:
+        for row, member in enumerate(self.members):
+            for window, stacked in zip(self._windows[member], self._stacks, strict=True):
+                window.data = stacked.detach()[row]
+
+    def _detach(self, member: int) -> None:
+        for window, own in zip(self._windows[member], self._own.pop(member), strict=True):
+            own.copy_(window.detach())
+            window.data = own
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [tensor for _, tensor in chain(model.named_parameters(), model.named_buffers())]
