@@ -12,14 +12,15 @@ from equipoise.sweeps import Result
     ("name", "files"),
     [
         ("yang2019.fig1d", ["a842ec20540ef87e.json", "eacb9c78bd30c7f8.json"]),
-        ("yang2019.fig2", ["1f60d6148b03a98b.json"]),
+        ("yang2019.fig2a", ["e217664d017adf05.json"]),
     ],
 )
 def test_published_cells_keep_their_files(name, files, tmp_path):
     (experiment,) = find(name)
     store = cell_store(experiment, tmp_path)
     paths = [store.path(cell) for cell in experiment.cells("smoke")[: len(files)]]
-    assert paths == [tmp_path / name / "cells" / file for file in files]
+    folder = tmp_path / experiment.filed_under / "cells"
+    assert paths == [folder / file for file in files]
 
 
 def test_another_revision_has_other_files(tmp_path):

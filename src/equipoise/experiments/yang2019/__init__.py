@@ -1,14 +1,27 @@
 """Figures of "A Mean Field Theory of Batch Normalization" [yang2019]."""
 
-from equipoise.experiments.yang2019 import fig1a, fig1b, fig1c, fig1d, fig2, fig4
+from equipoise.experiments.yang2019 import (
+    fig1a,
+    fig1b,
+    fig1c,
+    fig1d,
+    fig2,
+    fig3,
+    fig4,
+    fig5,
+    fig6,
+)
 
 EXPERIMENTS = (
     fig1a.EXPERIMENT,
     fig1b.EXPERIMENT,
     fig1c.EXPERIMENT,
     fig1d.EXPERIMENT,
-    fig2.EXPERIMENT,
+    *fig2.EXPERIMENTS,
+    fig3.EXPERIMENT,
     *fig4.EXPERIMENTS,
+    fig5.EXPERIMENT,
+    fig6.EXPERIMENT,
 )
 
 # Whole figures: what they show, and their panels.
@@ -17,8 +30,12 @@ FIGURES = {
         "Theory and random networks: eigenvalues, gradients, symmetry breaking",
         tuple(f"yang2019.fig1{panel}" for panel in "abcd"),
     ),
+    "yang2019.fig2": (
+        "How deep ReLU networks train, over batch sizes: SGD, sub-batches, RMSProp, other data",
+        tuple(f"yang2019.fig2{panel}" for panel in "abcd"),
+    ),
     "yang2019.fig4": (
-        "Three ways to balanced gradients: predicted trainable depth (no training)",
+        "Three ways to balanced gradients, and how deep each lets networks train",
         tuple(f"yang2019.fig4{panel}" for panel in "abcd"),
     ),
 }

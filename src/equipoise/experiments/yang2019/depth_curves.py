@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -58,13 +59,17 @@ class Point:
     critical_eps: float | None
 
 
-def run(cell: Cell) -> Point:
-    """Predict one point."""
+@lru_cache(maxsize=64)
+def growth(activation: str, batch_size: int, eps: float, gamma: float, beta: float) -> Estimate:
+    """Predict the growth of the squared gradient norm per layer."""
     with warnings.catch_warnings():  # whether the state is stable is recorded with the rate
         warnings.simplefilter("ignore", theory.UnstableFixedPointWarning)
-        rate = theory.explosion_rate(
-            cell.activation, cell.batch_size, eps=cell.eps, gamma=cell.gamma, beta=cell.beta
-        )
+        return theory.explosion_rate(activation, batch_size, eps=eps, gamma=gamma, beta=beta)
+
+
+def run(cell: Cell) -> Point:
+    """Predict one point."""
+    rate = growth(cell.activation, cell.batch_size, cell.eps, cell.gamma, cell.beta)
     kinked = cell.activation == "relu" and cell.beta == 0
     return Point(
         rate=rate,
