@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
             result = _COMMANDS[args.command].run(args)  # user code may print
+        if result is None:  # another rank of torchrun has the result
+            return 0
         if isinstance(result, SweepStatus | Gathered):
             render_sweeps(result, args)
             return 0

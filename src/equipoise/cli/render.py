@@ -11,11 +11,19 @@ from typing import TypeAlias
 from rich.console import Console
 
 from equipoise import report
+from equipoise.cli.render_reproduction import show_all, show_report
 from equipoise.records import Checkup, Prediction, SpectrumPrediction, to_plain
 from equipoise.records.experiments import Catalogue, Reproductions
+from equipoise.records.reproduction import AllReproductions, PublishedReport
 
 Result: TypeAlias = (
-    Checkup | Catalogue | Reproductions | Sequence[Prediction] | Sequence[SpectrumPrediction]
+    Checkup
+    | Catalogue
+    | Reproductions
+    | AllReproductions
+    | PublishedReport
+    | Sequence[Prediction]
+    | Sequence[SpectrumPrediction]
 )
 
 
@@ -27,6 +35,12 @@ def render(result: Result, args: Namespace) -> bool:
     console = Console(stderr=args.json, highlight=False)
     if isinstance(result, Checkup):
         return _checkup(result, args, console)
+    if isinstance(result, AllReproductions):
+        show_all(result, console)
+        return False
+    if isinstance(result, PublishedReport):
+        show_report(result, console)
+        return False
     if args.json:
         return False
     if isinstance(result, Catalogue | Reproductions):

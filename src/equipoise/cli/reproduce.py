@@ -1,15 +1,19 @@
-"""Reproduce a published figure and judge its claim."""
+"""Reproduce a published figure and judge its claim, or all of them, and report."""
 
 from __future__ import annotations
 
 import os
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # --help does not wait for torch
-    from equipoise.records.experiments import Catalogue, Reproductions
+    from equipoise.records.experiments import Catalogue, Gathered, Reproductions
+    from equipoise.records.reproduction import AllReproductions, PublishedReport
+
+    Result = Catalogue | Reproductions | AllReproductions | PublishedReport | Gathered
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -18,7 +22,9 @@ def configure(parser: ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="such as yang2019.fig1 for a whole figure, yang2019.fig1a for one panel",
+        help="such as yang2019.fig1 for a whole figure, yang2019.fig1a for one panel; all for "
+        "every experiment, report for a page about what was computed, unpack to bring a report's "
+        "records into --out",
     )
     parser.add_argument(
         "--scale",
@@ -46,6 +52,13 @@ def configure(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="folder with the archives of the data sets that scale paper takes, such as CIFAR-10 "
         "(default: $EQUIPOISE_DATA)",
+    )
+    parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="DIR",
+        help="folder of the report that `report` writes and `unpack` reads (default: report in "
+        "--out)",
     )
     parser.add_argument("--list", action="store_true", help="list the names and what they show")
     _configure_engine(parser)
@@ -89,29 +102,81 @@ def _shard(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def run(args: Namespace) -> Catalogue | Reproductions:
-    """Reproduce, or list what can be."""
+def run(args: Namespace) -> Result | None:
+    """Reproduce, report, unpack, or list; nothing on ranks of torchrun that help rank 0."""
     from equipoise import experiments
-    from equipoise.cli.progress import bars
 
     if args.list:
         return experiments.catalogue()
     if args.name is None:
         raise ValueError("which figure? Give a name such as yang2019.fig1, or --list them all.")
+    if args.page is not None and args.name not in ("report", "unpack"):
+        raise ValueError(
+            f"--page is where `report` writes to and `unpack` reads from, not for {args.name!r}. "
+            "Leave it out, and run `equipoise reproduce report` afterwards."
+        )
     if args.data_dir is not None:
         if not args.data_dir.is_dir():
             raise ValueError(f"There is no folder {str(args.data_dir)!r} to look for data in.")
         # Worker processes inherit it.
         os.environ["EQUIPOISE_DATA"] = str(args.data_dir.resolve())
+    others: dict[str, Callable[[Namespace], Result]] = {
+        "all": _all,
+        "report": _report,
+        "unpack": _unpack,
+    }
+    command = others.get(args.name, _named)
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return command(args)
+    from equipoise.experiments.torchrun import all_ranks
+
+    with all_ranks(experiments.find) as leads:
+        return command(args) if leads else None
+
+
+def _named(args: Namespace) -> Reproductions:
+    from equipoise import experiments
+    from equipoise.cli.progress import bars
+
     with bars() as progress:
         return experiments.reproduce(
-            args.name,
-            scale=args.scale,
-            out=args.out,
-            redraw=args.redraw,
-            jobs=args.jobs,
-            backend=args.backend,
-            scheduler=args.scheduler,
-            shard=args.shard,
-            progress=progress,
+            args.name, redraw=args.redraw, progress=progress, **_where(args)
         )
+
+
+def _all(args: Namespace) -> AllReproductions:
+    from equipoise.cli.overall_progress import overall
+    from equipoise.experiments.reproduce_all import reproduce_all
+
+    if args.redraw:
+        raise ValueError(
+            "all --redraw would compute nothing: `equipoise reproduce report` draws and judges "
+            "all stored records anew."
+        )
+    with overall() as (progress, concluded):
+        return reproduce_all(progress=progress, concluded=concluded, **_where(args))
+
+
+def _report(args: Namespace) -> PublishedReport:
+    from equipoise.cli.progress import bars
+    from equipoise.experiments.reproduction_report import publish
+
+    with bars() as progress:
+        return publish(args.out, scale=args.scale, page=_page(args), progress=progress)
+
+
+def _unpack(args: Namespace) -> Gathered:
+    from equipoise.experiments.archive import unpack
+    from equipoise.experiments.reproduction_report import RECORDS
+
+    return unpack(_page(args) / RECORDS, out=args.out)
+
+
+def _where(args: Namespace) -> dict[str, Any]:
+    names = ("scale", "out", "jobs", "backend", "scheduler", "shard")
+    return {name: getattr(args, name) for name in names}
+
+
+def _page(args: Namespace) -> Path:
+    page: Path = args.page or args.out / "report"
+    return page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from equipoise.records.experiments import Reproduction, Reproductions
+from equipoise.report.digest_reproduction import duration
 
 MOST_FAILURES = 5
 
@@ -51,21 +52,6 @@ def overview(run: Reproductions) -> str:
         for panel in run.panels
     ]
     return "\n".join([*lines, ""])
-
-
-def duration(seconds: float) -> str:
-    """Write a time.
-
-    Examples:
-        >>> duration(0.03), duration(7.08), duration(480.0), duration(9000.0)
-        ('less than 0.1 s', '7.1 s', '8 min', '2.5 h')
-    """
-    if seconds < 0.1:
-        return "less than 0.1 s"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"
 
 
 def _listed(heading: str, lines: tuple[str, ...]) -> list[str]:

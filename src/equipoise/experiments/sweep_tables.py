@@ -8,8 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.experiments.summary import duration
 from equipoise.records.experiments import Gathered, SweepProgress, SweepStatus
+from equipoise.report.digest_reproduction import duration
 
 if TYPE_CHECKING:
     from rich.console import Console

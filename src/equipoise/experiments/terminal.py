@@ -9,8 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.experiments.summary import MOST_FAILURES, duration
+from equipoise.experiments.summary import MOST_FAILURES
 from equipoise.records.experiments import Catalogue, Reproduction, Reproductions
+from equipoise.report.digest_reproduction import duration
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,0 +1,41 @@
+"""Pictures of figures, made small enough for a page and for a repository."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+# A figure of one panel is 896 pixels wide; sheets of several need not be shown wider than this.
+_MOST_PIXELS = 1400
+# Lines, bands and a colour scale need no more; the file shrinks to a third or a quarter.
+_COLOURS = 64
+
+
+def reduced(picture: Path) -> bytes:
+    """Return a picture as a PNG of few colours, not wider than 1400 pixels.
+
+    Raises:
+        OSError: If there is no picture, or it cannot be read.
+    """
+    from PIL import Image  # comes with matplotlib
+
+    with Image.open(picture) as opened:
+        image = opened.convert("RGB")
+    if image.width > _MOST_PIXELS:
+        height = round(image.height * _MOST_PIXELS / image.width)
+        image = image.resize((_MOST_PIXELS, height), Image.Resampling.LANCZOS)
+    few = image.quantize(_COLOURS, dither=Image.Dither.NONE)
+    buffer = io.BytesIO()
+    few.save(buffer, format="png", optimize=True)
+    return min((buffer.getvalue(), picture.read_bytes()), key=len)
+
+
+def size(picture: bytes) -> tuple[int, int]:
+    """Width and height of a PNG in pixels, so that a page keeps room for it."""
+    return int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])
+
+
+def inline(picture: bytes) -> str:
+    """Return a PNG as an address that needs no file."""
+    return "data:image/png;base64," + base64.b64encode(picture).decode()
