@@ -46,9 +46,11 @@ def draw(
     upper.set_yscale("log")
     upper.set_ylabel("training loss")
     upper.set_title(title)
-    upper.legend(ncols=2, fontsize=6.5)
     lower.set_ylabel("test accuracy")
     lower.set_xlabel("step")
+    figure.legend(
+        *upper.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=6
+    )
     refused = [best.label for best in best_of(results).values() if not best.trains]
     if refused:
         words = f"does not train: {', '.join(refused)}"

@@ -16,8 +16,7 @@ from equipoise.data.augmentation import crop_and_flip
 from equipoise.records.experiments import Scale
 from equipoise.training import cross_entropy, evaluate, train
 
-# Of a public training program for VGG19 on CIFAR-100 (bearpaw/pytorch-classification), as the
-# source names none: its rate is constant up to epoch 81, just after the source's last.
+# The source names none; these are usual for VGG19 on CIFAR.
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
 # PyTorch's default. It refuses 0, by which the source names its default.
 _DEFAULT_EPS = 1e-5
