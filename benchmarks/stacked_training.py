@@ -196,7 +196,7 @@ def main() -> None:
     steps, rounds = (2, 1) if quick else (20, 5)
     if quick:
         torch.set_num_threads(1)  # more wait for each other on a busy machine
-    compare(SMALL[2:4] if quick else SMALL, steps=steps, rounds=rounds)
+    compare(SMALL[2:3] if quick else SMALL, steps=steps, rounds=rounds)
     lost = crossover(
         CROSSOVER[:1] if quick else CROSSOVER, steps=max(2, steps // 4), rounds=rounds
     )
