@@ -168,7 +168,7 @@ class TestOutputs:
         verdict = json.loads((folder / "verdict.json").read_text())
         assert verdict["outcome"] == "reproduced"
         assert verdict["checks"] == [
-            {"claim": "the squares add up to 14", "found": "14", "holds": True}
+            {"claim": "the squares add up to 14", "found": "14", "holds": True, "ours": False}
         ]
         assert verdict["command"].startswith("equipoise reproduce toy.squares --scale smoke")
         summary = (folder / "summary.md").read_text()

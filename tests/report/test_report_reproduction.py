@@ -7,10 +7,11 @@ import json
 import re
 
 import pytest
-from reproduction_examples import FAILS, HOLDS, REPORTS, part, picture, row, verdict, whole
+from reproduction_examples import FAILS, HOLDS, OPEN, REPORTS, part, picture, row, verdict, whole
 from test_report_html import Outline, words
 
 from equipoise.records import from_plain
+from equipoise.records.experiments import ours
 from equipoise.records.reproduction import ReportPaper, ReproductionReport
 from equipoise.report import digest_reproduction as digest
 from equipoise.report import pictures
@@ -56,9 +57,9 @@ class TestThePage:
             "2 reproduced, 1 partly, 1 not",
             "of 8 figures, tables and statements of 2 papers; 4 not finished.",
             "Experiments run 6 of 8",
-            "Single checks that hold 2 of 6",
-            "1 of 2 checks hold; not everything was attempted.",
-            "None of the 2 checks holds.",
+            "Sentences that hold 2 of 6",
+            "1 of the claim's 2 sentences hold; not everything was attempted.",
+            "None of the claim's 2 sentences holds.",
             "7 of 12 cells are finished; a claim is never judged by part of its numbers.",
             "Its records could not be drawn or judged: ValueError: no seeds",
             "Not run at scale small.",
@@ -99,12 +100,15 @@ class TestTheWords:
     @pytest.mark.parametrize(
         ("checks", "left_out", "sentence"),
         [
-            ((HOLDS,), (), "The check holds."),
-            ((HOLDS,) * 2, (), "Both checks hold."),
-            ((HOLDS,) * 3, ("a panel",), "All 3 checks hold; not everything was attempted."),
-            ((HOLDS, FAILS), (), "1 of 2 checks hold."),
-            ((FAILS,), (), "The check fails."),
-            ((FAILS,) * 3, (), "None of the 3 checks holds."),
+            ((HOLDS,), (), "The claim holds."),
+            ((HOLDS,) * 2, (), "All 2 sentences of the claim hold."),
+            ((HOLDS,), ("a panel",), "The claim holds; not everything was attempted."),
+            ((HOLDS, FAILS), (), "1 of the claim's 2 sentences hold."),
+            ((FAILS,), (), "The claim does not hold."),
+            ((FAILS,) * 3, (), "None of the claim's 3 sentences holds."),
+            ((HOLDS, OPEN), (), "1 of the claim's 2 sentences hold, 1 undecided."),
+            ((HOLDS, ours(FAILS)), (), "The claim holds."),
+            ((ours(HOLDS),), (), "Nothing is judged at scale small."),
             ((), (), "Nothing is judged at scale small."),
         ],
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from equipoise.experiments.catalogue import EXPERIMENTS
 from equipoise.experiments.reproduce import reproduce
 from equipoise.experiments.runner import Progress
-from equipoise.experiments.store import cell_store
+from equipoise.experiments.store import has_records
 from equipoise.records.experiments import Reproduction, Scale
 from equipoise.records.reproduction import AllReproductions, ExperimentRun
 from equipoise.sweeps import Backend, Engine, Shard
@@ -96,8 +96,7 @@ def redraw_all(
     problems: dict[str, str] = {}
     for done, (name, experiment) in enumerate(EXPERIMENTS.items()):
         progress("drawing", done, len(EXPERIMENTS))
-        store = cell_store(experiment, Path(root))
-        if not any(store.path(cell).is_file() for cell in experiment.cells(scale)):
+        if not has_records(experiment, Path(root), scale):
             continue
         try:
             reproduce(name, scale=scale, out=root, redraw=True)

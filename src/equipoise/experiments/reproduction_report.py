@@ -14,7 +14,7 @@ from equipoise.experiments.papers import PAPERS, Paper
 from equipoise.experiments.papers_rows import Row
 from equipoise.experiments.reproduce_all import redraw_all
 from equipoise.experiments.runner import Progress
-from equipoise.experiments.store import require_stores
+from equipoise.experiments.store import has_records, require_stores
 from equipoise.records import from_plain
 from equipoise.records.experiments import REPRODUCTION_SCHEMA, Reproduction, Scale
 from equipoise.records.reproduction import (
@@ -121,7 +121,9 @@ def _row(row: Row, parts: Mapping[str, tuple[RowPart, ...]]) -> ReportRow:
 
 def _part(name: str, root: Path, scale: Scale, problem: str | None) -> RowPart:
     experiment = EXPERIMENTS.get(name)
-    verdict = None if problem else _verdict(root / name / scale)
+    # Without records a verdict is an older version's.
+    known = experiment is not None and not problem and has_records(experiment, root, scale)
+    verdict = _verdict(root / name / scale) if known else None
     figure = Path(name) / scale / _FIGURE
     command = f"equipoise reproduce {name} --scale {scale}"
     if verdict is not None:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from equipoise.experiments.experiment import AnyExperiment
+from equipoise.records.experiments import Scale
 from equipoise.sweeps import CellStore, Task
 
 _CELLS = "cells"
+
+
+def has_records(experiment: AnyExperiment, root: Path, scale: Scale) -> bool:
+    """Whether there is a result of any of the cells that the experiment has now."""
+    store = cell_store(experiment, root)
+    return any(store.path(cell).is_file() for cell in experiment.cells(scale))
 
 
 def cell_store(experiment: AnyExperiment, root: Path) -> CellStore:

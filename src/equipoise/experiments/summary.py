@@ -23,7 +23,7 @@ def summary(reproduction: Reproduction) -> str:
     if reproduction.checks:
         lines += ["| Claim | Found | Holds |", "|---|---|---|"]
         lines += [
-            f"| {_cell(check.claim)} | {_cell(check.found)} | {'yes' if check.holds else 'no'} |"
+            f"| {_cell(check.sentence)} | {_cell(check.found)} | {check.answer} |"
             for check in reproduction.checks
         ]
         lines.append("")

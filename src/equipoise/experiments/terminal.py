@@ -20,6 +20,7 @@ _STYLES = {
     "reproduced": "bold green",
     "partly": "bold yellow",
     "not reproduced": "bold red",
+    "undecided": "bold yellow",
     "incomplete": "bold magenta",
     "not judged": "bold",
 }
@@ -47,7 +48,7 @@ def _show_reproductions(run: Reproductions, console: Console) -> None:
         table.add_column("found", overflow="fold", ratio=1)
         table.add_column("holds", no_wrap=True)
         for check in panel.checks:
-            table.add_row(Text(check.claim), Text(check.found), "yes" if check.holds else "no")
+            table.add_row(Text(check.sentence), Text(check.found), check.answer)
         if panel.checks:
             console.print(table)
         for remark in _remarks(panel):

@@ -14,6 +14,7 @@ RowStatus = Literal[
     "reproduced",
     "partly",
     "not reproduced",
+    "undecided",
     "incomplete",
     "not judged",
     "not run",

@@ -20,6 +20,7 @@ TONES: dict[RowStatus, str] = {
     "reproduced": "good",
     "partly": "warning",
     "not reproduced": "critical",
+    "undecided": "note",
     "incomplete": "note",
     "not judged": "note",
     "not run": "none",
@@ -29,12 +30,15 @@ MARKS: dict[RowStatus, str] = {
     "reproduced": "✔",
     "partly": "◐",
     "not reproduced": "✖",
+    "undecided": "?",
     "incomplete": "…",
-    "not judged": "?",
+    "not judged": "·",
     "not run": "○",
     "no experiment": "–",
 }
-_JUDGED: tuple[RowStatus, ...] = ("reproduced", "partly", "not reproduced")
+_JUDGED: tuple[RowStatus, ...] = ("reproduced", "partly", "not reproduced", "undecided")
+CHECK_TONES = {"yes": "good", "no": "critical", "undecided": "note"}
+CHECK_MARKS = {"yes": "✔", "no": "✖", "undecided": "?"}
 # More are folded on the page, so that one row does not push the others out of sight.
 MOST_CHECKS, MOST_FAILURES = 8, 3
 
@@ -44,10 +48,11 @@ def sentence(report: ReproductionReport) -> str:
     found = Counter(row.status for row in report.rows)
     if not any(found[status] for status in _JUDGED):
         return "Nothing is judged yet"
-    whole, partly, failed = (found[status] for status in _JUDGED)
+    whole, partly, failed, undecided = (found[status] for status in _JUDGED)
     parts = [f"{whole} reproduced"]
     parts += [f"{partly} partly"] if partly else []
     parts += [f"{failed} not"] if failed else []
+    parts += [f"{undecided} undecided"] if undecided else []
     return ", ".join(parts)
 
 
@@ -59,7 +64,7 @@ def scope(report: ReproductionReport) -> str:
     text = f"of {len(rows) - empty} figures, tables and statements of {len(report.papers)} papers"
     if open_:
         text += f"; {open_} not finished"
-    return f"{text}. {empty} more have nothing to measure."
+    return f"{text}. {empty} more have no experiment, and say why."
 
 
 def shares(rows: Sequence[ReportRow]) -> list[tuple[RowStatus, int]]:
@@ -71,11 +76,11 @@ def shares(rows: Sequence[ReportRow]) -> list[tuple[RowStatus, int]]:
 def facts(report: ReproductionReport) -> dict[str, str]:
     """Numbers about the whole report."""
     verdicts = [part.verdict for part in _parts(report) if part.verdict is not None]
-    checks = [check for verdict in verdicts for check in verdict.checks]
+    checks = [c for verdict in verdicts for c in verdict.checks if not c.ours]
     return {
         "Scale": report.scale,
         "Experiments run": f"{len(verdicts)} of {len(_parts(report))}",
-        "Single checks that hold": f"{sum(check.holds for check in checks)} of {len(checks)}",
+        "Sentences that hold": f"{sum(c.holds is True for c in checks)} of {len(checks)}",
         "Computing time, one core": duration(report.seconds),
     }
 
@@ -90,21 +95,24 @@ def why(part: RowPart, scale: str) -> str:
     if verdict.outcome == "incomplete":
         done = f"{verdict.finished} of {verdict.cells} cells are finished"
         return f"{done}; a claim is never judged by part of its numbers."
-    if not verdict.checks:
+    answers = [check.holds for check in verdict.checks if not check.ours]
+    if not answers:
         return f"Nothing is judged at scale {scale}."
-    held = _held(sum(check.holds for check in verdict.checks), len(verdict.checks))
-    # What was left out makes a verdict "partly" even where every check holds.
+    held = _held(answers.count(True), len(answers))
+    if None in answers:
+        held += f", {answers.count(None)} undecided"
+    # What was left out makes a verdict "partly" even where every sentence holds.
     return f"{held}; not everything was attempted." if verdict.left_out else f"{held}."
 
 
-def _held(held: int, checks: int) -> str:
-    if checks == 1:
-        return "The check holds" if held else "The check fails"
+def _held(held: int, sentences: int) -> str:
+    if sentences == 1:
+        return "The claim holds" if held else "The claim does not hold"
     if not held:
-        return f"None of the {checks} checks holds"
-    if held < checks:
-        return f"{held} of {checks} checks hold"
-    return "Both checks hold" if checks == 2 else f"All {checks} checks hold"
+        return f"None of the claim's {sentences} sentences holds"
+    if held < sentences:
+        return f"{held} of the claim's {sentences} sentences hold"
+    return f"All {sentences} sentences of the claim hold"
 
 
 def reason(row: ReportRow, scale: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from equipoise.records import write_text
+from equipoise.records.experiments import Check
 from equipoise.records.reproduction import (
     ReportPaper,
     ReportRow,
@@ -117,7 +118,7 @@ def _part(part: RowPart, scale: str, shared: Sequence[str], *, tell: bool) -> li
         lines += _table(
             ("Check", "Found", "Holds"),
             (
-                (escaped(check.claim), escaped(check.found), "yes" if check.holds else "**no**")
+                (escaped(check.sentence), escaped(check.found), _answer(check))
                 for check in verdict.checks
             ),
         )
@@ -127,6 +128,10 @@ def _part(part: RowPart, scale: str, shared: Sequence[str], *, tell: bool) -> li
         effort = words.effort(part)
         lines += [f"{effort[0].upper()}{effort[1:]}:", ""]
     return [*lines, "```console", f"$ {part.command}", "```", ""]
+
+
+def _answer(check: Check) -> str:
+    return "**no**" if check.holds is False else check.answer
 
 
 def _verdict(status: RowStatus) -> str:

@@ -98,6 +98,7 @@ class Clock:
         self._entered = 0.0
 
     def paused(self) -> Clock:
+        """Stand still inside a with block."""
         return self
 
     def __enter__(self) -> None:
@@ -107,6 +108,7 @@ class Clock:
         self._start += self._now() - self._entered
 
     def stop(self) -> float:
+        """Read the seconds."""
         return self._now() - self._start
 
     def _now(self) -> float:

@@ -13,7 +13,7 @@ from equipoise.experiments.lange2022.best import Best, ahead, at_rates, best_of,
 from equipoise.experiments.lange2022.methods import METHODS
 from equipoise.experiments.lange2022.runs import Cell, Run, run
 from equipoise.experiments.lange2022.settings import Setting
-from equipoise.records.experiments import Check, Scale, Verdict
+from equipoise.records.experiments import Check, Scale, Verdict, ours
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
@@ -104,9 +104,9 @@ def judge(results: Mapping[Cell, Run], table: tuple[Setting, ...]) -> Verdict:
     batch = f"at batch {table[1].batch_size}"
     checks += [
         ahead(f"BNP beats BN {batch}", small["bnp_paper"], small["bn"]),
-        ahead(f"our BNP beats BN {batch}", small["bnp"], small["bn"]),
+        ours(ahead(f"our BNP beats BN {batch}", small["bnp"], small["bn"])),
         _trains("BNP trains at batch 1", single["bnp_paper"]),
-        _trains("our BNP trains at batch 1, also with Adam", single["bnp_adam"]),
+        ours(_trains("our BNP trains at batch 1, also with Adam", single["bnp_adam"])),
         does_not_train("BN does not train at batch 1", single["bn"]),
     ]
     return Verdict(tuple(checks), left_out=_left_out(results, table))

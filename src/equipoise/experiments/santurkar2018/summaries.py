@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from equipoise.experiments.deciding import positive
 from equipoise.experiments.santurkar2018.runs import Cell, Look, Run
 from equipoise.models.norms import NormKind
 from equipoise.records.experiments import Check, Verdict
@@ -156,18 +157,18 @@ def average(runs: Sequence[Run], value: Callable[[Look], float], *, skip: int = 
 
 
 def typically_below(claim: str, one: Typical, other: Typical, names: tuple[str, str]) -> Check:
-    """Whether one geometric mean is below another by more than twice their joint error."""
+    """Whether one geometric mean is below another, beyond twice their joint error."""
     found = f"{names[0]} {one}, {names[1]} {other}"
     joint = math.hypot(math.log(one.factor), math.log(other.factor))
-    return Check(claim, found, math.log(other.mean / one.mean) > 2 * joint)
+    return Check(claim, found, positive(math.log(other.mean / one.mean), 2 * joint))
 
 
 def below(claim: str, one: Spread, other: Spread, names: tuple[str, str]) -> Check:
-    """Whether one mean is below another by more than twice their joint error."""
+    """Whether one mean is below another, beyond twice their joint error."""
     gap = other.mean - one.mean
     joint = math.hypot(*(e if math.isfinite(e) else 0.0 for e in (one.error, other.error)))
     found = f"{names[0]} {one}, {names[1]} {other}; gap {gap:.3g}, needed {2 * joint:.3g}"
-    return Check(claim, found, gap > 2 * joint)
+    return Check(claim, found, positive(gap, 2 * joint))
 
 
 def verdict(results: Mapping[Cell, Run], checks: Callable[[], tuple[Check, ...]]) -> Verdict:
