@@ -97,7 +97,9 @@ class TestVerdict:
         ("change", "claim"),
         [
             (lambda side: errors(side, bound_used=1.01), "Proposition 10"),
-            (lambda side: errors(side, typical_variance=0.2), "typically within 10%"),
+            (lambda side: errors(side, variance=3 / side), "means and variances of every tap"),
+            (lambda side: errors(side, mean=3 / side), "means and variances of every tap"),
+            (lambda side: errors(side, typical_variance=0.2), "half of the taps"),
             (lambda side: errors(side, variance=side / 100), "falls as the map grows"),
             (lambda side: errors(side, channel=31.0), "within a factor of 2"),
         ],
@@ -105,6 +107,14 @@ class TestVerdict:
     def test_each_sentence_can_fail(self, change, claim):
         failed = [check.claim for check in fig2.judge(results(change)).checks if not check.holds]
         assert any(claim in sentence for sentence in failed)
+
+    def test_the_papers_sentence_is_about_every_tap_and_the_median_is_ours(self):
+        verdict = fig2.judge(results(lambda side: errors(side, variance=3 / side)))
+        assert verdict.outcome == "partly"
+        mine = [check.claim for check in verdict.checks if check.ours]
+        assert sum("half of the taps" in claim for claim in mine) == 2
+        assert sum("condition Ĥ" in claim for claim in mine) == len(mine) - 2 == 1
+        assert fig2.judge(results(lambda s: errors(s, channel=31.0))).outcome == "reproduced"
 
     def test_smoke_is_never_judged(self):
         found = {cell: errors(8 >> cell.stage) for cell in fig2.cells("smoke")}
@@ -116,4 +126,5 @@ class TestVerdict:
         with house_style():
             figure = empty_figure()
             fig2.draw(figure.subfigures(1, 1), found)
-            assert len(figure.subfigs[0].axes) == 2
+            left, _ = figure.subfigs[0].axes
+            assert "10%: small, as judged" in left.get_legend_handles_labels()[1]

@@ -43,20 +43,22 @@ def test_an_epoch_is_all_its_steps():
 class TestVerdict:
     def test_the_papers_own_times_bear_it_out(self):
         verdict = fig9.judge({FC: timings(PAPER)})
-        assert [check.holds for check in verdict.checks] == [True] * 3
+        assert [check.holds for check in verdict.checks] == [True]
         assert verdict.outcome == "partly"  # no GPU
 
-    @pytest.mark.parametrize(
-        ("batch", "times", "failing"),
-        [
-            (16, (16.0, 15.0), 0),
-            (256, (10.0, 10.5), 1),
-            (512, (10.0, 12.0), 2),
-        ],
-    )
-    def test_each_sentence_can_fail(self, batch, times, failing):
-        verdict = fig9.judge({FC: timings(PAPER | {batch: times})})
-        assert not verdict.checks[failing].holds
+    @pytest.mark.parametrize("batch", PAPER)
+    @pytest.mark.parametrize("bnp", [9.4, 10.6])
+    def test_a_difference_at_any_batch_size_is_not_small(self, batch, bnp):
+        (check,) = fig9.judge({FC: timings(PAPER | {batch: (10.0, bnp)})}).checks
+        assert not check.holds
+
+    def test_it_judges_no_sentence_of_table_1(self):
+        """A little faster or slower is Table 1's; by how little, this figure's."""
+        other_way = {16: (10.0, 9.7), 256: (10.0, 10.3), 512: (10.0, 10.3)}
+        (check,) = fig9.judge({FC: timings(other_way)}).checks
+        assert check.holds
+        assert not table1.judge({FC: timings(other_way)}).checks[0].holds
+        assert check.claim not in {c.claim for c in table1.judge({FC: timings(PAPER)}).checks}
 
     def test_smoke_is_never_judged(self):
         found = {cell: timings(PAPER) for cell in table1.cells("smoke")}
@@ -70,6 +72,7 @@ def test_the_figure_is_the_papers_three_panels():
     panels = figure.subfigs[0].axes
     titles = [axes.get_title(loc="left") for axes in panels]
     assert titles == ["batch 16", "batch 256", "batch 512"]
+    assert "extrapolated" in panels[0].get_ylabel()
     bn = panels[0].lines[0]
     assert bn.get_ydata()[-1] == pytest.approx(20 * 16.08)
 

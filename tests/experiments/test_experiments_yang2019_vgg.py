@@ -12,9 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise.data import Samples
+from equipoise.experiments.paired import difference
 from equipoise.experiments.style import empty_figure, house_style
 from equipoise.experiments.yang2019 import fig5, fig6, vgg_sweep
-from equipoise.experiments.yang2019.vgg_scores import Scores, checks, matrix, scores
+from equipoise.experiments.yang2019.vgg_matrices import matrix
+from equipoise.experiments.yang2019.vgg_scores import Scores, best_accuracies, moment, scores
 from equipoise.experiments.yang2019.vgg_sweep import Accuracies, Cell, cells, network, run
 from equipoise.records import from_plain, to_plain
 
@@ -143,21 +145,75 @@ class TestScores:
         expected = 100 * (np.array(rates) + 1.0 - np.array(values)[:, None])
         np.testing.assert_allclose(best, expected)
 
-    def test_held_out_choices_do_not_profit_from_noise(self):
-        """The best of many noisy scores is too good; one chosen by other seeds is not."""
-        noise = np.random.default_rng(0).standard_normal((400, 8))
-        found = Scores(
-            tuple(range(8)), {(float(i), 0.0, 0.0): tuple(row) for i, row in enumerate(noise)}
-        )
-        held_out = np.array(found.held_out(lambda setting: True))
-        best = max(found.median(setting) for setting in found.accuracies)
-        assert abs(held_out.mean()) < 4 / math.sqrt(8)
-        assert best > 1
+    def test_a_network_that_diverged_is_as_good_as_guessing(self):
+        """As in Fig. 2; from then on only, and by the number of classes."""
+        cell = next(cell for cell in cells("small"))
+        found = Accuracies((0.5, 0.6, 0.0, 0.0), (0.4, 0.5, 0.0, 0.0), diverged_at=20)
+        assert self.course(cell, found) == [40, 50, 10, 10]
+        assert self.course(cell, dataclasses.replace(found, diverged_at=None)) == [40, 50, 0, 0]
+        cifar = next(cell for cell in cells("paper"))
+        found = Accuracies((0.5,) * 6, (0.4,) * 6, diverged_at=390)
+        assert self.course(cifar, found) == [40, *[1] * 5]
+
+    @staticmethod
+    def course(cell, record):
+        setting = (cell.rate, cell.beta, cell.eps)
+        by_epoch = [scores({cell: record}, "validation", epoch) for epoch in cell.epochs]
+        return [found.median(setting) for found in by_epoch]
 
     def test_a_setting_without_all_seeds_is_left_out(self):
         results = made_up(cells("small"), as_claimed)
         del results[next(iter(results))]
         assert len(scores(results, "train", 1).accuracies) == 4**3 - 1
+
+
+def without_effect(noise, seeds, shared):
+    """Fig. 6's scores where β does nothing; settings may differ in ways that seeds share."""
+    return Scores(
+        tuple(range(seeds)),
+        {
+            (rate, beta, 0.0): tuple(noise.normal(shared * noise.normal(), 1, seeds))
+            for rate in range(4)
+            for beta in range(4)
+        },
+    )
+
+
+class TestChance:
+    """More settings have β > 0 than β = 0: what that does where β has no effect."""
+
+    DRAWS = 400
+
+    def test_choosing_by_other_seeds_is_unbiased(self):
+        noise = np.random.default_rng(0)
+        drawn = [without_effect(noise, 3, shared=0) for _ in range(self.DRAWS)]
+        gaps = [difference(*best_accuracies(found, "beta")).mean for found in drawn]
+        assert abs(np.mean(gaps)) < 4 * np.std(gaps) / math.sqrt(self.DRAWS)
+
+    def test_choosing_by_all_seeds_is_not(self):
+        noise = np.random.default_rng(0)
+        drawn = [without_effect(noise, 3, shared=0) for _ in range(self.DRAWS)]
+        gaps = [self.best(found, zero=False) - self.best(found, zero=True) for found in drawn]
+        assert np.mean(gaps) > 4 * np.std(gaps) / math.sqrt(self.DRAWS)
+
+    @staticmethod
+    def best(found, *, zero):
+        return max(found.median(s) for s in found.accuracies if (s[1] == 0) == zero)
+
+    @pytest.mark.parametrize(
+        ("seeds", "shared", "percent"), [(3, 0, 9), (8, 0, 14), (3, 1, 22), (8, 1, 39)]
+    )
+    def test_wrong_decisions_are_as_frequent_as_is_said(self, seeds, shared, percent):
+        noise = np.random.default_rng(1)
+        wrong = [
+            difference(*best_accuracies(without_effect(noise, seeds, shared), "beta")).above()
+            is True
+            for _ in range(self.DRAWS)
+        ]
+        expected = percent / 100
+        error = math.sqrt(expected * (1 - expected) / self.DRAWS)
+        assert abs(np.mean(wrong) - expected) < 4 * error
+        assert f"{percent} %" in "".join(fig5.CHOICES)
 
 
 class TestVerdict:
@@ -167,6 +223,7 @@ class TestVerdict:
         verdict = experiment.judge(made_up(experiment.cells("small"), as_claimed))
         assert len(verdict.checks) == 2 * 2 * 3
         assert all(check.holds for check in verdict.checks)
+        assert sum(check.ours for check in verdict.checks) == 2 * 2
         assert verdict.outcome == "partly"
         assert "CIFAR-100" in verdict.left_out[0]
 
@@ -174,16 +231,41 @@ class TestVerdict:
     def test_the_opposite_does_not(self, name):
         experiment = FIGURES[name].EXPERIMENT
         verdict = experiment.judge(made_up(experiment.cells("small"), as_not_claimed))
-        assert not any(check.holds for check in verdict.checks)
+        assert [check.holds for check in verdict.checks] == [False] * 12
 
-    def test_leads_by_chance_are_as_rare_as_they_should_be(self):
-        """Without any effect, a test at 95 % holds in one case of twenty."""
-        noise, draws, lucky = np.random.default_rng(0), 60, 0
-        for _ in range(draws):
-            results = made_up(fig6.cells("small"), lambda cell, epoch: noise.normal(0.5, 0.1))
-            lucky += checks(results, early=1)[0].holds
-        expected = 0.05 * draws
-        assert lucky < expected + 4 * math.sqrt(expected)
+    @pytest.mark.parametrize("name", FIGURES)
+    def test_ignorance_is_no_answer(self, name):
+        """Seeds that scatter by more than the effect neither bear a sentence out nor refute it."""
+        experiment = FIGURES[name].EXPERIMENT
+
+        def noisy(cell, epoch):
+            return 0.5 + 0.02 * (cell.beta + cell.eps > 0) * (cell.seed - 1) * 10
+
+        verdict = experiment.judge(made_up(experiment.cells("small"), noisy))
+        assert {check.holds for check in verdict.checks} == {None}
+        assert verdict.outcome == "undecided"
+
+    @pytest.mark.parametrize(("harm", "holds"), [(0.01, True), (0.033, None), (0.08, False)])
+    def test_harm_is_judged_by_a_margin_of_three_points(self, harm, holds):
+        def harmful(cell, epoch):
+            return 0.7 - harm * (cell.beta > 0) * (1 + 0.2 * cell.seed) + 0.01 * cell.seed
+
+        checks = fig6.EXPERIMENT.judge(made_up(fig6.cells("small"), harmful)).checks
+        last = [c for c in checks if c.ours and "train" in c.claim and "β" in c.claim]
+        assert [check.holds for check in last] == [holds]
+        assert "at most 3 points lower" in last[0].sentence
+
+    def test_only_the_papers_epochs_are_called_so(self):
+        small, paper = cells("small")[0], cells("paper")[0]
+        assert [moment(small, epoch) for epoch in small.epochs] == [
+            "10 steps",
+            "20 steps",
+            "40 steps",
+            "80 steps",
+        ]
+        assert moment(paper, 80) == "epoch 80"
+        verdict = fig5.judge(made_up(cells("small"), as_claimed))
+        assert not any("epoch" in check.claim for check in verdict.checks)
 
     def test_fig_5_may_mix_what_fig_6_may_not(self):
         """Where only both together help, each alone does not."""
@@ -210,9 +292,17 @@ class TestVerdict:
         results = made_up(experiment.cells("small")[:finished], as_claimed)
         self.draw(experiment, results)
 
+    def test_all_matrices_have_one_scale_of_colours_from_guessing(self):
+        figure = self.draw(fig5.EXPERIMENT, made_up(cells("small"), as_claimed))
+        scales = {image.get_clim() for axes in figure.axes for image in axes.images}
+        assert [low for low, _ in scales] == [10]
+        titles = [axes.get_title(loc="left") for axes in figure.axes[:4]]
+        assert titles == ["after 10 steps", "after 20 steps", "after 40 steps", "after 80 steps"]
+
     @staticmethod
     def draw(experiment, results):
         with house_style():
             figure = empty_figure()
             experiment.draw(figure.subfigures(1, 1), results)
             figure.canvas.draw()
+        return figure.subfigs[0]

@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scipy import stats
-
 from equipoise.experiments.lange2022.methods import METHODS
 from equipoise.experiments.lange2022.runs import Cell, Run
+from equipoise.experiments.paired import difference, spread
 from equipoise.records.experiments import Check
 
-_CONFIDENCE = 0.95
+# Losses that differ by less than this share of the other's are level.
+_LEVEL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Best:
 
     @property
     def accuracies(self) -> tuple[float, ...]:
-        """Final test accuracy of each seed."""
-        return tuple(run.accuracy for run in self.runs)
+        """Final test accuracy of each seed, in per cent."""
+        return tuple(100 * run.accuracy for run in self.runs)
 
     def words(self) -> str:
         """Loss and accuracy with their spread over seeds."""
@@ -65,7 +65,7 @@ class Best:
             return "does not train: refused"
         if not self.trains:
             return "diverged at every rate"
-        return f"{_spread(self.losses, 3)} / {_spread([100 * a for a in self.accuracies], 1)} %"
+        return f"{spread(self.losses, 3)} / {spread(self.accuracies)} %"
 
 
 def best_of(results: Mapping[Cell, Run]) -> dict[str, Best]:
@@ -91,37 +91,35 @@ def _best(method: str, rates: Mapping[float, list[Run]]) -> Best:
 
 
 def ahead(claim: str, better: Best, worse: Best) -> Check:
-    """Whether one method's loss is below another's, seed by seed, beyond Student's t at 95 %."""
+    """Whether one method's loss is below another's, seed by seed, by Student's t at 95 %.
+
+    Whoever trains is ahead of whoever does not, and whoever does not is ahead of nobody.
+    """
     if not better.trains:
         return Check(claim, f"{better.label} {better.words()}", False)
     if not worse.trains:
         return Check(claim, f"{worse.label} {worse.words()}", True)
-    gap, error = _difference(better.losses, worse.losses)
-    found = (
-        f"loss {_spread(better.losses, 3)} against {_spread(worse.losses, 3)}, difference "
-        f"{gap:+.3f} ± {error:.3f}"
-    )
-    return Check(claim, found, gap + _width(better.losses) * error < 0)
+    gap = difference(better.losses, worse.losses)
+    found = f"loss {spread(better.losses, 3)} against {spread(worse.losses, 3)}"
+    return Check(claim, f"{found}, difference {gap.words(3)}", gap.below())
 
 
 def not_behind(claim: str, one: Best, other: Best) -> Check:
-    """Whether one method's loss is not above another's beyond chance."""
-    if not one.trains or not other.trains:
-        return Check(
-            claim, f"{one.label} {one.words()}; {other.label} {other.words()}", one.trains
-        )
-    gap, error = _difference(one.losses, other.losses)
-    found = f"loss difference {gap:+.3f} ± {error:.3f}"
-    return Check(claim, found, gap - _width(one.losses) * error < 0)
+    """Whether one method's loss is at most a twentieth above another's, by the same test."""
+    if not (one.trains and other.trains):
+        return Check(claim, _failures(one, other), one.trains)
+    gap, margin = difference(one.losses, other.losses), _LEVEL * statistics.fmean(other.losses)
+    found = f"loss difference {gap.words(3)}; level is up to {margin:+.3f}, {_LEVEL:.0%}"
+    return Check(claim, found, gap.below(margin))
 
 
 def comparable(claim: str, one: Best, other: Best, *, points: float) -> Check:
-    """Whether final test accuracies differ by no more than so many percentage points."""
+    """Whether final test accuracies differ by no more than so many points, by the same test."""
     if not (one.trains and other.trains):
-        return Check(claim, f"{one.label} {one.words()}; {other.label} {other.words()}", False)
-    gap = 100 * (statistics.fmean(one.accuracies) - statistics.fmean(other.accuracies))
-    found = f"accuracy {gap:+.1f} percentage points"
-    return Check(claim, found, abs(gap) <= points)
+        return Check(claim, _failures(one, other), False)
+    gap = difference(one.accuracies, other.accuracies)
+    found = f"accuracy {gap.words()} percentage points"
+    return Check(claim, found, gap.between(-points, points))
 
 
 def does_not_train(claim: str, method: Best) -> Check:
@@ -129,19 +127,5 @@ def does_not_train(claim: str, method: Best) -> Check:
     return Check(claim, f"{method.label}: {method.words()}", not method.trains)
 
 
-def _difference(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, float]:
-    """Mean difference and its standard error; seeds share weights and batches."""
-    gaps = [a - b for a, b in zip(one, other, strict=True)]
-    error = statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
-    return statistics.fmean(gaps), error
-
-
-def _width(values: tuple[float, ...]) -> float:
-    return float(stats.t.ppf(_CONFIDENCE, len(values) - 1)) if len(values) > 1 else 0.0
-
-
-def _spread(values: tuple[float, ...] | list[float], digits: int) -> str:
-    if len(values) < 2:
-        return f"{values[0]:.{digits}f}"
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return f"{statistics.fmean(values):.{digits}f} ± {error:.{digits}f}"
+def _failures(*methods: Best) -> str:
+    return "; ".join(f"{method.label} {method.words()}" for method in methods)

@@ -30,7 +30,7 @@ from equipoise.preconditioners import (
     preconditioner,
     tap_statistics,
 )
-from equipoise.records.experiments import Check, Scale, Verdict
+from equipoise.records.experiments import Check, Scale, Verdict, ours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +78,7 @@ class Errors:
         side: Pixels a side of its input maps.
         mean: Largest ``|μ_t − μ| / σ`` over channels and taps.
         variance: Largest ``|σ²_t / σ² − 1|``.
-        typical_variance: The median of the same.
+        typical_variance: The median of the same over channels and taps.
         bound_used: Largest ``|μ_t − μ|`` as a share of what Proposition 10 allows.
         raw: κ(Ĥ).
         channel: κ(ĤP) with channel statistics.
@@ -198,8 +198,9 @@ def draw(figure: FigureBase, results: Mapping[Cell, Errors]) -> None:
         found = _by_side(results, maps)
         _series(left, found, "variance", index, f"variance, {label}")
         _series(left, found, "mean", index, f"mean, {label}", linestyle="--")
-    left.axhline(_SMALL, color=style.MUTED, linewidth=0.8)
-    left.set_ylabel("largest error, relative to σ² or σ")
+    label = f"{_SMALL:.0%}: small, as judged"
+    left.axhline(_SMALL, color=style.MUTED, linewidth=0.8, label=label)
+    left.set_ylabel("largest error over taps, relative to σ² or σ")
     found = _by_side(results, "network")
     for index, name in enumerate(("raw", "channel", "exact")):
         label = {"raw": "κ(Ĥ)", "channel": "κ(ĤP), channel's", "exact": "κ(ĤP), exact"}[name]
@@ -263,21 +264,21 @@ def judge(results: Mapping[Cell, Errors]) -> Verdict:
     ]
     for maps, label in _MAPS.items():
         checks += _of_maps(_by_side(results, maps), label)
-    network = _by_side(results, "network")
-    checks.append(
-        Check(
-            "not in the paper: channel statistics condition Ĥ as well as exact ones do (within a "
-            f"factor of {_FACTOR:g}) at every size",
-            "; ".join(
-                f"{side}: {_median(network[side], 'raw'):.3g} to "
-                f"{_median(network[side], 'channel'):.3g}, exact "
-                f"{_median(network[side], 'exact'):.3g}"
-                for side in sorted(network, reverse=True)
-            ),
-            all(e.channel <= _FACTOR * e.exact for found in network.values() for e in found),
-        )
+    return Verdict((*checks, ours(_as_well_conditioned(_by_side(results, "network")))))
+
+
+def _as_well_conditioned(network: Mapping[int, list[Errors]]) -> Check:
+    return Check(
+        f"channel statistics condition Ĥ as well as exact ones do (within a factor of {_FACTOR:g})"
+        " at every size",
+        "; ".join(
+            f"{side}: {_median(network[side], 'raw'):.3g} to "
+            f"{_median(network[side], 'channel'):.3g}, exact "
+            f"{_median(network[side], 'exact'):.3g}"
+            for side in sorted(network, reverse=True)
+        ),
+        all(e.channel <= _FACTOR * e.exact for found in network.values() for e in found),
     )
-    return Verdict(tuple(checks))
 
 
 def _of_maps(found: Mapping[int, list[Errors]], label: str) -> list[Check]:
@@ -285,21 +286,25 @@ def _of_maps(found: Mapping[int, list[Errors]], label: str) -> list[Check]:
     largest = found[sides[0]]
     at = f"at r = {sides[0] / _KERNEL:.1f} k, {label}"
     typical = max(errors.typical_variance for errors in largest)
-    worst = max(errors.variance for errors in largest)
+    variance = max(errors.variance for errors in largest)
+    mean = max(errors.mean for errors in largest)
     medians = [_median(found[side], "variance") for side in sides]
     return [
         Check(
-            f"the error is small for r, s ≫ k: variances typically within {_SMALL:.0%} {at}",
-            f"the median over taps is off by at most {typical:.2g}",
-            typical <= _SMALL,
+            "the error is small for r, s ≫ k: means and variances of every tap, those in the "
+            f"kernel's corners included, within {_SMALL:.0%} {at}",
+            f"variances are off by up to {variance:.2g}, means by {mean:.2g} σ",
+            max(mean, variance) <= _SMALL,
+        ),
+        ours(
+            Check(
+                f"half of the taps have variances within {_SMALL:.0%} {at}",
+                f"the median over taps is off by at most {typical:.2g}",
+                typical <= _SMALL,
+            )
         ),
         Check(
-            f"not in the paper: those of every tap within {_SMALL:.0%} {at}",
-            f"the worst is off by {worst:.2g}",
-            worst <= _SMALL,
-        ),
-        Check(
-            f"the error falls as the map grows, {label}",
+            f"the error of variances falls as the map grows, {label}",
             "; ".join(f"{side}: {mid:.2g}" for side, mid in zip(sides, medians, strict=True)),
             medians == sorted(medians),
         ),
@@ -323,7 +328,8 @@ EXPERIMENT: Experiment[Any, Any] = Experiment(
         "and of its first convolution alone on images averaged down, to part size from depth",
         "errors are relative to the channel's own σ and σ², which BNP divides by, the largest "
         "over channels and taps; constant channels are left out; statistics without ε",
-        f"small means at most {_SMALL:.0%}",
+        f"small means at most {_SMALL:.0%}; the caption draws taps in the kernel's corner and at "
+        "its side, so that every tap is judged by the largest error, seed by seed",
     ),
     record=Errors,
     cells=cells,

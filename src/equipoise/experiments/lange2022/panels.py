@@ -37,7 +37,9 @@ CHOICES = (
     "after 150 steps BN's moving statistics still hold 0.99^150 = 22 % of their start: at batch "
     "128 its test accuracy lags behind its training loss",
     "batch renormalisation's schedule is shortened in proportion to the steps",
-    "ahead means: by more than Student's t at 95 %, seed by seed",
+    "ahead means: by more than Student's t at 95 %, seed by seed; level: at most 5 % above the "
+    "other's mean loss, comparable: accuracies within the stated points, by the same test; "
+    "undecided: the interval holds both",
 )
 _STAND_IN = "the panel on CIFAR-10: no colour images at this scale"
 # Two methods are level if their accuracies differ by no more than this many points.

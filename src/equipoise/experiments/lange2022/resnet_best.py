@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from equipoise.experiments.lange2022.paired import difference
 from equipoise.experiments.lange2022.resnets import METHODS, Cell
 from equipoise.experiments.lange2022.runs import Run
+from equipoise.experiments.paired import difference, spread
 from equipoise.records.experiments import Check
 
 
@@ -93,36 +93,32 @@ def at_rates(results: Mapping[Cell, Run], rates: Mapping[str, float]) -> dict[st
 
 
 def higher(claim: str, quantity: Quantity, one: Trained, other: Trained) -> Check:
-    """Whether a quantity is higher, seed by seed, beyond Student's t at 95 %."""
+    """Whether a quantity is higher, seed by seed, by Student's t at 95 %.
+
+    Whoever trains is above whoever does not, and whoever does not is above nobody.
+    """
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), one.trains)
-    found = difference(quantity(one), quantity(other))
-    words = f"{spread(quantity(one))} against {spread(quantity(other))}, difference {found} points"
-    return Check(claim, words, found.above)
+    gap = difference(quantity(one), quantity(other))
+    found = f"{spread(quantity(one))} against {spread(quantity(other))}"
+    return Check(claim, f"{found}, difference {gap.words()} points", gap.above())
 
 
 def comparable(claim: str, one: Trained, other: Trained, *, points: float) -> Check:
-    """Whether final accuracies differ by no more than so many points."""
-    if not (one.trains and other.trains):
-        return Check(claim, _failures(one, other), False)
-    found = difference(one.final, other.final)
-    return Check(claim, f"difference {found} points", abs(found.mean) <= points)
+    """Whether final accuracies differ by no more than so many points, by the same test."""
+    return _between(claim, one, other, -points, points)
 
 
 def slightly_lower(claim: str, one: Trained, other: Trained, *, points: float) -> Check:
-    """Whether the final accuracy is lower by no more than so many points, or level by chance."""
+    """Whether the final accuracy is lower, by no more than so many points, by the same test."""
+    return _between(claim, one, other, -points, 0.0)
+
+
+def _between(claim: str, one: Trained, other: Trained, low: float, high: float) -> Check:
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), False)
-    found = difference(one.final, other.final)
-    return Check(claim, f"difference {found} points", found.mean >= -points and not found.above)
-
-
-def spread(values: tuple[float, ...]) -> str:
-    """Mean and standard error, to a tenth."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return f"{mean:.1f}"
-    return f"{mean:.1f} ± {statistics.stdev(values) / math.sqrt(len(values)):.1f}"
+    gap = difference(one.final, other.final)
+    return Check(claim, f"difference {gap.words()} points", gap.between(low, high))
 
 
 def _failures(*methods: Trained) -> str:

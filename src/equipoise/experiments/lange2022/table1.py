@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from equipoise.experiments import style
 from equipoise.experiments.experiment import Experiment
 from equipoise.models import Norm
 from equipoise.preconditioners import BNP
-from equipoise.records.experiments import Check, Scale, Verdict
+from equipoise.records.experiments import Check, Scale, Verdict, ours
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
@@ -36,6 +36,13 @@ _VARIANTS = (
     "BNP every 10 steps",
 )
 _EVERY = 10
+# Times that differ by no more than this share are level, here and in Fig. 9; the paper's do, and
+# it calls them quite comparable.
+LEVEL = 0.05
+# Fewer turns than that say nothing about times.
+_ENOUGH_TURNS = 10
+TOO_FEW = "smoke times two turns only; it is not judged"
+NO_GPU = "seconds on a GPU: at every scale, one thread of a CPU is timed"
 # Table 1's seconds per epoch on a V100: BN, BNP.
 _PAPER = {16: (16.08, 16.69), 256: (10.81, 10.70), 512: (10.67, 10.57)}
 
@@ -237,49 +244,82 @@ def draw(figure: FigureBase, results: Mapping[Cell, Timings]) -> None:
     panels[0].legend(fontsize=7)
 
 
+def timed(results: Mapping[Cell, Timings]) -> Timings | None:
+    """Timings of the fully connected network, which the paper times; ``None`` if too few."""
+    if any(cell.blocks < _ENOUGH_TURNS for cell in results):
+        return None
+    return next((timings for cell, timings in results.items() if cell.network == "fc"), None)
+
+
+def over_bn(timings: Timings) -> dict[int, float]:
+    """BNP's time over batch norm's at each batch size."""
+    return {b: timings.ratio(b, "BNP") / timings.ratio(b, "BN") for b in _BATCHES["fc"]}
+
+
+def in_words(ratios: Mapping[int, float]) -> str:
+    """BNP's time over batch norm's, beside the paper's."""
+    paper = {b: bnp / bn for b, (bn, bnp) in _PAPER.items()}
+    return "; ".join(f"{b}: {ratio:.2f} (paper {paper[b]:.2f})" for b, ratio in ratios.items())
+
+
 def judge(results: Mapping[Cell, Timings]) -> Verdict:
     """Table 1's order, and our budgets."""
-    if any(cell.blocks < 10 for cell in results):
-        return Verdict((), left_out=("smoke times two turns only; it is not judged",))
-    fc = next(timings for cell, timings in results.items() if cell.network == "fc")
-    ratios = {b: fc.ratio(b, "BNP") / fc.ratio(b, "BN") for b in _BATCHES["fc"]}
-    paper = {b: bnp / bn for b, (bn, bnp) in _PAPER.items()}
-    words = "; ".join(f"{b}: {ratios[b]:.2f} (paper {paper[b]:.2f})" for b in ratios)
-    lean = {b: fc.ratio(b, "BNP every 10 steps") for b in _BATCHES["fc"]}
-    whole = {b: fc.ratio(b, "BN and input") for b in _BATCHES["fc"]}
-    mine = {b: fc.ratio(b, "BNP") for b in _BATCHES["fc"]}
+    fc = timed(results)
+    if fc is None:
+        return Verdict((), left_out=(TOO_FEW,))
+    ratios = over_bn(fc)
+    small, *large = ratios
     checks = (
-        Check("BNP is slower than BN at batch 16", words, ratios[16] > 1),
         Check(
-            "at batch 256 and 512 they are level (within 5 %)",
-            words,
-            all(abs(ratios[b] - 1) <= 0.05 for b in (256, 512)),
+            f"BN is faster than BNP at batch {small}",
+            in_words({small: ratios[small]}),
+            ratios[small] > 1,
         ),
         Check(
-            "not in the paper: BNP, which centres the input too, costs at 256 and 512 no more "
-            "than BN that normalises the input too",
-            "; ".join(f"{b}: {mine[b]:.2f} against {whole[b]:.2f}" for b in (256, 512)),
-            all(mine[b] <= whole[b] for b in (256, 512)),
-        ),
-        Check(
-            "not in the paper: with statistics every 10 steps at most 1.35 times plain SGD at 16",
-            f"{lean[16]:.2f}",
-            lean[16] <= 1.35,
+            "at batch 256 and 512 BNP is level with BN or faster (takes at most "
+            f"{LEVEL:.0%} longer)",
+            in_words({b: ratios[b] for b in large}),
+            all(ratios[b] <= 1 + LEVEL for b in large),
         ),
     )
-    return Verdict(checks, left_out=("seconds per epoch on a GPU",))
+    return Verdict((*checks, *_budgets(fc, large)), left_out=(NO_GPU,))
+
+
+def _budgets(fc: Timings, large: Sequence[int]) -> tuple[Check, Check]:
+    """What we ask of BNP's time."""
+    lean = fc.ratio(16, "BNP every 10 steps")
+    pairs = {b: (fc.ratio(b, "BNP"), fc.ratio(b, "BN and input")) for b in large}
+    return (
+        ours(
+            Check(
+                "BNP, which centres the input too, costs at 256 and 512 no more than BN that "
+                "normalises the input too",
+                "; ".join(f"{b}: {bnp:.2f} against {bn:.2f}" for b, (bnp, bn) in pairs.items()),
+                all(bnp <= bn for bnp, bn in pairs.values()),
+            )
+        ),
+        ours(
+            Check(
+                "with statistics every 10 steps at most 1.35 times plain SGD at 16",
+                f"{lean:.2f}",
+                lean <= 1.35,
+            )
+        ),
+    )
 
 
 EXPERIMENT: Experiment[Any, Any] = Experiment(
     name="lange2022.table1",
     title="Time of a training step with BN and with BNP, beside the count of operations",
-    claim="At batch 16 BN is a little faster than BNP, at 256 and 512 BNP is level or faster.",
+    claim="At batch 16 BN is faster than BNP, at 256 and 512 BNP is level or faster; by how much, "
+    "Fig. 9 judges.",
     choices=(
         "times depend on the machine and on what else runs: records are those of one run, on one "
         "thread, variants in turns; medians of ratios",
         "784 inputs instead of 3,072; PyTorch on a CPU instead of TensorFlow on a V100",
         "the paper has no row for the plain network, here every ratio is to it",
         "marks are ratios of operations: small layers are bound by calls, not by operations",
+        f"level means within {LEVEL:.0%}, of the median over turns, as in Fig. 9",
     ),
     record=Timings,
     cells=cells,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from equipoise.experiments.experiment import Experiment
-from equipoise.experiments.yang2019 import fig5, vgg_scores, vgg_sweep
+from equipoise.experiments.yang2019 import fig5, vgg_matrices, vgg_scores, vgg_sweep
 from equipoise.experiments.yang2019.vgg_scores import Parameter
 from equipoise.experiments.yang2019.vgg_sweep import Accuracies, Cell
 from equipoise.records.experiments import Scale, Verdict
@@ -23,8 +23,8 @@ def cells(scale: Scale) -> tuple[Cell, ...]:
 def draw(figure: FigureBase, results: Mapping[Cell, Accuracies]) -> None:
     """Draw matrices of medians over seeds."""
     data = next(iter(results)).data
-    title = f"VGG19 on {data}: accuracy in %, the other of β and ε at its default"
-    vgg_scores.draw(figure, results, title, _alone)
+    title = f"VGG19 on {data}: median accuracy in %, the other of β and ε at its default"
+    vgg_matrices.draw(figure, results, title, _alone)
 
 
 def judge(results: Mapping[Cell, Accuracies]) -> Verdict:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.experiments.deciding import positive
 from equipoise.experiments.yang2019.first_steps import Group, Quantity, profiles
 from equipoise.experiments.yang2019.pooling import agrees, sample_mean, width_effect
 from equipoise.numerics.growth import log_slopes
@@ -15,6 +17,11 @@ from equipoise.records.experiments import Check
 from equipoise.report import wording
 
 Array = NDArray[np.float64]
+# What was found, and whether it bears a sentence out.
+Answer = tuple[str, bool | None]
+
+# The source's panels b and c.
+_GRADIENTS: tuple[tuple[Quantity, str], ...] = (("signals", "∂E/∂h"), ("gradients", "∂E/∂W"))
 
 # The first layers still carry the images' covariance.
 _SETTLING = 2
@@ -34,7 +41,6 @@ def at_first(depth: int, group: Group) -> list[Check]:
     """Step 0: flat weights, and gradients that grow as theory says."""
     slope = math.log(group[0][1].rate.value)
     allowance = width_effect(group[0][0].width)
-    grow = "grow towards the input by ln λ_G ="
 
     def growth(name: str, quantity: Quantity, expected: float, allowed: float) -> Check:
         found = sample_mean(-log_slopes(profiles(group, quantity, 0)[:, _SETTLING:]))
@@ -42,8 +48,10 @@ def at_first(depth: int, group: Group) -> list[Check]:
 
     return [
         growth("weights are flat over layers: slope =", "weights", 0.0, 0.0),
-        growth(f"∂E/∂h {grow}", "signals", slope, allowance),
-        growth(f"∂E/∂W {grow}", "gradients", slope, allowance),
+        *(
+            growth(f"{name} grow towards the input by ln λ_G =", quantity, slope, allowance)
+            for quantity, name in _GRADIENTS
+        ),
     ]
 
 
@@ -55,12 +63,19 @@ def after_a_step(depth: int, by_rate: Mapping[float, Group], *, decisive: float)
         by_rate: Networks of every learning rate.
         decisive: The rate that decides whether a sentence holds; the others are reported.
     """
-    sentences = (
-        ("after one step weights grow exponentially towards the input", _weights_grow),
-        ("after one step gradients are stable from the output to a threshold", _stable_above),
-        ("after one step gradients vanish exponentially beyond the threshold", _vanish_below),
-        ("the first step changes gradients more than steps 5 to 10 together", _settled),
-    )
+    sentences: list[tuple[str, Callable[[Group], Answer]]] = [
+        ("after one step weights grow exponentially towards the input", _weights_grow)
+    ]
+    for quantity, name in _GRADIENTS:
+        sentences += [
+            (f"after one step {name} {does}", partial(ask, quantity=quantity))
+            for does, ask in (
+                ("are stable from the output to a threshold", _stable_above),
+                ("vanish exponentially beyond the threshold", _vanish_below),
+            )
+        ]
+        changes = f"the first step changes {name} more than steps 5 to 10 together"
+        sentences.append((changes, partial(_settled, quantity=quantity)))
     checks = []
     for sentence, ask in sentences:
         answers = {rate: ask(group) for rate, group in by_rate.items()}
@@ -87,7 +102,7 @@ def still(depth: int, group: Group) -> Check:
     )
 
 
-def _weights_grow(group: Group) -> tuple[str, bool]:
+def _weights_grow(group: Group) -> Answer:
     """Whether weights that the step dominates lie on a line that rises towards the input."""
     weights = profiles(group, "weights", 1)
     grown = np.flatnonzero(weights.mean(0)[_SETTLING:] > _GROWN)
@@ -96,46 +111,47 @@ def _weights_grow(group: Group) -> tuple[str, bool]:
     slopes = sample_mean(-log_slopes(weights[:, _SETTLING : _SETTLING + len(grown)]))
     contiguous = bool(grown[-1] == len(grown) - 1)
     text = f"{len(grown)} layers grew tenfold, by {wording.spread(slopes)} per layer"
-    return text, contiguous and slopes.value > 3 * slopes.error
+    return text, positive(slopes.value, 3 * slopes.error) if contiguous else False
 
 
-def _stable_above(group: Group) -> tuple[str, bool]:
+def _stable_above(group: Group, quantity: Quantity) -> Answer:
     """Whether gradients between the largest one and the output have stopped exploding."""
-    signals, peak = _with_peak(group)
-    if signals.shape[1] - peak < _FEWEST:
-        return f"the largest is in layer {peak + 1}, at the output", True
-    slope = sample_mean(-log_slopes(signals[:, peak:]))
-    share = slope.value / math.log(group[0][1].rate.value)
+    after, peak = _with_peak(group, quantity)
+    if after.shape[1] - peak < _FEWEST:
+        return f"the largest is in layer {peak + 1}, too near to the output to tell", None
+    slope = sample_mean(-log_slopes(after[:, peak:]))
+    whole = math.log(group[0][1].rate.value)
     text = f"they grow by {wording.spread(slope)} per layer up to layer {peak + 1}"
-    return f"{text}, {share:.2f} of ln λ_G", share < _STABLE
+    calm = positive(_STABLE * whole - slope.value, 3 * slope.error)
+    return f"{text}, {slope.value / whole:.2f} of ln λ_G", calm
 
 
-def _vanish_below(group: Group) -> tuple[str, bool]:
+def _vanish_below(group: Group, quantity: Quantity) -> Answer:
     """Whether gradients fall from the largest one towards the input."""
-    signals, peak = _with_peak(group)
+    after, peak = _with_peak(group, quantity)
     if peak - _SETTLING < _FEWEST:
         return f"the largest is in layer {peak + 1}, at the input", False
-    slope = sample_mean(log_slopes(signals[:, _SETTLING : peak + 1]))
+    slope = sample_mean(log_slopes(after[:, _SETTLING : peak + 1]))
     text = f"they fall by {wording.spread(slope)} per layer below layer {peak + 1}"
-    return text, slope.value > 3 * slope.error
+    return text, positive(slope.value, 3 * slope.error)
 
 
-def _settled(group: Group) -> tuple[str, bool]:
+def _settled(group: Group, quantity: Quantity) -> Answer:
     """Whether gradients have reached the equilibrium after which little changes."""
-    first = _change(group, 0, 1)
-    rest = _change(group, _LATE, group[0][0].steps[-1])
+    first = _change(group, quantity, 0, 1)
+    rest = _change(group, quantity, _LATE, group[0][0].steps[-1])
     ahead = sample_mean(first - rest)
     text = f"by {first.mean():.2f} against {rest.mean():.2f} (rms of ln)"
-    return text, ahead.value > 3 * ahead.error
+    return text, positive(ahead.value, 3 * ahead.error)
 
 
-def _with_peak(group: Group) -> tuple[Array, int]:
-    """Profiles of ∂E/∂h after one step, and the settled layer where their mean is largest."""
-    signals = profiles(group, "signals", 1)
-    return signals, _SETTLING + int(signals.mean(0)[_SETTLING:].argmax())
+def _with_peak(group: Group, quantity: Quantity) -> tuple[Array, int]:
+    """Profiles after one step, and the settled layer where their mean is largest."""
+    after = profiles(group, quantity, 1)
+    return after, _SETTLING + int(after.mean(0)[_SETTLING:].argmax())
 
 
-def _change(group: Group, before: int, after: int) -> Array:
+def _change(group: Group, quantity: Quantity, before: int, after: int) -> Array:
     """Root mean square over layers of the change between two steps, one per seed."""
-    change = profiles(group, "signals", after) - profiles(group, "signals", before)
+    change = profiles(group, quantity, after) - profiles(group, quantity, before)
     return np.asarray(np.sqrt(np.square(change).mean(1)))

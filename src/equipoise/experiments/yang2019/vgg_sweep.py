@@ -36,7 +36,7 @@ class Cell:
         side: Pixels to which images are averaged down.
         width: Channels of the first block.
         batch_size: Samples per step.
-        epoch: Steps that are called an epoch.
+        epoch: Steps of an epoch, or of what stands for one.
         epochs: After which of them accuracies are recorded, rising; the last one ends training.
         norm_momentum: Weight of the present batch in running statistics.
         augmented: Whether images are cropped and reflected at random.
@@ -64,7 +64,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Accuracies:
-    """What a training reached after each recorded epoch; 0 from where it diverged.
+    """What a training reached after each recorded epoch; 0, which is no score, once it diverged.
 
     Args:
         train: Share of right answers over the batches of that epoch, as they were trained on.
