@@ -10,15 +10,14 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scipy import stats
-
-from equipoise.records import Estimate
+from equipoise.experiments.yang2019.ratios import Ratio, mean_ratio
 
 # A network is trained if its accuracy is half-way from guessing to the best of its column.
 HALF_WAY = 0.5
 # The source's line is at 16ξ.
 PAPER_FACTOR = 16.0
-_CONFIDENCE = 0.95
+# A column whose best network is not even this far from guessing to no errors trains nowhere.
+_LEARNS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,19 @@ class Edge:
     depth: float
 
     @property
+    def below(self) -> bool:
+        """Whether not even the least depth trains: the boundary is there or at fewer layers."""
+        return self.depth <= self.span[0]
+
+    @property
+    def beyond(self) -> bool:
+        """Whether even the largest depth trains: the boundary is there or at more layers."""
+        return self.depth >= self.span[1]
+
+    @property
     def inside(self) -> bool:
         """Whether the boundary was seen: the least depth trains and the largest does not."""
-        return self.span[0] < self.depth < self.span[1]
+        return not (self.below or self.beyond)
 
     @property
     def line_inside(self) -> bool:
@@ -74,9 +83,13 @@ class Edge:
         return self.span[0] < self.predicted < self.span[1]
 
     @property
-    def factor(self) -> float:
-        r"""The f that puts :math:`f\,\xi` on the boundary."""
-        return PAPER_FACTOR * self.depth / self.predicted
+    def tells_of_line(self) -> bool:
+        """Whether it can be told on which side of the line the boundary is."""
+        least, largest = self.span
+        unknown = (self.beyond and self.predicted >= largest) or (
+            self.below and self.predicted <= least
+        )
+        return math.isfinite(self.predicted) and not unknown
 
 
 def edge(column: Column, share: float = HALF_WAY) -> Edge:
@@ -106,8 +119,16 @@ def edge(column: Column, share: float = HALF_WAY) -> Edge:
 
 
 def level(column: Column, share: float = HALF_WAY) -> float:
-    """The least accuracy that counts as trained in a column."""
-    return column.chance + share * (max(column.means) - column.chance)
+    """The least accuracy that counts as trained in a column; infinite if none learns."""
+    best = max(column.means)
+    if not learns(best, column.chance):
+        return math.inf
+    return column.chance + share * (best - column.chance)
+
+
+def learns(accuracy: float, chance: float) -> bool:
+    """Whether an accuracy is clearly better than guessing."""
+    return accuracy >= chance + _LEARNS * (1 - chance)
 
 
 def crossing(depths: Sequence[int], accuracies: Sequence[float], least: float) -> float:
@@ -125,19 +146,26 @@ def crossing(depths: Sequence[int], accuracies: Sequence[float], least: float) -
     return float(depths[-1])
 
 
-def fitted_factor(edges: Sequence[Edge]) -> Estimate:
-    r"""Fit f in depth = :math:`f\,\xi`, over columns whose boundary and line are both inside.
+def of_line(edges: Sequence[Edge]) -> Ratio:
+    """Boundary over 16ξ, in the columns that the line crosses and whose boundary was seen."""
+    crossed = [e for e in edges if e.line_inside]
+    seen = [math.log(e.depth / e.predicted) for e in crossed if e.inside]
+    return mean_ratio(seen, unseen=len(crossed) - len(seen))
 
-    Returns:
-        The geometric mean of the columns' factors and its standard error over columns; nan
-        without a column, and with an unknown error with one.
-    """
-    logs = [math.log(e.factor) for e in edges if e.inside and e.line_inside]
-    if not logs:
-        return Estimate(math.nan, math.nan, "no column shows both")
-    mean = math.exp(statistics.fmean(logs))
-    error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
-    return Estimate(mean, mean * error, f"geometric mean over {len(logs)} columns")
+
+def of_each_other(some: Sequence[Edge], others: Sequence[Edge]) -> Ratio:
+    """Boundary of some columns over that of others at the same positions, pair by pair."""
+    at = {e.position: e for e in others}
+    pairs = [(e, at[e.position]) for e in some if e.position in at]
+    # Two boundaries beyond the same end agree as far as was looked.
+    looked = [(a, b) for a, b in pairs if not ((a.beyond and b.beyond) or (a.below and b.below))]
+    seen = [math.log(a.depth / b.depth) for a, b in looked if a.inside and b.inside]
+    return mean_ratio(seen, unseen=len(looked) - len(seen))
+
+
+def fitted_factor(edges: Sequence[Edge]) -> float:
+    r"""The f of the line :math:`f\,\xi` through the boundaries, nan if none is seen."""
+    return PAPER_FACTOR * of_line(edges).value
 
 
 def disagreement(edges: Sequence[Edge], line: Callable[[Edge], float]) -> float:
@@ -163,24 +191,6 @@ def scaled_line(factor: float) -> Callable[[Edge], float]:
 def best_constant(edges: Sequence[Edge]) -> float:
     """The one depth for all columns that disagrees least: their median."""
     return statistics.median(e.depth for e in edges)
-
-
-def seed_noise(edges: Sequence[Edge]) -> Estimate:
-    """Standard deviation of one seed's log boundary, pooled over columns where it was seen.
-
-    Returns:
-        The deviation; its error is the half-width that makes a difference of two columns'
-        boundaries significant at 95 %, by Student's t. Both nan if there is nothing to pool.
-    """
-    seen = [[math.log(depth) for depth in e.seeds] for e in edges if e.inside]
-    seen = [logs for logs in seen if len(logs) > 1]
-    freedom = sum(len(logs) - 1 for logs in seen)
-    if not freedom:
-        return Estimate(math.nan, math.nan, "one seed")
-    pooled = sum(statistics.variance(logs) * (len(logs) - 1) for logs in seen) / freedom
-    per_seed = len(seen[0])
-    width = float(stats.t.ppf(_CONFIDENCE, freedom)) * math.sqrt(2 * pooled / per_seed)
-    return Estimate(math.sqrt(pooled), width, f"{freedom} degrees of freedom")
 
 
 def _log_share(e: Edge, depth: float) -> float:

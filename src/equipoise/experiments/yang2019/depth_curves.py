@@ -20,7 +20,6 @@ from equipoise.report import wording
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TRAINING_LEFT_OUT = "test accuracy of trained networks, which the source shows as colours"
 # Where the source's Fig. 4c, d have their phase transition.
 _CLAIMED_EPS = 1.0
 

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equipoise.experiments.experiment import Experiment
-from equipoise.experiments.yang2019 import boundary_claims, depth_curves, heat_map, trained_panels
+from equipoise.experiments.yang2019 import (
+    boundary_claims,
+    boundary_remarks,
+    depth_curves,
+    heat_map,
+    trained_panels,
+)
+from equipoise.experiments.yang2019.boundary import edge
 from equipoise.experiments.yang2019.boundary_claims import Deeper
 from equipoise.experiments.yang2019.depth_curves import Point, curves, divergence, monotone
 from equipoise.experiments.yang2019.trainability import Stack
 from equipoise.experiments.yang2019.trained_panels import Cell, Record, Results
-from equipoise.records.experiments import Check, Scale, Verdict
+from equipoise.records.experiments import Check, Scale, Verdict, ours
 from equipoise.report import wording
 
 if TYPE_CHECKING:
@@ -114,6 +121,7 @@ def draw(setting: Setting, title: str, figure: FigureBase, results: Results) -> 
         title=", ".join([f"{title}, B = {_TRAINED}", *names]),
         label=setting.label,
         logarithmic=False,
+        note=trained_panels.rate_note(results, setting.parameter, None),
     )
 
 
@@ -121,19 +129,26 @@ def judge(setting: Setting, results: Results) -> Verdict:
     """The line, and how far the trained networks bear it out."""
     if trained_panels.too_few(results):
         return Verdict((), left_out=(trained_panels.TOO_FEW,))
-    checks, left_out = network_checks(setting, results)
-    return Verdict((*setting.checks(trained_panels.line(results)), *checks), left_out)
+    checks, unseen = network_checks(setting, results)
+    line = setting.checks(trained_panels.line(results))
+    left_out = (*unseen, *trained_panels.stand_in(results, "MNIST"))
+    return Verdict((*checks, *line), left_out)
 
 
 def network_checks(
     setting: Setting, results: Results
 ) -> tuple[tuple[Check, ...], tuple[str, ...]]:
     """How far the trained networks bear the line out, and what cannot be told."""
-    edges = boundary_claims.edges(results, setting.parameter)
-    checks, unseen = boundary_claims.compared(setting.claims, edges)
+    found = tuple(map(edge, trained_panels.columns(results, setting.parameter)))
+    checks, unseen = boundary_claims.compared(setting.claims, found)
     if setting.critical is not None:
-        checks = (*checks, boundary_claims.deepest_at(setting.critical, edges))
-    return (*checks, *boundary_claims.line_checks(results, setting.parameter)), unseen
+        checks = (*checks, boundary_claims.deepest_at(setting.critical, found))
+    return (
+        *checks,
+        boundary_claims.not_beyond_the_line(found),
+        boundary_claims.at_the_line(found, "exceptional agreement"),
+        *boundary_remarks.remarks(results, setting.parameter, None),
+    ), unseen
 
 
 def gamma_checks(line: _Curve) -> tuple[Check, ...]:
@@ -145,7 +160,7 @@ def gamma_checks(line: _Curve) -> tuple[Check, ...]:
         claim = f"B = {batch_size}: predicted: at γ = {at:g} within 1 % of 16/ln((B−2)/(B−3))"
         text = f"{wording.number(point.depth, 4)} of {wording.number(point.linear_depth, 4)}"
         checks.append(Check(claim, text, abs(share - 1) < 0.01))
-    return tuple(checks)
+    return tuple(ours(check) for check in checks)
 
 
 def beta_checks(line: _Curve) -> tuple[Check, ...]:
@@ -157,12 +172,12 @@ def beta_checks(line: _Curve) -> tuple[Check, ...]:
         text = f"{wording.depth(point.depth)} at β = {at:g}, below "
         text += wording.depth(point.linear_depth)
         checks.append(Check(claim, text, point.depth < point.linear_depth))
-    return tuple(checks)
+    return tuple(ours(check) for check in checks)
 
 
 def eps_checks(line: _Curve) -> tuple[Check, ...]:
     """ξ diverges at ε = 1."""
-    return tuple(divergence(line))
+    return tuple(ours(check) for check in divergence(line))
 
 
 def _gamma_curve(scale: Scale) -> np.ndarray[Any, Any]:
@@ -230,9 +245,17 @@ _CRITICAL = (
     "There is a critical ε near 1 at which gradients do not explode and deep networks train."
 )
 _CHOICES = (
-    f"networks train at B = {_TRAINED}; the source states no batch size, rate, time or depths",
+    f"networks train at B = {_TRAINED}; the source states no batch size, width, rate, time or "
+    "depths",
+    "the line is 16ξ as in Fig. 2; the source calls it the predicted maximum trainable depth",
     "predicted lines at B = 8, 64 and 128 (smoke: 9 points per line, small: 41, paper: 81), that "
-    "of 64 is drawn; depth 16|ξ| as in Fig. 2, infinite width, σ_w² = 1",
+    "of 64 is drawn; depth 16|ξ|, infinite width, σ_w² = 1",
+    trained_panels.rates_choice(
+        _RATES, "the source states none for this figure, Fig. 2's is 1e-5"
+    ),
+    "small: 64 neurons, 6,400 training images, 1,000 test images; paper takes Fig. 2's 384 "
+    "neurons and 600,000 images, and the best rate too",
+    "Fashion-MNIST stands in for MNIST at small; smoke trains on scikit-learn's digits",
 )
 
 
@@ -244,7 +267,7 @@ def _experiment(
         family=trained_panels.FAMILY,
         title=f"{title}, trained networks and 16ξ",
         claim=claim,
-        choices=(*choices, *_CHOICES, *trained_panels.choices(_RATES)),
+        choices=(*choices, *_CHOICES, *trained_panels.CHOICES),
         record=Record,
         cells=partial(cells, setting),
         run=trained_panels.run,

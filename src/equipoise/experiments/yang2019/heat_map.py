@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-# As in the source: from guessing among ten classes to no errors.
-_COLOURS: dict[str, Any] = {"cmap": "viridis", "vmin": 0.1, "vmax": 1.0}
+# From guessing among ten classes to no errors.
+COLOURS = (0.1, 1.0)
 _FOUND = style.PALETTE[1]
 
 Line = Sequence[tuple[float, Point]]
@@ -32,6 +32,8 @@ def draw(
     title: str,
     label: str,
     logarithmic: bool,
+    note: str,
+    colours: tuple[float, float] = COLOURS,
 ) -> None:
     """Draw a panel.
 
@@ -42,11 +44,13 @@ def draw(
         title: Of the panel.
         label: Of the horizontal axis.
         logarithmic: Whether the horizontal axis is, to base 2.
+        note: At which learning rates, below the panel.
+        colours: Accuracies at the ends of the colour scale.
     """
     axes = figure.subplots()
     axes.grid(visible=False)
     if columns:
-        _colour(figure, axes, columns, logarithmic)
+        _colour(figure, axes, columns, logarithmic, colours)
         _limits(axes, columns, logarithmic)
     _predicted(axes, line, 1.0, (0, (5, 2)), r"predicted, $16\,\xi$")
     _boundary(axes, columns, line)
@@ -67,10 +71,18 @@ def draw(
             ncols=3,
             fontsize=7.5,
             columnspacing=1.2,
+            title=note if columns else None,
+            title_fontsize=7.5,
         )
 
 
-def _colour(figure: FigureBase, axes: Axes, columns: Sequence[Column], logarithmic: bool) -> None:
+def _colour(
+    figure: FigureBase,
+    axes: Axes,
+    columns: Sequence[Column],
+    logarithmic: bool,
+    limits: tuple[float, float],
+) -> None:
     """One rectangle per network, around its place; white where nothing is known."""
     depths = sorted({depth for column in columns for depth in column.depths})
     means = np.full((len(depths), len(columns)), np.nan)
@@ -79,7 +91,7 @@ def _colour(figure: FigureBase, axes: Axes, columns: Sequence[Column], logarithm
             means[depths.index(depth), i] = mean
     x = _borders([column.position for column in columns], logarithmic=logarithmic)
     y = _borders(depths, logarithmic=True)
-    colours = axes.pcolormesh(x, y, means, **_COLOURS)
+    colours = axes.pcolormesh(x, y, means, cmap="viridis", vmin=limits[0], vmax=limits[1])
     figure.colorbar(colours, ax=axes, label="test accuracy", pad=0.02)
 
 
@@ -114,9 +126,9 @@ def _boundary(axes: Axes, columns: Sequence[Column], line: Line) -> None:
     """Found boundaries, with the range over seeds, and the fitted line through them."""
     edges = [edge(column) for column in columns]
     factor = fitted_factor(edges)
-    if np.isfinite(factor.value):
-        label = rf"fitted, ${wording.number(factor.value)}\,\xi$"
-        _predicted(axes, line, factor.value / PAPER_FACTOR, (0, (1, 1.6)), label)
+    if np.isfinite(factor):
+        label = rf"fitted, ${wording.number(factor)}\,\xi$"
+        _predicted(axes, line, factor / PAPER_FACTOR, (0, (1, 1.6)), label)
     if any(e.inside for e in edges):
         # No line leads across columns whose boundary was not seen.
         depths = np.array([e.depth if e.inside else np.nan for e in edges])

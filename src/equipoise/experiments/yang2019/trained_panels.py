@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,18 @@ from equipoise.experiments.yang2019.depth_curves import Point
 from equipoise.experiments.yang2019.pooling import grouped
 from equipoise.experiments.yang2019.trainability import Stack, Trained, train_stack
 from equipoise.records.experiments import Scale
+from equipoise.report import wording
 
 FAMILY = "yang2019.trainability"
-# The source's learning rate per sample of a step.
+# Fig. 2's learning rate per sample of a step, and neurons per layer.
 PAPER_RATE = 1e-5
+_PAPER_WIDTH = 384
+_NAMES = {
+    "cifar10": "CIFAR10",
+    "digits": "scikit-learn's digits",
+    "fashion-mnist": "Fashion-MNIST",
+    "mnist": "MNIST",
+}
 
 TOO_FEW = "one seed and a few steps tell nothing about training; it is not judged"
 
@@ -68,7 +77,7 @@ def effort(
     if scale == "small":
         size = {"data": small_data, "width": 64, "samples": 6400, "seeds": (0, 1)}
         return size | {"rates": rates, "test_samples": 1000}
-    size = {"data": paper_data, "width": 384, "samples": paper_samples, "seeds": (0, 1)}
+    size = {"data": paper_data, "width": _PAPER_WIDTH, "samples": paper_samples, "seeds": (0, 1)}
     return size | {"rates": rates, "test_samples": 10_000}
 
 
@@ -91,27 +100,78 @@ def line(results: Results) -> dict[depth_curves.Cell, Point]:
 
 
 def too_few(results: Results) -> bool:
-    """Whether networks differ in no seed, so that nothing tells an effect from chance."""
-    return any(len(stack.seeds) < 2 for stack in stacks(results))
+    """Whether there are no networks, or none differ in seed, so that chance is not known."""
+    return any(len(stack.seeds) < 2 for stack in stacks(results)) or not stacks(results)
 
 
-def choices(rates: Sequence[float]) -> tuple[str, ...]:
-    """What the source leaves open, or what a laptop asks for, in all of these panels."""
+def full_size(results: Results) -> bool:
+    """Whether networks are as wide as the source's."""
+    return all(stack.width == _PAPER_WIDTH for stack in stacks(results))
+
+
+def stand_in(results: Results, source: str) -> tuple[str, ...]:
+    """What the networks stand in for, if they are not the source's.
+
+    Args:
+        results: Of a panel.
+        source: Its data, width and training time.
+    """
+    if full_size(results):
+        return ()
+    names = {
+        f"{_NAMES[stack.data]}, width {stack.width}, {stack.samples:,} images"
+        for stack in stacks(results)
+    }
+    return (f"{source}: {'; '.join(sorted(names))} at this scale",)
+
+
+def rate_note(results: Results, parameter: str, rate: float | None) -> str:
+    """Which learning rates a figure shows, and what another gives.
+
+    Args:
+        results: Of a panel.
+        parameter: Name of the one that differs from column to column.
+        rate: The one that is shown; ``None`` for the best of each stack.
+    """
+    grids = [stack.rates for stack in stacks(results)]
+    tried = wording.count(max(map(len, grids), default=0), "rate")
+    if rate is None and not all(PAPER_RATE in grid for grid in grids):
+        return f"shown: the best of {tried}"
+    other = columns(results, parameter, rate=PAPER_RATE if rate is None else None)
+    best = max((mean for column in other for mean in column.means), default=math.nan)
+    reached = f"accuracy at most {wording.number(best, 2)}"
+    if rate is None:
+        return f"shown: the best of {tried}; at Fig. 2’s rate $10^{{-5}}B$: {reached}"
+    return f"shown: Fig. 2’s rate $10^{{-5}}B$; at the best of {tried}: {reached}"
+
+
+def rates_choice(rates: Sequence[float], source: str) -> str:
+    """Say which learning rates are tried.
+
+    Args:
+        rates: Per sample of a step.
+        source: What the source says of them.
+    """
     tried = ", ".join(f"{rate:g}" for rate in rates)
     return (
-        f"learning rates η = c · samples per step with c = {tried}; the source's is 1e-5. Each "
-        "place shows the best one by training loss, mean over two seeds",
-        "small: 64 neurons (the source: 384), 6,400 training images (the source: 600,000), so "
-        "that c = 1e-3 adds up to the source's sum of learning rates; 1,000 test images",
-        "Fashion-MNIST stands in for MNIST at small; smoke trains on scikit-learn's digits",
-        "depth counts hidden layers W → batch norm → activation; a readout with a bias follows",
-        "weights N(0, 1/N) without biases; γ and β are trained, from the values that are stated; "
-        "images in [0, 1]",
-        "tests use running statistics with momentum 0.1; those of test batches are recorded too",
-        "trained means: at least half-way from guessing to the column's best mean accuracy (and, "
-        "for comparison, a quarter of the way); depths between those tried by interpolation over "
-        "log depth",
+        f"learning rates η = c · samples per step with c = {tried}; each place shows the best one "
+        f"by training loss, mean over two seeds; {source}"
     )
+
+
+CHOICES = (
+    "a network that diverged counts as guessing",
+    "depth counts hidden layers W → batch norm → activation; a readout with a bias follows",
+    "weights N(0, 1/N) without biases; γ and β are trained, from the values that are stated; "
+    "images in [0, 1]",
+    "tests use running statistics with momentum 0.1; those of test batches are recorded too",
+    "trained means: at least half-way from guessing to the column's best mean accuracy; depths "
+    "between those tried by interpolation over log depth. A column whose best is less than a "
+    "tenth of the way from guessing to no errors trains nowhere",
+    "depths are the same if they differ by 25 % or less. Intervals are Student's t at 95 %, over "
+    "columns (two-sided) or, for single columns, over seeds (one-sided, for the largest of all "
+    "columns); a sentence is undecided if it is so at one end of its interval alone",
+)
 
 
 def columns(
