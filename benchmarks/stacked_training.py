@@ -8,6 +8,11 @@ thread and in processor time, where the gain ends: multiplications per layer and
 the width, and "auto" is what ``train_many`` would choose. Setting up, which takes as long as a
 few steps, does not count.
 
+The full run fails where a claim does not hold: among the networks of at most 64 inputs the median
+gain on all threads is at least 4, and "auto" stacks nothing to its loss. Networks of 784 inputs
+spend their time in the products of the first layer, which a stack does not save; they are shown,
+as bound by products, and not judged.
+
 Compiling the stacked forward pass (``torch.compile``, 10 layers of width 32) took 40 s and gained
 nothing: what remains are the matrix products. CUDA graphs are not used.
 """
@@ -32,6 +37,8 @@ from equipoise.training.stacked_choice import multiplications_per_layer, worthwh
 MODELS = 16
 # The project's target for 16 small networks on two cores.
 TARGET = 4.0
+# With more inputs the products of the first layer take most of the time.
+SMALL_INPUTS = 64
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,11 @@ class Case:
         if self.images:
             return f"{self.depth}x{self.width} filters on {self.images}x{self.images}"
         return f"{self.depth}x{self.width} on {self.inputs}"
+
+    @property
+    def bound_by_products(self) -> bool:
+        """Whether there is little between the operations that a stack could save."""
+        return not self.images and self.inputs > SMALL_INPUTS
 
     def build(self) -> nn.Module:
         """A network of its shape."""
@@ -155,16 +167,23 @@ def ratio(found: dict[str, list[float]], base: str, other: str) -> float:
     return statistics.median(a / b for a, b in zip(found[base], found[other], strict=True))
 
 
-def compare(cases: tuple[Case, ...], *, steps: int, rounds: int) -> None:
+def compare(cases: tuple[Case, ...], *, steps: int, rounds: int) -> list[float]:
+    """Print times; returns the gains that the target is about."""
     print(f"{MODELS} models, {torch.get_num_threads()} threads; milliseconds per step of all")
-    print("network           rows    alone  stacked  2 alone 2 stacks   gain  target  per core")
+    print("network           rows    alone  stacked  2 alone 2 stacks   gain  per core  target")
+    gains = []
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         for case in cases:
             found = in_turns(here_and_in_two_processes(case, steps, pool), rounds)
             medians = " ".join(f"{statistics.median(v) * 1e3:8.2f}" for v in found.values())
             gain, per_core = ratio(found, "alone", "stacked"), ratio(found, "2 alone", "2 stacks")
-            verdict = "met" if gain >= TARGET else "missed"
-            print(f"{case!s:17} {case.rows:4} {medians} {gain:6.1f}  {verdict:6} {per_core:9.1f}")
+            if case.bound_by_products:
+                verdict = "bound by products"
+            else:
+                verdict = "met" if gain >= TARGET else "missed"
+                gains.append(gain)
+            print(f"{case!s:17} {case.rows:4} {medians} {gain:6.1f} {per_core:9.1f}  {verdict}")
+    return gains
 
 
 def crossover(cases: tuple[Case, ...], *, steps: int, rounds: int) -> list[str]:
@@ -189,6 +208,13 @@ def crossover(cases: tuple[Case, ...], *, steps: int, rounds: int) -> list[str]:
     return lost
 
 
+def broken_claims(gains: list[float], lost: list[str]) -> list[str]:
+    """What the measured contradicts."""
+    median = statistics.median(gains)
+    broken = [] if median >= TARGET else [f"the median gain is {median:.1f}, not {TARGET:g}"]
+    return broken + ([f"a stack is chosen, and slower, for {lost}"] if lost else [])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few cases, nothing asserted")
@@ -196,12 +222,13 @@ def main() -> None:
     steps, rounds = (2, 1) if quick else (20, 5)
     if quick:
         torch.set_num_threads(1)  # more wait for each other on a busy machine
-    compare(SMALL[2:3] if quick else SMALL, steps=steps, rounds=rounds)
+    gains = compare(SMALL[2:3] if quick else SMALL, steps=steps, rounds=rounds)
     lost = crossover(
         CROSSOVER[:1] if quick else CROSSOVER, steps=max(2, steps // 4), rounds=rounds
     )
-    if lost and not quick:
-        raise SystemExit(f"a stack is chosen, and slower, for {lost}")
+    broken = broken_claims(gains, lost)
+    if broken and not quick:
+        raise SystemExit("; ".join(broken))
 
 
 if __name__ == "__main__":

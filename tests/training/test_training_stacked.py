@@ -6,10 +6,25 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from stacked_problems import (
+    CLASSES,
+    CLOSE,
+    FEATURES,
+    RATES,
+    STEPS,
+    B,
+    K,
+    alone,
+    assert_same,
+    batches_of,
+    both_ways,
+    convolutional,
+    dense,
+    stack_of,
+)
 from torch import nn
-from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop
+from torch.optim import SGD, Adam
 
-from equipoise.models import mlp, vgg
 from equipoise.records.training import Evaluation
 from equipoise.training import (
     cross_entropy,
@@ -20,63 +35,6 @@ from equipoise.training import (
     train,
     train_many,
 )
-
-K, B, FEATURES, CLASSES, STEPS = 4, 6, 5, 3, 20
-RATES = (0.003, 0.01, 0.03, 0.1)
-CLOSE = 1e-10
-
-
-def dense(norm="batch", **options):
-    return mlp(FEATURES, CLASSES, depth=2, width=8, norm=norm, **options)
-
-
-def convolutional(norm="batch"):
-    return vgg(((4, 4), (6,)), CLASSES, 2, norm=norm, dense=(8,), head_size=2)
-
-
-def stack_of(build, members=K):
-    return [build().double() for _ in range(members)]
-
-
-def batches_of(shape, *, steps=STEPS, members=K, batch=B):
-    return [
-        (
-            torch.randn(members, batch, *shape, dtype=torch.float64),
-            torch.randint(CLASSES, (members, batch)),
-        )
-        for _ in range(steps)
-    ]
-
-
-def alone(models, batches, optimizer, rates=RATES, loss_fn=cross_entropy):
-    return tuple(
-        train(
-            model,
-            [(x[member], y[member]) for x, y in batches],
-            loss_fn,
-            optimizer(model.parameters(), rate),
-        )
-        for member, (model, rate) in enumerate(zip(models, rates, strict=True))
-    )
-
-
-def both_ways(build, shape, optimizer=SGD, *, rates=RATES, loss_fn=cross_entropy, batches=None):
-    """Models and histories of a stack, and of the same models trained alone."""
-    models = stack_of(build)
-    twins = copy.deepcopy(models)
-    batches = batches_of(shape) if batches is None else batches
-    together = train_many(models, batches, loss_fn, optimizer, rates, method="stacked")
-    return models, together, twins, alone(twins, batches, optimizer, rates, loss_fn)
-
-
-def assert_same(models, together, twins, apart):
-    for history, own in zip(together, apart, strict=True):
-        assert history.losses == pytest.approx(own.losses, abs=CLOSE, nan_ok=True)
-        assert history.diverged_at == own.diverged_at
-    for model, twin in zip(models, twins, strict=True):
-        for name, tensor in twin.state_dict().items():
-            found = model.state_dict()[name]
-            torch.testing.assert_close(found, tensor, rtol=0, atol=CLOSE, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -96,32 +54,6 @@ def test_another_rate_is_another_training():
     other = alone(twins, batches_of((FEATURES,)), SGD)
     assert together[0].losses != pytest.approx(other[0].losses, abs=1e-3)
     assert not torch.allclose(models[0].head.weight, models[1].head.weight)
-
-
-OPTIMIZERS = {
-    "momentum": partial(SGD, momentum=0.9),
-    "nesterov": partial(SGD, momentum=0.9, nesterov=True),
-    "decay": partial(SGD, momentum=0.5, weight_decay=0.1),
-    "maximize": partial(SGD, maximize=True),
-    "rmsprop": partial(RMSprop, alpha=0.9),
-    "rmsprop centred": partial(RMSprop, alpha=0.9, momentum=0.9, centered=True),
-    "adam": Adam,
-    "amsgrad": partial(Adam, amsgrad=True),
-    "adamw": partial(AdamW, weight_decay=0.1),
-    "nadam": NAdam,
-    "radam": RAdam,
-    "adagrad": Adagrad,
-    "adadelta": Adadelta,
-    "half the rate": lambda parameters, rate: SGD(parameters, lr=rate / 2),
-    "some parameters": lambda parameters, rate: SGD(list(parameters)[2:], lr=rate),
-    "momentum by rate": lambda parameters, rate: SGD(parameters, lr=rate, momentum=10 * rate),
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers(name):
-    rates = [rate / 10 for rate in RATES]
-    assert_same(*both_ways(dense, (FEATURES,), OPTIMIZERS[name], rates=rates))
 
 
 @pytest.mark.parametrize(

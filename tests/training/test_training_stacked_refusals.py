@@ -1,6 +1,8 @@
 """What cannot train together is refused by name; what can only train alone does so by "auto"."""
 
 import copy
+from collections import OrderedDict
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -101,6 +103,10 @@ def renormed():
     return mlp(FEATURES, CLASSES, depth=1, width=8, norm="batch_renorm")
 
 
+def four_things():
+    return mlp(FEATURES, CLASSES, depth=1, width=8, norm="four_things")
+
+
 class Replacing(nn.Module):
     def __init__(self):
         super().__init__()
@@ -128,6 +134,32 @@ class Branching(nn.Linear):
 
     def forward(self, x):
         return super().forward(x) if float(x.sum()) > 0 else -super().forward(x)
+
+
+class Listing(nn.Linear):
+    def __init__(self):
+        super().__init__(FEATURES, CLASSES)
+        self.scales = [torch.ones(2), torch.ones(3)]
+
+
+class Ordered(nn.Module):
+    def __init__(self, names):
+        super().__init__()
+        for name in names:
+            setattr(self, name, nn.Linear(FEATURES, FEATURES))
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x)))
+
+
+def chain_of(turned):
+    parts = [("linear", nn.Linear(FEATURES, CLASSES)), ("tanh", nn.Tanh())]
+    return nn.Sequential(OrderedDict(parts[::-1] if turned else parts))
+
+
+def tied(*order):
+    layers = [nn.Linear(FEATURES, FEATURES) for _ in range(2)]
+    return nn.Sequential(*(layers[k] for k in order))
 
 
 def hooked(members=K):
@@ -160,9 +192,26 @@ UNSTACKABLE = {
         lambda: ending_in([], [], [nn.ReLU()]),
         "module '1' is in only one of model 0 and model 2",
     ),
+    "order": (
+        lambda: [Ordered("ab"), Ordered("ba"), Ordered("ab")],
+        "'b' of model 1 stands in the place of 'a' of model 0",
+    ),
+    "order in a chain": (
+        lambda: [chain_of(k == 1) for k in range(K)],
+        "'tanh' of model 1 stands in the place of 'linear' of model 0",
+    ),
+    "sharing": (
+        lambda: [tied(0, 1, 0), tied(0, 1, 1), tied(0, 1, 0)],
+        "'2' is the same as '0' in model 0, and as '1' in model 1",
+    ),
+    "tensors in a list": (lambda: models_of(Listing), "Listing has another scales in model 1"),
     "hooks": (hooked, r"'norm1' \(BatchNorm1d\) of model 1 has hooks"),
     "counts": (averaging, "seen different numbers of batches"),
     "in place": (lambda: models_of(renormed), r"'norm1' \(BatchRenorm1d\) cannot be mapped"),
+    "four things": (
+        lambda: models_of(four_things),
+        r"'norm1' \(FourThingsBatchNorm1d\) cannot be mapped",
+    ),
     "replaced": (lambda: models_of(Replacing), "replaces its 'seen'"),
     "generator": (lambda: models_of(Drawing), "Drawing of model 0 draws from a generator"),
     "branch": (lambda: models_of(Branching), "Branching cannot be"),
@@ -196,6 +245,12 @@ def assert_equal_states(found, expected):
         assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
 
 
+def with_own_targets(model, batch):
+    with torch.no_grad():
+        targets = model(batch[0]).argmax(1)
+    return F.cross_entropy(model(batch[0]), targets)
+
+
 @pytest.mark.parametrize(
     ("loss_fn", "message"),
     [
@@ -207,8 +262,17 @@ def assert_equal_states(found, expected):
             lambda m, b: cross_entropy(m, (b[0] + 1, b[1])),
             "something other than the batch's inputs",
         ),
+        (
+            lambda m, b: cross_entropy(m, b) + m(b[0]).square().mean(),
+            "calls the model more than once",
+        ),
+        (with_own_targets, "calls the model without gradients"),
+        (
+            lambda m, b: F.cross_entropy(m(b[0]).clamp_(-1, 1), b[1]),
+            "the first step of the stack fails: .*inplace",
+        ),
     ],
-    ids=["penalty", "other inputs"],
+    ids=["penalty", "other inputs", "twice", "no gradients", "in place"],
 )
 def test_losses_that_do_more_with_the_model(loss_fn, message):
     with pytest.raises(ValueError, match=message):
@@ -218,6 +282,40 @@ def test_losses_that_do_more_with_the_model(loss_fn, message):
     histories = run(models, batches, loss_fn, method="auto")
     own = train(twin, [(x[2], y[2]) for x, y in batches], loss_fn, SGD(twin.parameters(), 0.1))
     assert histories[2].losses == own.losses
+    assert_equal_states([models[2].state_dict()], [twin.state_dict()])
+
+
+@dataclass
+class Smoothed:
+    """A loss that has no hash."""
+
+    smoothing: float
+
+    def __call__(self, model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1], label_smoothing=self.smoothing)
+
+
+def test_losses_need_no_hash():
+    models, batches = models_of(), batches_of()
+    twins = copy.deepcopy(models)
+    histories = run(models, batches, Smoothed(0.1))
+    again = run(twins, batches, Smoothed(0.1), method="one by one")
+    for history, own in zip(histories, again, strict=True):
+        assert history.losses == pytest.approx(own.losses, abs=1e-5)
+
+
+def test_outputs_that_are_no_tensors_are_trained_one_by_one():
+    def build():
+        pool = nn.MaxPool1d(2, return_indices=True)
+        return nn.Sequential(nn.Unflatten(1, (1, FEATURES)), nn.Conv1d(1, CLASSES, 2), pool)
+
+    def loss_fn(model, batch):
+        return F.cross_entropy(model(batch[0])[0].mean(2), batch[1])
+
+    with pytest.raises(ValueError, match=r"'2' \(MaxPool1d\) cannot be .* it returns tuple"):
+        run(models_of(build), loss_fn=loss_fn)
+    histories = run(models_of(build), loss_fn=loss_fn, method="auto")
+    assert all(len(history.losses) == 2 for history in histories)
 
 
 def test_autocast_is_not_lost():

@@ -1,13 +1,20 @@
-"""Every random state that a training may draw from, as plain values for a checkpoint."""
+"""Every random state that a training may draw from: as plain values, or kept over a block."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+
+def random_sources(model: nn.Module) -> dict[str, int]:
+    """How many accelerators a model is on, and how many generators its modules own."""
+    return {"accelerators": len(_devices(model)), "own generators": len(_own(model))}
 
 
 def capture_random_states(model: nn.Module) -> dict[str, Any]:
@@ -45,6 +52,14 @@ def restore_random_states(model: nn.Module, states: dict[str, Any]) -> None:
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words), gauss))
+
+
+def forked(device: torch.device) -> AbstractContextManager[None]:
+    """PyTorch's draws inside this block leave no trace, on the CPU and on this device."""
+    accelerators = [] if device.type == "cpu" else [device]
+    # PyTorch does not annotate it.
+    fork: Callable[..., AbstractContextManager[None]] = torch.random.fork_rng
+    return fork(accelerators, device_type=device.type)
 
 
 def _pairs(what: str, here: list[Any], saved: list[Tensor]) -> list[tuple[Any, Tensor]]:

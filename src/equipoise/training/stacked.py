@@ -40,6 +40,10 @@ def train_many(
     ``torch.func.vmap``. Results agree with those of single trainings to rounding, except where
     a model draws noise: the draws of all models then come from one stream.
 
+    Not stacked are models that differ in more than their numbers (settings, order, hooks), and
+    layers that change plain attributes in their forward pass or that cannot be mapped, as
+    ``BatchRenorm`` and ``FourThingsBatchNorm`` of this package.
+
     Args:
         models: K of them, on one device, each with its own weights. They stay in their modes,
             and at the end hold their trained weights and statistics, and no gradients.
@@ -47,11 +51,13 @@ def train_many(
             :func:`stacked_batches`.
         loss_fn: ``loss_fn(model, (x, y))``, a scalar, for one model and its own batch. Those of
             this package are computed for all models at once. Any other is called model by
-            model, on outputs that are known already: it may call ``model(x)`` and nothing else.
-        optimizer: Makes an optimiser from parameters and a rate, as ``torch.optim.SGD`` or
-            ``partial(torch.optim.RMSprop, alpha=0.9)`` do. SGD, RMSprop, Adam and others whose
-            step is the rate times something that depends on the gradients alone step once for
-            all models. With weight decay, and for other classes, each model has its own.
+            model, on outputs that are known already: it may call ``model(x)``, once and with
+            gradients, and nothing else.
+        optimizer: Makes an optimiser from all parameters of a model and its rate, as
+            ``torch.optim.SGD`` or ``partial(torch.optim.RMSprop, alpha=0.9)`` do. SGD, RMSprop,
+            Adam and others whose step is the rate times something that depends on the gradients
+            alone step once for all models. With weight decay, step hooks or options that differ
+            between models, and for other classes, each model has its own.
         rates: Learning rates, one per model.
         evaluate_at: Numbers of steps; 0 is before the first.
         evaluate: Called with a model and the number of steps taken, at each of ``evaluate_at``;

@@ -10,13 +10,15 @@ gain nothing (``benchmarks/stacked_training.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
+
+from equipoise.training.random_states import forked
+from equipoise.training.stacked_settings import settings_put_back
 
 # Multiplications per layer and model, for every model up to 16 of them.
 _LIMIT, _MANY, _FEWEST = 100_000, 16, 3
@@ -46,7 +48,7 @@ def worthwhile(models: Sequence[nn.Module], inputs: Tensor) -> bool:
 def multiplications_per_layer(model: nn.Module, inputs: Tensor) -> float:
     """Mean over a model's weight matrices and filters, in one forward pass.
 
-    Statistics and random states are left as they are.
+    Statistics, plain attributes, random states and inputs are left as they are.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 10))
@@ -55,15 +57,8 @@ def multiplications_per_layer(model: nn.Module, inputs: Tensor) -> float:
     """
     copies = {name: buffer.clone() for name, buffer in model.named_buffers()}
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), forked(inputs.device), counter:
-        functional_call(model, copies, (inputs,))
+    with torch.no_grad(), forked(inputs.device), settings_put_back(model), counter:
+        # A first layer may work in place.
+        functional_call(model, copies, (inputs.clone(),))
     layers = sum(parameter.ndim > 1 for parameter in model.parameters())
     return counter.get_total_flops() / 2 / max(layers, 1)
-
-
-def forked(device: torch.device) -> AbstractContextManager[None]:
-    """Draws inside this block leave no trace."""
-    accelerators = [] if device.type == "cpu" else [device]
-    # PyTorch does not annotate it.
-    fork: Callable[..., AbstractContextManager[None]] = torch.random.fork_rng
-    return fork(accelerators, device_type=device.type)

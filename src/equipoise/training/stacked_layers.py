@@ -25,7 +25,7 @@ from equipoise.training.stacked_members import CannotStackError, described
 from equipoise.training.stacked_state import Stack
 
 
-class Layout(Enum):
+class Arrangement(Enum):
     """Where the members lie in a tensor."""
 
     ROWS = "[K, B, C, ...]"
@@ -37,11 +37,11 @@ class Layer:
     """One step of the stacked forward pass.
 
     Args:
-        layout: What it needs and returns; None for either.
+        arrangement: What it needs and returns; None for either.
         apply: From activations of all members to activations of all members.
     """
 
-    layout: Layout | None
+    arrangement: Arrangement | None
     apply: Callable[[Tensor], Tensor]
 
 
@@ -59,25 +59,27 @@ class StackedModel:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs ``[K, B, ...]`` for inputs ``[K, B, ...]``."""
-        x, layout = inputs, Layout.ROWS
+        x, present = inputs, Arrangement.ROWS
         for layer in self._layers:
-            if layer.layout is not None and layer.layout is not layout:
-                layout = layer.layout
-                x = self._moved(x, layout)
+            if layer.arrangement is not None and layer.arrangement is not present:
+                present = layer.arrangement
+                x = self._moved(x, present)
             x = layer.apply(x)
-        return x if layout is Layout.ROWS else self._moved(x, Layout.ROWS)
+        return x if present is Arrangement.ROWS else self._moved(x, Arrangement.ROWS)
 
-    def _moved(self, x: Tensor, to: Layout) -> Tensor:
-        if to is Layout.CHANNELS:
+    def _moved(self, x: Tensor, to: Arrangement) -> Tensor:
+        if to is Arrangement.CHANNELS:
             return x.transpose(0, 1).flatten(1, 2)
         return x.reshape(len(x), len(self._stack), -1, *x.shape[2:]).transpose(0, 1)
 
 
 def _leaves(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Modules that are called one after the other."""
+    """Modules that are called one after the other, as often as they are."""
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        for key, child in module.named_children():
-            yield from _leaves(child, f"{name}.{key}" if name else key)
+        # named_children would leave out what comes again.
+        for key, child in module._modules.items():
+            if child is not None:
+                yield from _leaves(child, f"{name}.{key}" if name else key)
     else:
         yield name, module
 
@@ -144,7 +146,7 @@ def _linear(layer: nn.Linear, stack: Stack) -> Layer:
         y: Tensor = _Linear.apply(x, stack.of(layer.weight), bias)  # type: ignore[no-untyped-call]
         return y
 
-    return Layer(Layout.CHANNELS, apply)
+    return Layer(Arrangement.CHANNELS, apply)
 
 
 def _batch_norm(layer: nn.modules.batchnorm._BatchNorm, stack: Stack) -> Layer | None:
@@ -160,16 +162,18 @@ def _batch_norm(layer: nn.modules.batchnorm._BatchNorm, stack: Stack) -> Layer |
         layer._check_input_dim(x)  # type: ignore[no-untyped-call]
         seen = _of(layer.num_batches_tracked, stack)
         factor = layer.momentum or 0.0
-        if layer.training and seen is not None:
+        if layer.training and layer.track_running_stats and seen is not None:
             seen.add_(1)
             if layer.momentum is None:
                 factor = 1.0 / float(seen[0])
         tensors = (layer.running_mean, layer.running_var, layer.weight, layer.bias)
         mean, var, weight, bias = (_flat(tensor, stack) for tensor in tensors)
+        if layer.training and not layer.track_running_stats:
+            mean = var = None
         by_batch = layer.training or mean is None
         return F.batch_norm(x, mean, var, weight, bias, by_batch, factor, layer.eps)
 
-    return Layer(Layout.CHANNELS, apply)
+    return Layer(Arrangement.CHANNELS, apply)
 
 
 def _group_norm(layer: nn.GroupNorm, stack: Stack) -> Layer:
@@ -179,7 +183,7 @@ def _group_norm(layer: nn.GroupNorm, stack: Stack) -> Layer:
             x, groups, _flat(layer.weight, stack), _flat(layer.bias, stack), layer.eps
         )
 
-    return Layer(Layout.CHANNELS, apply)
+    return Layer(Arrangement.CHANNELS, apply)
 
 
 def _layer_norm(layer: nn.LayerNorm, stack: Stack) -> Layer:
@@ -191,7 +195,7 @@ def _layer_norm(layer: nn.LayerNorm, stack: Stack) -> Layer:
         bias: Tensor | None = layer.bias
         return y if bias is None else y + _beside(bias, y, stack)
 
-    return Layer(Layout.ROWS, apply)
+    return Layer(Arrangement.ROWS, apply)
 
 
 def _convolution(function: Callable[..., Tensor]) -> _Rule:
@@ -210,7 +214,7 @@ def _convolution(function: Callable[..., Tensor]) -> _Rule:
                 len(stack) * layer.groups,
             )
 
-        return Layer(Layout.CHANNELS, apply)
+        return Layer(Arrangement.CHANNELS, apply)
 
     return rule
 
@@ -219,18 +223,41 @@ def _flatten(layer: nn.Flatten, stack: Stack) -> Layer | None:
     if layer.start_dim != 1:
         return None
     last = layer.end_dim if layer.end_dim < 0 else layer.end_dim + 1
-    return Layer(Layout.ROWS, lambda x: x.flatten(2, last))
+    return Layer(Arrangement.ROWS, lambda x: x.flatten(2, last))
 
 
-def _as_it_is(layout: Layout | None) -> _Rule:
-    """For modules without tensors that treat every number, or every channel, alike."""
-    return lambda module, stack: Layer(layout, module)
+def _elementwise(module: nn.Module, stack: Stack) -> Layer:
+    """For modules without tensors that treat every number alike."""
+    return Layer(None, module)
+
+
+def _pool(dims: int) -> _Rule:
+    """For modules without tensors that treat every channel alike."""
+
+    def rule(module: nn.Module, stack: Stack) -> Layer | None:
+        if getattr(module, "return_indices", False):
+            return None
+
+        def apply(x: Tensor) -> Tensor:
+            # What has no channels is pooled as one channel would be, so the members take the
+            # place of channels.
+            without_channels = x.ndim == dims + 1
+            if without_channels:
+                x = x.reshape(len(x), len(stack), -1, *x.shape[2:])
+            y: Tensor = module(x)
+            return y.flatten(1, 2) if without_channels else y
+
+        return Layer(Arrangement.CHANNELS, apply)
+
+    return rule
 
 
 def _mapped(name: str, module: nn.Module, stack: Stack) -> Layer:
     def one(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
         after = dict(tensors)
-        y: Tensor = functional_call(module, after, (x,))
+        y = functional_call(module, after, (x,))
+        if not isinstance(y, Tensor):
+            raise ValueError(f"it returns {type(y).__name__}, and a stack needs a tensor.")
         for key, tensor in tensors.items():
             if after[key] is not tensor:
                 raise ValueError(f"it replaces its {key!r} instead of changing it in place.")
@@ -248,7 +275,7 @@ def _mapped(name: str, module: nn.Module, stack: Stack) -> Layer:
                 f"module {described(name, module)} cannot be mapped over models: {error}"
             ) from error
 
-    return Layer(Layout.ROWS, apply)
+    return Layer(Arrangement.ROWS, apply)
 
 
 def _of(tensor: Tensor | None, stack: Stack) -> Tensor | None:
@@ -283,11 +310,11 @@ _ELEMENTWISE = (
     nn.Sigmoid,
     nn.Dropout,
 )
-_POOLS = (
-    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
-    *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
-    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
-)
+_POOLS = {
+    1: (nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d),
+    2: (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+    3: (nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveAvgPool3d),
+}
 
 # By exact class: a subclass may compute something else.
 _RULES: dict[type[nn.Module], _Rule] = {
@@ -299,6 +326,6 @@ _RULES: dict[type[nn.Module], _Rule] = {
     nn.GroupNorm: _group_norm,
     nn.LayerNorm: _layer_norm,
     nn.Flatten: _flatten,
-    **dict.fromkeys(_ELEMENTWISE, _as_it_is(None)),
-    **dict.fromkeys(_POOLS, _as_it_is(Layout.CHANNELS)),
+    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **{pool: _pool(dims) for dims, pools in _POOLS.items() for pool in pools},
 }

@@ -29,7 +29,8 @@ def stacked_losses(
     The losses of :mod:`equipoise.training` are computed for all members at once, any other
     member by member, which costs K times as many calls.
     """
-    at_once = _AT_ONCE.get(loss_fn)
+    # By identity: a loss need not be hashable.
+    at_once = next((compute for known, compute in _AT_ONCE if known is loss_fn), None)
     if at_once is None:
         return losses_one_by_one(loss_fn, outputs, inputs, targets)
     return at_once(outputs, targets)
@@ -41,7 +42,8 @@ def losses_one_by_one(
     """The same by K calls, with whatever ``loss_fn`` checks.
 
     Raises:
-        CannotStackError: If ``loss_fn`` does more with the model than call it on the inputs.
+        CannotStackError: If ``loss_fn`` does more with the model than call it on the inputs,
+            once, with gradients and without autocast.
     """
     members = zip(outputs.unbind(), inputs.unbind(), targets.unbind(), strict=True)
     losses = [loss_fn(cast("nn.Module", _Answer(x, output)), (x, y)) for output, x, y in members]
@@ -53,12 +55,20 @@ def losses_one_by_one(
 
 
 class _Answer:
-    """Stands for a model whose output is known already."""
+    """Stands, for one call with gradients, for a model whose output is known already."""
 
     def __init__(self, inputs: Tensor, output: Tensor) -> None:
         self._inputs, self._output = inputs, output
+        self._given = False
 
     def __call__(self, inputs: Tensor) -> Tensor:
+        """The output.
+
+        Raises:
+            CannotStackError: Under autocast, without gradients, on other inputs, or a second
+                time: a model in training could return something else then, and its statistics
+                would move again.
+        """
         if torch.is_autocast_enabled(self._inputs.device.type):
             raise CannotStackError(
                 "loss_fn runs the model under autocast, which a stack, having run all models "
@@ -69,6 +79,15 @@ class _Answer:
                 "loss_fn calls the model on something other than the batch's inputs; a stack has "
                 "run all models on those already."
             )
+        if not torch.is_grad_enabled():
+            raise CannotStackError(
+                "loss_fn calls the model without gradients; a stack has run all models with them."
+            )
+        if self._given:
+            raise CannotStackError(
+                "loss_fn calls the model more than once; a stack runs all models once per step."
+            )
+        self._given = True
         return self._output
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -90,8 +109,8 @@ def _squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.mse_loss(outputs, targets, reduction="none").flatten(1)
 
 
-_AT_ONCE: dict[LossFunction, Callable[[Tensor, Tensor], Tensor]] = {
-    cross_entropy: _cross_entropy,
-    mean_squared_error: lambda outputs, targets: _squared_errors(outputs, targets).mean(1),
-    summed_squared_error: lambda outputs, targets: _squared_errors(outputs, targets).sum(1),
-}
+_AT_ONCE: tuple[tuple[LossFunction, Callable[[Tensor, Tensor], Tensor]], ...] = (
+    (cross_entropy, _cross_entropy),
+    (mean_squared_error, lambda outputs, targets: _squared_errors(outputs, targets).mean(1)),
+    (summed_squared_error, lambda outputs, targets: _squared_errors(outputs, targets).sum(1)),
+)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
 
 import torch
 from torch import nn
+
+from equipoise.training.stacked_settings import changed_settings, settings
 
 
 class CannotStackError(ValueError):
@@ -47,14 +48,16 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
     Raises:
         CannotStackError: Naming the module and what is the matter with it.
     """
-    first = dict(models[0].named_modules())
+    first = dict(models[0].named_modules(remove_duplicate=False))
+    places = _places(models[0])
     for number, model in enumerate(models):
-        modules = dict(model.named_modules())
+        modules = dict(model.named_modules(remove_duplicate=False))
         for name in first.keys() ^ modules.keys():
             raise CannotStackError(
                 f"module {name!r} is in only one of model 0 and model {number}; a stack needs the "
                 "same modules everywhere."
             )
+        _check_places(places, _places(model), number)
         for name, module in modules.items():
             _check_same(name, first[name], module, number)
             _check_own(name, module, number)
@@ -84,24 +87,57 @@ def _check_nothing_shared(models: Sequence[nn.Module]) -> None:
                 )
 
 
+def _places(model: nn.Module) -> list[tuple[str, str]]:
+    """Names in the order of registration, each with the first name of what it stands for.
+
+    Stacks are made by position, and modules called in this order.
+    """
+    return [
+        *_first_names(model.named_modules(remove_duplicate=False)),
+        *_first_names(model.named_parameters(remove_duplicate=False)),
+        *_first_names(model.named_buffers(remove_duplicate=False)),
+    ]
+
+
+def _first_names(named: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str]]:
+    first: dict[int, str] = {}
+    for name, thing in named:
+        yield name, first.setdefault(id(thing), name)
+
+
+def _check_places(
+    ours: Sequence[tuple[str, str]], theirs: Sequence[tuple[str, str]], number: int
+) -> None:
+    nothing = ("nothing", "nothing")
+    for (name, first), (other, others_first) in zip_longest(ours, theirs, fillvalue=nothing):
+        if name != other:
+            raise CannotStackError(
+                f"{other!r} of model {number} stands in the place of {name!r} of model 0; a "
+                "stack needs the same order everywhere."
+            )
+        if first != others_first:
+            raise CannotStackError(
+                f"{name!r} is the same as {first!r} in model 0, and as {others_first!r} in model "
+                f"{number}; a stack shares alike everywhere."
+            )
+
+
 def _check_same(name: str, ours: nn.Module, theirs: nn.Module, number: int) -> None:
     if type(ours) is not type(theirs):
         raise CannotStackError(
             f"module {described(name, ours)} of model 0 is a {type(theirs).__name__} in model "
             f"{number}."
         )
-    mine, other = _settings(ours), _settings(theirs)
-    for setting in mine | other:
-        if setting not in mine or setting not in other or not _same(mine[setting], other[setting]):
-            raise CannotStackError(
-                f"module {described(name, ours)} has another {setting} in model {number} than in "
-                "model 0; a stack computes all members alike."
-            )
+    for setting in changed_settings(settings(ours), settings(theirs)):
+        raise CannotStackError(
+            f"module {described(name, ours)} has another {setting} in model {number} than in "
+            "model 0; a stack computes all members alike."
+        )
 
 
 def _check_own(name: str, module: nn.Module, number: int) -> None:
     """Refuse what would be called, or drawn from, for single members."""
-    if any(isinstance(value, torch.Generator) for value in _settings(module).values()):
+    if any(isinstance(value, torch.Generator) for value in settings(module).values()):
         raise CannotStackError(
             f"module {described(name, module)} of model {number} draws from a generator of its "
             "own, and a stack draws for all models at once."
@@ -118,20 +154,3 @@ def _hooks(module: nn.Module) -> Iterator[object]:
     yield from (module._backward_hooks, module._backward_pre_hooks)
     for parameter in module.parameters(recurse=False):
         yield from (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
-
-
-# What every module has; what comes on top are the settings of its class.
-_COMMON = frozenset(vars(nn.Module())) - {"training"}
-_BY_VALUE = (bool, int, float, str, tuple, list, dict, type(None), torch.dtype, torch.Size)
-
-
-def _settings(module: nn.Module) -> dict[str, object]:
-    return {name: value for name, value in vars(module).items() if name not in _COMMON}
-
-
-def _same(ours: object, theirs: object) -> bool:
-    """By value where a type says what its value is; a generator, for one, is a member's own."""
-    if ours is theirs:
-        return True
-    plain = isinstance(ours, _BY_VALUE) or dataclasses.is_dataclass(ours)
-    return plain and type(ours) is type(theirs) and bool(ours == theirs)

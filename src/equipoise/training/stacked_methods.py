@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.training.losses import LossFunction
-from equipoise.training.stacked_choice import forked
+from equipoise.training.random_states import forked
 from equipoise.training.stacked_layers import StackedModel
 from equipoise.training.stacked_losses import losses_one_by_one, stacked_losses
-from equipoise.training.stacked_optimizer import MakeOptimizer, Stepper, stepper
+from equipoise.training.stacked_members import CannotStackError, described
+from equipoise.training.stacked_optimizer import MakeOptimizer, Stepper, check_closures, stepper
+from equipoise.training.stacked_settings import settings_put_back
 from equipoise.training.stacked_state import Stack
 
 # Trains the given members on a batch of all; returns the loss of each of them. One whose loss is
@@ -46,6 +48,7 @@ def one_by_one(task: Task) -> Iterator[Step]:
         task.optimizer(model.parameters(), rate)
         for model, rate in zip(task.models, task.rates, strict=True)
     ]
+    check_closures(optimizers)
 
     def step(inputs: Tensor, targets: Tensor, members: Collection[int]) -> dict[int, float]:
         losses = {}
@@ -67,11 +70,14 @@ def together(task: Task, batch: tuple[Tensor, Tensor]) -> _Together:
 
     Raises:
         CannotStackError: Naming the module, or the use of the model in ``loss_fn``, that cannot
-            be stacked.
+            be stacked, or what went wrong in the rehearsal; alone it may go right.
     """
     stack = Stack(task.models)
     prepared = _Together(task, stack, StackedModel(task.models[0], stack))
-    prepared.rehearse(*batch)
+    try:
+        prepared.rehearse(*batch)
+    except (RuntimeError, TypeError, IndexError, AttributeError) as error:
+        raise CannotStackError(f"the first step of the stack fails: {error}") from error
     return prepared
 
 
@@ -83,10 +89,17 @@ class _Together:
 
     def rehearse(self, inputs: Tensor, targets: Tensor) -> None:
         """Find out what cannot be stacked, without a trace."""
-        with self._stack.unchanged(), forked(inputs.device):
+        inputs, targets = inputs.clone(), targets.clone()
+        put_back = settings_put_back(self._task.models[0])
+        with self._stack.unchanged(), forked(inputs.device), put_back as changed:
             outputs = self._forward(inputs)
             losses = losses_one_by_one(self._task.loss_fn, outputs, inputs, targets)
             self._gradients(losses)
+        for name, module, setting in changed:
+            raise CannotStackError(
+                f"module {described(name, module)} changes its {setting} in the forward pass, and "
+                "a stack calls the modules of model 0 alone."
+            )
 
     @contextmanager
     def training(self) -> Iterator[Step]:

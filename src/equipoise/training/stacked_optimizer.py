@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -31,19 +32,39 @@ def stepper(make: MakeOptimizer, rates: Sequence[float], stack: Stack) -> Steppe
     """The optimiser of a stack whose models are attached.
 
     Optimisers that move each number by the rate times a function of its gradients take one step
-    for all members. Others (weight decay reads the weights, L-BFGS mixes numbers) step member by
-    member.
+    for all members. Others (weight decay reads the weights, a step hook may read anything) step
+    member by member.
 
     Args:
-        make: Called with the parameters and the rate of every member.
+        make: Called with all parameters and the rate of every member, as for a model alone.
         rates: One per member.
         stack: Of all members.
+
+    Raises:
+        ValueError: If an optimiser needs a closure.
     """
-    optimizers = [make(stack.trained_of(member), rate) for member, rate in enumerate(rates)]
-    if _proportional(optimizers, stack):
-        factors = [float(optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
-        return _AllAtOnce(make, factors, stack)
+    parameters = [stack.parameters_of(member) for member in range(len(rates))]
+    optimizers = [make(iter(own), rate) for own, rate in zip(parameters, rates, strict=True)]
+    check_closures(optimizers)
+    if _proportional(optimizers, parameters):
+        return _AllAtOnce(optimizers, stack)
     return _MemberByMember(optimizers, stack)
+
+
+def check_closures(optimizers: Sequence[Optimizer]) -> None:
+    """Refuse optimisers whose step evaluates the loss again.
+
+    Raises:
+        ValueError: Naming the class.
+    """
+    for optimizer in optimizers:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise ValueError(
+                f"train_many cannot use {type(optimizer).__name__}, whose step needs a closure "
+                "that computes the loss again. Train each model in a loop of your own, or take "
+                "an optimiser that steps by one gradient."
+            )
 
 
 class _MemberByMember:
@@ -54,8 +75,8 @@ class _MemberByMember:
 
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         for row, member in enumerate(self._stack.members):
-            parameters = self._stack.trained_of(member)
-            for parameter, gradient in zip(parameters, gradients, strict=True):
+            trained = _trained(self._stack.parameters_of(member))
+            for parameter, gradient in zip(trained, gradients, strict=True):
                 parameter.grad = None if gradient is None else gradient[row]
             self._optimizers[member].step()
 
@@ -69,11 +90,11 @@ class _AllAtOnce:
     .. math:: p_k \leftarrow p_k + \eta_k s_k, \quad s \leftarrow 0
     """
 
-    def __init__(self, make: MakeOptimizer, rates: Sequence[float], stack: Stack) -> None:
+    def __init__(self, optimizers: Sequence[Optimizer], stack: Stack) -> None:
         self._stack = stack
         self._shadows = [torch.zeros_like(p, requires_grad=True) for p in stack.trained]
-        self._optimizer = make(self._shadows, 1.0)
-        self._optimizer.param_groups[0]["lr"] = 1.0
+        self._optimizer = _at_rate_one(optimizers[0], self._shadows)
+        rates = [float(optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
         self._rates = [
             torch.tensor(rates, dtype=p.dtype, device=p.device).reshape(-1, *(1,) * (p.ndim - 1))
             for p in stack.trained
@@ -101,21 +122,44 @@ class _AllAtOnce:
         self._rates = [rate[rows] for rate in self._rates]
 
 
-def _proportional(optimizers: Sequence[Optimizer], stack: Stack) -> bool:
-    """Whether all do the same to every weight, but for the rate."""
-    groups = [optimizer.param_groups for optimizer in optimizers]
-    options = [_options(of_one[0]) for of_one in groups]
-    everything = all(
-        len(of_one) == 1
-        and {id(p) for p in of_one[0]["params"]} == {id(p) for p in stack.trained_of(member)}
-        for member, of_one in enumerate(groups)
-    )
+def _proportional(optimizers: Sequence[Optimizer], given: Sequence[Sequence[Tensor]]) -> bool:
+    """Whether all do the same to every weight that they were given, but for the rate."""
+    if not all(map(_bare, optimizers)):
+        return False
+    groups = [optimizer.param_groups[0] for optimizer in optimizers]
+    first = _options(groups[0])
     return (
-        everything
-        and all(type(optimizer) in _PROPORTIONAL for optimizer in optimizers)
-        and all(of_one == options[0] for of_one in options)
-        and options[0]["weight_decay"] == 0
+        all(type(optimizer) is type(optimizers[0]) for optimizer in optimizers)
+        and all(_options(group) == first for group in groups)
+        and first["weight_decay"] == 0
+        and all(
+            {id(p) for p in _trained(group["params"])} == {id(p) for p in _trained(parameters)}
+            for group, parameters in zip(groups, given, strict=True)
+        )
     )
+
+
+def _bare(optimizer: Optimizer) -> bool:
+    """Of a known class, in one group, without anything that acts on its steps."""
+    return (
+        type(optimizer) in _PROPORTIONAL
+        and len(optimizer.param_groups) == 1
+        and not optimizer._optimizer_step_pre_hooks
+        and not optimizer._optimizer_step_post_hooks
+        # Schedulers, for one, wrap it.
+        and "step" not in vars(optimizer)
+    )
+
+
+def _at_rate_one(like: Optimizer, parameters: Sequence[Tensor]) -> Optimizer:
+    """Another with its options, made without the user's function: that may look at the rate."""
+    make: Callable[..., Optimizer] = type(like)
+    options = _options(like.param_groups[0])
+    return make([{**options, "params": list(parameters), "lr": 1.0}], **like.defaults)
+
+
+def _trained(parameters: Iterable[Tensor]) -> list[Tensor]:
+    return [parameter for parameter in parameters if parameter.requires_grad]
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Stack:
             )
             for tensors in zip(*self._windows, strict=True)
         ]
+        self._parameters = len(list(models[0].parameters()))
         self._places = {id(tensor): i for i, tensor in enumerate(self._windows[0])}
 
     def __len__(self) -> int:
@@ -42,11 +43,16 @@ class Stack:
     @property
     def trained(self) -> list[Tensor]:
         """Stacks of the parameters that have a gradient."""
-        return [stacked for stacked in self._stacks if stacked.requires_grad]
+        return [stacked for stacked in self.parameters if stacked.requires_grad]
 
-    def trained_of(self, member: int) -> list[Tensor]:
-        """A model's own parameters that have a gradient, in the same order."""
-        return [tensor for tensor in self._windows[member] if tensor.requires_grad]
+    @property
+    def parameters(self) -> list[Tensor]:
+        """Stacks of all parameters, in the order in which a model names them."""
+        return self._stacks[: self._parameters]
+
+    def parameters_of(self, member: int) -> list[Tensor]:
+        """A model's own parameters, in the same order."""
+        return self._windows[member][: self._parameters]
 
     @contextmanager
     def attached(self) -> Iterator[None]:
