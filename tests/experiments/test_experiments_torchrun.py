@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from toy_big_experiment import FATAL_STEP, Cell, experiment, run
 
 from equipoise.experiments import find, reproduce
 from equipoise.experiments.catalogue import EXPERIMENTS
 from equipoise.experiments.store import cell_store
-from equipoise.experiments.torchrun import all_ranks, checkpoint_path
+from equipoise.experiments.torchrun import _kept_at, all_ranks, checkpoint_path
 
 SCRIPT = Path(__file__).with_name("toy_big_experiment.py")
 
@@ -109,6 +110,24 @@ def test_a_cell_that_fails_ends_all_and_is_tried_again(torchrun, monkeypatch, tm
     ):
         reproduce("toy.big", scale="smoke", out=tmp_path)
     assert store.finished(Cell(0)) is not None
+    with all_ranks(find):
+        assert reproduce("toy.big", scale="smoke", out=tmp_path).panels[0].finished == 2
+
+
+def test_another_number_of_ranks_names_the_file_to_delete(torchrun, monkeypatch, tmp_path):
+    store = cell_store(toy(monkeypatch), tmp_path)
+    path = tmp_path / "toy.big" / "checkpoints" / f"{store.path(Cell(0)).stem}.pt"
+
+    def once(cell):
+        with _kept_at(path):
+            return run(cell)
+
+    once(Cell(0))
+    torch.save(torch.load(path, weights_only=True) | {"ranks": 2}, path)
+    message = rf"of 2 ranks, here are 1.*begin anew\. What is.*or delete '{path}' first\.$"
+    with all_ranks(find), pytest.raises(ChildProcessError, match=message):
+        reproduce("toy.big", scale="smoke", out=tmp_path)
+    path.unlink()
     with all_ranks(find):
         assert reproduce("toy.big", scale="smoke", out=tmp_path).panels[0].finished == 2
 

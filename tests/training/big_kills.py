@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
-from big_problems import STEPS, interruptible, with_draws
+from big_problems import EVERY, STEPS, interruptible, with_draws
 
 from forked_ranks import together
 
@@ -20,26 +21,37 @@ DEATHS = {
     # Three add in an order that DDP may choose; two have no choice.
     3: {"rank 2 in step 8": [(2, 8)]},
 }
-# During the second checkpoint, that of step 5: before which rename (from 1), and what is left.
+# During the checkpoint of step 10: before which rename (from 1), what is left, and the step from
+# which the next life goes on.
 WRITES = {
-    "half of the draft": (None, [".run.pt.part", "run.pt"]),
-    "before the renames": (1, [".run.pt.part", "run.pt"]),
-    "between the renames": (2, [".run.pt.part", "run.pt.previous"]),
+    "half of the draft": (None, [".run.pt.part", "run.pt", "run.pt.previous"], EVERY),
+    "before the renames": (1, [".run.pt.part", "run.pt", "run.pt.previous"], EVERY),
+    "between the renames": (2, [".run.pt.part", "run.pt.previous"], EVERY),
 }
 
 
-def die():
+def die(folder):
+    """Leave a mark, for an exit code alone may be of a process that waited for this one."""
+    (folder / f"died-{time.monotonic_ns()}").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def killing(rank, death):
+def last_checkpoint(deaths):
+    """Steps of the checkpoint from which the life after these deaths goes on."""
+    at = 0
+    for _, step in deaths:
+        at += (step - 1) // EVERY * EVERY
+    return at
+
+
+def killing(rank, folder, death):
     """A loss in whose computation the process dies."""
     calls = []
 
     def loss_fn(model, batch):
         calls.append(1)
         if (rank, len(calls)) == death:
-            die()
+            die(folder)
         return with_draws(model, batch)
 
     return loss_fn
@@ -47,7 +59,7 @@ def killing(rank, death):
 
 def life(rank, folder, death):
     """A training that may die; it leaves its last states for the test."""
-    result = interruptible(rank, folder / "run.pt", killing(rank, death))
+    result = interruptible(rank, folder / "run.pt", killing(rank, folder, death))
     torch.save(result, folder / f"rank-{rank}.pt")
 
 
@@ -57,19 +69,19 @@ def life_with_fatal_write(rank, folder, moment):
         save = torch.save
 
         def half(state, file):
-            if state["step"] == 0:
+            if state["step"] <= EVERY:
                 return save(state, file)
             file.write(b"PK half of it")
             file.flush()
-            return die()
+            return die(folder)
 
         torch.save = half
     else:
         replace, calls = Path.replace, []
 
         def counted(path, target):
-            calls.append(path)  # the first is the first checkpoint's, which replaces nothing
-            return die() if len(calls) == 1 + rename else replace(path, target)
+            calls.append(path)  # one of the first checkpoint, two of the second
+            return die(folder) if len(calls) == 3 + rename else replace(path, target)
 
         Path.replace = counted
     life(rank, folder, None)
@@ -79,6 +91,7 @@ def story(size, folder, deaths):
     """Every death, a last life without one, and what it left; with the exit codes before."""
     folder.mkdir()
     codes = [together(life, size, folder, folder, death)[death[0]] for death in deaths]
+    assert len(list(folder.glob("died-*"))) == len(deaths)
     assert together(life, size, folder, folder, None) == [0] * size
     return [torch.load(folder / f"rank-{r}.pt", weights_only=False) for r in range(size)], codes
 
@@ -94,6 +107,7 @@ def main(folder):
         place.mkdir()
         (code,) = together(life_with_fatal_write, 1, place, place, moment)
         left = sorted(path.name for path in place.glob("*run.pt*"))
+        assert len(list(place.glob("died-*"))) == 1
         assert together(life, 1, place, place, None) == [0]
         found[moment] = ([torch.load(place / "rank-0.pt", weights_only=False)], [code], left)
     torch.save(found, folder / "results.pt")

@@ -128,6 +128,7 @@ def interruptible(rank, path=None, loss_fn=with_draws):
 def everything(run, model, optimizer, scheduler, bnp):
     """All that is left on this rank, random states included."""
     return {
+        "resumed at": run.resumed_at,
         "losses": run.history.losses,
         "evaluations": [(e.step, e.loss) for e in run.history.evaluations],
         "model": model.state_dict(),

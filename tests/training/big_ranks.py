@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from big_problems import STEPS, data, network, state, trained
+from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from equipoise import layers
 from equipoise.records import Evaluation
-from equipoise.training import CheckpointError, cross_entropy, train_big
+from equipoise.training import cross_entropy, ranks, train_big
+from equipoise.training.layout import layout
 from forked_ranks import together
 
 
@@ -54,7 +58,149 @@ def cases(rank, folder):
     found["unwritable"] = refused(lambda: trained(checkpoint=folder / "alone.pt" / "x.pt"))
     found["not shared"] = refused(lambda: trained(checkpoint=folder / f"{rank}.pt", elastic=True))
     found["fsdp"] = refused(lambda: trained(synchronise=False, shard=shard))
+    found["evaluated"] = {
+        "sharded": evaluated(shard=shard),
+        "wrapped": evaluated(wrap=DistributedDataParallel),
+        "plain": evaluated(),
+    }
+    found["nothing"] = refused(
+        lambda: trained(evaluate=lambda step: None, evaluate_at=(1,)), TypeError
+    )
+    for name, options in UNLIKE.items():
+        found[name] = refused(partial(trained, **options(rank)))
+    found["unstorable"] = refused(lambda: attached(folder / "odd.pt", Unstorable()))
+    attached(folder / "fits.pt", Fitting(True))
+    found["fits one rank"] = refused(lambda: attached(folder / "fits.pt", Fitting(rank == 0)))
+    found["elastic, per rank"] = refused(
+        lambda: trained(checkpoint=folder / "per-rank.pt", elastic=True, synchronise=False)
+    )
+    found["elastic, synchronised"] = refused(
+        lambda: trained(checkpoint=folder / "per-rank.pt", elastic=True)
+    )
+    trained(checkpoint=folder / "apart.pt", synchronise=False)
+    found["other norms"] = refused(lambda: trained(checkpoint=folder / "apart.pt"))
+    found["groups of one"] = in_groups()
+    found["another size"] = refused(lambda: cross_sizes(loss_is="mean"))
+    found["another size, summed"] = refused(lambda: cross_sizes(loss_is="sum"))
+    found["checkpoint of infinite weights"] = overflowing(rank, folder / "overflow.pt")
     return found
+
+
+# What rank 1 is told otherwise.
+UNLIKE = {
+    "evaluate on one rank": lambda rank: {"evaluate": None if rank else at_step},
+    "other moments": lambda rank: {"evaluate": at_step, "evaluate_at": (rank,)},
+    "a listener on one rank": lambda rank: {"listener": None if rank else print},
+    "other intervals": lambda rank: {"checkpoint_every": 5 + rank},
+    "sum and mean": lambda rank: {"loss_is": ("sum", "mean")[rank]},
+}
+
+
+def at_step(step):
+    return Evaluation(step, 0.0, None)
+
+
+def evaluated(shard=None, wrap=None):
+    """Where evaluate was called, with a forward pass through whatever is trained."""
+    model = layers.synchronised(network())
+    if shard is not None:
+        shard(model)
+    whole = wrap(model) if wrap else model
+    calls = []
+
+    def evaluate(step):
+        calls.append(step)
+        whole.eval()
+        with torch.no_grad():
+            loss = whole(torch.ones(2, 4, dtype=torch.float64)).sum()
+        whole.train()
+        return Evaluation(step, float(loss) + dist.get_rank(), None)
+
+    stepper = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = train_big(
+        whole, data(), cross_entropy, stepper, evaluate=evaluate, evaluate_at=(0, 3, STEPS)
+    )
+    return calls, [(e.step, e.loss) for e in run.history.evaluations]
+
+
+class Unstorable:
+    def state_dict(self):
+        return {"function": lambda: None}
+
+
+class Fitting:
+    """Something that may refuse its own state."""
+
+    def __init__(self, fits):
+        self.fits = fits
+
+    def state_dict(self):
+        return {"number": 1}
+
+    def load_state_dict(self, state):
+        if not self.fits:
+            raise KeyError("number")
+
+
+def attached(path, part):
+    """Its weights are what it began with if nothing was put back."""
+    model = network(batch_norm=False)
+    stepper = torch.optim.SGD(model.parameters(), lr=0.1)
+    train_big(model, data(), cross_entropy, stepper, also={"part": part}, checkpoint=path)
+
+
+def in_groups():
+    """The layout of batch norms that share statistics within groups of one rank, or of all."""
+    group, _ = dist.new_subgroups(group_size=1)
+    found = []
+    for of in ([group], [None], [group, None]):
+        norms = [layers.SynchronisedBatchNorm1d(2, process_group=g) for g in of]
+        found.append(layout(nn.Sequential(*norms), 8, ranks(), engine="DDP").statistics)
+    return found
+
+
+class Shares:
+    """Batches of which ranks get 2 and 6 samples, and say 4 and 4."""
+
+    steps, batch_size, identity = 2, 8, {}
+
+    def shares(self, start, here):
+        rows = (2, 6)[here.rank]
+        for _ in range(start, self.steps):
+            yield torch.ones(rows, 4, dtype=torch.float64), torch.zeros(rows, dtype=torch.long)
+
+
+def cross_sizes(**options):
+    model = network(batch_norm=False)
+    train_big(model, Shares(), cross_entropy, torch.optim.SGD(model.parameters(), 0.1), **options)
+
+
+def overflowing(rank, path):
+    """Rank 1 finds infinite gradients in step 5, behind a finite loss."""
+    model = network(batch_norm=False)
+    calls = []
+
+    def loss_fn(model, batch):
+        calls.append(1)
+        loss = cross_entropy(model, batch)
+        return Explosive.apply(loss) if rank == 1 and len(calls) == 5 else loss
+
+    stepper = torch.optim.SGD(model.parameters(), lr=0.1)
+    history = train_big(
+        model, data(), loss_fn, stepper, checkpoint=path, checkpoint_every=1
+    ).history
+    dist.barrier()
+    return history, torch.load(path, weights_only=True)["step"]
+
+
+class Explosive(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * torch.inf
 
 
 def watched():
@@ -116,10 +262,10 @@ def failing_at(call):
     return loss_fn
 
 
-def refused(action):
+def refused(action, kind=ValueError):
     try:
         action()
-    except (CheckpointError, ValueError) as error:
+    except kind as error:
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -138,7 +284,11 @@ def main(folder):
     def work(rank):
         torch.save(cases(rank, folder), folder / f"found-{rank}.pt")
 
+    def alone_per_rank(rank):
+        trained(checkpoint=folder / "per-rank.pt", synchronise=False)
+
     assert together(alone, 1, folder) == [1]
+    assert together(alone_per_rank, 1, folder) == [0]
     (folder / "1.pt").write_bytes((folder / "alone.pt").read_bytes())
     assert together(work, 2, folder) == [0, 0]
     files = [folder / f"found-{rank}.pt" for rank in range(2)]

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from big_problems import STEPS, data, differences, network, state, trained
 from big_ranks import CASES
 from torch.testing import assert_close
 
+from equipoise import layers
 from equipoise.data import Samples
 from equipoise.training import (
     Layout,
@@ -21,6 +23,7 @@ from equipoise.training import (
     train,
     train_big,
 )
+from equipoise.training.distributed import of_leader
 from equipoise.training.layout import layout
 from forked_ranks import results_of
 
@@ -74,6 +77,36 @@ class TestTwoProcesses:
         assert second["run"].history.evaluations == evaluations
         assert second["run"].history.losses == losses
 
+    def test_evaluate_everywhere_where_forward_passes_meet(self, found):
+        """Those of FSDP2, and of a model that was given in DDP, are collective operations."""
+        first, second = (rank["evaluated"] for rank in found)
+        for name in ("sharded", "wrapped"):
+            assert first[name][0] == second[name][0] == [0, 3, STEPS]
+        assert second["plain"][0] == []
+        for name, (_, evaluations) in first.items():
+            assert second[name][1] == evaluations
+            assert_close(evaluations, first["plain"][1], rtol=1e-12, atol=0)
+
+    def test_shares_of_another_size_are_refused_where_they_would_be_weighed(self, found):
+        for rank, has in zip(found, (2, 6), strict=True):
+            assert f"a batch has {has} samples on this rank" in rank["another size"]
+            assert rank["another size, summed"] is None
+
+    def test_other_statistics_per_rank_can_go_on_if_that_is_wanted(self, found):
+        """One process's are the joint batch's; the layers are the same."""
+        for rank in found:
+            assert rank["elastic, per rank"] is None
+            assert rank["elastic, synchronised"] is None
+            assert "statistics was 'per rank', here it is 'joint'" in rank["other norms"]
+
+    def test_groups_of_ranks_are_told_apart(self, found):
+        assert [rank["groups of one"] for rank in found] == [["per rank", "joint", "mixed"]] * 2
+
+    def test_infinite_weights_are_not_kept(self, found):
+        for rank in found:
+            history, kept = rank["checkpoint of infinite weights"]
+            assert (history.diverged_at, kept) == (5, 4)
+
     def test_a_loss_that_diverges_on_one_rank_ends_both(self, found):
         histories = [rank["diverged"] for rank in found]
         assert [history.diverged_at for history in histories] == [3, 3]
@@ -94,11 +127,82 @@ class TestTwoProcesses:
         [
             ("unwritable", "CheckpointError: cannot write the checkpoint"),
             ("not shared", "CheckpointError: the ranks do not see the same checkpoint"),
+            ("unstorable", "CheckpointError: cannot write the checkpoint"),
+            ("fits one rank", "CheckpointError: "),
+            ("nothing", "TypeError: evaluate must return an equipoise.records.Evaluation"),
+            ("evaluate on one rank", "ValueError: the ranks differ in whether there is an eval"),
+            ("other moments", r"ValueError: the ranks differ in evaluate_at: (0,), (1,), by rank"),
+            ("a listener on one rank", "ValueError: the ranks differ in whether there is a list"),
+            ("other intervals", "ValueError: the ranks differ in checkpoint_every: 5, 6, by rank"),
+            ("sum and mean", "ValueError: the ranks differ in loss_is: 'sum', 'mean', by rank"),
             ("fsdp", "ValueError: fully_shard does not keep batch norms of several ranks alike"),
         ],
     )
     def test_are_refused_together(self, found, case, message):
         assert [rank[case].startswith(message) for rank in found] == [True, True]
+
+
+class TestGpus:
+    """As if there were some: which group is made, and where ranks compute."""
+
+    @pytest.mark.parametrize(("gpus", "backend"), [(2, "cpu:gloo,cuda:nccl"), (1, "gloo")])
+    def test_groups_serve_the_cpu_too(self, monkeypatch, gpus, backend):
+        made, chosen = [], []
+        replaced = {
+            "torch.cuda.is_available": lambda: True,
+            "torch.cuda.device_count": lambda: gpus,
+            "torch.cuda.set_device": chosen.append,
+            "torch.distributed.is_torchelastic_launched": lambda: True,
+            "torch.distributed.rendezvous": lambda *_, **__: iter([(dist.HashStore(), 1, 2)]),
+            "torch.distributed.init_process_group": lambda name, **_: made.append(name),
+            "torch.distributed.destroy_process_group": lambda: None,
+        }
+        for name, value in replaced.items():
+            monkeypatch.setattr(name, value)
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        with process_group():
+            assert (made, chosen) == ([backend], [1] if gpus == 2 else [])
+
+    @pytest.mark.parametrize(
+        ("backends", "device"), [("cpu:gloo,cuda:nccl", "cuda:1"), ("cpu:gloo,cuda:gloo", "cpu")]
+    )
+    def test_ranks_say_where_to_compute(self, monkeypatch, backends, device):
+        monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+        monkeypatch.setattr("torch.distributed.get_backend_config", lambda: backends)
+        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
+        assert Ranks(1, 2).device == torch.device(device)
+
+    def test_groups_of_several_backends_exchange_objects(self):
+        store = dist.HashStore()
+        dist.init_process_group("cpu:gloo,cuda:gloo", store=store, rank=0, world_size=1)
+        try:
+            pretended = Ranks(0, 2)  # alone it would not ask the group
+            assert of_leader("word", pretended) == "word"
+        finally:
+            dist.destroy_process_group()
+
+
+class TestLayout:
+    """What no two processes can show."""
+
+    @pytest.mark.parametrize(
+        ("plan", "says"),
+        [
+            (Layout("DDP", (4, 4), "none", "sum"), "Gradients are sums over all 8."),
+            (Layout("DDP", (2,) * 4, "per group"), "within groups of ranks: statistics over a gr"),
+            (Layout("DDP", (4, 4), "mixed"), "of several kinds: statistics over parts of the 8"),
+        ],
+        ids=["sums", "groups", "mixed"],
+    )
+    def test_says_what_a_step_is(self, plan, says):
+        assert says in str(plan)
+
+    def test_groups_of_some_ranks(self, monkeypatch):
+        monkeypatch.setattr("torch.distributed.get_world_size", lambda group: 2)
+        norm = layers.SynchronisedBatchNorm1d(2, process_group=object())
+        assert layout(norm, 8, Ranks(0, 4), engine="DDP").statistics == "per group"
 
 
 class TestOneProcess:
@@ -119,6 +223,11 @@ class TestOneProcess:
         with process_group() as here:
             assert here == Ranks(0, 1)
             assert not torch.distributed.is_initialized()
+            assert here.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+    def test_another_kind_of_loss_is_refused(self):
+        with pytest.raises(ValueError, match='loss_is must be "mean" or "sum", got \'average\''):
+            train_big(network(), data(), cross_entropy, None, loss_is="average")
 
 
 class TestOrder:

@@ -102,9 +102,10 @@ def _lead(experiment: AnyExperiment, cell: Any, store: CellStore) -> None:
         result = store.task.compute(cell)
     store.save(result)
     if result.failure is not None:
+        kept = f" from its checkpoint, or delete {str(path)!r} first" if path.exists() else ""
         raise ChildProcessError(
-            f"{cell} failed on rank 0: {result.failure}. What is finished is kept; repeat the "
-            "command to go on."
+            f"{cell} failed on rank 0: {result.failure.rstrip('.')}. What is finished is kept; "
+            f"repeat the command to go on{kept}."
         )
     _busy.set(False)
     remove_checkpoint(path)

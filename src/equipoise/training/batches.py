@@ -15,6 +15,9 @@ from equipoise.training.distributed import Ranks
 # Inputs of a joint batch and a generator to draw from become the inputs that are trained on.
 Transform: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
 
+# Samples that tell one set from another.
+_CHECKED = 8
+
 
 class Batches(Protocol):
     """Batches that can be had from any step on, in shares."""
@@ -29,10 +32,16 @@ class Batches(Protocol):
 
     @property
     def identity(self) -> dict[str, int | str]:
-        """What else decides which samples a step takes; a checkpoint remembers it."""
+        """What else decides which samples a step takes; a checkpoint remembers it.
+
+        What it leaves out, nobody notices when a training goes on with other data.
+        """
 
     def shares(self, start: int, here: Ranks) -> Iterator[Any]:
-        """Yield this rank's part of every batch from step ``start`` (from 0) on."""
+        """Yield this rank's part of every batch from step ``start`` (from 0) on.
+
+        Parts have the sizes of :meth:`Ranks.share_sizes`.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +157,12 @@ class ShuffledBatches:
 
     @property
     def identity(self) -> dict[str, int | str]:
-        """The order's, and whether samples are transformed."""
-        transformed = "no" if self.transform is None else "yes"
-        return self.order.identity | {"samples transformed": transformed}
+        """The order's, a checksum of a few samples, and whether they are transformed."""
+        return self.order.identity | {
+            "checksum of inputs": _checksum(self.inputs),
+            "checksum of targets": _checksum(self.targets),
+            "samples transformed": "no" if self.transform is None else "yes",
+        }
 
     def shares(self, start: int, here: Ranks) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of this rank."""
@@ -162,6 +174,15 @@ class ShuffledBatches:
                 x = self.transform(self.inputs[indices], step_generator(self.seed, step))[rows]
             y = self.targets[indices[rows]]
             yield (x, y) if self.device is None else (x.to(self.device), y.to(self.device))
+
+
+def _checksum(samples: Tensor) -> str:
+    """Of type, shape and a few samples: all of a large set would take seconds."""
+    rows = sorted({number * (len(samples) - 1) // (_CHECKED - 1) for number in range(_CHECKED)})
+    some = samples.detach()[rows].cpu().contiguous()
+    digest = hashlib.sha256(f"{samples.dtype} {list(samples.shape)}".encode())
+    digest.update(some.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:

@@ -16,7 +16,13 @@ from torch.optim.lr_scheduler import LRScheduler
 from equipoise.records.training import Evaluation, History
 from equipoise.training import sharded
 from equipoise.training.batches import Batches
-from equipoise.training.distributed import Ranks, joint_mean, of_leader, ranks
+from equipoise.training.big_arguments import (
+    check_attachments,
+    check_buffers,
+    check_options,
+    check_share,
+)
+from equipoise.training.distributed import Ranks, joint_mean, of_leader, ranks, require_alike
 from equipoise.training.keeper import Keeper, Progress
 from equipoise.training.layout import Engine, Layout, layout
 from equipoise.training.loop import train
@@ -31,7 +37,7 @@ class BigRun:
     Args:
         history: Losses of the joint batches, and evaluations, of all its parts together.
         layout: How samples and batch statistics were spread; print it.
-        resumed_at: Steps that a checkpoint had when this part began; ``None`` for a fresh start.
+        resumed_at: Steps that a checkpoint had when this part began; ``None`` if it had none.
     """
 
     history: History
@@ -68,19 +74,24 @@ def train_big(
     scheduler, what is named in ``also``, random states of every rank and the place in the data
     are in the checkpoint.
 
+    Arguments must be the same on every rank, also those of which rank 0 alone makes use.
+
     Args:
         model: Where it is to be trained, in the mode that it is in. Ranks begin with rank 0's
             weights. A model that ``fully_shard`` has split, or that is in
             ``DistributedDataParallel`` already, is taken as it is; with more than two ranks the
             latter resumes to the bit only with ``find_unused_parameters=True``.
         batches: Which samples each step takes, such as
-            :class:`~equipoise.training.ShuffledBatches`.
+            :class:`~equipoise.training.ShuffledBatches`. The first tensor of a batch has a row
+            for each sample.
         loss_fn: ``loss_fn(model, batch)``, a scalar.
         optimizer: Of the model's parameters.
         scheduler: Stepped after every step.
         also: Other objects with a state, by name, such as ``{"bnp": bnp}``; ``{}`` if what is
-            attached to the optimizer has none.
-        loss_is: Whether ``loss_fn`` is a mean over samples, or a sum.
+            attached to the optimizer has none. An attached BNP that is not named is noticed;
+            of other hooks it cannot be known whether they have a state.
+        loss_is: Whether ``loss_fn`` is a mean over samples, or a sum. Each rank's mean is
+            weighed with its number of samples, whether or not all of them count in it.
         checkpoint: A file that all ranks see; its folder is made. If it is there, training goes
             on from it.
         checkpoint_every: Steps from one checkpoint to the next, at least 1.
@@ -88,15 +99,20 @@ def train_big(
             each step are the same then; sums are rounded in another order, ranks that are new
             keep their own random states, and statistics per rank are over other shares.
         listener: Called on rank 0 after each step with its number (from 1) and its joint loss.
-        evaluate: Called on rank 0 with the number of steps, at each of ``evaluate_at``.
+        evaluate: Called on rank 0 with the number of steps, at each of ``evaluate_at``. With a
+            model that ``fully_shard`` has split, or that is in ``DistributedDataParallel``
+            already, it is called on every rank, for whose forward passes ranks must meet; rank
+            0's value counts.
         evaluate_at: Numbers of steps; 0 is before the first.
 
     Raises:
         CheckpointError: On every rank, before any step, if the checkpoint is damaged, cannot
             be written, or belongs to another training.
-        ValueError: If there are fewer samples in a batch than ranks, ``checkpoint_every`` is
-            below 1, FSDP2 would leave batch norms with unlike statistics, or something is
-            attached to the optimizer whose state a checkpoint would lack.
+        TypeError: If ``evaluate`` returns no :class:`~equipoise.records.Evaluation`.
+        ValueError: If there are fewer samples in a batch than ranks, or on a rank than
+            promised, ``checkpoint_every`` is below 1, arguments differ between ranks, FSDP2
+            would leave batch norms with unlike statistics, or something is attached to the
+            optimizer whose state a checkpoint would lack.
 
     Examples:
         >>> import torch
@@ -110,13 +126,26 @@ def train_big(
         >>> print(run.layout)
         one process: 4 samples a step.
     """
-    if checkpoint_every < 1:
-        raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}.")
-    if checkpoint is not None and also is None:
-        _check_hooks(optimizer)
     here, inner = ranks(), _inner(model)
-    plan = layout(inner, batches.batch_size, here, engine=_engine(inner, here))
-    _check_buffers(plan)
+    alike = {
+        "whether there is a listener": listener is not None,
+        "whether there is an evaluate": evaluate is not None,
+        "whether there is a checkpoint": checkpoint is not None,
+        "evaluate_at": tuple(evaluate_at),
+        "checkpoint_every": checkpoint_every,
+        "elastic": elastic,
+        "loss_is": loss_is,
+        "also": None if also is None else sorted(also),
+        "batches.steps": batches.steps,
+        "batches.identity": batches.identity | {"batch size": batches.batch_size},
+    }
+    require_alike(alike, here)
+    check_options(loss_is, checkpoint_every)
+    if checkpoint is not None:
+        check_attachments(optimizer, also)
+    engine = _engine(inner, here)
+    plan = layout(inner, batches.batch_size, here, engine=engine, loss_is=loss_is)
+    check_buffers(plan)
     parts = Parts(inner, optimizer, scheduler, also or {}, batches, plan, here)
     path = None if checkpoint is None else Path(checkpoint)
     keeper = Keeper(parts, path, checkpoint_every, elastic)
@@ -128,8 +157,8 @@ def train_big(
         _joint(loss_fn, keeper, loss_is),
         optimizer,
         scheduler=scheduler,
-        listener=_later(listener, found.step, here),
-        evaluate=None if evaluate is None else _by_leader(evaluate, keeper),
+        listener=None if listener is None else _later(listener, keeper),
+        evaluate=None if evaluate is None else _agreed(evaluate, keeper, meet=_meets(model)),
         evaluate_at=tuple(step - found.step for step in evaluate_at),
     )
     _share_buffers(inner, plan)
@@ -147,6 +176,11 @@ def _engine(inner: nn.Module, here: Ranks) -> Engine:
     return "DDP" if here.size > 1 else "one process"
 
 
+def _meets(model: nn.Module) -> bool:
+    """Whether a forward pass is a collective operation, in evaluation mode too."""
+    return isinstance(model, DistributedDataParallel) or sharded.is_sharded(model)
+
+
 def _wrapped(model: nn.Module, plan: Layout, *, resumable: bool) -> nn.Module:
     if plan.engine != "DDP" or isinstance(model, DistributedDataParallel):
         return model
@@ -159,24 +193,6 @@ def _wrapped(model: nn.Module, plan: Layout, *, resumable: bool) -> nn.Module:
         # says on stderr that this costs a look at the graph.
         find_unused_parameters=resumable and len(plan.shares) > 2,
     )
-
-
-def _check_buffers(plan: Layout) -> None:
-    if plan.engine == "FSDP2" and plan.statistics in ("per rank", "mixed"):
-        raise ValueError(
-            "fully_shard does not keep batch norms of several ranks alike. Call "
-            "equipoise.layers.synchronised(model) before fully_shard(model)."
-        )
-
-
-def _check_hooks(optimizer: Optimizer) -> None:
-    # PyTorch has no public way to ask.
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-        raise ValueError(
-            "something is attached to the optimizer, such as BNP, and a checkpoint without its "
-            'state would not resume exactly. Name it: also={"bnp": bnp}; or say that it has no '
-            "state: also={}."
-        )
 
 
 def _share_buffers(inner: nn.Module, plan: Layout) -> None:
@@ -192,6 +208,8 @@ def _joint(loss_fn: LossFunction, keeper: Keeper, loss_is: Literal["mean", "sum"
     share = sizes[here.rank] / sum(sizes) if loss_is == "mean" else 1.0
 
     def joint(model: nn.Module, batch: Any) -> Tensor:
+        if loss_is == "mean" and here.size > 1:
+            check_share(batch, sizes[here.rank])
         loss = joint_mean(loss_fn(model, batch), share, here)
         keeper.losses.append(loss.detach())
         return loss
@@ -199,30 +217,36 @@ def _joint(loss_fn: LossFunction, keeper: Keeper, loss_is: Literal["mean", "sum"
     return joint
 
 
-def _later(
-    listener: Callable[[int, float], None] | None, start: int, here: Ranks
-) -> Callable[[int, float], None] | None:
-    if listener is None:
-        return None
+def _later(listener: Callable[[int, float], None], keeper: Keeper) -> Callable[[int, float], None]:
+    start = keeper.found.step
+
+    def told(step: int, loss: float) -> None:
+        with keeper.paused():
+            listener(start + step, loss)
+
     # A listener makes the loop look at every loss, so all ranks have one or none has: they must
     # notice a divergence at the same step.
-    return (lambda step, loss: listener(start + step, loss)) if here.leads else _ignore
+    return told if keeper.parts.here.leads else _ignore
 
 
 def _ignore(step: int, loss: float) -> None:
     """Listen to nothing."""
 
 
-def _by_leader(
-    evaluate: Callable[[int], Evaluation], keeper: Keeper
+def _agreed(
+    evaluate: Callable[[int], Evaluation], keeper: Keeper, *, meet: bool
 ) -> Callable[[int], Evaluation]:
     here, start = keeper.parts.here, keeper.found.step
 
     def evaluated(step: int) -> Evaluation:
         with keeper.paused():
-            mine = evaluate(start + step) if here.leads else None
+            mine: object = evaluate(start + step) if meet or here.leads else None
             found = of_leader(mine, here)
-        assert found is not None
+        if not isinstance(found, Evaluation):
+            raise TypeError(
+                f"evaluate must return an equipoise.records.Evaluation, got "
+                f"{type(found).__name__} at step {start + step}."
+            )
         keeper.evaluations.append(found)
         return found
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-FORMAT = "equipoise.training/1"
+FORMAT = "equipoise.training/2"
+PLAIN = (
+    "Let state_dict() hold tensors, numbers, strings, and lists and dictionaries of them alone."
+)
 _MOST_NAMES = 3
 
 
@@ -48,13 +51,17 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
             path.replace(previous(path))
         draft.replace(path)
         _settle(path.parent)
-    # PyTorch's writer has an exception of its own for a full disk.
-    except (OSError, RuntimeError) as error:
+    # Whatever it is, other ranks wait to hear of it. PyTorch's writer has exceptions of its own
+    # for a full disk, and pickle raises nearly anything.
+    except Exception as error:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
+        remedy = "Free some space or name another file; what was written before is still there."
+        if not isinstance(error, OSError | RuntimeError):
+            remedy = PLAIN
+        reason = str(error).rstrip(".")
         raise CheckpointError(
-            f"cannot write the checkpoint {str(path)!r}: {error}. Free some space or name another "
-            "file; what was written before is still there."
+            f"cannot write the checkpoint {str(path)!r}: {reason}. {remedy}"
         ) from error
 
 
@@ -62,19 +69,30 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     """Read the last whole state, on the CPU; ``None`` if there is none.
 
     Raises:
-        CheckpointError: If the file is damaged or something else.
+        CheckpointError: If the file is damaged, something else, or may not be read.
     """
+    if path.is_dir():
+        raise CheckpointError(f"the checkpoint {str(path)!r} is a folder. Name a file in it.")
     found = next((p for p in (path, previous(path)) if p.exists()), None)
     if found is None:
         return None
     try:
+        _check_sums(found)
         state = torch.load(found, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+    except (PermissionError, MemoryError) as error:
+        raise CheckpointError(
+            f"cannot read the checkpoint {str(found)!r}: {str(error) or 'out of memory'}. Let "
+            "this process read it, or name another file."
+        ) from error
+    except Exception as error:  # a damaged pickle raises nearly anything
         raise CheckpointError(_damaged(found, previous(path))) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
+        older = previous(path)
+        both = found != older and older.exists()
+        these = f"this one and {str(older)!r}" if both else "this one"
         raise CheckpointError(
             f"{str(found)!r} is no checkpoint of a training ({FORMAT}). Name another file, or "
-            "move this one away to begin anew."
+            f"move {these} away to begin anew."
         )
     return state
 
@@ -123,6 +141,14 @@ def _differences(topic: str, saved: Any, here: Any) -> list[str]:
         for name in names
         if saved.get(name) != here.get(name)
     ]
+
+
+def _check_sums(path: Path) -> None:
+    """PyTorch writes a checksum of every tensor, and does not look at them when it reads."""
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"the checksum of {damaged!r} is wrong.")
 
 
 def _damaged(path: Path, older: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -40,6 +40,18 @@ class Ranks:
         """Whether this is the one that writes, evaluates and prints."""
         return self.rank == 0
 
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes: on its GPU, or on the CPU if processes outnumber GPUs."""
+        if dist.is_available() and dist.is_initialized():
+            # A group of gloo alone is what process_group() falls back to.
+            usable = "nccl" in dist.get_backend_config()
+        else:
+            usable = torch.cuda.is_available()
+        if not usable:
+            return torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device())
+
     def share(self, batch_size: int) -> slice:
         """This rank's rows of a joint batch; shares differ by one row at most."""
         return slice(
@@ -68,8 +80,9 @@ def under_torchrun() -> bool:
 def process_group() -> Iterator[Ranks]:
     """Join the processes that ``torchrun`` started, and leave them at the end.
 
-    Each process gets a GPU of its own where there are enough, with NCCL; otherwise all compute
-    on the CPU, with gloo. Without ``torchrun`` the process is alone and nothing is started.
+    Each process gets a GPU of its own where there are enough, with NCCL, beside gloo for what
+    stays on the CPU; otherwise all compute on the CPU, with gloo. Without ``torchrun`` the
+    process is alone and nothing is started. :attr:`Ranks.device` says where to compute.
 
     Examples:
         >>> with process_group() as here:  # in a plain interpreter
@@ -88,7 +101,7 @@ def process_group() -> Iterator[Ranks]:
     # torchrun's store outlives its workers: after a restart they would find dead ones' addresses.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     own = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
-    backend = "nccl" if gpus else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
     dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=_PATIENCE)
     try:
         yield ranks()
@@ -137,7 +150,7 @@ def of_leader(value: Value, here: Ranks) -> Value:
     if here.size == 1:
         return value
     carrier = [value]
-    dist.broadcast_object_list(carrier, src=0, device=_object_device())
+    dist.broadcast_object_list(carrier, src=0)
     return carrier[0]
 
 
@@ -150,5 +163,21 @@ def of_all(value: Value, here: Ranks) -> list[Value]:
     return values
 
 
-def _object_device() -> torch.device:
-    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+def require_alike(mine: Mapping[str, Any], here: Ranks) -> None:
+    """Refuse arguments that are not the same on every rank; called by all of them.
+
+    Args:
+        mine: Small and picklable values by their names.
+        here: This rank.
+
+    Raises:
+        ValueError: On every rank, naming what differs and how.
+    """
+    everyone = of_all(dict(mine), here)
+    for name in mine:
+        values = [theirs[name] for theirs in everyone]
+        if any(value != values[0] for value in values):
+            raise ValueError(
+                f"the ranks differ in {name}: {', '.join(map(repr, values))}, by rank. Pass the "
+                "same on every rank, also where rank 0 alone makes use of it."
+            )

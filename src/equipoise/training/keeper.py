@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from equipoise.records.training import Evaluation
+from equipoise.training import sharded
 from equipoise.training.checkpoint import (
+    PLAIN,
     CheckpointError,
     read_checkpoint,
     require_same,
     write_checkpoint,
 )
-from equipoise.training.distributed import of_all, of_leader
+from equipoise.training.distributed import of_all
 from equipoise.training.parts import Parts
 
 
@@ -31,7 +33,7 @@ class Progress:
         step: Steps taken.
         losses: Of these steps.
         evaluations: Made so far.
-        seconds: Of steps alone.
+        seconds: Of steps, without evaluations, listeners and checkpoints.
     """
 
     step: int = 0
@@ -65,6 +67,7 @@ class Keeper:
     writing: float = 0.0
     _aside: float = 0.0
     _since: float = 0.0
+    _identity: dict[str, Any] = field(default_factory=dict)
 
     def begin(self) -> Progress:
         """Put the last checkpoint's states back; without one, see that one can be written.
@@ -76,16 +79,14 @@ class Keeper:
         self._since = time.perf_counter()
         if self.path is None:
             return self.found
-        state, error = None, None
+        self._identity = self.parts.identity()  # schedules change options with every step
+        state, failure = None, None
         try:
             state = self._read()
         except CheckpointError as refusal:
-            error = str(refusal)
-        here = self.parts.here
-        errors = [text for text in of_all(error, here) if text is not None]
-        if errors:
-            raise CheckpointError(errors[0])
-        steps = of_all(None if state is None else int(state["step"]), here)
+            failure = refusal
+        self._agree(failure)
+        steps = of_all(None if state is None else int(state["step"]), self.parts.here)
         if len(set(steps)) > 1:
             raise CheckpointError(
                 f"the ranks do not see the same checkpoint {str(self.path)!r}: they find steps "
@@ -124,12 +125,13 @@ class Keeper:
         state = read_checkpoint(self.path)
         if state is None:
             return None
-        require_same(self.path, state["identity"], self.parts.identity())
+        require_same(self.path, state["identity"], self._required(state["identity"]))
         if state["ranks"] != self.parts.here.size and not self.elastic:
             raise CheckpointError(
                 f"{str(self.path)!r} is of {state['ranks']} ranks, here are "
-                f"{self.parts.here.size}. Start as many processes as then, or pass elastic=True "
-                "to go on with these, which is not the same to the bit."
+                f"{self.parts.here.size}. Start as many processes as then, pass elastic=True to "
+                "go on with these, which is not the same to the bit, or delete the file to begin "
+                "anew."
             )
         if state["step"] > self.parts.batches.steps:
             raise CheckpointError(
@@ -138,8 +140,31 @@ class Keeper:
             )
         return state
 
+    def _required(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """With other ranks the same batch norms may see another part of the batch."""
+        same = saved["batch norms"] == self._identity["batch norms"]
+        # Where statistics are the same, it does not matter which layers see to it.
+        skipped = "batch statistics" if self.elastic and same else "batch norms"
+        return {topic: value for topic, value in self._identity.items() if topic != skipped}
+
+    def _agree(self, failure: CheckpointError | None) -> None:
+        """Let all ranks end together if one does, not by a timeout."""
+        found = of_all(None if failure is None else str(failure), self.parts.here)
+        message = next((text for text in found if text is not None), None)
+        if message is not None:
+            raise CheckpointError(message) from failure
+
     def _restore(self, state: dict[str, Any]) -> None:
-        self.parts.restore(state)
+        for restore in (self.parts.restore_also, self.parts.restore):
+            failure = None
+            try:
+                restore(state)
+            except Exception as error:  # whatever a part raises, other ranks wait to hear of it
+                failure = CheckpointError(
+                    f"{str(self.path)!r} cannot be put back: {str(error).rstrip('.')}. Name "
+                    "another file; what was to be trained may have changed, so make it anew."
+                )
+            self._agree(failure)
         self.found = Progress(
             int(state["step"]),
             tuple(state["losses"].tolist()),
@@ -152,46 +177,45 @@ class Keeper:
         losses = torch.tensor(self.found.losses, dtype=torch.float64)
         if self.losses:
             losses = torch.cat([losses, torch.stack(self.losses).to("cpu", torch.float64)])
-        if not bool(losses.isfinite().all()):
+        seconds = self.found.seconds + self._passed()
+        finite = bool(losses.isfinite().all())
+        # All ranks have the same losses, so that all of them ask for the weights, or none.
+        if not (finite and sharded.all_finite(self.parts.model, self.parts.here)):
             return  # training has diverged and is about to end; the last good state is kept
         state = self.parts.capture() | {
+            "identity": self._identity,
             "step": step,
             "ranks": self.parts.here.size,
             "losses": losses,
             "evaluations": [[e.step, e.loss, e.accuracy] for e in self.evaluations],
-            "seconds": self.found.seconds + self._passed(),
+            "seconds": seconds,
         }
-        error = None
+        failure = None
         if self.parts.here.leads:
             assert self.path is not None
             try:
                 write_checkpoint(self.path, state)
-            except CheckpointError as failure:
-                error = str(failure)
-        error = of_leader(error, self.parts.here)  # all ranks end together, not one by a timeout
-        if error is not None:
-            raise CheckpointError(error)
+            except CheckpointError as error:
+                failure = error
+        self._agree(failure)
 
     def _passed(self) -> float:
         return time.perf_counter() - self._since - self.writing - self._aside
 
     def _read_again(self) -> None:
         """Before any work is lost, see that what parts call their state can be read again."""
-        error = None
+        failure = None
         if self.parts.here.leads:
             assert self.path is not None
             try:
                 read_checkpoint(self.path)
-            except CheckpointError as failure:
-                error = (
+            except CheckpointError as error:
+                failure = CheckpointError(
                     f"the state written to {str(self.path)!r} cannot be read again: "
-                    f"{_first_line(failure.__cause__)} Let state_dict() hold tensors, numbers, "
-                    "strings, and lists and dictionaries of them alone."
+                    f"{_first_line(error.__cause__)} {PLAIN}"
                 )
                 self.path.unlink(missing_ok=True)
-        error = of_leader(error, self.parts.here)
-        if error is not None:
-            raise CheckpointError(error)
+        self._agree(failure)
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import torch.distributed as dist
 from torch import nn
 
 from equipoise.training.distributed import Ranks
 
 # Over which samples normalisers with batch statistics take them.
-Statistics = Literal["none", "joint", "per rank", "mixed"]
+Statistics = Literal["none", "joint", "per group", "per rank", "mixed"]
 Engine = Literal["one process", "DDP", "FSDP2"]
 
 
@@ -21,8 +22,10 @@ class Layout:
     Args:
         engine: What averages gradients.
         shares: Samples of each rank in a step.
-        statistics: Whether batch norms see the joint batch or a rank's share; ``mixed`` if the
-            model has both kinds, ``none`` if it has no batch norm.
+        statistics: Whether batch norms see the joint batch, the shares of a group of ranks, or
+            a rank's share; ``mixed`` if the model has several kinds, ``none`` if it has no
+            batch norm.
+        loss_is: What gradients are, as the loss: means over samples, or sums.
 
     Examples:
         >>> print(Layout("DDP", (64, 64), "per rank"))
@@ -36,6 +39,7 @@ class Layout:
     engine: Engine
     shares: tuple[int, ...]
     statistics: Statistics
+    loss_is: Literal["mean", "sum"] = "mean"
 
     @property
     def batch_size(self) -> int:
@@ -46,8 +50,8 @@ class Layout:
         ranks = len(self.shares)
         whose = self.engine if ranks == 1 else f"{self.engine} over {ranks} ranks"
         each = "" if ranks == 1 else f", {self._share} on each"
-        means = "" if ranks == 1 else f" Gradients are means over all {self.batch_size}."
-        parts = [f"{whose}: {self.batch_size} samples a step{each}.{means}", self._normalisers()]
+        sums = f" Gradients are {self.loss_is}s over all {self.batch_size}." if ranks > 1 else ""
+        parts = [f"{whose}: {self.batch_size} samples a step{each}.{sums}", self._normalisers()]
         return "\n".join(part for part in parts if part)
 
     @property
@@ -65,14 +69,25 @@ class Layout:
                 f"Batch norm synchronised: statistics over all {self.batch_size} samples, as in "
                 "one process."
             )
-        which = "per rank" if self.statistics == "per rank" else "partly per rank"
+        which, over = {
+            "per rank": ("per rank", self._share),
+            "per group": ("synchronised within groups of ranks", "a group's part"),
+            "mixed": ("of several kinds", "parts"),
+        }[self.statistics]
         return (
-            f"Batch norm {which}: statistics over {self._share} of the {self.batch_size} "
-            "samples, running ones are rank 0's."
+            f"Batch norm {which}: statistics over {over} of the {self.batch_size} samples, "
+            "running ones are rank 0's."
         )
 
 
-def layout(model: nn.Module, batch_size: int, here: Ranks, *, engine: Engine) -> Layout:
+def layout(
+    model: nn.Module,
+    batch_size: int,
+    here: Ranks,
+    *,
+    engine: Engine,
+    loss_is: Literal["mean", "sum"] = "mean",
+) -> Layout:
     """Describe a model's steps.
 
     Raises:
@@ -83,25 +98,37 @@ def layout(model: nn.Module, batch_size: int, here: Ranks, *, engine: Engine) ->
             f"a batch of {batch_size} samples is too small for {here.size} ranks, each of which "
             f"needs one. Start at most {batch_size} processes."
         )
-    return Layout(engine, here.share_sizes(batch_size), _statistics(model, here))
+    return Layout(engine, here.share_sizes(batch_size), _statistics(model, here), loss_is)
 
 
-def _statistics(model: nn.Module, here: Ranks) -> Statistics:
-    kinds = {
-        _is_synchronised(module)
+def batch_norms(model: nn.Module) -> list[str]:
+    """Kinds of a model's batch norms, whatever the number of ranks."""
+    kinds = {hasattr(module, "process_group") for module in _batch_norms(model)}
+    return sorted("synchronised" if kind else "by themselves" for kind in kinds)
+
+
+def _batch_norms(model: nn.Module) -> list[nn.Module]:
+    return [
+        module
         for module in model.modules()
         # Normalisers by batch statistics, PyTorch's and ours, derive from the one and not the
         # other.
         if isinstance(module, nn.modules.batchnorm._NormBase)
         and not isinstance(module, nn.modules.instancenorm._InstanceNorm)
-    }
-    if not kinds:
-        return "none"
+    ]
+
+
+def _statistics(model: nn.Module, here: Ranks) -> Statistics:
+    kinds = {_kind(module, here) for module in _batch_norms(model)}
+    return "none" if not kinds else kinds.pop() if len(kinds) == 1 else "mixed"
+
+
+def _kind(module: nn.Module, here: Ranks) -> Statistics:
     if here.size == 1:
         return "joint"
-    return "mixed" if len(kinds) == 2 else "joint" if kinds == {True} else "per rank"
-
-
-def _is_synchronised(module: nn.Module) -> bool:
     # `layers.synchronised` and nn.SyncBatchNorm; rooms do not import each other for a name.
-    return hasattr(module, "process_group")
+    if not hasattr(module, "process_group"):
+        return "per rank"
+    group: Any = module.process_group
+    size = here.size if group is None else dist.get_world_size(group)
+    return "joint" if size == here.size else "per rank" if size == 1 else "per group"
