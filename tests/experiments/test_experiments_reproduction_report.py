@@ -70,7 +70,9 @@ class TestCollecting:
         assert row.parts[0].problem == "ValueError: no"
 
     def test_commands_name_no_folder_of_ours(self, done):
-        assert rows(done)["Fig. 2"].parts[0].command == f"equipoise reproduce {TOY} --scale small"
+        (part,) = rows(done)["Fig. 2"].parts
+        assert part.command == f"equipoise reproduce {TOY} --scale small"
+        assert (part.verdict.command, part.verdict.folder) == (part.command, f"{TOY}/small")
 
     def test_an_experiment_that_does_not_exist_yet_is_not_run(self, done):
         del EXPERIMENTS[LATER]

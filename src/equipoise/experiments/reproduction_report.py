@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from equipoise import __version__
@@ -127,6 +128,8 @@ def _part(name: str, root: Path, scale: Scale, problem: str | None) -> RowPart:
     figure = Path(name) / scale / _FIGURE
     command = f"equipoise reproduce {name} --scale {scale}"
     if verdict is not None:
+        # Where the records happened to lie is nobody else's business.
+        verdict = replace(verdict, command=command, folder=str(Path(name) / scale))
         title, claim = verdict.title, verdict.claim
     else:
         title, claim = (experiment.title, experiment.claim) if experiment else (name, "")
