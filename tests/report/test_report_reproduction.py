@@ -55,10 +55,10 @@ class TestThePage:
         text = words(render_reproduction(whole(tmp_path)))
         for fact in (
             "2 reproduced, 1 partly, 1 not",
-            "of 8 figures, tables and statements of 2 papers; 4 not finished.",
+            "of 8 figures, tables and statements of 2 papers; 4 not finished or judged.",
             "Experiments run 6 of 8",
             "Sentences that hold 2 of 6",
-            "1 of the claim's 2 sentences hold; not everything was attempted.",
+            "1 of the claim's 2 sentences holds; not everything was attempted.",
             "None of the claim's 2 sentences holds.",
             "7 of 12 cells are finished; a claim is never judged by part of its numbers.",
             "Its records could not be drawn or judged: ValueError: no seeds",
@@ -101,14 +101,19 @@ class TestTheWords:
         ("checks", "left_out", "sentence"),
         [
             ((HOLDS,), (), "The claim holds."),
-            ((HOLDS,) * 2, (), "All 2 sentences of the claim hold."),
+            ((HOLDS,) * 2, (), "Both sentences of the claim hold."),
             ((HOLDS,), ("a panel",), "The claim holds; not everything was attempted."),
-            ((HOLDS, FAILS), (), "1 of the claim's 2 sentences hold."),
+            ((HOLDS, FAILS), (), "1 of the claim's 2 sentences holds."),
+            ((HOLDS, HOLDS, HOLDS, FAILS), (), "3 of the claim's 4 sentences hold."),
             ((FAILS,), (), "The claim does not hold."),
             ((FAILS,) * 3, (), "None of the claim's 3 sentences holds."),
-            ((HOLDS, OPEN), (), "1 of the claim's 2 sentences hold, 1 undecided."),
+            ((HOLDS, OPEN), (), "1 of the claim's 2 sentences holds, 1 undecided."),
             ((HOLDS, ours(FAILS)), (), "The claim holds."),
-            ((ours(HOLDS),), (), "Nothing is judged at scale small."),
+            (
+                (ours(HOLDS),),
+                (),
+                "The source claims nothing here that could be judged; we add a check of ours.",
+            ),
             ((), (), "Nothing is judged at scale small."),
         ],
     )

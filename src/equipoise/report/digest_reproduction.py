@@ -63,7 +63,7 @@ def scope(report: ReproductionReport) -> str:
     open_ = sum(row.status in ("incomplete", "not judged", "not run") for row in rows)
     text = f"of {len(rows) - empty} figures, tables and statements of {len(report.papers)} papers"
     if open_:
-        text += f"; {open_} not finished"
+        text += f"; {open_} not finished or judged"
     return f"{text}. {empty} more have no experiment, and say why."
 
 
@@ -97,7 +97,8 @@ def why(part: RowPart, scale: str) -> str:
         return f"{done}; a claim is never judged by part of its numbers."
     answers = [check.holds for check in verdict.checks if not check.ours]
     if not answers:
-        return f"Nothing is judged at scale {scale}."
+        alone = "The source claims nothing here that could be judged; we add a check of ours."
+        return alone if verdict.checks else f"Nothing is judged at scale {scale}."
     held = _held(answers.count(True), len(answers))
     if None in answers:
         held += f", {answers.count(None)} undecided"
@@ -111,8 +112,10 @@ def _held(held: int, sentences: int) -> str:
     if not held:
         return f"None of the claim's {sentences} sentences holds"
     if held < sentences:
-        return f"{held} of the claim's {sentences} sentences hold"
-    return f"All {sentences} sentences of the claim hold"
+        verb = "holds" if held == 1 else "hold"
+        return f"{held} of the claim's {sentences} sentences {verb}"
+    every = "Both" if sentences == 2 else f"All {sentences}"
+    return f"{every} sentences of the claim hold"
 
 
 def reason(row: ReportRow, scale: str) -> str:

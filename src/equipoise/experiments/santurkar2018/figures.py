@@ -18,7 +18,7 @@ from equipoise.experiments.santurkar2018.summaries import (
     verdict,
 )
 from equipoise.models.norms import NormKind
-from equipoise.records.experiments import Check, Scale, Verdict
+from equipoise.records.experiments import Check, Scale, Verdict, ours
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
@@ -159,11 +159,11 @@ EXPERIMENTS = (
     _experiment(
         "fig8",
         "Distributions in the deep linear network",
-        "Shown without a claim of its own; Fig. 1's is that distributions differ little in how "
-        "they evolve with and without BN.",
+        "The source shows these distributions and claims nothing about them; of VGG's, in Fig. 1, "
+        "it says that they differ little in how they evolve with and without BN.",
         lambda scale: settings.linear_cells(scale, _PLAIN),
         lambda figure, results: drawing.histograms(figure, results, _PLAIN),
-        claims.distributions,
+        lambda results: tuple(map(ours, claims.distributions(results))),
     ),
     _experiment(
         "fig9",
