@@ -56,9 +56,10 @@ def overview(report: ReproductionReport) -> str:
         *(f"- {name}: {value}" for name, value in words.facts(report).items()),
         "",
         "A verdict is *reproduced* if every check of the paper's claim holds on our records and "
-        "nothing of the figure was left out, *partly* if some do, *not reproduced* if none does. "
-        "A claim that fails is a finding. Times are those of one core of the machine that "
-        "computed the records; cells that several experiments share count for each of them, but "
+        "nothing of the figure was left out, *partly* if some do, *undecided* if none does and "
+        "some are neither borne out nor refuted beyond chance, *not reproduced* if none does. A "
+        "claim that fails is a finding. Times add up the cells' own, one core each, other work on "
+        "that machine included; cells that several experiments share count for each of them, but "
         "once in the sum.",
         "",
     ]
