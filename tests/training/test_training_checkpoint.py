@@ -328,6 +328,24 @@ class TestRefusals:
         also = {"bnp": bnp, **others}
         assert train_big(model, data(), cross_entropy, stepper, also=also, **options)
 
+    def test_what_also_names_may_have_slots(self, tmp_path):
+        class Counter:
+            __slots__ = ("count",)
+
+            def __init__(self):
+                self.count = 0
+
+            def state_dict(self):
+                return {"count": self.count}
+
+            def load_state_dict(self, state):
+                self.count = state["count"]
+
+        model = network()
+        stepper = torch.optim.SGD(model.parameters(), lr=0.1)
+        also, path = {"counter": Counter()}, tmp_path / "run.pt"
+        assert train_big(model, data(), cross_entropy, stepper, also=also, checkpoint=path)
+
     def test_a_preconditioner_that_would_be_forgotten(self, tmp_path):
         model = network()
         stepper = torch.optim.SGD(model.parameters(), lr=0.1)

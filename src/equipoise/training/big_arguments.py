@@ -54,7 +54,8 @@ def check_attachments(optimizer: Optimizer, also: Mapping[str, Any] | None) -> N
             'state would not resume exactly. Name it: also={"bnp": bnp}; or say that it has no '
             "state: also={}."
         )
-    kept = [value for part in (also or {}).values() for value in vars(part).values()]
+    named = (also or {}).values()
+    kept = [value for part in named for value in getattr(part, "__dict__", {}).values()]
     if any(not _is_among(hook, kept) for hook in hooks):
         raise ValueError(
             "a BNP that also does not name is attached to the optimizer, and a checkpoint without "
