@@ -127,7 +127,9 @@ class TestTheWords:
     def test_choices_of_several_experiments_are_told_once(self, tmp_path):
         report = whole(tmp_path)
         (first, _) = report.papers
-        assert digest.shared_choices(first) == ("Fashion-MNIST in place of CIFAR-10",)
+        (shared,) = digest.shared_choices(first)
+        assert shared == "Fashion-MNIST in place of CIFAR-10"
+        assert digest.who_made(first, shared) == "1, 2 left, 4"
         assert words(render_reproduction(report)).count("in place of CIFAR-10") == 2
         assert digest.own_choices(first.rows[0].parts[0], digest.shared_choices(first)) == (
             "a choice of one.fig1",

@@ -159,6 +159,16 @@ def shared_choices(paper: ReportPaper) -> tuple[str, ...]:
     return tuple(choice for choice, times in choices.items() if times > 1)
 
 
+def who_made(paper: ReportPaper, choice: str) -> str:
+    """Name the rows whose experiments share a choice, such as ``2a, 2b, 4a``."""
+    made = [
+        short(row.label)
+        for row in paper.rows
+        if any(part.verdict is not None and choice in part.verdict.choices for part in row.parts)
+    ]
+    return ", ".join(made)
+
+
 def own_choices(part: RowPart, shared: Sequence[str]) -> tuple[str, ...]:
     """Choices of one experiment alone."""
     choices = () if part.verdict is None else part.verdict.choices

@@ -76,7 +76,6 @@ def paper_page(paper: ReportPaper, scale: str) -> str:
     """Write every row of a paper with figure, checks and origin."""
     shared = words.shared_choices(paper)
     lines = [f"# {escaped(paper.title)}", "", escaped(paper.reference), ""]
-    lines += _listed("Choices that several of these experiments share", shared)
     for row in paper.rows:
         lines += [f"## {escaped(row.label)}", "", f"{_verdict(row.status)}: {escaped(row.shows)}"]
         lines.append("")
@@ -85,6 +84,9 @@ def paper_page(paper: ReportPaper, scale: str) -> str:
         if row.reason:
             seen = ", ".join(f"[{escaped(label)}](#{words.slug(label)})" for label in row.see)
             lines += [escaped(row.reason) + (f" See {seen}." if seen else ""), ""]
+    if shared:
+        told = [f"{choice} ({words.who_made(paper, choice)})" for choice in shared]
+        lines += ["---", "", *_listed("Choices that several of these experiments share", told)]
     return "\n".join(lines)
 
 
