@@ -100,7 +100,7 @@ def test_a_write_that_fails_is_one_clear_line_and_leaves_nothing(store, monkeypa
     def full(path, *arguments, **keywords):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(ValueError, match="No space left on device"):
         store.save(Result(Number(2.0), Number(4.0), None, 0.5))
     assert list(store.path(Number(2.0)).parent.iterdir()) == []
@@ -131,7 +131,7 @@ class TestManyWriters:
             rename(draft, target)
             return rename(draft, target)
 
-        monkeypatch.setattr("equipoise.sweeps.store.uuid4", Draft)
+        monkeypatch.setattr("equipoise.records.codec.uuid4", Draft)
         monkeypatch.setattr(Path, "replace", second_writer_first)
         with pytest.raises(ValueError, match="cannot write records"):
             store.save(Result(self.CELL, Number(1.0), None, 0.5))

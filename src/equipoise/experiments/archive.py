@@ -11,11 +11,11 @@ import lzma
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from uuid import uuid4
 
 from equipoise.experiments.catalogue import EXPERIMENTS
 from equipoise.experiments.gather import gather
 from equipoise.experiments.store import cell_store, cells_folder
+from equipoise.records import write_bytes
 from equipoise.records.experiments import REPRODUCTION_SCHEMA, Gathered, Scale
 from equipoise.sweeps.task import digest
 
@@ -56,7 +56,7 @@ def pack(root: str | Path, target: str | Path, scale: Scale) -> tuple[Path, ...]
     packed = []
     for name, files in stored_cells(root, scale).items():
         packed.append(folder / f"{name}{SUFFIX}")
-        _write_bytes(packed[-1], _compressed(files))
+        write_bytes(packed[-1], _compressed(files))
     for path in {*folder.glob(f"*{SUFFIX}")} - {*packed}:
         path.unlink()
     return tuple(packed)
@@ -109,10 +109,3 @@ def _expand(archive: Path, folder: Path) -> None:
             f"{str(archive)!r} does not hold packed records of this version: {error}. Fetch it "
             "again, or compute the records with `equipoise reproduce`."
         ) from error
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    # A name of this writer's own: with a common one, a second writer would publish half a file.
-    draft = path.with_name(f".{path.name}.{uuid4().hex}.part")
-    draft.write_bytes(data)
-    draft.replace(path)

@@ -9,7 +9,7 @@ from equipoise.records.checkup import (
     Remedy,
     Severity,
 )
-from equipoise.records.codec import from_plain, to_plain, write_json, write_text
+from equipoise.records.codec import from_plain, to_plain, write_bytes, write_json, write_text
 from equipoise.records.estimate import Estimate
 from equipoise.records.hessian import Hessian, HessianSpectrum, SpectralDensity
 from equipoise.records.landscape import CovariateShift, Landscape, LayerShift
@@ -80,5 +80,6 @@ __all__ = [
     "from_plain",
     "to_plain",
     "write_json",
+    "write_bytes",
     "write_text",
 ]

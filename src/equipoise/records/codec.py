@@ -59,11 +59,20 @@ def write_json(path: Path, record: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all: an interrupted write leaves the old file."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all, whoever else writes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A name of this writer's own: with a common one, a second writer would publish half a text.
+    # A name of this writer's own: with a common one, a second writer would publish half a file.
     draft = path.with_name(f".{path.stem}.{uuid4().hex}.part")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def _decode(kind: Any, data: Any, where: str) -> Any:

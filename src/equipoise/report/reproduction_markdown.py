@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from uuid import uuid4
 
-from equipoise.records import write_text
+from equipoise.records import write_bytes, write_text
 from equipoise.records.experiments import Check
 from equipoise.records.reproduction import (
     ReportPaper,
@@ -182,10 +181,7 @@ def _save_figures(report: ReproductionReport, folder: Path) -> list[Path]:
     for part in (part for row in report.rows for part in row.parts if part.figure is not None):
         assert part.figure is not None
         written.append(folder / f"{part.experiment}.png")
-        # A name of this writer's own: with a common one, a second would publish half a picture.
-        draft = folder / f".{part.experiment}.{uuid4().hex}.part"
-        draft.write_bytes(pictures.reduced(Path(report.folder) / part.figure))
-        draft.replace(written[-1])
+        write_bytes(written[-1], pictures.reduced(Path(report.folder) / part.figure))
     for path in {*folder.glob("*.png")} - {*written}:
         path.unlink()
     return written

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
-from uuid import uuid4
 
 from equipoise import __version__
-from equipoise.records import from_plain, to_plain
+from equipoise.records import from_plain, to_plain, write_text
 from equipoise.records.experiments import REPRODUCTION_SCHEMA
 from equipoise.sweeps.task import AnyResult, AnyTask, Result
 
@@ -107,14 +106,9 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         ValueError: If it cannot be written.
     """
-    # The draft's name is this writer's alone: with a common one, a second writer would rename
-    # what the first has half written.
-    draft = path.with_name(f".{path.stem}.{uuid4().hex}.part")
     try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        write_text(path, text)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise _cannot_write(path.parent, error) from error
 
 

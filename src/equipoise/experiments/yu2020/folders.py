@@ -35,7 +35,7 @@ def torchvision() -> ModuleType:
         return importlib.import_module("torchvision")
     except ImportError as error:
         raise ValueError(
-            f"scale paper reads photographs and a trained backbone with torchvision and Pillow, "
+            f"scale paper reads photographs with torchvision and Pillow, "
             f"and {error.name} is not installed: pip install torchvision pillow."
         ) from error
 
