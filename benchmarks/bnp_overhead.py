@@ -12,7 +12,7 @@ import argparse
 
 import torch
 
-from equipoise.experiments.lange2022 import table1
+from equipoise_papers.lange2022 import table1
 
 # The project's budget, as ratios to plain SGD. What is asserted is that BNP costs less than batch
 # norm of the same inputs, which it does at 256 and 512 rows.

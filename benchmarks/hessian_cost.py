@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from equipoise.instrument.replay import Replay
 from equipoise.models import mlp
-from equipoise.probes.hessian import hessian
-from equipoise.probes.hessian_product import HessianProduct
-from equipoise.probes.parameter_blocks import whole
-from equipoise.probes.replay import Replay
+from equipoise.probes.hessian.blocks import whole
+from equipoise.probes.hessian.measure import hessian
+from equipoise.probes.hessian.product import HessianProduct
 
 # Products per block of `hessian`, about what a tolerance of 1e-3 takes.
 STEPS = 40

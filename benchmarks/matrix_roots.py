@@ -27,11 +27,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.layers.functional.matrix_power import log_euclidean, sqrt_eigh
-from equipoise.layers.functional.newton_schulz import sqrt_newton_schulz
-from equipoise.layers.functional.random_maclaurin import random_maclaurin
-from equipoise.layers.functional.sketches import MaclaurinProjections, TensorSketchHash
-from equipoise.layers.functional.tensor_sketch import tensor_sketch
+from equipoise.pooling.roots.newton_schulz import sqrt_newton_schulz
+from equipoise.pooling.roots.powers import log_euclidean, sqrt_eigh
+from equipoise.pooling.sketches.maps import MaclaurinProjections, TensorSketchHash
+from equipoise.pooling.sketches.random_maclaurin import random_maclaurin
+from equipoise.pooling.sketches.tensor_sketch import tensor_sketch
 
 POSITIONS = 784
 # Issue 6 asks that the sketch through the matrix be ten times faster than by FFT.

@@ -25,15 +25,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from equipoise.layers.pooling import (
-    BilinearPool,
-    CompactBilinearPool,
-    ISQRTPool,
-    LogEuclideanPool,
-    MatrixPowerPool,
-    RUNPool,
-)
-from equipoise.layers.pooling.head import PoolingHead
+from equipoise.pooling.heads.base import PoolingHead
+from equipoise.pooling.heads.bilinear import BilinearPool
+from equipoise.pooling.heads.compact import CompactBilinearPool
+from equipoise.pooling.heads.isqrt import ISQRTPool
+from equipoise.pooling.heads.log_euclidean import LogEuclideanPool
+from equipoise.pooling.heads.matrix_power import MatrixPowerPool
+from equipoise.pooling.heads.run import RUNPool
 
 SIZES = ((784, 128), (784, 256), (784, 512), (196, 512), (49, 512))
 BATCH, SKETCH, STEPS = 8, 8192, 2

@@ -22,9 +22,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from equipoise.layers.functional.run import run_factor
-from equipoise.layers.functional.run_inputs import gaussian_start
-from equipoise.layers.functional.run_iteration import unit
+from equipoise.pooling.run.forms import run_factor
+from equipoise.pooling.run.inputs import gaussian_start
+from equipoise.pooling.run.iteration import unit
 
 SIZES = ((784, 512), (196, 512), (784, 128))
 BATCH = 8

@@ -31,8 +31,9 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.models import mlp, vgg
-from equipoise.training import cross_entropy, train, train_many
-from equipoise.training.stacked_choice import multiplications_per_layer, worthwhile
+from equipoise.training import cross_entropy, train
+from equipoise_papers.stacked.choice import multiplications_per_layer, worthwhile
+from equipoise_papers.stacked.train import train_many
 
 MODELS = 16
 # The project's target for 16 small networks on two cores.

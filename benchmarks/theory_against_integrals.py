@@ -42,8 +42,8 @@ import torch
 from scipy.integrate import IntegrationWarning, dblquad
 
 from equipoise.theory import simulate_explosion_rate
-from equipoise.theory.bsb1 import solve
-from equipoise.theory.setting import Setting, make_setting
+from equipoise.theory.batch_norm.setting import Setting, make_setting
+from equipoise.theory.batch_norm.solver.solve import solve
 from theory_against_simulation import ACCURACY, timed
 
 Scalar = Callable[[float], float]

@@ -25,8 +25,8 @@ import torch
 
 from equipoise.records import Estimate
 from equipoise.theory import as_activation, simulate_explosion_rate
-from equipoise.theory.bsb1 import solve
-from equipoise.theory.setting import make_setting
+from equipoise.theory.batch_norm.setting import make_setting
+from equipoise.theory.batch_norm.solver.solve import solve
 
 ACCURACY = 1e-4
 

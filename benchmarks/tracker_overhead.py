@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.models import cnn5, resnet_cifar, vgg
-from equipoise.probes.track import track
-from equipoise.probes.tracker import Tracker
+from equipoise.probes.tracker.track import track
+from equipoise.probes.tracker.tracker import Tracker
 
 Batch = tuple[Tensor, Tensor]
 

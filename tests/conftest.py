@@ -1,20 +1,5 @@
 """Settings of the whole suite."""
 
-import os
+from support.settings import seeded
 
-import pytest
-import torch
-from hypothesis import settings
-
-# The first example of a test may fill caches of quadrature rules: no deadline. CI draws the same
-# examples every time; on a developer's machine each run explores further.
-settings.register_profile("equipoise", deadline=None, derandomize="CI" in os.environ)
-settings.load_profile("equipoise")
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    """Weights that a test does not seed itself are the same in every run."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
+__all__ = ["seeded"]

@@ -1,5 +1,5 @@
 """Run the command line as ``python -m equipoise``."""
 
-from equipoise.cli import main
+from equipoise.cli.main import main
 
 raise SystemExit(main())

@@ -1,7 +1,8 @@
 """The three check-ups, as fixtures."""
 
 import pytest
-import report_examples
+
+from support import report_examples
 
 
 @pytest.fixture

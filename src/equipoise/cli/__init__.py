@@ -1,5 +1,6 @@
 """The ``equipoise`` command."""
 
 from equipoise.cli.main import main
+from equipoise.cli.progress import bars
 
-__all__ = ["main"]
+__all__ = ["bars", "main"]

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from equipoise.cli.arguments import add_inputs, check_writable
 
 if TYPE_CHECKING:  # --help does not wait for torch
-    from equipoise.records import Checkup
+    from rich.console import Console
+
+    from equipoise.diagnosis.record import Checkup
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -60,10 +62,12 @@ def run(args: Namespace) -> Checkup:
     from equipoise import data, diagnosis
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import choose_device, choose_loss, choose_target
+    from equipoise.diagnosis.smoothness.measure import SEEDS
+    from equipoise.diagnosis.trial.measure import check_trial
 
     check_writable(args.out)
     if args.remedy is not None:
-        diagnosis.check_trial(args.optimizer, args.steps)
+        check_trial(args.optimizer, args.steps)
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
     name, build = choose_target(args.target, args.arg, source, args.batch_size)
     loss, device = choose_loss(args.loss), choose_device(args.device)
@@ -86,7 +90,7 @@ def run(args: Namespace) -> Checkup:
             loss_fn=loss,
             batch_size=args.batch_size,
             optimizer=args.optimizer,
-            seeds=min(args.seeds, diagnosis.SMOOTHNESS_SEEDS),
+            seeds=min(args.seeds, SEEDS),
             device=device,
             progress=progress,
         )
@@ -103,3 +107,18 @@ def run(args: Namespace) -> Checkup:
             smoothness=smoothness if args.smoothness else None,
             progress=progress,
         )
+
+
+def save(checkup: Checkup, args: Namespace) -> Path:
+    """Write the report, and return the page."""
+    from equipoise import report
+
+    _, page = report.save(checkup, args.out)
+    return page
+
+
+def show(checkup: Checkup, args: Namespace, console: Console) -> None:
+    """Print the report."""
+    from equipoise import report
+
+    report.print_checkup(checkup, console)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from equipoise.cli.arguments import add_inputs, check_writable
 
 if TYPE_CHECKING:  # --help does not wait for torch
-    from equipoise.records.probe import Probe
+    from rich.console import Console
+
+    from equipoise.diagnosis.probe import Probe
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -71,3 +73,18 @@ def run(args: Namespace) -> Probe:
             target=name,
             progress=progress,
         )
+
+
+def save(probe: Probe, args: Namespace) -> Path:
+    """Write the report, and return the page."""
+    from equipoise.report.probe.page import save_probe
+
+    _, page = save_probe(probe, args.out)
+    return page
+
+
+def show(probe: Probe, args: Namespace, console: Console) -> None:
+    """Print the report."""
+    from equipoise.report.probe.terminal import print_probe
+
+    print_probe(probe, console)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from equipoise.records import Checkup
+    from rich.console import Console
+
+    from equipoise.diagnosis.record import Checkup
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -18,9 +20,22 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Checkup:
-    """Read the report; its page is rendered anew beside it."""
+    """Read the report."""
     from equipoise import report
 
+    return report.load(args.directory)
+
+
+def save(checkup: Checkup, args: Namespace) -> Path:
+    """Render the page anew, beside the numbers."""
+    from equipoise.report.checkup.store import HTML_NAME, save_page
+
     path: Path = args.directory
-    args.page = path / "report.html" if path.is_dir() else path.with_suffix(".html")
-    return report.load(path)
+    return save_page(checkup, path / HTML_NAME if path.is_dir() else path.with_suffix(".html"))
+
+
+def show(checkup: Checkup, args: Namespace, console: Console) -> None:
+    """Print the report."""
+    from equipoise import report
+
+    report.print_checkup(checkup, console)

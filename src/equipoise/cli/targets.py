@@ -10,11 +10,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from equipoise.data import Source
 from equipoise.data.resolve import importing, resolve
-from equipoise.models import mlp
-from equipoise.training import LOSSES
-from equipoise.training.losses import LossFunction
+from equipoise.data.source import Source
+from equipoise.models.mlp import mlp
+from equipoise.training.losses import LOSSES, LossFunction
 
 # Deep enough for gradients to differ by e^12: past half of what still trains.
 _DEPTH, _WIDTH = 32, 256

@@ -6,7 +6,9 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from equipoise.records import Prediction, SpectrumPrediction
+    from rich.console import Console
+
+    from equipoise.theory.table import Prediction, SpectrumPrediction
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -46,7 +48,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> list[Prediction] | list[SpectrumPrediction]:
     """Predict every combination."""
-    from equipoise.theory import prediction_table, spectrum_table
+    from equipoise.theory.table import prediction_table, spectrum_table
 
     if args.markdown and (args.json or not args.spectrum):
         raise ValueError("--markdown prints the eigenvalues: add --spectrum, and not --json.")
@@ -59,3 +61,19 @@ def run(args: Namespace) -> list[Prediction] | list[SpectrumPrediction]:
         beta=args.beta,
         weight_variance=args.weight_variance,
     )
+
+
+def show(
+    rows: list[Prediction] | list[SpectrumPrediction], args: Namespace, console: Console
+) -> None:
+    """Print a table."""
+    from equipoise.report.theory import predictions, spectra
+    from equipoise.theory.table import Prediction, SpectrumPrediction
+
+    eigenvalues = [row for row in rows if isinstance(row, SpectrumPrediction)]
+    if args.markdown:
+        print(spectra.spectra_markdown(eigenvalues))
+    elif eigenvalues:
+        spectra.print_spectra(eigenvalues, console)
+    else:
+        predictions.print_predictions([r for r in rows if isinstance(r, Prediction)], console)

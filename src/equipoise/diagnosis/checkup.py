@@ -16,37 +16,37 @@ from numpy.typing import NDArray
 from torch import nn
 
 from equipoise import probes
-from equipoise.data import Source
+from equipoise.data.source import Source
 from equipoise.diagnosis import prepare
-from equipoise.diagnosis.blocks import FoundBlock, find_blocks
 from equipoise.diagnosis.comparison import compare, compare_stream
 from equipoise.diagnosis.findings import conclude
-from equipoise.diagnosis.normalisations import batch_covariance
-from equipoise.diagnosis.preconditioning import preconditioning
-from equipoise.diagnosis.preconditioning_findings import conclude_preconditioning
-from equipoise.diagnosis.predictions import Conditions, as_block, predict, typical_conditions
-from equipoise.diagnosis.remedies import recommend
-from equipoise.diagnosis.residuals import ResidualStack, find_stack, predict_stack
-from equipoise.diagnosis.second_order import second_order
-from equipoise.diagnosis.second_order_findings import conclude_second_order
-from equipoise.diagnosis.smoothness import smoothness_at_start
-from equipoise.diagnosis.smoothness_findings import conclude_smoothness
-from equipoise.diagnosis.smoothness_ways import fixes
-from equipoise.probes.operations import record_operations
-from equipoise.records import (
-    SCHEMA_VERSION,
-    Block,
-    Checkup,
-    Comparison,
-    GradientGrowth,
-    LayerConditioning,
-    LayerPreconditioning,
-    Remedy,
-    SecondOrderPooling,
-    Smoothness,
-    Trial,
+from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
+from equipoise.diagnosis.preconditioning.measure import preconditioning
+from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
+from equipoise.diagnosis.prediction.blocks import FoundBlock, find_blocks
+from equipoise.diagnosis.prediction.normalisations import batch_covariance
+from equipoise.diagnosis.prediction.predict import (
+    Conditions,
+    as_block,
+    predict,
+    typical_conditions,
 )
-from equipoise.theory import max_trainable_depth
+from equipoise.diagnosis.prediction.residuals import ResidualStack, find_stack, predict_stack
+from equipoise.diagnosis.record import SCHEMA_VERSION, Block, Checkup, Comparison, Remedy
+from equipoise.diagnosis.remedies import recommend
+from equipoise.diagnosis.second_order.findings import conclude_second_order
+from equipoise.diagnosis.second_order.measure import second_order
+from equipoise.diagnosis.second_order.record import SecondOrderPooling
+from equipoise.diagnosis.smoothness.findings import conclude_smoothness
+from equipoise.diagnosis.smoothness.measure import smoothness_at_start
+from equipoise.diagnosis.smoothness.record import Smoothness
+from equipoise.diagnosis.smoothness.ways import fixes
+from equipoise.diagnosis.trial.record import Trial
+from equipoise.instrument.modules import unwatched
+from equipoise.instrument.recording.operations import record_operations
+from equipoise.probes.conditioning import LayerConditioning
+from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.theory.batch_norm.explosion import max_trainable_depth
 from equipoise.training.losses import LossFunction, default_loss
 
 Array = NDArray[np.float64]
@@ -88,7 +88,7 @@ def checkup(
         trial: Trains side by side, such as a call of :func:`try_bnp`; its outcome joins the
             report.
         smoothness: Trains with looks at the loss along the step, such as a call of
-            :func:`~equipoise.diagnosis.smoothness` that still takes ``fixes=``, a verified
+            :func:`~equipoise.diagnosis.smoothness.measure` that still takes ``fixes=``, a verified
             remedy; by default only the start is looked at.
         progress: Called with a stage, finished and total steps.
 
@@ -155,7 +155,7 @@ def checkup(
             work.comparisons,
             work.conditioning,
             work.remedies,
-            probes.unwatched(model),
+            unwatched(model),
             [
                 *conclude_preconditioning(work.preconditioning, work.trial),
                 *conclude_second_order(work.second_order),

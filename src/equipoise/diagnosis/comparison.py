@@ -11,16 +11,15 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from equipoise.diagnosis.predictions import Conditions, predicted_rate
+from equipoise.diagnosis.prediction.predict import Conditions, predicted_rate
+from equipoise.diagnosis.record import Comparison
 from equipoise.numerics.growth import log_slopes, mean_with_error
-from equipoise.records import Comparison, Estimate, GradientGrowth
-from equipoise.theory import (
-    SMALLEST_BATCH,
-    SimulatedNetworks,
-    bsb1_fixed_point,
-    residual_growth,
-    simulate_networks,
-)
+from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.records.estimate import Estimate
+from equipoise.theory.batch_norm.fixed_point import bsb1_fixed_point
+from equipoise.theory.batch_norm.setting import SMALLEST_BATCH
+from equipoise.theory.networks.residual import residual_growth
+from equipoise.theory.simulation.gradients import SimulatedNetworks, simulate_networks
 
 Array = NDArray[np.float64]
 

@@ -7,18 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from equipoise.diagnosis.comparison import AGREEMENT
+from equipoise.diagnosis.record import Block, Comparison, Remedy
 from equipoise.diagnosis.remedies import BETTER
-from equipoise.records import (
-    Block,
-    Comparison,
-    Estimate,
-    Finding,
-    GradientGrowth,
-    LayerConditioning,
-    Remedy,
-    Severity,
-)
-from equipoise.theory import TRAINABLE_FACTOR, max_trainable_depth
+from equipoise.probes.conditioning import LayerConditioning
+from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.records.estimate import Estimate
+from equipoise.records.finding import Finding, Severity
+from equipoise.theory.batch_norm.explosion import TRAINABLE_FACTOR, max_trainable_depth
 
 _ORDER: tuple[Severity, ...] = ("critical", "warning", "note", "good")
 # Half the exponent at which training fails is the point to look up.

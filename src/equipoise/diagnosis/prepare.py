@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise import probes
-from equipoise.data import Source
+from equipoise.data.source import Source
+from equipoise.instrument.snapshot import untouched
 from equipoise.training.losses import LossFunction, UnsuitableBatchError, forward
 
 Batch = tuple[Tensor, Tensor]
@@ -87,7 +87,7 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
     """
     shape = list(batch[0].shape)
     try:
-        with probes.untouched(model), _counting_rows(model):
+        with untouched(model), _counting_rows(model):
             value = loss(model, batch)
     except UnsuitableBatchError:
         raise

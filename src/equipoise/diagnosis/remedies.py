@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from equipoise.diagnosis.predictions import Conditions, predicted_rate
-from equipoise.records import Estimate, GradientGrowth, Remedy
-from equipoise.theory import max_trainable_depth
+from equipoise.diagnosis.prediction.predict import Conditions, predicted_rate
+from equipoise.diagnosis.record import Remedy
+from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.records.estimate import Estimate
+from equipoise.theory.batch_norm.explosion import max_trainable_depth
 
 # From mild to strong. γ below 1 makes a saturating activation more linear, β above 0 moves a
 # rectifier off its kink; both are values that users set at initialisation.

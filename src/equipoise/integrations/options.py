@@ -7,13 +7,13 @@ from typing import TypedDict, cast
 
 from torch.distributed import ProcessGroup
 
-from equipoise.preconditioners import Settings
 from equipoise.preconditioners.selection import Choice
 from equipoise.preconditioners.settings import (
     ConvStatistics,
     Preset,
     Rows,
     RowScale,
+    Settings,
     Variance,
     with_preset,
 )

@@ -1,37 +1,20 @@
 """Normalisation layers that batch norm and its preconditioner are compared with."""
 
-from equipoise.layers import functional
 from equipoise.layers.batch_renorm import BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
-from equipoise.layers.conversion import Changed, Conversion, Skipped
 from equipoise.layers.convert import convert
 from equipoise.layers.four_things import (
     FourThingsBatchNorm1d,
     FourThingsBatchNorm2d,
     FourThingsBatchNorm3d,
-    gamma_beta,
     gamma_beta_penalty,
 )
-from equipoise.layers.ghost_batch_norm import (
-    GhostBatchNorm1d,
-    GhostBatchNorm2d,
-    GhostBatchNorm3d,
-)
+from equipoise.layers.ghost_batch_norm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
 from equipoise.layers.lp_norm import LpNorm
 from equipoise.layers.noisy_batch_norm import (
     ActivationNoise,
     NoisyBatchNorm1d,
     NoisyBatchNorm2d,
     NoisyBatchNorm3d,
-)
-from equipoise.layers.normalisers import Normaliser
-from equipoise.layers.pooling import (
-    RUN,
-    BilinearPool,
-    CompactBilinearPool,
-    ISQRTPool,
-    LogEuclideanPool,
-    MatrixPowerPool,
-    RUNPool,
 )
 from equipoise.layers.schedule import RenormSchedule
 from equipoise.layers.sync_batch_norm import (
@@ -41,7 +24,6 @@ from equipoise.layers.sync_batch_norm import (
     synchronised,
 )
 from equipoise.layers.weight_standardisation import (
-    WeightStandardisation,
     remove_weight_standardisation,
     weight_standardise,
 )
@@ -58,6 +40,7 @@ __all__ = [
     "FourThingsBatchNorm1d",
     "FourThingsBatchNorm2d",
     "FourThingsBatchNorm3d",
+    "gamma_beta_penalty",
     "NoisyBatchNorm1d",
     "NoisyBatchNorm2d",
     "NoisyBatchNorm3d",
@@ -66,27 +49,9 @@ __all__ = [
     "SynchronisedBatchNorm2d",
     "SynchronisedBatchNorm3d",
     "LpNorm",
-    # second-order pooling
-    "BilinearPool",
-    "RUNPool",
-    "RUN",
-    "ISQRTPool",
-    "MatrixPowerPool",
-    "LogEuclideanPool",
-    "CompactBilinearPool",
-    # helpers
-    "gamma_beta",
-    "gamma_beta_penalty",
-    "WeightStandardisation",
+    # changes of a model
+    "convert",
+    "synchronised",
     "weight_standardise",
     "remove_weight_standardisation",
-    # exchange
-    "synchronised",
-    "convert",
-    "Conversion",
-    "Changed",
-    "Skipped",
-    "Normaliser",
-    # formulas without state
-    "functional",
 ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.utils import parametrize
 
-from equipoise.layers.checks import check_size, check_weight_of_example
+from equipoise.layers._checks import check_size, check_weight_of_example
 from equipoise.layers.conversion import Changed, Conversion, Skipped
 from equipoise.layers.normalisers import (
     KINDS,

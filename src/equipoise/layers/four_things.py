@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.layers import functional
-from equipoise.layers.checks import check_groups, check_size, check_weight_of_example
+from equipoise.layers._checks import check_groups, check_size, check_weight_of_example
 
 
 class _FourThings(nn.modules.batchnorm._NormBase):

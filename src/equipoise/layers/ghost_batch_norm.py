@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise.layers import functional
-from equipoise.layers.checks import check_size
+from equipoise.layers._checks import check_size
 
 
 class _GhostBatchNorm(nn.modules.batchnorm._BatchNorm):

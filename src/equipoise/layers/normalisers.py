@@ -16,16 +16,8 @@ from equipoise.layers.four_things import (
     FourThingsBatchNorm2d,
     FourThingsBatchNorm3d,
 )
-from equipoise.layers.ghost_batch_norm import (
-    GhostBatchNorm1d,
-    GhostBatchNorm2d,
-    GhostBatchNorm3d,
-)
-from equipoise.layers.noisy_batch_norm import (
-    NoisyBatchNorm1d,
-    NoisyBatchNorm2d,
-    NoisyBatchNorm3d,
-)
+from equipoise.layers.ghost_batch_norm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
+from equipoise.layers.noisy_batch_norm import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d
 from equipoise.layers.schedule import RenormSchedule
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")

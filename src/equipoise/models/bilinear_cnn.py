@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from torch import nn
 
-from equipoise.layers.pooling import RUNPool
 from equipoise.models.checks import check_positive
 from equipoise.models.initialisation import glorot_uniform_
 from equipoise.models.norms import Norm, make_norm
 from equipoise.models.stack import stage
+from equipoise.pooling.heads.run import RUNPool
 
 
 def bilinear_cnn(
@@ -52,7 +52,7 @@ def bilinear_cnn(
         - Output: ``[N, classes]``.
 
     Examples:
-        >>> from equipoise.layers.pooling import BilinearPool
+        >>> from equipoise.pooling import BilinearPool
         >>> model = bilinear_cnn(pooling=partial(BilinearPool, reduction=16))
         >>> [name for name, _ in model.named_children()][-4:]
         ['norm3', 'act3', 'pooling', 'head']

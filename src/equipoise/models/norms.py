@@ -10,18 +10,16 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from equipoise.layers import (
-    ActivationNoise,
-    BatchRenorm1d,
-    BatchRenorm2d,
-    BatchRenorm3d,
+from equipoise.layers.batch_renorm import BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
+from equipoise.layers.four_things import (
     FourThingsBatchNorm1d,
     FourThingsBatchNorm2d,
     FourThingsBatchNorm3d,
-    GhostBatchNorm1d,
-    GhostBatchNorm2d,
-    GhostBatchNorm3d,
-    LpNorm,
+)
+from equipoise.layers.ghost_batch_norm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
+from equipoise.layers.lp_norm import LpNorm
+from equipoise.layers.noisy_batch_norm import (
+    ActivationNoise,
     NoisyBatchNorm1d,
     NoisyBatchNorm2d,
     NoisyBatchNorm3d,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.records import Estimate
+from equipoise.records.estimate import Estimate
 
 Array = NDArray[np.float64]
 

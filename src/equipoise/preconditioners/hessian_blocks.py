@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from equipoise.numerics.unfold import unfold
+from equipoise.instrument.unfold import unfold
 
 # A deviation of four roundings of the mean is the rounding of a constant column.
 _CONSTANT = 4.0

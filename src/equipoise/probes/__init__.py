@@ -4,13 +4,10 @@ from equipoise.probes.activations import activations
 from equipoise.probes.conditioning import conditioning
 from equipoise.probes.covariate_shift import covariate_shift
 from equipoise.probes.gradient_growth import GrowthInterrupted, gradient_growth
-from equipoise.probes.guard import untouched
-from equipoise.probes.hessian import hessian
+from equipoise.probes.hessian.measure import hessian
 from equipoise.probes.landscape import landscape
-from equipoise.probes.modules import unwatched
-from equipoise.probes.observers import observers_paused
-from equipoise.probes.track import track
-from equipoise.probes.tracker import Tracker
+from equipoise.probes.tracker.track import track
+from equipoise.probes.tracker.tracker import Tracker
 
 __all__ = [
     # gradients and inputs, layer by layer
@@ -18,7 +15,6 @@ __all__ = [
     "GrowthInterrupted",
     "conditioning",
     "activations",
-    "unwatched",
     # the loss around a point
     "landscape",
     "covariate_shift",
@@ -26,7 +22,4 @@ __all__ = [
     # all of it during training
     "track",
     "Tracker",
-    # without a trace
-    "untouched",
-    "observers_paused",
 ]

@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from equipoise.probes import modules
-from equipoise.probes.guard import untouched
-from equipoise.records.tracking import LayerActivations
+from equipoise.instrument import modules
+from equipoise.instrument.snapshot import untouched
+
+
+@dataclass(frozen=True, slots=True)
+class LayerActivations:
+    """What one layer's weights were fed with on one batch.
+
+    Args:
+        layer: Name of the layer in the model.
+        kind: Its class.
+        rows: Samples, times positions for feature maps.
+        features: Inputs of the layer, or channels of its input.
+        mean: Over all entries.
+        variance: Over all entries, biased.
+        dead: Share of the features that have the same value in every row.
+    """
+
+    layer: str
+    kind: str
+    rows: int
+    features: int
+    mean: float
+    variance: float
+    dead: float
 
 
 def activations(

@@ -9,16 +9,52 @@ preconditioning does to it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from equipoise.instrument import modules
+from equipoise.instrument.snapshot import untouched
+from equipoise.instrument.unfold import unfold
 from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
-from equipoise.numerics.unfold import unfold
-from equipoise.probes import modules
-from equipoise.probes.guard import untouched
-from equipoise.records import LayerConditioning
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConditioning:
+    """Condition numbers of one layer's extended input matrix Ĥ = [1, H].
+
+    Args:
+        layer: Name of the layer in the model.
+        kind: Its class.
+        rows: Rows of Ĥ: samples, times output positions for a convolution.
+        columns: Columns of Ĥ: inputs of one output unit, plus one for the bias.
+        raw: Condition number of Ĥ on its range.
+        centred: After subtracting column means.
+        scaled: After centring and dividing by column standard deviations, as batch
+            normalisation preconditioning does.
+        scale_spread: κ(D), largest over smallest column scale, the leading 1 included.
+        zero_singular_values: Columns minus numerical rank of Ĥ; what the rounding of the
+            activations alone explains counts as zero.
+        constant_features: Columns of H without any variance; they cannot be scaled.
+        method: ``svd``, or ``gram``, which cannot see condition numbers beyond about 10⁷.
+        skipped: Why the layer was not measured, if it was not.
+    """
+
+    layer: str
+    kind: str
+    rows: int
+    columns: int
+    raw: float
+    centred: float
+    scaled: float
+    scale_spread: float
+    zero_singular_values: int
+    constant_features: int
+    method: str
+    skipped: str | None = None
+
 
 # Larger Gram matrices take minutes to diagonalise on a CPU.
 _LARGEST = 4096

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
-from equipoise.probes.held import held, place
-from equipoise.probes.landscape import resolution
-from equipoise.probes.layers_in_use import Layer, layers_in_use, plain_name
-from equipoise.probes.module_calls import Calls, DivergedError
-from equipoise.probes.replay import (
-    LossFunction,
-    Replay,
-    dense,
-    differentiate,
-    used_gradients,
-)
-from equipoise.probes.taken_step import (
+from equipoise.instrument.held import held, place
+from equipoise.instrument.recording.calls import Calls, DivergedError
+from equipoise.instrument.replay import LossFunction, Replay, dense, differentiate, used_gradients
+from equipoise.instrument.taken_step import (
     Stateful,
     Update,
     checked_update,
@@ -27,8 +20,53 @@ from equipoise.probes.taken_step import (
     moved,
     trained_by,
 )
-from equipoise.probes.vectors import Reference
-from equipoise.records.landscape import CovariateShift, LayerShift
+from equipoise.numerics.vectors import Reference
+from equipoise.probes._layers_in_use import Layer, layers_in_use, plain_name
+from equipoise.probes.landscape import resolution
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShift:
+    r"""How far the gradient of one layer moves when all earlier layers take their step.
+
+    Args:
+        layer: Name of the layer in the model.
+        kind: Its class.
+        parameters: How many trainable numbers it holds; shared ones count in the first layer
+            that uses them.
+        l2: :math:`\|G_i - G_i'\|`.
+        cosine: Between :math:`G_i` and :math:`G_i'`, ideally 1; ``nan`` where one is zero.
+        gradient_norm: :math:`\|G_i\|`, before the earlier layers moved.
+        moved_gradient_norm: :math:`\|G_i'\|`, after.
+        zero_gradient: Whether one of the two is exactly zero.
+    """
+
+    layer: str
+    kind: str
+    parameters: int
+    l2: float
+    cosine: float
+    gradient_norm: float
+    moved_gradient_norm: float
+    zero_gradient: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CovariateShift:
+    """Internal covariate shift of every layer, for one batch and one step of the optimiser.
+
+    Args:
+        layers: In the order in which they are applied.
+        loss: Before the step.
+        relative_floor: Resolution of the coarsest type among parameters and loss. A difference
+            of less than this times the gradient's norm is rounding.
+        shared_prefix: Whether the passes shared the work of the layers that had moved already.
+    """
+
+    layers: tuple[LayerShift, ...]
+    loss: float
+    relative_floor: float
+    shared_prefix: bool
 
 
 def covariate_shift(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,60 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from equipoise.instrument.snapshot import untouched
 from equipoise.numerics.growth import growth_rate, mean_with_error
-from equipoise.probes.guard import untouched
-from equipoise.probes.layer_watch import LayerWatch, Visit
-from equipoise.records import Estimate, GradientGrowth, LayerGradients
+from equipoise.probes._layer_watch import LayerWatch, Visit
+from equipoise.records import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGradients:
+    r"""What one layer sends forward and receives back.
+
+    Args:
+        layer: Name of the layer in the model.
+        kind: Its class, such as ``BatchNorm2d``.
+        rows: Samples that share statistics: batch size, times positions for feature maps.
+        features: Neurons or channels.
+        gradient: Mean of :math:`\|\partial E/\partial h\|^2` over replicates, with h the
+            pre-activations: the normaliser's input, or the output of the parametrised layer.
+        weight_gradient: Mean of :math:`\|\partial E/\partial W\|^2` for the weights that
+            make h, where there are any.
+        second_moment: Mean of :math:`h^2`; the theory's :math:`q`.
+        correlation: Mean product of two different rows over the mean square of one; the
+            theory's :math:`c`.
+    """
+
+    layer: str
+    kind: str
+    rows: int
+    features: int
+    gradient: Estimate
+    weight_gradient: Estimate | None
+    second_moment: Estimate
+    correlation: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class GradientGrowth:
+    """Gradient norms per layer, in order of execution, and the growth fitted through them.
+
+    Args:
+        layers: One entry per tracked layer, from input to output.
+        rate: Factor by which the squared gradient norm with respect to pre-activations grows
+            per layer on the way back (above 1: early layers receive larger gradients), with
+            its standard error over replicates; ``None`` with fewer than three layers.
+        weight_rate: The same for weight gradients.
+        replicates: How many independent initialisations were averaged.
+        batches: How many batches each of them saw.
+    """
+
+    layers: tuple[LayerGradients, ...]
+    rate: Estimate | None
+    weight_rate: Estimate | None
+    replicates: int
+    batches: int
+
 
 Array = NDArray[np.float64]
 LossFunction = Callable[[nn.Module, Any], Tensor]

@@ -11,7 +11,8 @@ import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import uuid4
+
+from equipoise.files import write_text
 
 Record = TypeVar("Record")
 
@@ -55,24 +56,6 @@ def from_plain(record: type[Record], data: Any) -> Record:
 def write_json(path: Path, record: Any) -> None:
     """Write a record as JSON, whole or not at all."""
     write_text(path, json.dumps(to_plain(record), indent=1, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all: an interrupted write leaves the old file."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file, whole or not at all, whoever else writes it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A name of this writer's own: with a common one, a second writer would publish half a file.
-    draft = path.with_name(f".{path.stem}.{uuid4().hex}.part")
-    try:
-        draft.write_bytes(data)
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def _decode(kind: Any, data: Any, where: str) -> Any:

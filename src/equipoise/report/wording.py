@@ -7,7 +7,7 @@ import math
 import unicodedata
 from typing import Any, TypeVar
 
-from equipoise.records import Estimate
+from equipoise.records.estimate import Estimate
 
 Value = TypeVar("Value")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equipoise.records.training import Evaluation
 from equipoise.training.losses import LossFunction
+from equipoise.training.record import Evaluation
 
 _ROWS = 1000
 

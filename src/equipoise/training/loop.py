@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.records.training import Evaluation, History
 from equipoise.training.losses import LossFunction
+from equipoise.training.record import Evaluation, History
 
 # On accelerators, looking at a loss waits for it; this often is cheap enough.
 _LOOK_EVERY = 50

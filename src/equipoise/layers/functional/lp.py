@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise.layers.functional.normalisation import like
-from equipoise.layers.functional.precision import at_least_float32
+from equipoise.numerics.precision import at_least_float32
 
 
 def lp_statistics(x: Tensor, p: float, *, centered: bool = False) -> tuple[Tensor, Tensor]:

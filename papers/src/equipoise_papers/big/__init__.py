@@ -1,0 +1,1 @@
+"""One training over several processes, with exact resume."""

@@ -1,0 +1,134 @@
+"""What a step of a big training is made of, in numbers and in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch import nn
+
+from equipoise_papers.big.distributed import Ranks
+
+# Over which samples normalisers with batch statistics take them.
+Statistics = Literal["none", "joint", "per group", "per rank", "mixed"]
+Engine = Literal["one process", "DDP", "FSDP2"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one step's samples, gradients and batch statistics are spread over processes.
+
+    Args:
+        engine: What averages gradients.
+        shares: Samples of each rank in a step.
+        statistics: Whether batch norms see the joint batch, the shares of a group of ranks, or
+            a rank's share; ``mixed`` if the model has several kinds, ``none`` if it has no
+            batch norm.
+        loss_is: What gradients are, as the loss: means over samples, or sums.
+
+    Examples:
+        >>> print(Layout("DDP", (64, 64), "per rank"))
+        DDP over 2 ranks: 128 samples a step, 64 on each. Gradients are means over all 128.
+        Batch norm per rank: statistics over 64 of the 128 samples, running ones are rank 0's.
+        >>> print(Layout("DDP", (3, 4), "joint"))
+        DDP over 2 ranks: 7 samples a step, 3 to 4 on each. Gradients are means over all 7.
+        Batch norm synchronised: statistics over all 7 samples, as in one process.
+    """
+
+    engine: Engine
+    shares: tuple[int, ...]
+    statistics: Statistics
+    loss_is: Literal["mean", "sum"] = "mean"
+
+    @property
+    def batch_size(self) -> int:
+        """Samples that one step learns from: the effective batch."""
+        return sum(self.shares)
+
+    def __str__(self) -> str:
+        ranks = len(self.shares)
+        whose = self.engine if ranks == 1 else f"{self.engine} over {ranks} ranks"
+        each = "" if ranks == 1 else f", {self._share} on each"
+        sums = f" Gradients are {self.loss_is}s over all {self.batch_size}." if ranks > 1 else ""
+        parts = [f"{whose}: {self.batch_size} samples a step{each}.{sums}", self._normalisers()]
+        return "\n".join(part for part in parts if part)
+
+    @property
+    def _share(self) -> str:
+        least, most = min(self.shares), max(self.shares)
+        return str(least) if least == most else f"{least} to {most}"
+
+    def _normalisers(self) -> str:
+        if self.statistics == "none":
+            return ""
+        if len(self.shares) == 1:
+            return f"Batch norm: statistics over all {self.batch_size} samples."
+        if self.statistics == "joint":
+            return (
+                f"Batch norm synchronised: statistics over all {self.batch_size} samples, as in "
+                "one process."
+            )
+        which, over = {
+            "per rank": ("per rank", self._share),
+            "per group": ("synchronised within groups of ranks", "a group's part"),
+            "mixed": ("of several kinds", "parts"),
+        }[self.statistics]
+        return (
+            f"Batch norm {which}: statistics over {over} of the {self.batch_size} samples, "
+            "running ones are rank 0's."
+        )
+
+
+def layout(
+    model: nn.Module,
+    batch_size: int,
+    here: Ranks,
+    *,
+    engine: Engine,
+    loss_is: Literal["mean", "sum"] = "mean",
+) -> Layout:
+    """Describe a model's steps.
+
+    Raises:
+        ValueError: If there are fewer samples than ranks.
+    """
+    if batch_size < here.size:
+        raise ValueError(
+            f"a batch of {batch_size} samples is too small for {here.size} ranks, each of which "
+            f"needs one. Start at most {batch_size} processes."
+        )
+    return Layout(engine, here.share_sizes(batch_size), _statistics(model, here), loss_is)
+
+
+def batch_norms(model: nn.Module) -> list[str]:
+    """Kinds of a model's batch norms, whatever the number of ranks."""
+    kinds = {hasattr(module, "process_group") for module in _batch_norms(model)}
+    return sorted("synchronised" if kind else "by themselves" for kind in kinds)
+
+
+def _batch_norms(model: nn.Module) -> list[nn.Module]:
+    return [
+        module
+        for module in model.modules()
+        # Normalisers by batch statistics, PyTorch's and ours, derive from the one and not the
+        # other.
+        if isinstance(module, nn.modules.batchnorm._NormBase)
+        and not isinstance(module, nn.modules.instancenorm._InstanceNorm)
+    ]
+
+
+def _statistics(model: nn.Module, here: Ranks) -> Statistics:
+    kinds = {_kind(module, here) for module in _batch_norms(model)}
+    return "none" if not kinds else kinds.pop() if len(kinds) == 1 else "mixed"
+
+
+def _kind(module: nn.Module, here: Ranks) -> Statistics:
+    if here.size == 1:
+        return "joint"
+    # `layers.synchronised` and nn.SyncBatchNorm; rooms do not import each other for a name.
+    if not hasattr(module, "process_group"):
+        return "per rank"
+    group: Any = module.process_group
+    size = here.size if group is None else dist.get_world_size(group)
+    return "joint" if size == here.size else "per rank" if size == 1 else "per group"

@@ -1,0 +1,1 @@
+"""Subcommands that this package adds to ``equipoise``."""

@@ -1,0 +1,44 @@
+"""Merge records that were computed on several machines."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # --help does not wait for torch
+    from rich.console import Console
+
+    from equipoise_papers.reproduction.record import Gathered
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "directories",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="folders that equipoise reproduce wrote to, such as one for each --shard",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="where all records go; equipoise reproduce --redraw draws and judges them there",
+    )
+
+
+def run(args: Namespace) -> Gathered:
+    """Merge, unless records of the same cell differ."""
+    from equipoise_papers.reproduction.gather import gather
+
+    return gather(args.directories, out=args.out)
+
+
+def show(result: Gathered, args: Namespace, console: Console) -> None:
+    """Print the table."""
+    from equipoise_papers.report.sweeps import show_sweeps
+
+    show_sweeps(result, console)

@@ -1,0 +1,209 @@
+"""Reproduce a published figure and judge its claim, or all of them, and report."""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # --help does not wait for torch
+    from rich.console import Console
+
+    from equipoise_papers.report.record import AllReproductions, PublishedReport
+    from equipoise_papers.reproduction.record import Catalogue, Gathered, Reproductions
+
+    Result = Catalogue | Reproductions | AllReproductions | PublishedReport | Gathered
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="such as yang2019.fig1 for a whole figure, yang2019.fig1a for one panel; all for "
+        "every experiment, report for a page about what was computed, unpack to bring a report's "
+        "records into --out",
+    )
+    parser.add_argument(
+        "--scale",
+        choices=("smoke", "small", "paper"),
+        default="small",
+        help="smoke takes seconds, small minutes, paper the paper's settings "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("reproduction"),
+        metavar="DIR",
+        help="where records and figures go; records that are there already are not computed "
+        "again (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--redraw",
+        action="store_true",
+        help="make figures and verdicts from stored records, without computing anything",
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder with the archives of the data sets that scale paper takes, such as CIFAR-10 "
+        "(default: $EQUIPOISE_DATA)",
+    )
+    parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="DIR",
+        help="folder of the report that `report` writes and `unpack` reads (default: report in "
+        "--out)",
+    )
+    parser.add_argument("--list", action="store_true", help="list the names and what they show")
+    _configure_engine(parser)
+
+
+def _configure_engine(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("where to compute")
+    group.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="cells at once, one core each (default: as many as there are cores; one for work "
+        "too quick to be worth more, as at scale smoke)",
+    )
+    group.add_argument(
+        "--backend",
+        choices=("loky", "threading", "dask", "ray"),
+        default="loky",
+        help="loky: processes here; threading: threads here; dask, ray: a cluster "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="the cluster's, such as tcp://localhost:8786 for dask",
+    )
+    group.add_argument(
+        "--shard",
+        type=_shard,
+        default=(1, 1),
+        metavar="I/N",
+        help="compute part I of N of the cells, from 1/N to N/N, such as one on each machine; "
+        "equipoise gather merges them",
+    )
+
+
+def _shard(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None:
+        raise ArgumentTypeError(f"takes I/N, such as 1/4, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def run(args: Namespace) -> Result | None:
+    """Reproduce, report, unpack, or list; nothing on ranks of torchrun that help rank 0."""
+    if args.list:
+        from equipoise_papers.reproduction.catalogue import catalogue
+
+        return catalogue()
+    if args.name is None:
+        raise ValueError("which figure? Give a name such as yang2019.fig1, or --list them all.")
+    if args.page is not None and args.name not in ("report", "unpack"):
+        raise ValueError(
+            f"--page is where `report` writes to and `unpack` reads from, not for {args.name!r}. "
+            "Leave it out, and run `equipoise reproduce report` afterwards."
+        )
+    if args.data_dir is not None:
+        if not args.data_dir.is_dir():
+            raise ValueError(f"There is no folder {str(args.data_dir)!r} to look for data in.")
+        # Worker processes inherit it.
+        os.environ["EQUIPOISE_DATA"] = str(args.data_dir.resolve())
+    others: dict[str, Callable[[Namespace], Result]] = {
+        "all": _all,
+        "report": _report,
+        "unpack": _unpack,
+    }
+    command = others.get(args.name, _named)
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return command(args)
+    from equipoise_papers.reproduction.catalogue import find
+    from equipoise_papers.reproduction.torchrun import all_ranks
+
+    with all_ranks(find) as leads:
+        return command(args) if leads else None
+
+
+def show(result: Result, args: Namespace, console: Console) -> None:
+    """Print verdicts, the catalogue, or what was published or unpacked."""
+    from equipoise_papers.report.record import AllReproductions, PublishedReport
+    from equipoise_papers.report.sweeps import show_sweeps
+    from equipoise_papers.report.terminal import show as show_verdicts
+    from equipoise_papers.report.terminal import show_all, show_report
+    from equipoise_papers.reproduction.record import Gathered
+
+    if isinstance(result, AllReproductions):
+        show_all(result, console)
+    elif isinstance(result, PublishedReport):
+        show_report(result, console)
+    elif isinstance(result, Gathered):
+        show_sweeps(result, console)
+    else:
+        show_verdicts(result, console)
+
+
+def verify(result: Result) -> None:
+    """Raise if some experiments of all failed, so that a script notices."""
+    from equipoise_papers.report.record import AllReproductions
+
+    if isinstance(result, AllReproductions):
+        result.raise_if_failed()
+
+
+def _named(args: Namespace) -> Reproductions:
+    from equipoise.cli import bars
+    from equipoise_papers.reproduction.reproduce import reproduce
+
+    with bars() as progress:
+        return reproduce(args.name, redraw=args.redraw, progress=progress, **_where(args))
+
+
+def _all(args: Namespace) -> AllReproductions:
+    from equipoise_papers.commands.overall_progress import overall
+    from equipoise_papers.reproduction.everything import reproduce_all
+
+    if args.redraw:
+        raise ValueError(
+            "all --redraw would compute nothing: `equipoise reproduce report` draws and judges "
+            "all stored records anew."
+        )
+    with overall() as (progress, concluded):
+        return reproduce_all(progress=progress, concluded=concluded, **_where(args))
+
+
+def _report(args: Namespace) -> PublishedReport:
+    from equipoise.cli import bars
+    from equipoise_papers.report.collect import publish
+
+    with bars() as progress:
+        return publish(args.out, scale=args.scale, page=_page(args), progress=progress)
+
+
+def _unpack(args: Namespace) -> Gathered:
+    from equipoise_papers.report.collect import RECORDS
+    from equipoise_papers.reproduction.archive import unpack
+
+    return unpack(_page(args) / RECORDS, out=args.out)
+
+
+def _where(args: Namespace) -> dict[str, Any]:
+    names = ("scale", "out", "jobs", "backend", "scheduler", "shard")
+    return {name: getattr(args, name) for name in names}
+
+
+def _page(args: Namespace) -> Path:
+    page: Path = args.page or args.out / "report"
+    return page

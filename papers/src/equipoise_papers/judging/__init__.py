@@ -1,0 +1,1 @@
+"""When numbers with errors decide a claim."""

@@ -1,0 +1,131 @@
+"""Each method at its best learning rate, and who is ahead of whom by more than chance."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from equipoise_papers.judging.paired import difference, spread
+from equipoise_papers.lange2022.methods import METHODS
+from equipoise_papers.lange2022.runs import Cell, Run
+from equipoise_papers.reproduction.record import Check
+
+# Losses that differ by less than this share of the other's are level.
+_LEVEL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """A method at the rate with the lowest mean loss.
+
+    Args:
+        method: Key of the method.
+        rate: The rate; nan if the network refuses such batches or no rate trains.
+        rates: All that were tried.
+        runs: One per seed, at that rate.
+        refused: Why the network cannot be trained at all.
+    """
+
+    method: str
+    rate: float
+    rates: tuple[float, ...]
+    runs: tuple[Run, ...]
+    refused: str | None
+
+    @property
+    def label(self) -> str:
+        """As figures name the method."""
+        return METHODS[self.method].label
+
+    @property
+    def trains(self) -> bool:
+        """Whether every seed ended with a finite loss."""
+        return self.refused is None and not math.isnan(self.rate)
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether a rate beyond those tried might be better."""
+        return len(self.rates) > 1 and self.rate in (self.rates[0], self.rates[-1])
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Second-half training loss of each seed."""
+        return tuple(run.loss for run in self.runs)
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """Final test accuracy of each seed, in per cent."""
+        return tuple(100 * run.accuracy for run in self.runs)
+
+    def words(self) -> str:
+        """Loss and accuracy with their spread over seeds."""
+        if self.refused is not None:
+            return "does not train: refused"
+        if not self.trains:
+            return "diverged at every rate"
+        return f"{spread(self.losses, 3)} / {spread(self.accuracies)} %"
+
+
+def best_of(results: Mapping[Cell, Run]) -> dict[str, Best]:
+    """Choose every method's rate, by mean loss over seeds; methods in the order of cells."""
+    methods: dict[str, dict[float, list[Run]]] = {}
+    for cell, run in results.items():
+        methods.setdefault(cell.method, {}).setdefault(cell.rate, []).append(run)
+    return {method: _best(method, rates) for method, rates in methods.items()}
+
+
+def at_rates(results: Mapping[Cell, Run], rates: Mapping[str, float]) -> dict[str, Best]:
+    """Every method that has one of its own at that rate, such as the paper's."""
+    own = {cell: run for cell, run in results.items() if rates.get(cell.method) == cell.rate}
+    return best_of(own)
+
+
+def _best(method: str, rates: Mapping[float, list[Run]]) -> Best:
+    means = {rate: statistics.fmean(run.loss for run in runs) for rate, runs in rates.items()}
+    rate = min(means, key=lambda rate: (means[rate], rate))
+    refused = next((run.refused for run in rates[rate] if run.refused is not None), None)
+    found = rate if math.isfinite(means[rate]) else math.nan
+    return Best(method, found, tuple(sorted(rates)), tuple(rates[rate]), refused)
+
+
+def ahead(claim: str, better: Best, worse: Best) -> Check:
+    """Whether one method's loss is below another's, seed by seed, by Student's t at 95 %.
+
+    Whoever trains is ahead of whoever does not, and whoever does not is ahead of nobody.
+    """
+    if not better.trains:
+        return Check(claim, f"{better.label} {better.words()}", False)
+    if not worse.trains:
+        return Check(claim, f"{worse.label} {worse.words()}", True)
+    gap = difference(better.losses, worse.losses)
+    found = f"loss {spread(better.losses, 3)} against {spread(worse.losses, 3)}"
+    return Check(claim, f"{found}, difference {gap.words(3)}", gap.below())
+
+
+def not_behind(claim: str, one: Best, other: Best) -> Check:
+    """Whether one method's loss is at most a twentieth above another's, by the same test."""
+    if not (one.trains and other.trains):
+        return Check(claim, _failures(one, other), one.trains)
+    gap, margin = difference(one.losses, other.losses), _LEVEL * statistics.fmean(other.losses)
+    found = f"loss difference {gap.words(3)}; level is up to {margin:+.3f}, {_LEVEL:.0%}"
+    return Check(claim, found, gap.below(margin))
+
+
+def comparable(claim: str, one: Best, other: Best, *, points: float) -> Check:
+    """Whether final test accuracies differ by no more than so many points, by the same test."""
+    if not (one.trains and other.trains):
+        return Check(claim, _failures(one, other), False)
+    gap = difference(one.accuracies, other.accuracies)
+    found = f"accuracy {gap.words()} percentage points"
+    return Check(claim, found, gap.between(-points, points))
+
+
+def does_not_train(claim: str, method: Best) -> Check:
+    """Whether a method fails on these batches."""
+    return Check(claim, f"{method.label}: {method.words()}", not method.trains)
+
+
+def _failures(*methods: Best) -> str:
+    return "; ".join(f"{method.label} {method.words()}" for method in methods)

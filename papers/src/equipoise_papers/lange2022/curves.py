@@ -1,0 +1,84 @@
+"""Training loss and test accuracy of every method at its best rate, as the paper plots them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from equipoise_papers.lange2022.best import Best, at_rates, best_of
+from equipoise_papers.lange2022.runs import Cell, Run
+from equipoise_papers.reproduction import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
+
+# A colour for each idea; controls that the paper lacks are dashed.
+_LOOKS: dict[str, dict[str, Any]] = {
+    "vanilla": {"color": style.INK},
+    "standardised": {"color": style.INK, "linestyle": "--"},
+    "bn": {"color": style.PALETTE[1]},
+    "ln": {"color": style.PALETTE[2]},
+    "gn": {"color": style.PALETTE[2], "linestyle": "--"},
+    "renorm": {"color": style.PALETTE[3]},
+    "four_things": {"color": style.PALETTE[5]},
+    "bnp_paper": {"color": style.PALETTE[0]},
+    "bnp": {"color": style.PALETTE[4]},
+    "adam": {"color": style.MUTED, "linestyle": ":"},
+    "bnp_adam": {"color": style.PALETTE[0], "linestyle": ":"},
+}
+
+
+def draw(
+    figure: FigureBase, results: Mapping[Cell, Run], title: str, paper_rates: Mapping[str, float]
+) -> None:
+    """Draw loss above accuracy; bands are the range over seeds.
+
+    Where the paper names another rate than the best of ours, the legend says what it gave.
+    """
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    reported = at_rates(results, paper_rates)
+    for best in best_of(results).values():
+        if best.trains:
+            _loss(upper, best, _label(best, reported.get(best.method)))
+            _accuracy(lower, best)
+    upper.set_yscale("log")
+    upper.set_ylabel("training loss")
+    upper.set_title(title)
+    lower.set_ylabel("test accuracy")
+    lower.set_xlabel("step")
+    figure.legend(
+        *upper.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=6
+    )
+    refused = [best.label for best in best_of(results).values() if not best.trains]
+    if refused:
+        words = f"does not train: {', '.join(refused)}"
+        lower.text(0.98, 0.04, words, transform=lower.transAxes, ha="right", fontsize=7)
+
+
+def _label(best: Best, reported: Best | None) -> str:
+    label = f"{best.label}, {best.rate:g}"
+    if reported is None or reported.rates == (best.rate,):
+        return label
+    loss = f"{statistics.fmean(reported.losses):.2f}" if reported.trains else "diverges"
+    return f"{label} (paper's {reported.rates[0]:g}: {loss})"
+
+
+def _loss(axes: Axes, best: Best, label: str) -> None:
+    curves = [run.curve for run in best.runs]
+    columns = list(zip(*(curve.losses for curve in curves), strict=True))
+    mean, low, high = map(statistics.fmean, columns), map(min, columns), map(max, columns)
+    look, steps = _LOOKS[best.method], curves[0].steps
+    axes.plot(steps, list(mean), label=label, linewidth=1.1, **look)
+    axes.fill_between(steps, list(low), list(high), color=look["color"], alpha=0.1, linewidth=0)
+
+
+def _accuracy(axes: Axes, best: Best) -> None:
+    per_seed = [[e.accuracy or 0.0 for e in run.evaluations] for run in best.runs]
+    steps = [e.step for e in best.runs[0].evaluations]
+    columns = list(zip(*per_seed, strict=True))
+    look = _LOOKS[best.method]
+    axes.plot(steps, list(map(statistics.fmean, columns)), marker=".", linewidth=1.1, **look)
+    low, high = list(map(min, columns)), list(map(max, columns))
+    axes.fill_between(steps, low, high, color=look["color"], alpha=0.1, linewidth=0)

@@ -1,0 +1,192 @@
+"""Figs. 3 to 5: training curves of every method, and whether the paper's order holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from equipoise_papers.lange2022 import curves, settings
+from equipoise_papers.lange2022.best import (
+    Best,
+    ahead,
+    best_of,
+    comparable,
+    does_not_train,
+    not_behind,
+)
+from equipoise_papers.lange2022.runs import Cell, Run, run
+from equipoise_papers.lange2022.settings import Setting
+from equipoise_papers.reproduction.experiment import Experiment
+from equipoise_papers.reproduction.record import Check, Scale, Verdict, ours
+
+if TYPE_CHECKING:
+    from matplotlib.figure import FigureBase
+
+FAMILY = "lange2022.trainings"
+CHOICES = (
+    "smoke trains on scikit-learn's digits, small on Fashion-MNIST, which stands in for the "
+    "paper's MNIST and CIFAR-10; only paper takes CIFAR-10, from --data-dir",
+    "images in [0, 1]; batch norm with TensorFlow's ε = 0.001 and momentum 0.99; Glorot uniform",
+    "each method at its best rate of a grid of half decades, by mean training loss of the second "
+    "half of the steps over three seeds; the figure names it, with the mean loss at the "
+    "paper's rate where that is another",
+    "BNP is ours (bias-corrected, exact variance), BNP (paper) Algorithms 2 and 3 to the letter",
+    "controls that the paper lacks: standardised inputs, Adam, BNP with Adam",
+    "4 Things: virtual batches of 16 at 128 samples, groups of 4 channels below; Adam",
+    "after 150 steps BN's moving statistics still hold 0.99^150 = 22 % of their start: at batch "
+    "128 its test accuracy lags behind its training loss",
+    "batch renormalisation's schedule is shortened in proportion to the steps",
+    "ahead means: by more than Student's t at 95 %, seed by seed; level: at most 5 % above the "
+    "other's mean loss, comparable: accuracies within the stated points, by the same test; "
+    "undecided: the interval holds both",
+)
+_STAND_IN = "the panel on CIFAR-10: no colour images at this scale"
+# Two methods are level if their accuracies differ by no more than this many points.
+_LEVEL = 1.5
+
+
+def _judge(
+    results: Mapping[Cell, Run], checks: Callable[[dict[str, Best]], tuple[Check, ...]]
+) -> Verdict:
+    if any(cell.data == "digits" for cell in results):
+        return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
+    on_cifar = any(cell.data.startswith("cifar") for cell in results)
+    return Verdict(checks(best_of(results)), left_out=() if on_cifar else (_STAND_IN,))
+
+
+def _batch_60(best: dict[str, Best]) -> tuple[Check, ...]:
+    bnp, bn = best["bnp_paper"], best["bn"]
+    return (
+        comparable(f"BN and BNP are comparable (within {_LEVEL} points)", bnp, bn, points=_LEVEL),
+        ahead("BNP is ahead of the vanilla network", bnp, best["vanilla"]),
+        ahead("BN is ahead of the vanilla network", bn, best["vanilla"]),
+        ahead("BNP is ahead of LN", bnp, best["ln"]),
+        ahead("BNP outperforms BN later", bnp, bn),
+        ours(ahead("BNP gains more than standardised inputs", bnp, best["standardised"])),
+    )
+
+
+def _batch_6(best: dict[str, Best]) -> tuple[Check, ...]:
+    bnp = best["bnp_paper"]
+    return (
+        ahead("BNP is ahead of BN", bnp, best["bn"]),
+        ahead("BNP is ahead of the vanilla network", bnp, best["vanilla"]),
+        not_behind("BNP is level with Renorm or better", bnp, best["renorm"]),
+        not_behind("BNP is level with LN or better", bnp, best["ln"]),
+        ahead("Renorm is ahead of BN", best["renorm"], best["bn"]),
+        ours(ahead("BNP gains more than standardised inputs", bnp, best["standardised"])),
+    )
+
+
+def _batch_1(best: dict[str, Best]) -> tuple[Check, ...]:
+    bnp = best["bnp_paper"]
+    return (
+        does_not_train("BN does not train", best["bn"]),
+        does_not_train("BN Renorm does not train", best["renorm"]),
+        ahead("BNP is ahead of the vanilla network", bnp, best["vanilla"]),
+        ahead("LN is ahead of the vanilla network", best["ln"], best["vanilla"]),
+        ours(ahead("BNP gains more than standardised inputs", bnp, best["standardised"])),
+    )
+
+
+def _cnn_1(best: dict[str, Best]) -> tuple[Check, ...]:
+    bnp = best["bnp_paper"]
+    return (
+        does_not_train("BN does not train", best["bn"]),
+        does_not_train("BN Renorm does not train", best["renorm"]),
+        ahead("BNP is ahead of the vanilla network", bnp, best["vanilla"]),
+        ahead("BNP is far ahead of BN w/ 4 Things", bnp, best["four_things"]),
+        ahead(
+            "the vanilla network is ahead of BN w/ 4 Things", best["vanilla"], best["four_things"]
+        ),
+    )
+
+
+def _cnn_128(best: dict[str, Best]) -> tuple[Check, ...]:
+    bnp, bn = best["bnp_paper"], best["bn"]
+    return (
+        comparable("BN and BNP are comparable (within 3 points)", bnp, bn, points=3.0),
+        ahead("BN is ahead of the vanilla network", bn, best["vanilla"]),
+        ahead("BNP is ahead of the vanilla network", bnp, best["vanilla"]),
+        not_behind("BN is level with BNP or better in the second half", bn, bnp),
+        ours(ahead("our BNP is ahead of the paper's", best["bnp"], bnp)),
+    )
+
+
+def _cnn_2(best: dict[str, Best]) -> tuple[Check, ...]:
+    bnp = best["bnp_paper"]
+    return (
+        ahead("BNP is far ahead of BN", bnp, best["bn"]),
+        ahead("BNP is far ahead of BN Renorm", bnp, best["renorm"]),
+        ahead("BNP is far ahead of BN w/ 4 Things", bnp, best["four_things"]),
+        ahead("BN underperforms the vanilla network", best["vanilla"], best["bn"]),
+    )
+
+
+def _panel(
+    name: str,
+    setting: Setting,
+    claim: str,
+    checks: Callable[[dict[str, Best]], tuple[Check, ...]],
+) -> Experiment[Any, Any]:
+    def cells(scale: Scale) -> tuple[Cell, ...]:
+        return settings.cells(setting, scale)
+
+    def draw(figure: FigureBase, results: Mapping[Cell, Run]) -> None:
+        data = next(iter(results)).data
+        curves.draw(figure, results, f"{setting.name}, {data}", setting.paper_rates)
+
+    return Experiment(
+        name=f"lange2022.{name}",
+        family=FAMILY,
+        title=f"Training with and without BNP: {setting.name}",
+        claim=claim,
+        choices=CHOICES,
+        record=Run,
+        cells=cells,
+        run=run,
+        draw=draw,
+        judge=partial(_judge, checks=checks),
+    )
+
+
+EXPERIMENTS = (
+    _panel(
+        "fig3",
+        settings.FC_60,
+        "At batch 60 BN and BNP are comparable, and both outperform the vanilla network and LN.",
+        _batch_60,
+    ),
+    _panel(
+        "fig4a",
+        settings.FC_6,
+        "At batch 6 BNP outperforms BN and the vanilla network; Renorm and LN are close to BNP.",
+        _batch_6,
+    ),
+    _panel(
+        "fig4b",
+        settings.FC_1,
+        "At batch 1 BN and Renorm do not train; BNP and LN converge much faster than vanilla.",
+        _batch_1,
+    ),
+    _panel(
+        "fig4c",
+        settings.CNN_1,
+        "At batch 1 BNP trains the CNN faster than vanilla; BN w/ 4 Things underperforms.",
+        _cnn_1,
+    ),
+    _panel(
+        "fig5a",
+        settings.CNN_128,
+        "At batch 128 BN and BNP are comparable, BNP a little slower at first; both outperform "
+        "the vanilla network.",
+        _cnn_128,
+    ),
+    _panel(
+        "fig5b",
+        settings.CNN_2,
+        "At batch 2 BNP significantly outperforms BN, Renorm and BN w/ 4 Things.",
+        _cnn_2,
+    ),
+)

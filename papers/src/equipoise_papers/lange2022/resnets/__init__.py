@@ -1,0 +1,1 @@
+"""Residual networks: Figs. 6 and 7."""

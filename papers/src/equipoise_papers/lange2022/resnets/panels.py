@@ -1,0 +1,245 @@
+"""Figs. 6 and 7: residual networks with batch norm, group norm, BNP, and BNP with group norm."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from equipoise_papers.lange2022.resnets import settings as resnet_settings
+from equipoise_papers.lange2022.resnets.best import (
+    Trained,
+    at_rates,
+    best_of,
+    comparable,
+    higher,
+    slightly_lower,
+)
+from equipoise_papers.lange2022.resnets.settings import Setting
+from equipoise_papers.lange2022.resnets.training import Cell, run
+from equipoise_papers.lange2022.runs import Run
+from equipoise_papers.reproduction import style
+from equipoise_papers.reproduction.experiment import Experiment
+from equipoise_papers.reproduction.record import Check, Scale, Verdict, ours
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
+
+_COLOURS = {
+    "bn": style.PALETTE[1],
+    "gn": style.PALETTE[2],
+    "bnp": style.PALETTE[4],
+    "bnp_gn": style.PALETTE[0],
+}
+# Final accuracies that differ by so many points are comparable; and are slightly lower.
+_LEVEL, _SLIGHT = 1.5, 3.0
+
+_EARLY, _FINAL, _GAINED = attrgetter("early"), attrgetter("final"), attrgetter("gained")
+Checks = Callable[[dict[str, Trained]], tuple[Check, ...]]
+
+
+def draw(figure: FigureBase, results: Mapping[Cell, Run], setting: Setting) -> None:
+    """Draw test accuracy solid and training loss dashed; bands are the range over seeds."""
+    axes = figure.subplots()
+    losses = axes.twinx()
+    first = next(iter(results))
+    reported = at_rates(results, setting.paper.rates)
+    best = best_of(results)
+    for method, trained in best.items():
+        if trained.trains:
+            _accuracy(axes, trained, _label(trained, reported.get(method)))
+            _loss(losses, trained)
+    for drop in first.drops:
+        axes.axvline(drop, color=style.MUTED, linestyle=":", linewidth=0.8)
+    failed = [trained.label for trained in best.values() if not trained.trains]
+    if failed:
+        axes.text(0.02, 0.02, f"diverges: {', '.join(failed)}", transform=axes.transAxes)
+    axes.set_ylabel("test accuracy (solid)")
+    axes.set_xlabel("step; dotted: the learning rate drops")
+    losses.set_ylabel("training loss (dashed)")
+    axes.set_ylim(0, 1)
+    losses.set_ylim(bottom=0)
+    losses.grid(visible=False)
+    losses.spines["right"].set_visible(True)
+    axes.set_title(setting.network(first.data), fontsize=10)
+    # Above the other axes' curves.
+    axes.set_zorder(losses.get_zorder() + 1)
+    axes.patch.set_visible(False)
+    # Below the panel: no corner of it is free of curves for sure.
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=7.5)
+
+
+def _label(best: Trained, reported: Trained | None) -> str:
+    label = f"{best.label}, {best.rate:g}"
+    if reported is None or reported.rate == best.rate:
+        return label
+    return f"{label} (paper's {reported.rate:g}: {reported.words()})"
+
+
+def _accuracy(axes: Axes, best: Trained, label: str) -> None:
+    steps = [e.step for e in best.runs[0].evaluations]
+    seeds = [[e.accuracy or 0.0 for e in run.evaluations] for run in best.runs]
+    _band(axes, steps, seeds, best.method, label=label, linewidth=1.3)
+
+
+def _loss(axes: Axes, best: Trained) -> None:
+    curves = [run.curve for run in best.runs]
+    seeds = [list(curve.losses) for curve in curves]
+    _band(axes, list(curves[0].steps), seeds, best.method, linestyle="--", linewidth=0.9)
+
+
+def _band(
+    axes: Axes, steps: list[int], seeds: list[list[float]], method: str, **look: Any
+) -> None:
+    columns = list(zip(*seeds, strict=True))
+    colour = _COLOURS[method]
+    axes.plot(steps, [statistics.fmean(column) for column in columns], color=colour, **look)
+    low, high = [min(column) for column in columns], [max(column) for column in columns]
+    axes.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
+
+
+def judge(results: Mapping[Cell, Run], setting: Setting, checks: Checks) -> Verdict:
+    """The paper's sentences, and whether its rates are the best here too."""
+    if any(cell.data == "digits" for cell in results):
+        return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
+    best = best_of(results)
+    whole = next(iter(results)).data == setting.paper.data
+    return Verdict(
+        (*checks(best), ours(_rates(best, at_rates(results, setting.paper.rates)))),
+        left_out=() if whole else (f"{setting.paper.network}: a stand-in at this scale",),
+    )
+
+
+def _rates(best: Mapping[str, Trained], reported: Mapping[str, Trained]) -> Check:
+    """Whether no other rate that was tried is better than the paper's, method by method."""
+    words = []
+    for method, trained in best.items():
+        paper = reported[method]
+        edge = " (edge)" if trained.at_edge else ""
+        words.append(
+            f"{trained.label} {trained.rate:g}{edge} {trained.words()}, paper's {paper.rate:g} "
+            f"{paper.words()}"
+        )
+    same = all(trained.rate == reported[method].rate for method, trained in best.items())
+    return Check("of the rates tried here, Table 3's are the best", "; ".join(words), same)
+
+
+def _combined(best: dict[str, Trained]) -> tuple[Check, ...]:
+    """What all three figures say of BNP with group norm."""
+    bn, gn, both = best["bn"], best["gn"], best["bnp_gn"]
+    return (
+        higher("BNP+GN converges faster than BN before the first drop", _EARLY, both, bn),
+        higher("BN outperforms GN at the end", _FINAL, bn, gn),
+        higher("BNP+GN outperforms GN at the end", _FINAL, both, gn),
+    )
+
+
+def _alone(best: dict[str, Trained]) -> tuple[Check, ...]:
+    """What Fig. 6 says of BNP without any normaliser."""
+    bn, bnp, both = best["bn"], best["bnp"], best["bnp_gn"]
+    return (
+        higher("BNP alone converges faster than BN before the first drop", _EARLY, bnp, bn),
+        higher("BN gains more from the drops than BNP alone", _GAINED, bn, bnp),
+        higher("BNP+GN gains more from the drops than BNP alone", _GAINED, both, bnp),
+    )
+
+
+def _level(best: dict[str, Trained]) -> tuple[Check, ...]:
+    claim = f"after the drops BNP+GN is comparable to BN (within {_LEVEL} points)"
+    return (comparable(claim, best["bnp_gn"], best["bn"], points=_LEVEL),)
+
+
+def _a_little_lower(best: dict[str, Trained]) -> tuple[Check, ...]:
+    claim = (
+        f"after the drops BNP+GN is slightly lower than BN (lower, by up to {_SLIGHT:g} points)"
+    )
+    return (slightly_lower(claim, best["bnp_gn"], best["bn"], points=_SLIGHT),)
+
+
+def _panel(
+    name: str, setting: Setting, claim: str, parts: tuple[Checks, ...], *choices: str
+) -> Experiment[Any, Any]:
+    def cells(scale: Scale) -> tuple[Cell, ...]:
+        return resnet_settings.cells(setting, scale)
+
+    def checks(best: dict[str, Trained]) -> tuple[Check, ...]:
+        return tuple(check for part in parts for check in part(best))
+
+    return Experiment(
+        name=f"lange2022.{name}",
+        title=f"Training with BN, GN and BNP: {setting.paper.network}",
+        claim=claim,
+        choices=(_stand_in(setting), *_CHOICES, *choices),
+        record=Run,
+        cells=cells,
+        run=run,
+        big=True,
+        draw=partial(draw, setting=setting),
+        judge=partial(judge, setting=setting, checks=checks),
+    )
+
+
+def _stand_in(setting: Setting) -> str:
+    small = setting.small
+    return (
+        f"small: {small.network}, {small.steps} steps of {small.batch_size} images, drops at the "
+        f"paper's shares of the training, warm-up over {resnet_settings.SMALL_WARMUP:.0%} of it"
+    )
+
+
+_CHOICES = (
+    "smoke: digits; only paper takes the paper's images, from --data-dir, with its crops and "
+    "reflections; images standardised by channel",
+    "each method at its best rate, by mean training loss of the second half of the steps over "
+    "three seeds (paper: five), of three half decades and, where it is none of these (small, BNP "
+    "alone on the pre-activation network), the paper's; the legend names it, with the final "
+    "accuracy at the paper's rate where that is another",
+    "BNP is Algorithms 2 and 3 to the letter; convolutions have no bias where a normaliser "
+    "follows, so that BNP scales them by second moments and does not centre",
+    "early is the mean of test accuracies up to the first drop; what is gained from the drops, "
+    "final accuracy less that at the first drop; higher means: by more than Student's t at 95 %, "
+    "seed by seed; comparable and slightly lower: the difference lies within the stated points by "
+    "the same test; undecided: it may lie within or without",
+)
+# Appendix B, of the networks for CIFAR.
+_WARMUP = "paper: GN and BNP+GN warm up over 1 epoch; the source tuned 1 or 2 for each network"
+_ALONE = (
+    "BNP alone: the paper states neither initial weights nor warm-up; here those of BN, and at "
+    "depth 110, where logits would start near 10⁷, the initial weights of BNP+GN"
+)
+
+EXPERIMENTS = (
+    _panel(
+        "fig6a",
+        resnet_settings.ORIGINAL,
+        "BNP+GN converges faster than BN before the first drop of the learning rate and is "
+        "comparable after it; both outperform GN. BNP alone gains little from the drops.",
+        (_combined, _level, _alone),
+        "164 epochs of He et al. are taken as 160",
+        _WARMUP,
+        _ALONE,
+    ),
+    _panel(
+        "fig6b",
+        resnet_settings.PREACTIVATION,
+        "BNP+GN converges faster than BN before the first drop of the learning rate and is "
+        "slightly lower after it; both outperform GN. BNP alone gains little from the drops.",
+        (_combined, _a_little_lower, _alone),
+        _WARMUP,
+        _ALONE,
+    ),
+    _panel(
+        "fig7",
+        resnet_settings.RESNET18,
+        "BNP+GN converges faster than BN before the first drop of the learning rate and is "
+        "slightly lower after the second; both outperform GN.",
+        (_combined, _a_little_lower),
+        "paper: ImageNet in folders by class, read by torchvision; 100 epochs, for the paper "
+        "names only the drops at 30, 60 and 90; no warm-up, as Appendix B has all of these models "
+        "start at 0.1; small warms up as in Fig. 6",
+    ),
+)

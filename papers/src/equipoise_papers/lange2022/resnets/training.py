@@ -1,0 +1,253 @@
+"""One training of a residual network on its schedule: batch norm, group norm, BNP, or two of them.
+
+The schedule is the paper's: a warm-up from a tenth of the rate, and drops to a tenth of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from equipoise import data, layers, models
+from equipoise.data.augmentation import crop_and_flip
+from equipoise.models.norms import Norm, make_norm
+from equipoise.preconditioners.bnp import BNP
+from equipoise.training.evaluation import evaluate
+from equipoise.training.losses import cross_entropy
+from equipoise.training.record import Evaluation
+from equipoise_papers.big.batches import Batches, ShuffledBatches, ShuffledOrder
+from equipoise_papers.big.train import train_big
+from equipoise_papers.lange2022 import imagenet
+from equipoise_papers.lange2022.runs import Run
+from equipoise_papers.reproduction.torchrun import checkpoint_path
+
+_MOMENTUM = 0.9
+# Where warm-up starts, and by what each drop multiplies.
+_TENTH = 0.1
+
+Form = Literal["original", "preactivation", "resnet18"]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to train a residual network.
+
+    Args:
+        label: As figures name it.
+        norm: Kind of normaliser.
+        preconditioned: Whether BNP transforms the gradients.
+        gradual: Whether the warm-up rises linearly; otherwise it is one low step.
+    """
+
+    label: str
+    norm: Literal["none", "batch", "group"]
+    preconditioned: bool = False
+    gradual: bool = False
+
+
+METHODS: dict[str, Method] = {
+    "bn": Method("BN", "batch"),
+    "gn": Method("GN", "group", gradual=True),
+    "bnp": Method("BNP", "none", preconditioned=True),
+    "bnp_gn": Method("BNP+GN", "group", preconditioned=True, gradual=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One training.
+
+    Args:
+        form: Of the blocks of a thin network for CIFAR, or ``resnet18``.
+        depth: Layers with weights.
+        width: Channels of the first stage.
+        data: Set of images.
+        side: Pixels a side; larger images are averaged down to it.
+        method: A key of :data:`METHODS`.
+        group_size: Channels in a group of group norm.
+        init_scale: Factor of the initial weights of convolutions.
+        weight_decay: Of every parameter.
+        batch_size: Samples per step.
+        steps: How many.
+        warmup: Steps of warm-up.
+        drops: Steps after which the rate falls to a tenth.
+        rate: Learning rate between warm-up and the first drop.
+        seed: Of weights, data order and augmentation.
+        evaluations: How often, at equal distances, test accuracy is measured, beside the drops.
+        test_samples: On how many test images.
+        augmented: Whether training images are cropped and flipped at random.
+    """
+
+    form: Form
+    depth: int
+    width: int
+    data: str
+    side: int
+    method: str
+    group_size: int
+    init_scale: float
+    weight_decay: float
+    batch_size: int
+    steps: int
+    warmup: int
+    drops: tuple[int, ...]
+    rate: float
+    seed: int
+    evaluations: int
+    test_samples: int
+    augmented: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """What a training needs of its data."""
+
+    batches: Batches
+    evaluate: Callable[[nn.Module, int], Evaluation]
+    channels: int
+    classes: int
+
+
+def run(cell: Cell) -> Run:
+    """Train once, over all processes of ``torchrun`` if there are more."""
+    method, device = METHODS[cell.method], _device(cell)
+    images = _images(cell, device)
+    with torch.random.fork_rng():
+        torch.manual_seed(cell.seed)
+        model = build(cell, channels=images.channels, classes=images.classes)
+        model = layers.synchronised(model).to(device)
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=cell.rate, momentum=_MOMENTUM, weight_decay=cell.weight_decay
+        )
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_factor, cell))
+        with preconditioned(model, optimizer) if method.preconditioned else nullcontext() as bnp:
+            history = train_big(
+                model,
+                images.batches,
+                cross_entropy,
+                optimizer,
+                scheduler=scheduler,
+                also={} if bnp is None else {"bnp": bnp},
+                checkpoint=checkpoint_path(),
+                evaluate=partial(images.evaluate, model),
+                evaluate_at=moments(cell),
+            ).history
+    return Run(
+        loss=history.mean_loss(),
+        curve=history.curve(),
+        evaluations=history.evaluations,
+        diverged_at=history.diverged_at,
+        refused=None,
+        step_seconds=history.seconds / len(history.losses),
+    )
+
+
+def build(cell: Cell, *, channels: int, classes: int) -> nn.Module:
+    """Make the network with the method's normaliser and initial weights."""
+    kind = METHODS[cell.method].norm
+    norm: Norm = kind if kind != "group" else partial(make_norm, kind, group_size=cell.group_size)
+    if cell.form == "resnet18":
+        small = cell.data != imagenet.NAME
+        net = models.resnet18(classes, channels, small_images=small, width=cell.width, norm=norm)
+        return models.he_normal_(net, scale=cell.init_scale)
+    return models.resnet_cifar(
+        cell.depth,
+        classes,
+        channels,
+        preactivation=cell.form == "preactivation",
+        norm=norm,
+        width=cell.width,
+        init_scale=cell.init_scale,
+    )
+
+
+def rate_factor(cell: Cell, step: int) -> float:
+    """Learning rate of a step, from 0, over the cell's rate."""
+    if step < cell.warmup:
+        gradual = METHODS[cell.method].gradual
+        return _TENTH + (1 - _TENTH) * step / cell.warmup if gradual else _TENTH
+    return _TENTH ** sum(step >= drop for drop in cell.drops)
+
+
+def moments(cell: Cell) -> tuple[int, ...]:
+    """Numbers of steps after which test accuracy is measured; every drop is one."""
+    parts = cell.evaluations
+    equal = {round(cell.steps * part / parts) for part in range(1, parts + 1)}
+    return tuple(sorted(equal | set(cell.drops)))
+
+
+@contextmanager
+def preconditioned(model: nn.Module, optimizer: torch.optim.SGD) -> Iterator[BNP]:
+    """Feed SGD with gradients transformed by Algorithms 2 and 3, as the paper does.
+
+    ``attach`` would decouple the weight decay, which without the momentum's factor of ten is a
+    tenth of the paper's.
+    """
+    with BNP(model, preset="paper") as bnp:
+        handle = optimizer.register_step_pre_hook(lambda *_: bnp.step())
+        try:
+            yield bnp
+        finally:
+            handle.remove()
+
+
+def _device(cell: Cell) -> torch.device:
+    """A GPU for the papers' own sets; the others are small, and the same numbers everywhere."""
+    large = cell.data in ("cifar10", "cifar100", imagenet.NAME)
+    return torch.device("cuda" if large and torch.cuda.is_available() else "cpu")
+
+
+def _images(cell: Cell, device: torch.device) -> _Images:
+    if cell.data == imagenet.NAME:
+        found = imagenet.images(cell.batch_size, cell.side)
+        order = ShuffledOrder(
+            samples=len(found.train),
+            batch_size=cell.batch_size,
+            steps=cell.steps,
+            seed=cell.seed,
+        )
+        read = imagenet.FolderBatches(found.train, order, device)
+        return _Images(read, found.evaluate, 3, found.classes)
+    split = _split(cell.data, cell.side)
+    x, y = split.test.inputs[: cell.test_samples], split.test.targets[: cell.test_samples]
+    test = x.to(device), y.to(device)
+
+    def evaluated(model: nn.Module, step: int) -> Evaluation:
+        return evaluate(model, *test, cross_entropy, step=step)
+
+    classes = split.train.classes
+    assert classes is not None
+    batches = ShuffledBatches(
+        split.train.inputs,
+        split.train.targets,
+        cell.batch_size,
+        cell.steps,
+        cell.seed,
+        transform=_augmented if cell.augmented else None,
+        device=device,
+    )
+    return _Images(batches, evaluated, x.shape[1], classes)
+
+
+def _augmented(x: Tensor, generator: torch.Generator) -> Tensor:
+    return crop_and_flip(x, generator=generator)
+
+
+@lru_cache(maxsize=2)
+def _split(name: str, side: int) -> data.Split:
+    """Standardised images of so many pixels; kept, because all cells of a worker share them."""
+    split = data.split(name)
+    factor = split.train.inputs.shape[-1] // side
+    return data.Split(
+        *(
+            data.Samples(s.name, F.avg_pool2d(s.inputs, factor), s.targets, s.classes)
+            for s in (split.train, split.test)
+        )
+    ).standardised(pixels=False)

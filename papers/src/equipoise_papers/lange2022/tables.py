@@ -1,0 +1,157 @@
+"""Tables 2 and 3: best learning rates, with the losses and accuracies that they lead to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from equipoise_papers.lange2022 import panels, settings
+from equipoise_papers.lange2022.best import Best, ahead, at_rates, best_of, does_not_train
+from equipoise_papers.lange2022.methods import METHODS
+from equipoise_papers.lange2022.runs import Cell, Run, run
+from equipoise_papers.lange2022.settings import Setting
+from equipoise_papers.reproduction.experiment import Experiment
+from equipoise_papers.reproduction.record import Check, Scale, Verdict, ours
+
+if TYPE_CHECKING:
+    from matplotlib.figure import FigureBase
+
+_FC = (settings.FC_60, settings.FC_6, settings.FC_1)
+_CNN = (settings.CNN_128, settings.CNN_2, settings.CNN_1)
+
+
+def _cells(table: tuple[Setting, ...], scale: Scale) -> tuple[Cell, ...]:
+    return tuple(cell for setting in table for cell in settings.cells(setting, scale))
+
+
+def _by_setting(
+    table: tuple[Setting, ...], results: Mapping[Cell, Run]
+) -> dict[str, dict[str, Best]]:
+    """Best runs under each setting."""
+    return {setting.name: best_of(mine) for setting, mine in _parts(table, results)}
+
+
+def _at_paper_rates(
+    table: tuple[Setting, ...], results: Mapping[Cell, Run]
+) -> dict[str, dict[str, Best]]:
+    """Runs at the rates that the paper names, under each setting."""
+    return {
+        setting.name: at_rates(mine, setting.paper_rates)
+        for setting, mine in _parts(table, results)
+    }
+
+
+def _parts(
+    table: tuple[Setting, ...], results: Mapping[Cell, Run]
+) -> Iterator[tuple[Setting, dict[Cell, Run]]]:
+    """Each setting's own results; of several sets of data, those of the last."""
+    for setting in table:
+        mine = {c: r for c, r in results.items() if c.batch_size == setting.batch_size}
+        if mine:
+            data = next(reversed(mine)).data
+            yield setting, {c: r for c, r in mine.items() if c.data == data}
+
+
+def draw(figure: FigureBase, results: Mapping[Cell, Run], table: tuple[Setting, ...]) -> None:
+    """Draw the table: rate, and training loss / test accuracy below it."""
+    axes = figure.subplots()
+    axes.axis("off")
+    columns = _by_setting(table, results)
+    methods = [m for m in METHODS if any(m in column for column in columns.values())]
+    reported = _at_paper_rates(table, results)
+    text = [
+        [
+            _entry(column.get(method), reported[name].get(method))
+            for name, column in columns.items()
+        ]
+        for method in methods
+    ]
+    drawn = axes.table(
+        text,
+        rowLabels=[METHODS[method].label for method in methods],
+        colLabels=list(columns),
+        cellLoc="center",
+        loc="center",
+    )
+    drawn.auto_set_font_size(False)
+    drawn.set_fontsize(6)
+    drawn.scale(1, 3.0)
+    axes.set_title(
+        "best rate; training loss of the second half / test accuracy; the same at the paper's rate"
+    )
+
+
+def _entry(best: Best | None, reported: Best | None) -> str:
+    if best is None:
+        return "–"
+    if not best.trains:
+        return "does not train" if best.refused else "diverges"
+    entry = f"{best.rate:g}{' (edge)' if best.at_edge else ''}\n{best.words()}"
+    if reported is None or reported.rates == (best.rate,):
+        return entry
+    return f"{entry}\nat the paper's {reported.rates[0]:g}: {reported.words()}"
+
+
+def judge(results: Mapping[Cell, Run], table: tuple[Setting, ...]) -> Verdict:
+    """Rates against the paper's, and the order at small batches."""
+    if any(cell.data == "digits" for cell in results):
+        return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
+    columns = _by_setting(table, results)
+    checks = [_rates(setting, columns[setting.name]) for setting in table]
+    small, single = columns[table[1].name], columns[table[2].name]
+    batch = f"at batch {table[1].batch_size}"
+    checks += [
+        ahead(f"BNP beats BN {batch}", small["bnp_paper"], small["bn"]),
+        ours(ahead(f"our BNP beats BN {batch}", small["bnp"], small["bn"])),
+        _trains("BNP trains at batch 1", single["bnp_paper"]),
+        ours(_trains("our BNP trains at batch 1, also with Adam", single["bnp_adam"])),
+        does_not_train("BN does not train at batch 1", single["bn"]),
+    ]
+    return Verdict(tuple(checks), left_out=_left_out(results, table))
+
+
+def _left_out(results: Mapping[Cell, Run], table: tuple[Setting, ...]) -> tuple[str, ...]:
+    on_cifar = any(cell.data.startswith("cifar") for cell in results)
+    left = [] if on_cifar else ["CIFAR-10: no colour images at this scale"]
+    return (*left, *(["the ResNets"] if table is _CNN else []))
+
+
+def _trains(claim: str, best: Best) -> Check:
+    # Ten classes at random have a loss of log 10.
+    return Check(claim, best.words(), best.trains and max(best.losses) < 0.5 * math.log(10))
+
+
+def _rates(setting: Setting, column: dict[str, Best]) -> Check:
+    """Best rates within a decade of the paper's, method by method."""
+    pairs = [
+        (column[method].label, column[method].rate, rate)
+        for method, rate in setting.paper_rates.items()
+        if column[method].trains
+    ]
+    words = "; ".join(f"{label} {ours:g} (paper {paper:g})" for label, ours, paper in pairs)
+    near = all(abs(math.log10(ours / paper)) <= 1 for _, ours, paper in pairs)
+    return Check(f"{setting.name}: best rates within a decade of the paper's", words, near)
+
+
+def _table(name: str, table: tuple[Setting, ...], title: str) -> Experiment[Any, Any]:
+    return Experiment(
+        name=f"lange2022.{name}",
+        family=panels.FAMILY,
+        title=title,
+        claim="The best rates; BNP takes larger ones than the vanilla network and trains where "
+        "batch norm cannot.",
+        choices=panels.CHOICES,
+        record=Run,
+        cells=partial(_cells, table),
+        run=run,
+        draw=partial(draw, table=table),
+        judge=partial(judge, table=table),
+    )
+
+
+EXPERIMENTS = (
+    _table("table2", _FC, "Best rates, losses and accuracies: fully connected networks"),
+    _table("table3", _CNN, "Best rates, losses and accuracies: the five-layer CNN"),
+)

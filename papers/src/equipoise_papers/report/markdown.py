@@ -1,0 +1,187 @@
+"""A reproduction as Markdown for the documents: an overview, and a page per paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from equipoise.files import write_bytes, write_text
+from equipoise.report import wording
+from equipoise_papers.report import pictures, words
+from equipoise_papers.report.record import (
+    ReportPaper,
+    ReportRow,
+    ReproductionReport,
+    RowPart,
+    RowStatus,
+)
+from equipoise_papers.reproduction.record import Check
+
+FIGURES = "figures"
+_ACTIVE = re.compile(r"([\\`*_{}\[\]<>#|$~&^@])")
+# Sphinx would make a dash of two hyphens; as code they stay.
+_OPTION = re.compile(r"(?<!\S)(--[a-z][a-z-]*)")
+
+
+def save_markdown(report: ReproductionReport, directory: str | Path) -> tuple[Path, ...]:
+    """Write ``index.md``, a page per paper, and the figures that they show.
+
+    Figures that belong to no row any more are removed.
+
+    Args:
+        report: What to write.
+        directory: Where to; made if it does not exist.
+
+    Returns:
+        Every file, each written whole or not at all.
+    """
+    folder = Path(directory)
+    shown = wording.printable(report)
+    texts = {"index.md": overview(shown)}
+    texts |= {f"{paper.key}.md": paper_page(paper, shown.scale) for paper in shown.papers}
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return (*(folder / name for name in texts), *_save_figures(report, folder / FIGURES))
+
+
+def overview(report: ReproductionReport) -> str:
+    """Write how much holds, and every row in a table that links to its details."""
+    lines = [
+        "# Reproduction of the four papers",
+        "",
+        f"**{words.sentence(report)}** {words.scope(report)}",
+        "",
+        *(f"- {name}: {value}" for name, value in words.facts(report).items()),
+        "",
+        "A verdict is *reproduced* if every check of the paper's claim holds on our records and "
+        "nothing of the figure was left out, *partly* if some do, *undecided* if none does and "
+        "some are neither borne out nor refuted beyond chance, *not reproduced* if none does. A "
+        "claim that fails is a finding. Times add up the cells' own, one core each, other work on "
+        "that machine included; cells that several experiments share count for each of them, but "
+        "once in the sum.",
+        "",
+    ]
+    for paper in report.papers:
+        lines += [f"## {escaped(paper.title)}", "", escaped(paper.reference), ""]
+        lines += _table(
+            ("", "Claim", "Verdict", "Why", "Time"),
+            (_overview_row(paper, row, report.scale) for row in paper.rows),
+        )
+    return "\n".join([*lines, *_how_it_is_made(report), *_contents(report)])
+
+
+def paper_page(paper: ReportPaper, scale: str) -> str:
+    """Write every row of a paper with figure, checks and origin."""
+    shared = words.shared_choices(paper)
+    lines = [f"# {escaped(paper.title)}", "", escaped(paper.reference), ""]
+    for row in paper.rows:
+        lines += [f"## {escaped(row.label)}", "", f"{_verdict(row.status)}: {escaped(row.shows)}"]
+        lines.append("")
+        for part in row.parts:
+            lines += _part(part, scale, shared, tell=len(row.parts) > 1)
+        if row.reason:
+            seen = ", ".join(f"[{escaped(label)}](#{words.slug(label)})" for label in row.see)
+            lines += [escaped(row.reason) + (f" See {seen}." if seen else ""), ""]
+    if shared:
+        told = [f"{choice} ({words.who_made(paper, choice)})" for choice in shared]
+        lines += ["---", "", *_listed("Choices that several of these experiments share", told)]
+    return "\n".join(lines)
+
+
+def escaped(text: str) -> str:
+    r"""Write a text so that Markdown shows it as it is, on one line.
+
+    Examples:
+        >>> print(escaped("λ_G of <x> | $y$, from --data-dir"))
+        λ\_G of \<x\> \| \$y\$, from `--data-dir`
+    """
+    return _OPTION.sub(r"`\1`", _ACTIVE.sub(r"\\\1", " ".join(text.split())))
+
+
+def _overview_row(paper: ReportPaper, row: ReportRow, scale: str) -> tuple[str, ...]:
+    return (
+        f"[{escaped(row.label)}]({paper.key}.md#{words.slug(row.label)})",
+        escaped(words.claim(row) or row.shows),
+        _verdict(row.status),
+        escaped(words.reason(row, scale)),
+        words.seconds(row),
+    )
+
+
+def _part(part: RowPart, scale: str, shared: Sequence[str], *, tell: bool) -> list[str]:
+    lines = [f"*Claim.* {escaped(part.claim)}", ""] if part.claim else []
+    if part.figure is not None:
+        lines += [f"![{escaped(part.title)}]({FIGURES}/{part.experiment}.png)", ""]
+    verdict = part.verdict
+    outcome = f"{_verdict(verdict.outcome)}. " if tell and verdict is not None else ""
+    lines += [f"{outcome}{escaped(words.why(part, scale))}", ""]
+    if verdict is not None:
+        lines += _table(
+            ("Check", "Found", "Holds"),
+            (
+                (escaped(check.sentence), escaped(check.found), _answer(check))
+                for check in verdict.checks
+            ),
+        )
+        lines += _listed("Not attempted", verdict.left_out)
+        lines += _listed("Cells that failed", verdict.failures[: words.MOST_FAILURES])
+        lines += _listed("Our choices", words.own_choices(part, shared))
+        effort = words.effort(part)
+        lines += [f"{effort[0].upper()}{effort[1:]}:", ""]
+    return [*lines, "```console", f"$ {part.command}", "```", ""]
+
+
+def _answer(check: Check) -> str:
+    return "**no**" if check.holds is False else check.answer
+
+
+def _verdict(status: RowStatus) -> str:
+    return f"{words.MARKS[status]} **{status}**"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    body = [f"| {' | '.join(row)} |" for row in rows]
+    if not body:
+        return []
+    return [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *body, ""]
+
+
+def _listed(heading: str, lines: Sequence[str]) -> list[str]:
+    return [f"{heading}:", "", *(f"- {escaped(line)}" for line in lines), ""] if lines else []
+
+
+def _how_it_is_made(report: ReproductionReport) -> list[str]:
+    return [
+        "## How this is made",
+        "",
+        "```console",
+        f"$ equipoise reproduce all --scale {report.scale}       # computes what is missing",
+        f"$ equipoise reproduce report --scale {report.scale}    # draws, judges and writes this",
+        "```",
+        "",
+        "The records that figures and verdicts are made from lie beside these pages, packed. "
+        "`unpack` brings them into a folder, where any of them is drawn and judged anew:",
+        "",
+        "```console",
+        "$ equipoise reproduce unpack --page docs/reproduction --out reproduction",
+        f"$ equipoise reproduce yang2019.fig1a --scale {report.scale} --redraw",
+        "```",
+        "",
+    ]
+
+
+def _contents(report: ReproductionReport) -> list[str]:
+    return ["```{toctree}", ":hidden:", "", *(paper.key for paper in report.papers), "```", ""]
+
+
+def _save_figures(report: ReproductionReport, folder: Path) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for part in (part for row in report.rows for part in row.parts if part.figure is not None):
+        assert part.figure is not None
+        written.append(folder / f"{part.experiment}.png")
+        write_bytes(written[-1], pictures.reduced(Path(report.folder) / part.figure))
+    for path in {*folder.glob("*.png")} - {*written}:
+        path.unlink()
+    return written

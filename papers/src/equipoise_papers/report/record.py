@@ -1,0 +1,184 @@
+"""What became of every figure and table of the papers, ready to be shown on one page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from equipoise_papers.reproduction.record import Reproduction, Scale
+
+# Raise by one whenever a stored report of the old form can no longer be read.
+REPORT_SCHEMA = 1
+
+RowStatus = Literal[
+    "reproduced",
+    "partly",
+    "not reproduced",
+    "undecided",
+    "incomplete",
+    "not judged",
+    "not run",
+    "no experiment",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RowPart:
+    """One experiment of a row.
+
+    Args:
+        experiment: Its name, such as ``yang2019.fig1a``.
+        title: What its figure shows.
+        claim: What the source says that it shows.
+        command: What to type for the same records.
+        verdict: What was concluded; ``None`` if it was not run at the scale.
+        figure: Path of the picture, relative to the report's folder of records; ``None`` if
+            there is none.
+        problem: Why records could not be drawn or judged; ``None`` if they could.
+    """
+
+    experiment: str
+    title: str
+    claim: str
+    command: str
+    verdict: Reproduction | None = None
+    figure: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """A published figure, table or statement, and what became of it.
+
+    Args:
+        label: The paper's own, such as ``Fig. 2a``.
+        shows: What the paper has there, in our words.
+        status: The verdict in a word, of all parts together.
+        parts: Experiments that reproduce it.
+        see: Labels of the rows whose experiments show this one too.
+        reason: Why there is no experiment of its own; empty if there is one.
+    """
+
+    label: str
+    shows: str
+    status: RowStatus
+    parts: tuple[RowPart, ...]
+    see: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPaper:
+    """One paper's rows, in the paper's order.
+
+    Args:
+        key: Key of the bibliography, such as ``yang2019``.
+        title: Its title.
+        reference: Authors, place and year.
+        rows: Every figure and table, and the statements.
+    """
+
+    key: str
+    title: str
+    reference: str
+    rows: tuple[ReportRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReproductionReport:
+    """Every figure and table of the papers at one scale; ``reproduction.json`` is this record.
+
+    Args:
+        schema: :data:`REPORT_SCHEMA` of the writer.
+        equipoise: Version of the library that reported.
+        scale: How much of the sources' effort was spent.
+        folder: Where records, verdicts and figures lie.
+        created: Time of the latest verdict, ISO 8601, UTC; ``None`` if there is none.
+        seconds: Time that all cells took when they were computed, each counted once.
+        papers: The papers.
+    """
+
+    schema: int
+    equipoise: str
+    scale: Scale
+    folder: str
+    created: str | None
+    seconds: float
+    papers: tuple[ReportPaper, ...]
+
+    @property
+    def rows(self) -> tuple[ReportRow, ...]:
+        """All papers' rows."""
+        return tuple(row for paper in self.papers for row in paper.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentRun:
+    """What became of one experiment when all were reproduced.
+
+    Args:
+        experiment: Its name.
+        outcome: The verdict in a word; ``None`` if the experiment broke off.
+        seconds: Time that its finished cells took when they were computed.
+        failure: Why it broke off, or how many of its cells failed; ``None`` if all is well.
+    """
+
+    experiment: str
+    outcome: str | None
+    seconds: float
+    failure: str | None
+
+
+class ExperimentsFailedError(ChildProcessError):
+    """Some experiments broke off or have failed cells; what the others computed is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllReproductions:
+    """What one run of ``equipoise reproduce all`` did.
+
+    Args:
+        scale: How much of the sources' effort was spent.
+        folder: Where records and figures lie.
+        runs: Each experiment, in the order of computation.
+    """
+
+    scale: Scale
+    folder: str
+    runs: tuple[ExperimentRun, ...]
+
+    @property
+    def failed(self) -> tuple[ExperimentRun, ...]:
+        """Those that broke off, or have failed cells."""
+        return tuple(run for run in self.runs if run.failure is not None)
+
+    def raise_if_failed(self) -> None:
+        """Raise if some failed.
+
+        Raises:
+            ExperimentsFailedError: With their names and the first reason.
+        """
+        if self.failed:
+            names = ", ".join(run.experiment for run in self.failed)
+            raise ExperimentsFailedError(
+                f"{len(self.failed)} of {len(self.runs)} experiments failed: {names}. The first: "
+                f"{self.failed[0].failure}. Repeat the command to try them again; what is "
+                "finished is kept."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedReport:
+    """Where a report was written to.
+
+    Args:
+        report: What it says.
+        page: The HTML page.
+        files: Every file of the report, the page included.
+        bytes: Their size together.
+    """
+
+    report: ReproductionReport
+    page: str
+    files: tuple[str, ...]
+    bytes: int

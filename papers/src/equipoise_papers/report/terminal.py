@@ -1,0 +1,101 @@
+"""Verdicts and the catalogue as lines for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from equipoise_papers.report import words
+from equipoise_papers.report.record import AllReproductions, PublishedReport
+from equipoise_papers.report.words import duration
+from equipoise_papers.reproduction.record import Catalogue, Reproduction, Reproductions
+from equipoise_papers.reproduction.summary import MOST_FAILURES
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MEGABYTE = 1e6
+_STYLES = {
+    "reproduced": "bold green",
+    "partly": "bold yellow",
+    "not reproduced": "bold red",
+    "undecided": "bold yellow",
+    "incomplete": "bold magenta",
+    "not judged": "bold",
+}
+
+
+def show(result: Catalogue | Reproductions, console: Console) -> None:
+    """Print the catalogue, or every panel's verdict and the checks behind it."""
+    if isinstance(result, Catalogue):
+        _show_catalogue(result, console)
+    else:
+        _show_reproductions(result, console)
+
+
+def _show_reproductions(run: Reproductions, console: Console) -> None:
+    for panel in run.panels:
+        console.print()
+        console.print(
+            Text(panel.experiment, "bold"),
+            Text(panel.outcome, _STYLES[panel.outcome]),
+            Text(f"at scale {panel.scale}, {duration(panel.seconds)}", "dim"),
+        )
+        console.print(Padding(Text(panel.title), (0, 1)))
+        table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False, header_style="bold")
+        table.add_column("claim", overflow="fold", ratio=1)
+        table.add_column("found", overflow="fold", ratio=1)
+        table.add_column("holds", no_wrap=True)
+        for check in panel.checks:
+            table.add_row(Text(check.sentence), Text(check.found), check.answer)
+        if panel.checks:
+            console.print(table)
+        for remark in _remarks(panel):
+            console.print(Padding(Text(remark, "dim"), (0, 1)))
+    if run.figure is not None:
+        console.print(f"Figure: {run.figure}", soft_wrap=True, markup=False)
+
+
+def _show_catalogue(catalogue: Catalogue, console: Console) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("name", no_wrap=True)
+    table.add_column("shows", overflow="fold")
+    for entry in catalogue.entries:
+        table.add_row(Text(entry.name), Text(entry.title))
+    console.print(table)
+
+
+def _remarks(panel: Reproduction) -> list[str]:
+    remarks = [f"not attempted: {part}" for part in panel.left_out]
+    if panel.finished < panel.cells:
+        remarks.append(f"{panel.finished} of {panel.cells} cells are finished")
+    remarks += [f"failed: {failure}" for failure in panel.failures[:MOST_FAILURES]]
+    if len(panel.failures) > MOST_FAILURES:
+        remarks.append(f"and {len(panel.failures) - MOST_FAILURES} more failed")
+    return remarks
+
+
+def show_all(result: AllReproductions, console: Console) -> None:
+    """Print every experiment's verdict."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("experiment", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    table.add_column("time", justify="right", no_wrap=True)
+    for run in result.runs:
+        outcome = run.outcome or "broke off"
+        spent = "" if run.outcome is None else duration(run.seconds)
+        table.add_row(run.experiment, outcome, spent)
+    console.print(table)
+
+
+def show_report(result: PublishedReport, console: Console) -> None:
+    """Print how much holds, and where the report is."""
+    report = result.report
+    console.print(Text(words.sentence(report), "bold"), Text(words.scope(report)))
+    size = result.bytes / _MEGABYTE
+    console.print(f"{len(result.files)} files, {size:.1f} MB", markup=False)
+    console.print(f"Report: {result.page}", soft_wrap=True, markup=False)

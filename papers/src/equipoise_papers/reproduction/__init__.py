@@ -1,0 +1,1 @@
+"""Compute, keep, draw and judge experiments."""

@@ -1,0 +1,111 @@
+"""The records of a scale as a few small files, and back: what a repository can keep.
+
+Each store becomes ``NAME.jsonl.xz``: one record a line, in the order of their names, compressed.
+The same records give the same bytes, and unpacking gives back the very files that were packed.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from equipoise.files import write_bytes
+from equipoise_papers.reproduction.catalogue import EXPERIMENTS
+from equipoise_papers.reproduction.gather import gather
+from equipoise_papers.reproduction.record import REPRODUCTION_SCHEMA, Gathered, Scale
+from equipoise_papers.reproduction.store import cell_store, cells_folder
+from equipoise_papers.sweeps.task import digest
+
+SUFFIX = ".jsonl.xz"
+
+
+def stored_cells(root: str | Path, scale: Scale) -> dict[str, tuple[Path, ...]]:
+    """Files of every known experiment's cells at a scale, by the name of their store.
+
+    Cells that experiments share are named once; stores that hold none are left out.
+    """
+    files: dict[str, set[Path]] = {}
+    for experiment in EXPERIMENTS.values():
+        store = cell_store(experiment, Path(root))
+        if not cells_folder(Path(root), experiment.filed_under).is_dir():
+            continue
+        found = {store.path(cell) for cell in experiment.cells(scale)}
+        files.setdefault(experiment.filed_under, set()).update(filter(Path.is_file, found))
+    return {name: tuple(sorted(found)) for name, found in sorted(files.items()) if found}
+
+
+def pack(root: str | Path, target: str | Path, scale: Scale) -> tuple[Path, ...]:
+    """Write a scale's records as one compressed file per store.
+
+    Files of the same kind that are there already are replaced, or removed if they have no store
+    any more: the folder holds what the records are now.
+
+    Args:
+        root: Folder that :func:`equipoise_papers.reproduction.reproduce` wrote to.
+        target: Where to; made if it does not exist.
+        scale: Which records.
+
+    Returns:
+        The files.
+    """
+    folder = Path(target)
+    folder.mkdir(parents=True, exist_ok=True)
+    packed = []
+    for name, files in stored_cells(root, scale).items():
+        packed.append(folder / f"{name}{SUFFIX}")
+        write_bytes(packed[-1], _compressed(files))
+    for path in {*folder.glob(f"*{SUFFIX}")} - {*packed}:
+        path.unlink()
+    return tuple(packed)
+
+
+def unpack(source: str | Path, *, out: str | Path) -> Gathered:
+    """Bring packed records into a folder, beside those that it holds already.
+
+    Args:
+        source: Folder with packed records, such as ``docs/reproduction/records``.
+        out: Folder that :func:`equipoise_papers.reproduction.reproduce` can draw and judge from then,
+            with ``redraw=True``.
+
+    Raises:
+        ValueError: If there is nothing to unpack, a file is damaged, or ``out`` holds a
+            different record of the same cell. Nothing is written then.
+    """
+    archives = sorted(Path(source).glob(f"*{SUFFIX}"))
+    if not archives:
+        raise ValueError(
+            f"{str(source)!r} holds no packed records (*{SUFFIX}). Name the folder 'records' of a "
+            "report that `equipoise reproduce report` wrote."
+        )
+    with TemporaryDirectory() as scratch:
+        for archive in archives:
+            _expand(archive, cells_folder(Path(scratch), archive.name.removesuffix(SUFFIX)))
+        return gather([scratch], out=out)
+
+
+def _compressed(files: Iterable[Path]) -> bytes:
+    documents = (json.loads(path.read_text(encoding="utf-8")) for path in files)
+    lines = [json.dumps(document, separators=(",", ":")) + "\n" for document in documents]
+    # xz has no time stamp; half of a record is digits, of which it leaves a fifth less than gzip.
+    return lzma.compress("".join(lines).encode(), preset=9)
+
+
+def _expand(archive: Path, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    try:
+        lines = lzma.decompress(archive.read_bytes()).decode().splitlines()
+        for document in map(json.loads, lines):
+            if document["schema"] != REPRODUCTION_SCHEMA:
+                raise ValueError(f"schema {document['schema']!r} is not {REPRODUCTION_SCHEMA}")
+            identity = {key: document[key] for key in ("experiment", "revision", "cell")}
+            # As `CellStore.save` writes it.
+            text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+            (folder / f"{digest(identity)}.json").write_text(text, encoding="utf-8")
+    except (lzma.LZMAError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{str(archive)!r} does not hold packed records of this version: {error}. Fetch it "
+            "again, or compute the records with `equipoise reproduce`."
+        ) from error

@@ -1,0 +1,108 @@
+"""What a reader gets of an experiment: figure, verdict and summary, in one folder per scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from equipoise import __version__
+from equipoise.files import write_text
+from equipoise.records.codec import write_json
+from equipoise_papers.reproduction.experiment import AnyExperiment, AnyResult
+from equipoise_papers.reproduction.record import (
+    REPRODUCTION_SCHEMA,
+    Outcome,
+    Reproduction,
+    Scale,
+    Verdict,
+)
+from equipoise_papers.reproduction.style import empty_figure, house_style, save_figure
+from equipoise_papers.reproduction.summary import summary
+
+VERDICT_NAME, SUMMARY_NAME = "verdict.json", "summary.md"
+# Panels side by side on one sheet.
+_COLUMNS = 2
+
+Panel = tuple[AnyExperiment, Sequence[AnyResult]]
+
+
+def write_panel(
+    experiment: AnyExperiment,
+    results: Sequence[AnyResult],
+    scale: Scale,
+    folder: Path,
+    command: str,
+) -> Reproduction:
+    """Draw, judge and describe one experiment.
+
+    Args:
+        experiment: Whose results.
+        results: Finished and failed cells.
+        scale: Which scale they belong to.
+        folder: Where figure, verdict and summary go.
+        command: What to type for the same records.
+    """
+    reproduction = _conclude(experiment, results, scale, folder, command)
+    write_sheet([(experiment, results)], folder)
+    write_json(folder / VERDICT_NAME, reproduction)
+    write_text(folder / SUMMARY_NAME, summary(reproduction))
+    return reproduction
+
+
+def write_sheet(panels: Sequence[Panel], folder: Path) -> Path | None:
+    """Draw panels on one sheet; those without a finished cell are left out.
+
+    Returns:
+        The picture; ``None`` if there is nothing to draw.
+    """
+    drawable = [(experiment, finished(results)) for experiment, results in panels]
+    drawable = [(experiment, records) for experiment, records in drawable if records]
+    if not drawable:
+        return None
+    columns = min(_COLUMNS, len(drawable))
+    rows = -(-len(drawable) // columns)
+    with house_style():
+        sheet = empty_figure(rows, columns)
+        places = sheet.subfigures(rows, columns, squeeze=False).flat
+        for place, (experiment, records) in zip(places, drawable, strict=False):
+            experiment.draw(place, records)
+        return save_figure(sheet, folder)
+
+
+def finished(results: Sequence[AnyResult]) -> dict[object, object]:
+    """Records by cell, of the cells that have one."""
+    return {result.cell: result.record for result in results if result.record is not None}
+
+
+def _conclude(
+    experiment: AnyExperiment,
+    results: Sequence[AnyResult],
+    scale: Scale,
+    folder: Path,
+    command: str,
+) -> Reproduction:
+    cells, records = experiment.cells(scale), finished(results)
+    whole = len(records) == len(cells)
+    # A claim is never judged by half of its numbers.
+    verdict = experiment.judge(records) if whole else Verdict(())
+    outcome: Outcome = verdict.outcome if whole else "incomplete"
+    return Reproduction(
+        schema=REPRODUCTION_SCHEMA,
+        equipoise=__version__,
+        experiment=experiment.name,
+        title=experiment.title,
+        claim=experiment.claim,
+        scale=scale,
+        outcome=outcome,
+        checks=verdict.checks,
+        left_out=verdict.left_out,
+        choices=experiment.choices,
+        cells=len(cells),
+        finished=len(records),
+        failures=tuple(f"{r.cell}: {r.failure}" for r in results if r.failure is not None),
+        seconds=sum(result.seconds for result in results),
+        command=command,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        folder=str(folder),
+    )

@@ -1,0 +1,68 @@
+"""How far experiments have come, from their stored records."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from equipoise.records.estimate import Estimate
+from equipoise_papers.reproduction.catalogue import EXPERIMENTS
+from equipoise_papers.reproduction.compute import collect
+from equipoise_papers.reproduction.experiment import AnyExperiment
+from equipoise_papers.reproduction.record import Scale, SweepProgress, SweepStatus
+from equipoise_papers.reproduction.store import cell_store, require_stores
+
+
+def sweep_status(folder: str | Path) -> SweepStatus:
+    """Count finished, failed and missing cells of every experiment in a folder.
+
+    Args:
+        folder: Where :func:`equipoise_papers.reproduction.reproduce` writes to, now or before.
+
+    Raises:
+        ValueError: If it holds no records.
+    """
+    root = Path(folder)
+    names = require_stores(root)
+    known = [e for e in EXPERIMENTS.values() if e.filed_under in names]
+    rows = [_row(experiment, scale, root) for experiment in known for scale in get_args(Scale)]
+    return SweepStatus(
+        folder=str(root),
+        rows=tuple(row for row in rows if row.finished or row.failed),
+        unknown=tuple(sorted({*names} - {experiment.filed_under for experiment in known})),
+    )
+
+
+def _row(experiment: AnyExperiment, scale: Scale, root: Path) -> SweepProgress:
+    cells = len(experiment.cells(scale))
+    results = collect(experiment, scale, cell_store(experiment, root))
+    finished = [result.seconds for result in results if result.record is not None]
+    return SweepProgress(
+        experiment=experiment.name,
+        scale=scale,
+        cells=cells,
+        finished=len(finished),
+        failed=len(results) - len(finished),
+        missing=cells - len(results),
+        seconds=sum(result.seconds for result in results),
+        left=_time_left(finished, cells - len(finished)),
+    )
+
+
+def _time_left(seconds: Sequence[float], cells: int) -> Estimate | None:
+    """Extrapolate to some more cells, as if all were drawn from one distribution.
+
+    Examples:
+        >>> print(_time_left([1.0, 3.0], 4))
+        8.0 ± 4.9
+    """
+    if not seconds:
+        return None
+    method = f"mean of {len(seconds)} finished cells"
+    spread = statistics.stdev(seconds) if len(seconds) > 1 else math.inf
+    # The sum of so many new draws, and the error of the mean that stands in for theirs.
+    error = spread * math.sqrt(cells + cells**2 / len(seconds)) if cells else 0.0
+    return Estimate(statistics.fmean(seconds) * cells, error, method)

@@ -1,0 +1,62 @@
+"""A verdict as short Markdown."""
+
+from __future__ import annotations
+
+from equipoise_papers.report.words import duration
+from equipoise_papers.reproduction.record import Reproduction, Reproductions
+
+MOST_FAILURES = 5
+
+
+def summary(reproduction: Reproduction) -> str:
+    """Write one experiment's verdict as Markdown."""
+    lines = [
+        f"# {reproduction.experiment}: {reproduction.title}",
+        "",
+        f"**Verdict: {reproduction.outcome}** at scale *{reproduction.scale}*.",
+        "",
+        f"The source's claim: {reproduction.claim}",
+        "",
+        "![figure](figure.png)",
+        "",
+    ]
+    if reproduction.checks:
+        lines += ["| Claim | Found | Holds |", "|---|---|---|"]
+        lines += [
+            f"| {_cell(check.sentence)} | {_cell(check.found)} | {check.answer} |"
+            for check in reproduction.checks
+        ]
+        lines.append("")
+    lines += _listed("Not attempted", reproduction.left_out)
+    lines += _listed("Our choices, where the source states none", reproduction.choices)
+    lines += _listed("Cells that failed", reproduction.failures[:MOST_FAILURES])
+    lines += [
+        f"{reproduction.finished} of {reproduction.cells} cells, computed in "
+        f"{duration(reproduction.seconds)} by equipoise {reproduction.equipoise}; judged "
+        f"{reproduction.created}:",
+        "",
+        f"    {reproduction.command}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def overview(run: Reproductions) -> str:
+    """Write the verdicts of a whole figure as Markdown that links to its panels."""
+    scale = run.panels[0].scale
+    lines = [f"# {run.name} at scale {scale}", "", "![figure](figure.png)", ""]
+    lines += ["| Panel | Verdict | Shows |", "|---|---|---|"]
+    lines += [
+        f"| [{panel.experiment}](../../{panel.experiment}/{scale}/summary.md) | {panel.outcome} "
+        f"| {_cell(panel.title)} |"
+        for panel in run.panels
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _listed(heading: str, lines: tuple[str, ...]) -> list[str]:
+    return [f"{heading}:", "", *(f"- {line}" for line in lines), ""] if lines else []
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,232 @@
+"""The paper's figures: which runs, how they are drawn, and whether their claims hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from equipoise.models.norms import NormKind
+from equipoise_papers.reproduction import style
+from equipoise_papers.reproduction.experiment import Experiment
+from equipoise_papers.reproduction.record import Check, Scale, Verdict, ours
+from equipoise_papers.santurkar2018 import claims, drawing, settings
+from equipoise_papers.santurkar2018.runs import Cell, Run, run
+from equipoise_papers.santurkar2018.settings import LABELS
+from equipoise_papers.santurkar2018.summaries import (
+    cosine,
+    relative_shift,
+    runs_of,
+    spread,
+    verdict,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import FigureBase
+
+Results = Mapping[Cell, Run]
+_PLAIN: tuple[NormKind, ...] = ("none", "batch")
+_NOISE: tuple[NormKind, ...] = ("none", "batch", "noisy", "noise")
+_LP: tuple[NormKind, ...] = ("none", "batch", "l1", "l2", "linf")
+
+
+def _experiment(
+    name: str,
+    title: str,
+    claim: str,
+    cells: Callable[[Scale], tuple[Cell, ...]],
+    draw: Callable[[FigureBase, Results], None],
+    checks: Callable[[Results], tuple[Check, ...]],
+) -> Experiment[Any, Any]:
+    def judge(results: Results) -> Verdict:
+        return verdict(results, lambda: checks(results))
+
+    return Experiment(
+        name=f"santurkar2018.{name}",
+        family=settings.FAMILY,
+        title=title,
+        claim=claim,
+        choices=settings.CHOICES,
+        record=Run,
+        cells=cells,
+        run=run,
+        draw=draw,
+        judge=judge,
+    )
+
+
+def _draw_training(figure: FigureBase, results: Results) -> None:
+    left, right = figure.subplots(1, 2)
+    drawing.curves(left, results)
+    norms = list(dict.fromkeys(cell.norm for cell in results))
+    accuracies = [spread(r.accuracy for r in runs_of(results, n)) for n in norms]
+    right.bar(
+        range(len(norms)),
+        [s.mean for s in accuracies],
+        yerr=[s.error if s.error == s.error else 0.0 for s in accuracies],
+        color=style.PALETTE[0],
+        alpha=0.7,
+    )
+    right.set_xticks(range(len(norms)), [LABELS[n] for n in norms], fontsize=7)
+    right.set_ylabel("test accuracy")
+
+
+def _draw_shift(figure: FigureBase, results: Results) -> None:
+    left, right = figure.subplots(1, 2)
+    drawing.lines(left, results, cosine, "ICS: mean cosine", log=False)
+    drawing.lines(right, results, relative_shift, "ICS: median ‖G − G'‖/‖G‖")
+
+
+def _draw_distance(figure: FigureBase, results: Results) -> None:
+    axes = figure.subplots()
+    for norm, marker in zip(_PLAIN, ("o", "s"), strict=True):
+        looks = runs_of(results, norm)[0].looks
+        for look in (looks[1], looks[-1]):
+            shade = 1.0 if look is looks[-1] else 0.4
+            axes.plot(
+                look.landscape.distances,
+                look.landscape.gradient_changes or (),
+                marker=marker,
+                color=style.INK if norm == "none" else style.PALETTE[1],
+                alpha=shade,
+                label=f"{LABELS[norm]}, step {look.step}",
+            )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("distance moved along the gradient")
+    axes.set_ylabel("change of the gradient")
+    axes.legend(fontsize=7)
+
+
+def _plain_with_rates(scale: Scale) -> tuple[Cell, ...]:
+    return settings.vgg_cells(scale, _PLAIN) + settings.rate_cells(scale, _PLAIN)
+
+
+def _noise_with_rates(scale: Scale) -> tuple[Cell, ...]:
+    return settings.vgg_cells(scale, _NOISE) + settings.rate_cells(scale, ("none", "noisy"))
+
+
+EXPERIMENTS = (
+    _experiment(
+        "fig1",
+        "VGG with and without BN: training, test accuracy, distributions",
+        "BN trains faster and tests better; layer input distributions differ little.",
+        _plain_with_rates,
+        _draw_training,
+        claims.training,
+    ),
+    _experiment(
+        "fig2",
+        "Noisy BN: training with unstable distributions",
+        "Noisy BN trains almost as well as BN and far better than the standard network.",
+        _noise_with_rates,
+        lambda figure, results: drawing.curves(figure.subplots(), results),
+        claims.noisy,
+    ),
+    _experiment(
+        "fig3",
+        "Internal covariate shift of VGG (also Fig. 6)",
+        "Networks with BN have similar or even larger ICS.",
+        lambda scale: settings.vgg_cells(scale, _PLAIN),
+        _draw_shift,
+        claims.shift_vgg,
+    ),
+    _experiment(
+        "fig3dln",
+        "Internal covariate shift of the deep linear network (also Fig. 6)",
+        "The standard deep linear network has almost no ICS throughout; with BN it is larger.",
+        lambda scale: settings.linear_cells(scale, _PLAIN),
+        _draw_shift,
+        claims.shift_linear,
+    ),
+    _experiment(
+        "fig4",
+        "Optimisation landscape of VGG along the gradient",
+        "BN improves loss variation, gradient predictiveness (by close to two orders of "
+        "magnitude) and effective smoothness.",
+        lambda scale: settings.vgg_cells(scale, _PLAIN),
+        lambda figure, results: drawing.landscapes(figure, results, "VGG"),
+        claims.landscape,
+    ),
+    _experiment(
+        "fig7",
+        "Distributions under noisy BN",
+        "Noisy BN's layer inputs are less stable than even the standard network's; it trains "
+        "well all the same.",
+        lambda scale: settings.vgg_cells(scale, ("none", "batch", "noisy")),
+        lambda figure, results: drawing.histograms(figure, results, ("none", "batch", "noisy")),
+        claims.moments,
+    ),
+    _experiment(
+        "fig8",
+        "Distributions in the deep linear network",
+        "The source shows these distributions and claims nothing about them; of VGG's, in Fig. 1, "
+        "it says that they differ little in how they evolve with and without BN.",
+        lambda scale: settings.linear_cells(scale, _PLAIN),
+        lambda figure, results: drawing.histograms(figure, results, _PLAIN),
+        lambda results: tuple(map(ours, claims.distributions(results))),
+    ),
+    _experiment(
+        "fig9",
+        "Optimisation landscape of the deep linear network",
+        "BN makes loss and gradient change less along the gradient, and β smaller.",
+        lambda scale: settings.linear_cells(scale, _PLAIN),
+        lambda figure, results: drawing.landscapes(figure, results, "deep linear network"),
+        claims.landscape,
+    ),
+    _experiment(
+        "fig10",
+        "VGG: change of the gradient against the distance moved",
+        "With BN gradients are more predictive at every distance.",
+        lambda scale: settings.vgg_cells(scale, _PLAIN),
+        _draw_distance,
+        claims.distance,
+    ),
+    _experiment(
+        "fig10dln",
+        "Deep linear network: change of the gradient against the distance moved",
+        "With BN gradients are more predictive at every distance.",
+        lambda scale: settings.linear_cells(scale, _PLAIN),
+        _draw_distance,
+        claims.distance,
+    ),
+    _experiment(
+        "fig11",
+        "ℓp normalisation of VGG: training and landscape",
+        "Every ℓp normalisation trains and smooths as well as BN.",
+        lambda scale: settings.vgg_cells(scale, _LP),
+        lambda figure, results: drawing.landscapes(figure, results, "VGG, ℓp"),
+        claims.lp_vgg,
+    ),
+    _experiment(
+        "fig12",
+        "ℓp normalisation of the deep linear network: training and landscape",
+        "Every normalisation improves training and smoothness over the standard network.",
+        lambda scale: settings.linear_cells(scale, _LP),
+        lambda figure, results: drawing.landscapes(figure, results, "deep linear network, ℓp"),
+        claims.lp_linear,
+    ),
+    _experiment(
+        "fig13",
+        "ℓp normalisation: training of VGG",
+        "All ℓp normalisations perform comparably to or better than BN.",
+        lambda scale: settings.vgg_cells(scale, _LP),
+        _draw_training,
+        claims.lp_vgg,
+    ),
+    _experiment(
+        "fig13dln",
+        "ℓp normalisation: training of the deep linear network",
+        "All ℓp normalisations perform comparably to or better than BN; ℓ₁ beats it.",
+        lambda scale: settings.linear_cells(scale, _LP),
+        lambda figure, results: drawing.curves(figure.subplots(), results),
+        claims.lp_linear,
+    ),
+    _experiment(
+        "fig14",
+        "Distributions under ℓp normalisation",
+        "ℓp normalisation lets distributions shift more than in normal networks, and yet trains.",
+        lambda scale: settings.vgg_cells(scale, _LP),
+        lambda figure, results: drawing.histograms(figure, results, _LP),
+        claims.histograms_lp,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Batch normalisation of one unit: exact statements about its loss."""

@@ -1,0 +1,1 @@
+"""Several small models trained as one."""

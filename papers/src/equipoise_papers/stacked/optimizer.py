@@ -1,0 +1,166 @@
+"""One optimiser step for K models, each at its own learning rate."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adagrad, Adam, NAdam, Optimizer, RAdam, RMSprop
+
+from equipoise_papers.stacked.state import Stack
+
+MakeOptimizer = Callable[[Any, float], Optimizer]
+
+# They move every number by the rate times something that depends on its own gradients alone.
+_PROPORTIONAL = (SGD, RMSprop, Adam, NAdam, RAdam, Adagrad)
+
+
+class Stepper(Protocol):
+    """Moves the weights of a stack."""
+
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Step by gradients in the order of ``Stack.trained``."""
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Follow the stack, which has kept only these rows."""
+
+
+def stepper(make: MakeOptimizer, rates: Sequence[float], stack: Stack) -> Stepper:
+    """The optimiser of a stack whose models are attached.
+
+    Optimisers that move each number by the rate times a function of its gradients take one step
+    for all members. Others (weight decay reads the weights, a step hook may read anything) step
+    member by member.
+
+    Args:
+        make: Called with all parameters and the rate of every member, as for a model alone.
+        rates: One per member.
+        stack: Of all members.
+
+    Raises:
+        ValueError: If an optimiser needs a closure.
+    """
+    parameters = [stack.parameters_of(member) for member in range(len(rates))]
+    optimizers = [make(iter(own), rate) for own, rate in zip(parameters, rates, strict=True)]
+    check_closures(optimizers)
+    if _proportional(optimizers, parameters):
+        return _AllAtOnce(optimizers, stack)
+    return _MemberByMember(optimizers, stack)
+
+
+def check_closures(optimizers: Sequence[Optimizer]) -> None:
+    """Refuse optimisers whose step evaluates the loss again.
+
+    Raises:
+        ValueError: Naming the class.
+    """
+    for optimizer in optimizers:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise ValueError(
+                f"train_many cannot use {type(optimizer).__name__}, whose step needs a closure "
+                "that computes the loss again. Train each model in a loop of your own, or take "
+                "an optimiser that steps by one gradient."
+            )
+
+
+class _MemberByMember:
+    """One optimiser per member, on the member's own window."""
+
+    def __init__(self, optimizers: Sequence[Optimizer], stack: Stack) -> None:
+        self._optimizers, self._stack = optimizers, stack
+
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        for row, member in enumerate(self._stack.members):
+            trained = _trained(self._stack.parameters_of(member))
+            for parameter, gradient in zip(trained, gradients, strict=True):
+                parameter.grad = None if gradient is None else gradient[row]
+            self._optimizers[member].step()
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Nothing: each window leads to its member's weights wherever they are."""
+
+
+class _AllAtOnce:
+    r"""One optimiser at rate 1 on shadows that stand at 0, and so end where its step points.
+
+    .. math:: p_k \leftarrow p_k + \eta_k s_k, \quad s \leftarrow 0
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], stack: Stack) -> None:
+        self._stack = stack
+        self._shadows = [torch.zeros_like(p, requires_grad=True) for p in stack.trained]
+        self._optimizer = _at_rate_one(optimizers[0], self._shadows)
+        rates = [float(optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
+        self._rates = [
+            torch.tensor(rates, dtype=p.dtype, device=p.device).reshape(-1, *(1,) * (p.ndim - 1))
+            for p in stack.trained
+        ]
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        for shadow, gradient in zip(self._shadows, gradients, strict=True):
+            shadow.grad = gradient
+        self._optimizer.step()
+        for p, shadow, rate in zip(self._stack.trained, self._shadows, self._rates, strict=True):
+            p.addcmul_(shadow, rate)
+            shadow.zero_()
+
+    @torch.no_grad()
+    def keep(self, rows: Sequence[int]) -> None:
+        for shadow in self._shadows:
+            state = self._optimizer.state[shadow]
+            for name, value in state.items():
+                # Counts of steps are the same for all members, and have no rows.
+                if isinstance(value, Tensor) and value.ndim:
+                    state[name] = value[rows]
+            shadow.grad = None
+            shadow.data = shadow.data[rows]
+        self._rates = [rate[rows] for rate in self._rates]
+
+
+def _proportional(optimizers: Sequence[Optimizer], given: Sequence[Sequence[Tensor]]) -> bool:
+    """Whether all do the same to every weight that they were given, but for the rate."""
+    if not all(map(_bare, optimizers)):
+        return False
+    groups = [optimizer.param_groups[0] for optimizer in optimizers]
+    first = _options(groups[0])
+    return (
+        all(type(optimizer) is type(optimizers[0]) for optimizer in optimizers)
+        and all(_options(group) == first for group in groups)
+        and first["weight_decay"] == 0
+        and all(
+            {id(p) for p in _trained(group["params"])} == {id(p) for p in _trained(parameters)}
+            for group, parameters in zip(groups, given, strict=True)
+        )
+    )
+
+
+def _bare(optimizer: Optimizer) -> bool:
+    """Of a known class, in one group, without anything that acts on its steps."""
+    return (
+        type(optimizer) in _PROPORTIONAL
+        and len(optimizer.param_groups) == 1
+        and not optimizer._optimizer_step_pre_hooks
+        and not optimizer._optimizer_step_post_hooks
+        # Schedulers, for one, wrap it.
+        and "step" not in vars(optimizer)
+    )
+
+
+def _at_rate_one(like: Optimizer, parameters: Sequence[Tensor]) -> Optimizer:
+    """Another with its options, made without the user's function: that may look at the rate."""
+    make: Callable[..., Optimizer] = type(like)
+    options = _options(like.param_groups[0])
+    return make([{**options, "params": list(parameters), "lr": 1.0}], **like.defaults)
+
+
+def _trained(parameters: Iterable[Tensor]) -> list[Tensor]:
+    return [parameter for parameter in parameters if parameter.requires_grad]
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name not in ("params", "lr")}

@@ -1,0 +1,1 @@
+"""Where networks stop to train."""

@@ -1,0 +1,1 @@
+"""VGG19 with batch norm: Figs. 5 and 6."""

@@ -1,0 +1,85 @@
+"""A task of a few milliseconds that workers can import, and a sweep for other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from equipoise_papers.sweeps.backends import Engine
+from equipoise_papers.sweeps.grid import sweep
+from equipoise_papers.sweeps.store import CellStore
+from equipoise_papers.sweeps.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A product of random matrices; a negative seed fails.
+
+    Args:
+        seed: Of the matrices.
+        log: File that gets a line whenever the cell is computed.
+        trap: File that, while it exists, makes the cell kill its process.
+        seconds: How long it takes besides.
+    """
+
+    seed: int
+    log: str = ""
+    trap: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A sum whose last bits depend on the order of summation, and the threads that added."""
+
+    value: float
+    threads: int
+
+
+def run(cell: Draw) -> Total:
+    if cell.log:
+        with Path(cell.log).open("a") as log:
+            log.write(f"{cell.seed} {os.getpid()}\n")
+    time.sleep(cell.seconds)
+    if cell.trap and Path(cell.trap).exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if cell.seed < 0:
+        raise FloatingPointError("the loss is nan")
+    generator = torch.Generator().manual_seed(cell.seed)
+    factor = torch.randn(300, 300, generator=generator)
+    return Total(float((factor @ factor).exp().sum()), torch.get_num_threads())
+
+
+TASK = Task(name="toy.totals", revision=1, record=Total, run=run)
+
+
+def store_in(folder: Path) -> CellStore:
+    return CellStore(TASK, folder)
+
+
+def sweep_in(folder: Path, cells: tuple[Draw, ...], jobs: int) -> None:
+    sweep(store_in(folder), cells, engine=Engine(jobs=jobs))
+
+
+def interruptible_sweep_in(folder: Path, cells: tuple[Draw, ...], jobs: int) -> None:
+    """The same, whatever a shell that runs tests in the background has said about Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        sweep_in(folder, cells, jobs)
+
+
+def records(results):
+    """Everything of some results but how long they took."""
+    return {cell: (result.record, result.failure) for cell, result in results.items()}
+
+
+def computed(log: Path) -> list[int]:
+    """Seeds of the cells that were computed, in the order of their beginning."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [int(line.split()[0]) for line in lines]

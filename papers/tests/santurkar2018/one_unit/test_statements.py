@@ -1,0 +1,138 @@
+"""Every statement about one unit: corrected forms are never broken, false printed ones often."""
+
+import dataclasses
+import json
+import math
+from functools import lru_cache
+
+import pytest
+import torch
+
+from equipoise.records import from_plain, to_plain
+from equipoise_papers.santurkar2018.one_unit.claims import Claim, random_cases, vanishes
+from equipoise_papers.santurkar2018.one_unit.statements import (
+    STATEMENTS,
+    StatementCheck,
+    statement,
+)
+
+TRUE_AS_PRINTED = {
+    "Fact C.1",
+    "Theorem 4.1, ε > 0",
+    "Theorem 4.2, first display",
+    "Observation 4.3, activations",
+    "Lemma 4.5",
+    "Proof of Lemma 4.5, ε = 0",
+}
+NAMES = [each.name for each in STATEMENTS]
+
+# Counts of 2000 cases, seed 0; other seeds stay within a tenth or so.
+COUNTS = {
+    "Theorem 4.1, γ = σ": (850, 1070),
+    "Theorem 4.1, γ = 1": (770, 970),
+    "After Theorem 4.1": (2000, 2000),
+    "Theorem 4.2, second display, γ = 0.2": (60, 170),
+    "Theorem 4.2, second display, γ = 1": (870, 1080),
+    "Theorem 4.2, second display, γ = 3": (1600, 1800),
+    "After Theorem 4.2": (40, 130),
+    "Theorem 4.4": (260, 420),
+    "Theorem 4.4, g for g²": (1800, 1940),
+    "Equation (17)": (1999, 2000),
+    "Equation (58)": (2000, 2000),
+    "Theorem C.1": (850, 1080),
+    "Theorem C.1, XXᵀ = λ²I": (430, 610),
+    "Observation 4.3, minima": (2000, 2000),
+    "Lemma 4.5, closest optimum": (2000, 2000),
+    "Proof of Lemma 4.5, ε = 1e-5": (1990, 2000),
+}
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@lru_cache
+def checked(name, seed):
+    return statement(name).check(seeded(seed))
+
+
+def test_every_statement_is_judged_here():
+    assert len(set(NAMES)) == len(NAMES)
+    assert TRUE_AS_PRINTED | COUNTS.keys() == set(NAMES)
+    assert not TRUE_AS_PRINTED & COUNTS.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestStatements:
+    def test_the_corrected_form_is_never_broken(self, name):
+        for seed in range(2):
+            assert checked(name, seed).corrected_violations == 0
+
+    def test_the_printed_form(self, name):
+        found = checked(name, 0)
+        least, most = COUNTS.get(name, (0, 0))
+        assert least <= found.printed_violations <= most
+        assert (found.worst_factor > 1) == (most > 0)
+
+    def test_the_generator_decides(self, name):
+        first, second = (statement(name).check(seeded(7), 50) for _ in range(2))
+        assert first == second
+        state = torch.random.get_rng_state()
+        statement(name).check(seeded(7), 5)
+        assert (torch.random.get_rng_state() == state).all()
+
+    def test_words_and_records(self, name):
+        each = statement(name)
+        assert each.printed
+        assert each.corrected
+        found = each.check(seeded(), 20)
+        assert found.cases == 20
+        plain = json.loads(json.dumps(to_plain(found)))
+        assert from_plain(StatementCheck, plain) == found
+
+
+def test_a_wrong_correction_would_be_seen():
+    """The printed second display as its own correction."""
+    wrong = statement("Theorem 4.2, second display, γ = 1")
+    swapped = dataclasses.replace(wrong, readings=lambda g, n: wrong.readings(g, n)[::-1])
+    assert swapped.check(seeded()).corrected_violations > 800
+
+
+class TestClaims:
+    def claim(self, left, right, relation="≤", size=None):
+        left, right = (torch.tensor(side, dtype=torch.float64) for side in (left, right))
+        return Claim(left, right, relation, size)
+
+    def test_inequality(self):
+        found = self.claim([1.0, 2.0, 1 + 1e-12, 3.0], [2.0, 1.0, 1.0, 2.0])
+        assert (found.violations, found.worst_factor) == (2, 2.0)
+
+    def test_equality(self):
+        found = self.claim([1.0, 2.0, 1 + 1e-12, 2.0], [4.0, 1.0, 1.0, 2.0], "=")
+        assert (found.violations, found.worst_factor) == (2, 4.0)
+
+    def test_no_factor_mends_a_right_side_of_zero_or_less(self):
+        assert self.claim([1.0, 2.0], [-1.0, 1.0]).worst_factor == math.inf
+        assert self.claim([1.0], [-1.0], "=").worst_factor == math.inf
+        assert self.claim([-1.0, 0.0], [0.0, 0.0]).worst_factor == 1.0
+
+    def test_sides_that_cancel_are_judged_by_their_terms(self):
+        left, right = [1e-13], [0.0]
+        assert self.claim(left, right).violations == 1
+        assert self.claim(left, right, size=torch.ones(1)).violations == 0
+        assert vanishes(torch.tensor([1e-13, 1e-3]), torch.ones(2)).violations == 1
+
+
+def test_random_cases_are_what_they_say():
+    drawn = random_cases(seeded(), 500)
+    assert torch.linalg.eigvalsh(drawn.hessian).min() > -1e-12
+    spread = drawn.y.std(-1)
+    assert spread.max() / spread.min() > 50
+    assert drawn.y.dtype == torch.float64
+
+
+def test_unknown_statements_and_no_cases_are_refused():
+    with pytest.raises(ValueError, match=r"no statement is called 'Theorem 5'; there are: Fact"):
+        statement("Theorem 5")
+    with pytest.raises(ValueError, match="cases must be a whole number of at least 1, got 0"):
+        STATEMENTS[0].check(seeded(), 0)

@@ -1,0 +1,127 @@
+"""A sweep that is killed, interrupted or doubled has an undisturbed one's records in the end."""
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from papers_support.toy_tasks import (
+    Draw,
+    computed,
+    interruptible_sweep_in,
+    records,
+    store_in,
+    sweep_in,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
+
+CELLS, SECONDS = 100, 0.02
+
+
+@pytest.fixture(scope="module")
+def fork():
+    """Processes that find PyTorch imported, so that a sweep begins at once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["equipoise_papers.sweeps"])
+    return context
+
+
+def undisturbed(cells, folder):
+    sweep_in(folder, cells, jobs=1)
+    return stored(cells, folder)
+
+
+def stored(cells, folder):
+    results = {cell: store_in(folder).load(cell) for cell in cells}
+    return records({cell: result for cell, result in results.items() if result is not None})
+
+
+def kill_in_the_middle(process, log, jobs, moment):
+    """Kill a sweep some time after it has finished its first cell."""
+    before = len(computed(log))
+    process.start()
+    while len(computed(log)) <= before + jobs and process.is_alive():
+        time.sleep(0.001)
+    time.sleep(moment)
+    process.kill()
+    process.join()
+
+
+@pytest.mark.parametrize(("jobs", "kills"), [(1, 8), (2, 2)])
+def test_ten_kills_change_no_record(fork, tmp_path, jobs, kills):
+    """Eight kills of a sweep in one process, two of one that has two workers."""
+    log, folder, moments = tmp_path / "log", tmp_path / "cells", random.Random(jobs)
+    cells = tuple(Draw(seed, str(log), seconds=SECONDS) for seed in range(CELLS))
+    killed = 0
+    for _ in range(kills):
+        process = fork.Process(target=sweep_in, args=(folder, cells, jobs))
+        kill_in_the_middle(process, log, jobs, moments.uniform(0, 5 * SECONDS))
+        killed += process.exitcode != 0
+    assert killed == kills
+    half = stored(cells, folder)
+    assert 0 < len(half) < CELLS
+    sweep_in(folder, cells, jobs=1)
+    # Nothing is computed twice but what was being computed.
+    assert len(computed(log)) <= CELLS + jobs * kills
+    assert set(computed(log)) == set(range(CELLS))
+    final = stored(cells, folder)
+    assert {cell: final[cell] for cell in half} == half
+    assert final == undisturbed(cells, tmp_path / "undisturbed")
+
+
+def alive(pid):
+    """Whether a process runs; of one that ended, its parent may not have taken notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="asks the kernel for processes")
+def test_workers_end_with_a_killed_parent(fork, tmp_path):
+    log = tmp_path / "log"
+    cells = tuple(Draw(seed, str(log), seconds=60.0) for seed in range(2))
+    process = fork.Process(target=sweep_in, args=(tmp_path, cells, 2))
+    process.start()
+    while len(computed(log)) < 2:
+        time.sleep(0.01)
+    workers = [line.split()[1] for line in log.read_text().splitlines()]
+    assert all(map(alive, workers))
+    process.kill()
+    process.join()
+    deadline = time.monotonic() + 30  # less than their cells take
+    while any(map(alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(alive, workers))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_ends_at_once_and_keeps_what_is_finished(fork, tmp_path, jobs):
+    log, folder = tmp_path / "log", tmp_path / "cells"
+    cells = tuple(Draw(seed, str(log), seconds=60.0 * (seed > 1)) for seed in range(4))
+    process = fork.Process(target=interruptible_sweep_in, args=(folder, cells, jobs))
+    process.start()
+    while len(computed(log)) < 2 + jobs:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    process.join(30)  # less than a slow cell takes
+    assert process.exitcode == 0
+    assert set(stored(cells, folder)) == set(cells[:2])
+
+
+def test_two_sweeps_of_one_store_do_not_disturb_each_other(fork, tmp_path):
+    log, folder = tmp_path / "log", tmp_path / "cells"
+    cells = tuple(Draw(seed, str(log)) for seed in range(30))
+    both = [fork.Process(target=sweep_in, args=(folder, cells, 1)) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
+    assert stored(cells, folder) == undisturbed(cells, tmp_path / "undisturbed")

@@ -1,0 +1,1 @@
+"""What preconditioning would do to condition numbers."""

@@ -1,0 +1,210 @@
+r"""What batch normalisation preconditioning would do to each layer's condition number.
+
+The gain is often announced as κ(D)². It is neither an estimate nor a bound: inputs have a lower
+rank than columns, ε caps the scales, and the curvature S of the loss stays as it is. So the
+Hessian of one output unit is measured where it can be, before and after.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from equipoise import preconditioners
+from equipoise.diagnosis import prepare
+from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
+from equipoise.instrument.snapshot import untouched
+from equipoise.preconditioners.convergence import BlockConditions
+from equipoise.preconditioners.hessian_blocks import Preconditioner
+from equipoise.preconditioners.layer import WatchedLayer
+from equipoise.preconditioners.selection import select
+from equipoise.training.losses import LossFunction
+
+Layer = nn.Linear | _ConvNd
+
+# A singular value decomposition of this many entries takes half a second on a CPU.
+_MOST_ENTRIES = 2**20
+# Curvature takes a backward pass per output position and a matrix of that size per sample.
+_MOST_POSITIONS = 64
+# A rectified unit may be dead; another one of the layer tells as much.
+_UNITS = 4
+_EPS = preconditioners.Settings().eps
+
+
+def preconditioning(
+    model: nn.Module,
+    batch: Any,
+    loss: LossFunction,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[LayerPreconditioning, ...]:
+    """Measure every layer that the preconditioner would use, and leave the model bit-identical.
+
+    Args:
+        model: In the mode it is trained in. Where samples share batch statistics on their way
+            to the loss there is no Hessian of the form ĤᵀSĤ, and inputs alone are measured.
+        batch: What the loss takes.
+        loss: ``loss(model, batch)``.
+        progress: Called with finished and all layers.
+
+    Returns:
+        One record per layer, in the model's order.
+    """
+    model, batch = _in_float64(model, batch, loss)
+    chosen, _ = select(model, include=None, exclude=None, exact=False)
+    single = [layer for layer in chosen if len(layer.modules) == 1]
+    found = []
+    with untouched(model):
+
+        def run() -> Tensor:
+            # The same noise every time: inputs and curvature belong to one function.
+            with prepare.seeded(0):
+                return loss(model, batch)
+
+        inputs = _inputs(single, run)
+        for number, layer in enumerate(single, start=1):
+            found.append(_measure(layer, inputs.get(layer.name, ()), run))
+            if progress is not None:
+                progress(number, len(single))
+    return tuple(found)
+
+
+def _in_float64(model: nn.Module, batch: Any, loss: LossFunction) -> tuple[nn.Module, Any]:
+    """A copy in float64, where small singular values are not lost in rounding.
+
+    Some models cannot be copied, or mix in tensors of another type; they are measured as they
+    are, and the record says so.
+    """
+    if any(p.device.type == "mps" for p in model.parameters()):
+        return model, batch  # has no float64
+    try:
+        with prepare.seeded(0), torch.no_grad():
+            twin = copy.deepcopy(model).double()
+            wide = tuple(x.double() if x.is_floating_point() else x for x in batch)
+            loss(copy.deepcopy(twin), wide)
+    except Exception:  # whatever users' code raises
+        return model, batch
+    return twin, wide
+
+
+def _inputs(layers: Sequence[WatchedLayer], run: Callable[[], Any]) -> dict[str, list[Tensor]]:
+    """What each layer is fed with during one run."""
+    found: dict[str, list[Tensor]] = {}
+
+    def hook(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], Tensor):
+            found.setdefault(name, []).append(args[0].detach())
+
+    handles = [
+        layer.modules[0].register_forward_pre_hook(partial(hook, layer.name)) for layer in layers
+    ]
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _measure(
+    watched: WatchedLayer, calls: Sequence[Tensor], run: Callable[[], Tensor]
+) -> LayerPreconditioning:
+    layer = cast(Layer, watched.modules[0])
+    bias = layer.bias is not None
+    columns = layer.weight[0].numel() + bias
+    if len(calls) != 1:
+        return _nothing(watched, 0, columns, f"it ran {len(calls)} times in a forward pass")
+    (fed,) = calls
+    rows = _rows(layer, fed)
+    if rows * columns > _MOST_ENTRIES:
+        return _nothing(watched, rows, columns, f"{rows} × {columns} entries are too many")
+    if not bool(torch.isfinite(fed).all()):
+        return _nothing(watched, rows, columns, "its inputs are not finite")
+    matrix = preconditioners.extended(_features(layer, fed), bias=bias)
+    statistics = _statistics(layer, fed)
+    transform = preconditioners.preconditioner(statistics, eps=_EPS, bias=bias)
+    raw = preconditioners.preconditioner(statistics, bias=bias).scaling()
+    unit = torch.finfo(fed.dtype).eps
+    before = preconditioners.condition(matrix, rounding=unit)
+    after = preconditioners.condition(transform.normalise(matrix), rounding=unit)
+    hessian, reason = _hessian(layer, transform, rows // len(fed), run)
+    return LayerPreconditioning(
+        layer=watched.name,
+        kind=type(layer).__name__,
+        rows=rows,
+        columns=columns,
+        rank=before.rank,
+        inputs=before.value,
+        inputs_after=after.value,
+        promised=float(raw.max() / raw.min()) ** 2,
+        hessian=math.nan if hessian is None else hessian.raw.value,
+        hessian_after=math.nan if hessian is None else hessian.preconditioned.value,
+        hessian_rank=0 if hessian is None else hessian.raw.rank,
+        curvature=math.nan if hessian is None else hessian.curvature.value,
+        reason=reason,
+        computed_in=str(fed.dtype).removeprefix("torch."),
+    )
+
+
+def _nothing(watched: WatchedLayer, rows: int, columns: int, reason: str) -> LayerPreconditioning:
+    kind, nan = type(watched.modules[0]).__name__, math.nan
+    return LayerPreconditioning(
+        watched.name, kind, rows, columns, 0, nan, nan, nan, nan, nan, 0, nan, reason
+    )
+
+
+def _rows(layer: Layer, fed: Tensor) -> int:
+    if isinstance(layer, nn.Linear):
+        return fed.numel() // fed.shape[-1]
+    with torch.no_grad():
+        one = layer._conv_forward(fed[:1].to("meta"), layer.weight.to("meta"), None)
+    return len(fed) * one[0, 0].numel()
+
+
+def _features(layer: Layer, fed: Tensor) -> Tensor:
+    """H, of a convolution's first group."""
+    if isinstance(layer, nn.Linear):
+        return fed.reshape(-1, fed.shape[-1])
+    return preconditioners.im2col(layer, fed)
+
+
+def _statistics(layer: Layer, fed: Tensor) -> preconditioners.Statistics:
+    if isinstance(layer, nn.Linear):
+        return preconditioners.column_statistics(_features(layer, fed))
+    return preconditioners.tap_statistics(layer, fed, exact=False)
+
+
+def _hessian(
+    layer: Layer,
+    transform: Preconditioner,
+    positions: int,
+    run: Callable[[], Tensor],
+) -> tuple[BlockConditions | None, str | None]:
+    """Conditions of the first unit's block that has any curvature, or why there are none."""
+    if positions > _MOST_POSITIONS:
+        return None, f"curvature over {positions} output positions is beyond {_MOST_POSITIONS}"
+    for unit in range(min(_UNITS, layer.weight.shape[0])):
+        if isinstance(layer, _ConvNd) and unit >= layer.out_channels // layer.groups:
+            break  # the statistics are those of the first group
+        try:
+            block = preconditioners.hessian_block(layer, run, unit=unit)
+        except (ValueError, RuntimeError) as error:
+            return None, _in_short(error)
+        if bool(block.curvature.any()):
+            return preconditioners.block_conditions(block, transform), None
+    return None, "its first units have no curvature"
+
+
+def _in_short(error: Exception) -> str:
+    text = str(error).splitlines()[0]
+    if "influence each other" in text:
+        return "samples share batch statistics on their way to the loss"
+    return text

@@ -1,0 +1,1 @@
+"""Theory's prediction for each normaliser of a traced model."""

@@ -1,0 +1,248 @@
+"""Find a stack of residual blocks and predict how gradients grow along its stream."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.diagnosis.prediction.blocks import LINEAR, SHAPES, FoundBlock
+from equipoise.diagnosis.prediction.predict import Conditions, as_block, conditions_of, variances
+from equipoise.diagnosis.record import Block
+from equipoise.instrument.recording.operations import Operation, Value
+from equipoise.numerics.growth import mean_with_error
+from equipoise.records.estimate import Estimate
+from equipoise.theory.batch_norm.setting import SMALLEST_BATCH
+from equipoise.theory.networks.followed_batch import LARGEST_FOLLOWED, follow_batch
+
+Array = NDArray[np.float64]
+
+_DERIVED = "growth along a residual stream is derived by Equipoise, not by a paper"
+_LEAST_BLOCKS = 2
+# The sign of a branch does not matter, its scale would.
+_SUMS = {"add", "iadd", "radd", "sub", "isub", "rsub"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidualStack:
+    """Residual blocks x + W φ(BN(⋯)) one after another, nothing between them.
+
+    Args:
+        first: Index of the first block's first normaliser among all that were found.
+        blocks: How many residual blocks.
+        stages: Normalisers per block.
+        leading: Whether a linear layer precedes the first normaliser of each branch.
+        has_tail: Whether one more normaliser follows the last block.
+        weight_variance: Mean over the linear layers that close a stage.
+    """
+
+    first: int
+    blocks: int
+    stages: int
+    leading: bool
+    has_tail: bool
+    weight_variance: float
+
+    @property
+    def last(self) -> int:
+        """Index after the last normaliser inside a block."""
+        return self.first + self.blocks * self.stages
+
+
+def find_stack(
+    operations: Sequence[Operation], found: Sequence[FoundBlock]
+) -> ResidualStack | None:
+    """Find residual blocks that, but for a stem before and a norm after, are all there is."""
+    graph = _Graph(operations)
+    for first in (0, 1):
+        shapes, at, stream = [], first, None
+        while at < len(found) and (block := _block_at(graph, found, at, stream)) is not None:
+            stages, leading, stream = block
+            shapes.append((stages, leading))
+            at += stages
+        left = len(found) - at
+        if len(shapes) < _LEAST_BLOCKS or len(set(shapes)) > 1 or left > 1:
+            continue
+        if left and graph.source(found[at]) != stream:
+            continue
+        inside = found[first:at]
+        if not _alike(inside):
+            return None
+        stages, leading = shapes[0]
+        closing = [variances(one.path.closing.module)[0] for one in inside if one.path.closing]
+        mean = sum(closing) / len(closing)
+        return ResidualStack(first, len(shapes), stages, leading, left == 1, mean)
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamPrediction:
+    """What theory says about a stack.
+
+    Args:
+        blocks: The records of all normalisers, with predictions.
+        log_profiles: Logarithm of the squared gradients at the stack's normalisers and at what
+            follows them, ``[repeats, layers + 1]``.
+        conditions: Those of its blocks.
+    """
+
+    blocks: list[Block]
+    log_profiles: Array
+    conditions: Conditions
+
+
+def predict_stack(
+    stack: ResidualStack, found: Sequence[FoundBlock], blocks: Sequence[Block], covariance: Array
+) -> StreamPrediction:
+    """Predict gradients at every normaliser of the stack.
+
+    Args:
+        stack: Where the residual blocks are.
+        found: All normalisers.
+        blocks: Their records so far.
+        covariance: Second moments of the batch at the stack's first normaliser, ``[B, B]``: a
+            stream does not forget the data.
+    """
+    opening = found[stack.first]
+    assert opening.activation is not None
+    conditions, uneven = conditions_of(opening, opening.activation)
+    if stack.leading:
+        covariance = covariance / variances(opening.feeding)[0]
+    rows = len(covariance)
+    spread = float(np.trace(covariance) - covariance.mean() * rows) / (rows - 1)
+    conditions = replace(
+        conditions,
+        weight_variance=stack.weight_variance,
+        architecture=replace(
+            conditions.architecture,
+            stages=stack.stages,
+            leading=stack.leading,
+            start_variance=spread,
+        ),
+    )
+    logs = follow(conditions, stack, covariance)
+    steps = logs[:, :-1] - logs[:, 1:]
+    records = list(blocks)
+    for offset in range(stack.last - stack.first):
+        step = mean_with_error(steps[:, offset], "followed through infinitely wide layers")
+        growth = math.exp(step.value)
+        rate = Estimate(growth, growth * step.error, step.method)
+        index = stack.first + offset
+        records[index] = as_block(found[index], rate, None, None, uneven, (_DERIVED,))
+    if stack.has_tail:
+        reason = "it ends the residual stream: no further block follows"
+        records[-1] = as_block(found[-1], None, None, reason, uneven)
+    return StreamPrediction(records, logs, conditions)
+
+
+def follow(conditions: Conditions, stack: ResidualStack, covariance: Array) -> Array:
+    """Squared gradients along the stream, ``[repeats, layers + 1]``, as logarithms."""
+    return follow_batch(
+        covariance,
+        conditions.activation,
+        stack.blocks * stack.stages,
+        architecture=conditions.architecture,
+        ends_in_norm=stack.has_tail,
+        eps=conditions.eps,
+        gamma=conditions.gamma,
+        beta=conditions.beta,
+        weight_variance=conditions.weight_variance,
+    ).log_gradients
+
+
+class _Graph:
+    """Which operation made a value, and which additions use it."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        # A reshape that changes nothing returns the very tensor it was given.
+        self._made = {op.output: op for op in operations if op.output not in op.inputs}
+        self._sums = [
+            op
+            for op in operations
+            if op.name in _SUMS and len(op.inputs) == 2 and op.keywords.get("alpha", 1) == 1
+        ]
+
+    def origin(self, value: Value) -> Value:
+        """Walk back over reshapes."""
+        made = self._made.get(value)
+        while made is not None and made.name in SHAPES and made.inputs:
+            value = made.inputs[0]
+            made = self._made.get(value)
+        return value
+
+    def source(self, found: FoundBlock) -> Value:
+        """What a normaliser works on."""
+        return self.origin(found.path.given)
+
+    def is_linear(self, value: Value) -> bool:
+        """Whether a linear layer made a value."""
+        made = self._made.get(value)
+        return made is not None and made.name in LINEAR
+
+    def before_linear(self, value: Value) -> Value:
+        """What the linear layer that made a value worked on."""
+        return self.origin(self._made[value].inputs[0])
+
+    def joined(self, stream: Value, branch: Value) -> Value | None:
+        """The sum of the two, if they are added."""
+        for operation in self._sums:
+            if {self.origin(value) for value in operation.inputs} == {stream, branch}:
+                return operation.output
+        return None
+
+
+def _block_at(
+    graph: _Graph, found: Sequence[FoundBlock], first: int, stream: Value | None
+) -> tuple[int, bool, Value] | None:
+    """Stages of the block opened here, whether a linear layer leads, and the stream after it.
+
+    The stream before it must be the given one, if one is.
+    """
+    source = graph.source(found[first])
+    streams = {source: False}  # a stem may be linear too: the addition tells the stream
+    if graph.is_linear(source):
+        streams[graph.before_linear(source)] = True
+    if stream is not None:
+        streams = {stream: streams[stream]} if stream in streams else {}
+    for at in range(first, len(found)):
+        closing = found[at].path.closing
+        if closing is None or found[at].path.reason is not None:
+            return None
+        for before, leading in streams.items():
+            after = graph.joined(before, closing.output)
+            if after is not None:
+                return at - first + 1, leading, after
+        if at + 1 == len(found) or graph.source(found[at + 1]) != closing.output:
+            return None
+    return None
+
+
+def _alike(inside: Sequence[FoundBlock]) -> bool:
+    """Whether all are batch norms with one activation and one set of parameters."""
+    first = inside[0].normalisation
+    if first.is_convolution or not SMALLEST_BATCH <= first.rows <= LARGEST_FOLLOWED:
+        return False
+    if any(
+        one.activation is None
+        or one.normalisation.normaliser != "batch norm"
+        or one.normalisation.reason is not None
+        for one in inside
+    ):
+        return False
+    kinds = set()
+    for one in inside:
+        assert one.activation is not None
+        conditions, _ = conditions_of(one, one.activation)
+        kinds.add(
+            (
+                conditions.activation.name,
+                conditions.batch_size,
+                conditions.eps,
+                round(conditions.gamma, 6),
+                round(conditions.beta, 6),
+            )
+        )
+    return len(kinds) == 1

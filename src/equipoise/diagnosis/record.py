@@ -1,0 +1,157 @@
+"""The check-up's report: everything that was predicted, measured and concluded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
+from equipoise.diagnosis.second_order.record import SecondOrderPooling
+from equipoise.diagnosis.smoothness.record import Smoothness
+from equipoise.diagnosis.trial.record import Trial
+from equipoise.probes.conditioning import LayerConditioning
+from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.records.estimate import Estimate
+from equipoise.records.finding import Finding
+
+# Raise by one whenever a stored report of the old form can no longer be read.
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One normalise → activation → linear block, and what theory says about it.
+
+    Args:
+        layer: Name of the normaliser that opens the block.
+        kind: Its class.
+        activation: Name of the elementwise function that follows it.
+        following: Name of the parametrised layer that closes the block.
+        batch_size: Effective batch size: rows that share batch statistics.
+        features: Channels that the normaliser sees.
+        eps: The normaliser's ε.
+        gamma: Its scale.
+        beta: Its shift.
+        weight_variance: fan-in times the variance of the weights that feed the normaliser.
+        rate: Predicted factor per layer on the squared gradient norm; ``None`` where theory
+            does not apply.
+        max_depth: Predicted number of such blocks before gradients differ by e^16.
+        reason: Why there is no prediction, if there is none.
+        caveats: What weakens the prediction, if anything.
+    """
+
+    layer: str
+    kind: str
+    activation: str
+    following: str
+    batch_size: int
+    features: int
+    eps: float
+    gamma: float
+    beta: float
+    weight_variance: float
+    rate: Estimate | None
+    max_depth: float | None
+    reason: str | None
+    caveats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One quantity, predicted and measured, in units of error.
+
+    Args:
+        quantity: What is compared.
+        predicted: From theory; its error is the quadrature error.
+        measured: From the model; its error is the standard error over replicates.
+        finite_width: Root-mean-square distance between the theory's own network, simulated
+            at the model's width and depth, and the infinite-width prediction.
+        z: Difference over the combined error, the measurement's widened to Student's t.
+        agrees: Whether ``abs(z) <= 3``.
+    """
+
+    quantity: str
+    predicted: Estimate
+    measured: Estimate
+    finite_width: float
+    z: float
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change to the model that theory recommends, and whether it did what it promised.
+
+    Args:
+        change: What to change, in words.
+        code: The same as a line of code, where it is one.
+        predicted_rate: Growth per layer after the change, from theory.
+        predicted_depth: Trainable depth after the change.
+        measured_rate: Growth per layer measured on the changed model; ``None`` if not tried.
+        verified: Whether it helped: measured trainable depth at least 1.25 times that before;
+            ``None`` if not tried.
+    """
+
+    change: str
+    code: str | None
+    predicted_rate: Estimate
+    predicted_depth: float
+    measured_rate: Estimate | None
+    verified: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """A whole check-up; ``report.json`` is this record.
+
+    Args:
+        schema: :data:`SCHEMA_VERSION` of the writer.
+        equipoise: Version of the library that wrote it.
+        torch: Version of PyTorch that ran it.
+        created: Time of writing, ISO 8601, UTC.
+        target: The model as the user named it.
+        data: The data as the user named them.
+        device: Where the model ran.
+        batch_size: Samples per batch.
+        parameters: Trainable numbers in the model.
+        depth: Normalised (or, without normalisers, parametrised) layers.
+        seeds: Initialisations measured.
+        batches: Batches measured for each.
+        seconds: Wall time.
+        interrupted: Whether the user stopped it; what was finished is here.
+        blocks: The blocks found, with predictions.
+        growth: Measured gradients; ``None`` if interrupted before.
+        comparisons: Predictions joined with measurements.
+        conditioning: Condition numbers per layer.
+        remedies: Changes that theory recommends.
+        findings: Conclusions, most severe first.
+        preconditioning: What batch normalisation preconditioning would do, per layer.
+        trial: A short side-by-side training, if one was asked for.
+        smoothness: How far the gradient can be trusted, at the start or, if it was asked for,
+            along a short training.
+        second_order: Second-order pooling layers, before and after normalisation.
+    """
+
+    schema: int
+    equipoise: str
+    torch: str
+    created: str
+    target: str
+    data: str
+    device: str
+    batch_size: int
+    parameters: int
+    depth: int
+    seeds: int
+    batches: int
+    seconds: float
+    interrupted: bool
+    blocks: tuple[Block, ...]
+    growth: GradientGrowth | None
+    comparisons: tuple[Comparison, ...]
+    conditioning: tuple[LayerConditioning, ...]
+    remedies: tuple[Remedy, ...]
+    findings: tuple[Finding, ...]
+    preconditioning: tuple[LayerPreconditioning, ...] = ()
+    trial: Trial | None = None
+    smoothness: Smoothness | None = None
+    second_order: tuple[SecondOrderPooling, ...] = ()

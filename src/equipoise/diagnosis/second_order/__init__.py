@@ -1,0 +1,1 @@
+"""What second-order pooling does to spectra."""

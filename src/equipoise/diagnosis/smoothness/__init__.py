@@ -1,0 +1,1 @@
+"""How far gradients can be trusted."""

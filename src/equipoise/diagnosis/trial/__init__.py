@@ -1,0 +1,1 @@
+"""Remedies tried by training side by side."""

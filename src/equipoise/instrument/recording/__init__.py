@@ -1,0 +1,1 @@
+"""Record what one forward pass does."""

@@ -1,0 +1,228 @@
+"""One loss, evaluated again and again from the same random states and buffers.
+
+Probes compare the loss at several points of parameter space. What differs between two
+evaluations must be the parameters alone: not the dropout mask, not the running statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.instrument.random_states import RandomStates
+
+LossFunction = Callable[[nn.Module, Any], Tensor]
+
+
+class Replay:
+    r"""A loss as a function of the parameters' present values.
+
+    Random states, buffers and training modes are remembered when the object is built. Every
+    evaluation starts from them and leaves them so, also when the loss raises; only if it draws
+    from NumPy's generator, it must do so from the first time on. Parameters are the caller's
+    business: use this inside :func:`equipoise.probes.untouched`, or move them and put them back
+    yourself.
+
+    Buffers are never written to. Each evaluation works on copies of them, which stay in its
+    graph, so that a backward pass may follow at any time.
+
+    Args:
+        model: Any module; it runs in the mode it is in.
+        loss_fn: ``loss_fn(model, batch)`` returns a scalar.
+        batch: What the user's loader yields.
+
+    Attributes:
+        names: Of the trainable parameters, in the model's order; a shared one has its first name.
+        parameters: The trainable parameters, each once.
+
+    Raises:
+        ValueError: If the model has no trainable parameter, has lazy parameters without a
+            shape, or parameters that are split over processes.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+        >>> replay = Replay(model, lambda m, x: m(x).sum(), torch.ones(3, 2))
+        >>> bool(replay.loss() == replay.loss())
+        True
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> None:
+        named = {
+            name.replace("_orig_mod.", ""): parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+        _check(model, named)
+        self.model = model
+        self.loss_fn = loss_fn
+        self.batch = batch
+        self.names: tuple[str, ...] = tuple(named)
+        self.parameters: tuple[nn.Parameter, ...] = tuple(named.values())
+        self.random_states = RandomStates(model)
+        # Setting NumPy's state takes 50 µs, as long as a small network's layer.
+        self._uses_numpy: bool | None = None
+        with torch.inference_mode(False):  # an inference tensor could not enter a graph
+            self._modules = [_ModuleState(module) for module in model.modules()]
+            self._values = {
+                id(buffer): buffer.detach().clone()
+                for state in self._modules
+                for buffer in state.buffers.values()
+                if buffer is not None
+            }
+
+    def loss(self, *, graph: bool = True) -> Tensor:
+        """Evaluate the loss at the parameters' present values.
+
+        Args:
+            graph: Whether it can be differentiated.
+
+        Returns:
+            The loss, a tensor without dimensions. It need not be finite.
+
+        Raises:
+            TypeError: If ``loss_fn`` returns something else than a tensor of real numbers.
+            ValueError: If that tensor does not hold exactly one number.
+        """
+        with self.replayed():
+            return self.evaluate(graph=graph)
+
+    def gradient(self, *, create_graph: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Evaluate the loss and differentiate it; no parameter's ``.grad`` is touched.
+
+        Args:
+            create_graph: Whether the gradients can be differentiated again.
+
+        Returns:
+            The loss, and one dense gradient per parameter: zeros where the loss does not
+            depend on it.
+
+        Raises:
+            TypeError: As :meth:`loss`.
+            ValueError: As :meth:`loss`, and if the loss has no graph.
+        """
+        with self.replayed():
+            loss = self.evaluate()
+            gradients = differentiate(loss, self.parameters, create_graph=create_graph)
+        return (loss if create_graph else loss.detach()), gradients
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """Inside the block everything but the parameters is as it was remembered."""
+        self._restore_random()
+        # The cache of casts is kept per parameter and does not notice that its values change.
+        torch.clear_autocast_cache()
+        try:
+            with torch.inference_mode(False):
+                copies = {key: values.clone() for key, values in self._values.items()}
+                for state in self._modules:
+                    state.rewind(copies)
+                yield
+        except BaseException:
+            self._uses_numpy = True
+            raise
+        finally:
+            for state in self._modules:
+                state.rewind(None)
+            if self._uses_numpy is None:
+                self._uses_numpy = self.random_states.numpy_was_used()
+            self._restore_random()
+            torch.clear_autocast_cache()
+
+    def _restore_random(self) -> None:
+        self.random_states.restore(numpy=self._uses_numpy is not False)
+
+    def evaluate(self, *, graph: bool = True) -> Tensor:
+        """What :meth:`loss` does, for use inside :meth:`replayed`."""
+        with torch.set_grad_enabled(graph):
+            loss: object = self.loss_fn(self.model, self.batch)
+            return _checked(loss).reshape(())
+
+
+def _checked(loss: object) -> Tensor:
+    """Refuse what is not one real number."""
+    if not isinstance(loss, Tensor) or not loss.is_floating_point():
+        got = f"a tensor of {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise TypeError(f"loss_fn must return a floating-point tensor with one number, got {got}.")
+    if loss.numel() != 1:
+        raise ValueError(
+            f"loss_fn must return a tensor with one number, got shape {tuple(loss.shape)}. "
+            "Take its mean or sum."
+        )
+    return loss
+
+
+def differentiate(
+    loss: Tensor, parameters: tuple[nn.Parameter, ...], *, create_graph: bool = False
+) -> tuple[Tensor, ...]:
+    """Dense gradients, zeros where the loss does not depend on a parameter."""
+    found = used_gradients(loss, parameters, create_graph=create_graph)
+    return tuple(map(dense, found, parameters))
+
+
+def used_gradients(
+    loss: Tensor, parameters: tuple[nn.Parameter, ...], *, create_graph: bool = False
+) -> tuple[Tensor | None, ...]:
+    """Gradients as ``backward()`` leaves them: ``None`` where the loss uses no parameter.
+
+    Raises:
+        ValueError: If the loss uses none at all.
+    """
+    if not loss.requires_grad:
+        raise ValueError(
+            "the loss depends on no trainable parameter. Does loss_fn detach the output, or run "
+            "the model under torch.no_grad()?"
+        )
+    return torch.autograd.grad(loss, parameters, create_graph=create_graph, allow_unused=True)
+
+
+def dense(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    """A gradient as a tensor of its parameter's shape."""
+    if gradient is None:
+        return torch.zeros_like(parameter, requires_grad=False)
+    return gradient if gradient.layout is torch.strided else gradient.to_dense()
+
+
+class _ModuleState:
+    """A module's mode, and its buffers by name."""
+
+    __slots__ = ("buffers", "module", "training")
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.training = module.training
+        self.buffers = dict(module._buffers)
+
+    def rewind(self, copies: dict[int, Tensor] | None) -> None:
+        """Give the module its mode and, in their old order, its buffers or copies of them."""
+        if self.module.training != self.training:  # setting a module's attribute takes long
+            self.module.training = self.training
+        if not (self.buffers or self.module._buffers):
+            return
+        self.module._buffers.clear()
+        for name, buffer in self.buffers.items():
+            given = buffer if buffer is None or copies is None else copies[id(buffer)]
+            self.module._buffers[name] = given
+
+
+def _check(model: nn.Module, named: dict[str, nn.Parameter]) -> None:
+    for module in model.modules():
+        own = (*module._parameters.values(), *module._buffers.values())
+        if any(isinstance(t, nn.UninitializedParameter | nn.UninitializedBuffer) for t in own):
+            raise ValueError(
+                f"{type(module).__name__} has lazy parameters without a shape. Run one batch "
+                "through the model first."
+            )
+    if not named:
+        raise ValueError(
+            "the model has no trainable parameter. Unfreeze some with requires_grad_(True)."
+        )
+    for name, parameter in named.items():
+        if hasattr(parameter, "device_mesh"):
+            raise ValueError(
+                f"parameter {name!r} is a DTensor, split over processes, which this probe does "
+                "not support. Probe an unsharded copy of the model."
+            )

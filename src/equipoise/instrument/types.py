@@ -1,0 +1,17 @@
+"""What every room above calls a loss function, a batch and a progress callback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+
+LossFunction: TypeAlias = Callable[[nn.Module, Any], Tensor]
+"""``loss_fn(model, batch)`` returns a scalar."""
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+"""Inputs and targets, one row per sample."""
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with the stage, the number of finished steps and that of all steps."""

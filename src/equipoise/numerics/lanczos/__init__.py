@@ -1,0 +1,1 @@
+"""Extremal eigenvalues from products alone."""

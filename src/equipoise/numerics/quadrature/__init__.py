@@ -1,0 +1,1 @@
+"""Rules for averages over normal numbers and points on spheres."""

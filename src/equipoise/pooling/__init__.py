@@ -1,0 +1,43 @@
+"""Second-order pooling: heads, and the matrix functions that they compute."""
+
+from equipoise.pooling.heads.bilinear import BilinearPool
+from equipoise.pooling.heads.compact import CompactBilinearPool
+from equipoise.pooling.heads.isqrt import ISQRTPool
+from equipoise.pooling.heads.log_euclidean import LogEuclideanPool
+from equipoise.pooling.heads.matrix_power import MatrixPowerPool
+from equipoise.pooling.heads.run import RUNPool
+from equipoise.pooling.roots.newton_schulz import sqrt_newton_schulz
+from equipoise.pooling.roots.powers import log_euclidean, matrix_power, sqrt_eigh
+from equipoise.pooling.run.direction import leading_direction
+from equipoise.pooling.run.forms import epsilon_from_eta, run_factor, run_matrix, run_symmetric
+from equipoise.pooling.run.inputs import gaussian_start
+from equipoise.pooling.run.layer import RUN
+from equipoise.pooling.vectorise import bilinear, signed_sqrt, unit_norm, upper_triangle
+
+__all__ = [
+    # heads: feature maps in, one vector per sample out
+    "BilinearPool",
+    "RUNPool",
+    "ISQRTPool",
+    "MatrixPowerPool",
+    "LogEuclideanPool",
+    "CompactBilinearPool",
+    "RUN",
+    # rank-1 update normalisation
+    "run_factor",
+    "run_symmetric",
+    "run_matrix",
+    "epsilon_from_eta",
+    "gaussian_start",
+    "leading_direction",
+    # roots and logarithms
+    "matrix_power",
+    "sqrt_eigh",
+    "log_euclidean",
+    "sqrt_newton_schulz",
+    # features to matrix, matrix to vector
+    "bilinear",
+    "upper_triangle",
+    "signed_sqrt",
+    "unit_norm",
+]

@@ -1,0 +1,1 @@
+"""Layers from feature maps to vectors."""

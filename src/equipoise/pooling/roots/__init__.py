@@ -1,0 +1,1 @@
+"""Powers and logarithms of positive semidefinite matrices."""

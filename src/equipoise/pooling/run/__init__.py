@@ -1,0 +1,1 @@
+"""Rank-1 update normalisation."""

@@ -1,0 +1,1 @@
+"""Compact approximations of bilinear features."""

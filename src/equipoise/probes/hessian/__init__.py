@@ -1,0 +1,1 @@
+"""Curvature of the loss."""

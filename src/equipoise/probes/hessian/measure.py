@@ -1,0 +1,244 @@
+"""Eigenvalues of the loss's Hessian, of a model in the mode in which it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.instrument.replay import LossFunction, Replay
+from equipoise.instrument.snapshot import untouched
+from equipoise.numerics.lanczos.spectrum import SymmetricSpectrum, extremal_spectrum, full_spectrum
+from equipoise.probes.hessian import blocks as parameter_blocks
+from equipoise.probes.hessian.blocks import ParameterBlock
+from equipoise.probes.hessian.product import HessianProduct
+from equipoise.probes.hessian.record import Hessian, HessianSpectrum, SpectralDensity
+from equipoise.probes.hessian.rounding import DRAWS, rounding_errors
+from equipoise.records.estimate import Estimate
+
+Groups = Mapping[str, nn.Parameter | Iterable[nn.Parameter]]
+Progress = Callable[[int, int], None]
+
+
+def hessian(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Any,
+    *,
+    more_batches: Iterable[Any] = (),
+    blocks: Literal["whole", "layers", "both"] | Groups = "whole",
+    density: bool = False,
+    steps: int = 100,
+    tolerance: float = 1e-3,
+    probes: int = 4,
+    recompute: bool | None = None,
+    generator: torch.Generator | None = None,
+    progress: Progress | None = None,
+) -> Hessian:
+    r"""Extremal eigenvalues of the Hessian, and if asked how all of them are distributed.
+
+    .. math:: H = \nabla_\theta^2\,\mathcal L(\theta), \qquad
+              \lambda_{\min} = \min_{\|v\|=1} v^THv, \quad \lambda_{\max} = \max_{\|v\|=1} v^THv
+
+    of the loss on one batch, or of its mean over several, by Lanczos' method on products Hv. The
+    model runs in the mode it is in: in training mode batch statistics are part of the function
+    that is differentiated, which changes eigenvalues by orders of magnitude. Dropout and other
+    noise is the same in every product. Parameters, gradients, buffers, modes and random states
+    are left bit-identical.
+
+    Args:
+        model: Any module with trainable parameters; frozen ones are constants.
+        loss_fn: ``loss_fn(model, batch)`` returns a scalar.
+        batch: What the user's loader yields.
+        more_batches: More of them, taken as if they followed in training, each with its own
+            batch statistics and noise.
+        blocks: ``"whole"``; ``"layers"``, the diagonal block of each module that owns parameters;
+            ``"both"``; or parameters of the model by name.
+        density: Whether to find the distribution too. It takes all ``steps`` from each of
+            ``probes`` random vectors, or every eigenvalue if there are no more than that.
+        steps: Most products per random vector. One vector more than that is kept, each of the
+            block's size and taken from memory at the start.
+        tolerance: Extremal eigenvalues are wanted to this share of the larger one's magnitude.
+        probes: Random vectors for the density.
+        recompute: Whether to evaluate the gradient anew for every product instead of keeping its
+            graph; by default if there are several batches, whose graphs might not fit.
+        generator: For random vectors, by default one seeded with 0.
+        progress: Called with products done and an upper limit of their number.
+
+    Returns:
+        Eigenvalues with errors: the distance within which each lies with probability 0.999 over
+        the random vectors, also without convergence; plus what rounding in the parameters'
+        precision may change, from products that are not symmetric and from moved weights.
+
+    Raises:
+        TypeError: If ``loss_fn`` does not return a tensor of real numbers.
+        ValueError: If that is not one finite number or has no graph, an option is out of range,
+            a block is not one of trainable parameters, the model has lazy, complex or no
+            trainable parameters, or uses operations without second derivatives.
+
+    Examples:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> x = torch.tensor([[3.0, 0.0], [0.0, 1.0]])
+        >>> found = hessian(model, lambda m, x: m(x).square().sum(), x)
+        >>> print(round(found.largest.value, 3), round(found.smallest.value, 3))
+        18.0 2.0
+
+    References:
+        [santurkar2018], section 3.1, on smoothness; B. Ghorbani, S. Krishnan and Y. Xiao (2019),
+        An investigation into neural net optimization via Hessian eigenvalue density.
+    """
+    _check(model, steps=steps, probes=probes, tolerance=tolerance)
+    generator = generator or torch.Generator().manual_seed(0)
+    search = _Search(steps, tolerance, probes if density else 0, generator)
+    with untouched(model), torch.inference_mode(False), torch.no_grad():
+        replays = _replays(model, loss_fn, [batch, *more_batches])
+        chosen = _choose(replays[0], blocks)
+        if recompute is None:
+            recompute = len(replays) > 1
+        count = _Count(progress)
+        product = HessianProduct(replays, recompute=recompute, on_product=count)
+        count.most = sum(search.most(product.like(block)) + 2 * DRAWS for block in chosen)
+        try:
+            found = [search(product, block) for block in chosen]
+            rounding = _rounding(product, model, chosen, found, generator)
+        finally:
+            product.release()  # also for those who hold the traceback
+    count.finish()
+    cases = zip(chosen, found, rounding, strict=True)
+    records = tuple(_record(block, spectrum, steps, error) for block, spectrum, error in cases)
+    if blocks in ("whole", "both"):
+        return Hessian(records[0], records[1:], len(replays))
+    return Hessian(None, records, len(replays))
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """How eigenvalues are looked for; without probes only the extremal ones are."""
+
+    steps: int
+    tolerance: float
+    probes: int
+    generator: torch.Generator
+
+    def most(self, like: Tensor) -> int:
+        """Upper limit of the products for a block."""
+        return min(len(like), self.steps * max(1, self.probes))
+
+    def __call__(self, product: HessianProduct, block: ParameterBlock) -> SymmetricSpectrum:
+        spectrum = partial(full_spectrum, starts=self.probes) if self.probes else extremal_spectrum
+        return spectrum(
+            partial(product, block),
+            product.like(block),
+            steps=self.steps,
+            tolerance=self.tolerance,
+            generator=self.generator,
+        )
+
+
+class _Count:
+    """Products done, for those who wait."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.most = 0
+        self._done = 0
+        self._progress = progress
+
+    def __call__(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self.most)
+
+    def finish(self) -> None:
+        """Say that nothing more comes, where fewer products were enough."""
+        if self._progress is not None and self._done < self.most:
+            self._progress(self.most, self.most)
+
+
+def _check(model: nn.Module, *, steps: int, probes: int, tolerance: float) -> None:
+    for name, value in {"steps": steps, "probes": probes}.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}.")
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must be in (0, 1), got {tolerance}.")
+    for name, parameter in model.named_parameters():
+        if parameter.is_complex() and parameter.requires_grad:
+            raise ValueError(
+                f"parameter {name!r} is complex, and hessian takes real ones. Freeze it, or keep "
+                "its real and imaginary parts as two parameters."
+            )
+
+
+def _replays(model: nn.Module, loss_fn: LossFunction, batches: list[Any]) -> list[Replay]:
+    """One per batch, each from the noise and the buffers that the one before leaves behind."""
+    replays = [Replay(model, loss_fn, batches[0])]
+    for before, batch in pairwise(batches):
+        loss_fn(model, before)
+        replays.append(Replay(model, loss_fn, batch))
+    return replays
+
+
+def _choose(replay: Replay, blocks: str | Groups) -> tuple[ParameterBlock, ...]:
+    if isinstance(blocks, Mapping):
+        if not blocks:
+            raise ValueError("blocks must name at least one group of parameters, got none.")
+        return parameter_blocks.named(replay, blocks)
+    match blocks:
+        case "whole":
+            return (parameter_blocks.whole(replay),)
+        case "layers":
+            return parameter_blocks.layers(replay)
+        case "both":
+            return (parameter_blocks.whole(replay), *parameter_blocks.layers(replay))
+    got = repr(blocks) if isinstance(blocks, str) else type(blocks).__name__
+    raise ValueError(f"blocks must be 'whole', 'layers', 'both' or parameters by name, got {got}.")
+
+
+def _rounding(
+    product: HessianProduct,
+    model: nn.Module,
+    blocks: tuple[ParameterBlock, ...],
+    found: list[SymmetricSpectrum],
+    generator: torch.Generator,
+) -> list[tuple[float, float]]:
+    """Errors of the smallest and the largest eigenvalue of every block."""
+    pairs = zip(blocks, found, strict=True)
+    ends = [(block, end) for block, s in pairs for end in (s.smallest, s.largest)]
+    errors = rounding_errors(product, model, ends, generator)
+    return list(zip(errors[::2], errors[1::2], strict=True))
+
+
+def _record(
+    block: ParameterBlock, spectrum: SymmetricSpectrum, steps: int, rounding: tuple[float, float]
+) -> HessianSpectrum:
+    exact = spectrum.nodes is not None and not spectrum.starts
+    method = f"{'all eigenvalues' if exact else 'Lanczos'}, {spectrum.products} products"
+    smallest, largest = (
+        Estimate(end.value, end.distance + spectrum.asymmetry + error, method)
+        for end, error in zip((spectrum.smallest, spectrum.largest), rounding, strict=True)
+    )
+    return HessianSpectrum(
+        block=block.name,
+        parameters=len(spectrum.largest.vector),
+        largest=largest,
+        smallest=smallest,
+        converged=spectrum.converged,
+        products=spectrum.products,
+        density=_density(spectrum, steps),
+    )
+
+
+def _density(spectrum: SymmetricSpectrum, steps: int) -> SpectralDensity | None:
+    if spectrum.nodes is None or spectrum.weights is None:
+        return None
+    return SpectralDensity(
+        nodes=tuple(spectrum.nodes.tolist()),
+        weights=tuple(spectrum.weights.tolist()),
+        parameters=len(spectrum.largest.vector),
+        probes=spectrum.starts,
+        width=float(spectrum.nodes[-1] - spectrum.nodes[0]) / steps,
+    )

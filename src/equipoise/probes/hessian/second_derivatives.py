@@ -1,0 +1,61 @@
+"""Second derivatives where PyTorch has them, and a clear word where it has not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from equipoise.instrument.graph_nodes import graph_nodes
+
+_MISSING = re.compile(r"derivative for '?(?:aten::)?(?P<operation>\w+)'? is not implemented")
+_REMEDIES = {
+    "once_differentiable": "write its backward with operations that autograd can follow",
+    "attention": "run it in loss_fn under torch.nn.attention.sdpa_kernel(SDPBackend.MATH)",
+    "cudnn": "run loss_fn under torch.backends.cudnn.flags(enabled=False)",
+    "": "replace it, or measure only blocks of parameters that come after it",
+}
+# What the decorator makes of any function has the decorator's own code.
+_ONCE = once_differentiable(lambda ctx: None).__code__
+
+
+@contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Let attention use its formula, for fused kernels have no second derivative.
+
+    Raises:
+        ValueError: Where PyTorch says that an operation has none either.
+    """
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    except RuntimeError as error:
+        missing = _MISSING.search(str(error))
+        if missing is None:
+            raise
+        raise ValueError(_refusal(missing["operation"])) from error
+
+
+def refuse_once_differentiable(loss: Tensor) -> None:
+    """Refuse what autograd would take for a constant without a word.
+
+    What ``once_differentiable`` marks raises only if it is itself asked for a derivative; asked
+    for that with respect to parameters, autograd leaves the path out.
+
+    Raises:
+        ValueError: If such a function is in the loss's graph.
+    """
+    for node in graph_nodes(loss):
+        function: Any = getattr(node, "_forward_cls", None)  # of functions written in Python
+        if function is not None and getattr(function.backward, "__code__", None) is _ONCE:
+            raise ValueError(_refusal(f"{function.__name__} (once_differentiable)"))
+
+
+def _refusal(operation: str) -> str:
+    remedy = next(how for what, how in _REMEDIES.items() if what in operation)
+    return f"hessian needs second derivatives, and {operation.strip('_')} has none: {remedy}."

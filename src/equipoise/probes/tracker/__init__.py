@@ -1,0 +1,1 @@
+"""Measure a training while it runs."""

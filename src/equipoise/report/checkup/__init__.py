@@ -1,0 +1,1 @@
+"""A check-up in the terminal, as a page and as JSON."""

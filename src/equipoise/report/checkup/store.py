@@ -1,0 +1,93 @@
+"""A check-up on disk: ``report.json`` for machines, ``report.html`` for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from equipoise.diagnosis.record import SCHEMA_VERSION, Checkup
+from equipoise.files import write_text
+from equipoise.records.codec import from_plain, write_json
+from equipoise.report.checkup.page import render_checkup
+
+JSON_NAME = "report.json"
+HTML_NAME = "report.html"
+
+
+def save(checkup: Checkup, directory: str | Path) -> tuple[Path, Path]:
+    """Write a check-up as JSON and as HTML, each file whole or not at all.
+
+    Args:
+        checkup: What to write.
+        directory: Where to; made if it does not exist.
+
+    Returns:
+        The paths of ``report.json`` and ``report.html``.
+    """
+    data = Path(directory) / JSON_NAME
+    # First the numbers: they cost a measurement, the page only a rendering.
+    write_json(data, checkup)
+    return data, save_page(checkup, Path(directory) / HTML_NAME)
+
+
+def save_page(checkup: Checkup, path: str | Path) -> Path:
+    """Write only the HTML page, whole or not at all, and return its path."""
+    page = Path(path)
+    write_text(page, render_checkup(checkup))
+    return page
+
+
+def load(source: str | Path) -> Checkup:
+    """Read a check-up back.
+
+    Args:
+        source: A folder that :func:`save` wrote to, or the JSON file itself.
+
+    Raises:
+        ValueError: If there is no report, or it is broken, or of another schema version.
+    """
+    path = Path(source)
+    if path.is_dir():
+        path /= JSON_NAME
+        if not path.is_file():
+            raise ValueError(
+                f"{path.parent} holds no {JSON_NAME}. Name a folder that a check-up wrote to, "
+                "or run the check-up first."
+            )
+    elif not path.is_file():
+        raise ValueError(
+            f"{path} does not exist. Name a folder that a check-up wrote to, or its {JSON_NAME}."
+        )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is not valid JSON: {error}. Run the check-up again to write it anew."
+        ) from error
+    if not isinstance(data, dict) or "schema" not in data:
+        raise ValueError(
+            f'{path} is not a check-up: it has no "schema". Name the {JSON_NAME} of a check-up.'
+        )
+    if data["schema"] != SCHEMA_VERSION:
+        raise ValueError(_other_schema(path, data))
+    try:
+        return from_plain(Checkup, data)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not a whole check-up: {error} Run the check-up again to write it anew."
+        ) from error
+
+
+def _other_schema(path: Path, data: dict[str, object]) -> str:
+    found = data["schema"]
+    newer = isinstance(found, int) and found > SCHEMA_VERSION
+    remedy = (
+        "Upgrade equipoise to read it."
+        if newer
+        else "Run the check-up again to write it in the new form."
+    )
+    return (
+        f"{path} has schema version {found!r:.40}, written by equipoise "
+        f"{data.get('equipoise', 'of unknown version')!s:.40}; this equipoise reads version "
+        f"{SCHEMA_VERSION}. {remedy}"
+    )

@@ -1,0 +1,1 @@
+"""What a check-up's report says, wherever it is shown."""

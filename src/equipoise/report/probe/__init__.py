@@ -1,0 +1,1 @@
+"""A probe in the terminal, as a page and as JSON."""

@@ -1,0 +1,1 @@
+"""Activations: values, slopes and kinks."""

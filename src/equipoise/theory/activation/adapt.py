@@ -1,0 +1,187 @@
+"""Turn what users call an activation into an :class:`Activation`, or say why it is not one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from equipoise.theory.activation.catalogue import (
+    Activation,
+    Elementwise,
+    celu,
+    elu,
+    hardtanh,
+    leaky_relu,
+    named_activation,
+    softplus,
+)
+from equipoise.theory.activation.kinks import find_kinks
+
+ActivationLike: TypeAlias = str | nn.Module | Elementwise | Activation
+
+_MODULE_NAMES: dict[type[nn.Module], str] = {
+    nn.Identity: "identity",
+    nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.Tanh: "tanh",
+    nn.Sigmoid: "sigmoid",
+    nn.SiLU: "silu",
+    nn.Mish: "mish",
+    nn.SELU: "selu",
+    nn.Hardswish: "hardswish",
+    nn.Hardsigmoid: "hardsigmoid",
+    nn.Softsign: "softsign",
+    nn.LogSigmoid: "log_sigmoid",
+    nn.Tanhshrink: "tanhshrink",
+}
+_MODULE_FAMILIES: dict[type[nn.Module], Callable[[Any], Activation]] = {
+    nn.GELU: lambda m: named_activation("gelu" if m.approximate == "none" else "gelu_tanh"),
+    nn.LeakyReLU: lambda m: leaky_relu(m.negative_slope),
+    nn.ELU: lambda m: elu(m.alpha),
+    nn.CELU: lambda m: celu(m.alpha),
+    nn.Softplus: lambda m: softplus(m.beta),
+    nn.Hardtanh: lambda m: hardtanh(m.min_val, m.max_val),
+}
+
+_FUNCTION_NAMES: dict[Any, str] = {
+    F.relu: "relu",
+    torch.relu: "relu",
+    F.relu6: "relu6",
+    torch.tanh: "tanh",
+    F.tanh: "tanh",
+    torch.sigmoid: "sigmoid",
+    F.sigmoid: "sigmoid",
+    torch.erf: "erf",
+    F.gelu: "gelu",
+    F.silu: "silu",
+    F.mish: "mish",
+    F.selu: "selu",
+    F.elu: "elu",
+    F.celu: "celu",
+    F.leaky_relu: "leaky_relu",
+    F.softplus: "softplus",
+    F.hardtanh: "hardtanh",
+    F.hardswish: "hardswish",
+    F.hardsigmoid: "hardsigmoid",
+    F.softsign: "softsign",
+    F.logsigmoid: "log_sigmoid",
+    F.tanhshrink: "tanhshrink",
+    torch.abs: "abs",
+    torch.sin: "sin",
+    torch.square: "square",
+}
+
+
+def as_activation(activation: ActivationLike, *, name: str | None = None) -> Activation:
+    """Adapt a name, a module or a callable.
+
+    Args:
+        activation: A name such as ``"relu"`` or ``"alpha_relu(1.5)"``, an activation module,
+            any elementwise callable on float64 tensors, or an :class:`Activation`. Kinks of a
+            callable are searched for on [-20, 20]; declare them yourself by building an
+            :class:`Activation`.
+        name: What reports shall call a callable; by default its own name.
+
+    Raises:
+        ValueError: If the callable is random, not elementwise, not finite, discontinuous, or
+            does not return float64 tensors.
+        TypeError: If ``activation`` is none of the above.
+
+    Examples:
+        >>> as_activation(nn.LeakyReLU(0.1)).name
+        'leaky_relu(0.1)'
+        >>> as_activation(lambda x: torch.relu(x - 1), name="shifted").kinks
+        (Kink(at=1.0, power=False),)
+        >>> as_activation(torch.nn.Softmax(0))
+        Traceback (most recent call last):
+        ValueError: activation Softmax is not elementwise: ...
+    """
+    if isinstance(activation, Activation):
+        return activation
+    if isinstance(activation, str):
+        return named_activation(activation)
+    if not callable(activation):
+        raise TypeError(
+            f"an activation is a name, a module or a callable, got {activation!r:.80}."
+        )
+    if not isinstance(activation, nn.Module):
+        return _adapt_function(activation, name)
+    kind = type(activation)
+    if kind in _MODULE_NAMES:
+        return named_activation(_MODULE_NAMES[kind])
+    if kind in _MODULE_FAMILIES:
+        return _MODULE_FAMILIES[kind](activation)
+    if isinstance(activation, nn.PReLU) and activation.num_parameters == 1:
+        return leaky_relu(float(activation.weight.detach()))
+    # Parameters of a module may change, so it is adapted anew each time.
+    return _adapt(copy.deepcopy(activation).double().cpu(), name or kind.__name__)
+
+
+@lru_cache(maxsize=128)
+def _adapt_function(function: Elementwise, name: str | None) -> Activation:
+    if function in _FUNCTION_NAMES:
+        return named_activation(_FUNCTION_NAMES[function])
+    return _adapt(function, name or str(getattr(function, "__name__", type(function).__name__)))
+
+
+def _adapt(function: Elementwise, name: str) -> Activation:
+    _check_elementwise(function, name)
+    adapted = Activation(name, function)
+    try:
+        adapted(np.linspace(-1, 1, 8))
+    except RuntimeError as error:
+        raise ValueError(f"activation {name} cannot be differentiated: {error}") from error
+    return Activation(name, function, kinks=find_kinks(adapted, name))
+
+
+def _check_elementwise(function: Elementwise, name: str) -> None:
+    # An even number of irregular points, in no order that a sort could leave alone.
+    generator = np.random.default_rng(0)
+    x = torch.from_numpy(generator.permutation(np.linspace(-19.7, 19.9, 96)) + 0.0137)
+    y = _call(function, x, name)
+    if not torch.isfinite(y).all():
+        worst = x[~torch.isfinite(y)].abs().min().item()
+        raise ValueError(
+            f"activation {name} is not finite at |x| = {worst:.3g}. Normalised samples reach "
+            "such values; restrict or repair the function."
+        )
+    again = _call(function, x, name)
+    if not torch.equal(y, again):
+        raise ValueError(
+            f"activation {name} draws random numbers: two calls on the same input differ. "
+            "Switch a module to eval(), or pass its mean function."
+        )
+    for part in (slice(0, 31), slice(40, 41)):
+        if not torch.allclose(_call(function, x[part], name), y[part], rtol=1e-11, atol=1e-13):
+            raise ValueError(
+                f"activation {name} is not elementwise: its output at a point depends on the "
+                "other points. Theory needs a function of one number."
+            )
+
+
+def _call(function: Elementwise, x: Tensor, name: str) -> Tensor:
+    try:
+        with torch.no_grad():
+            y = function(x.clone())
+    except Exception as error:
+        raise ValueError(
+            f"activation {name} fails on a float64 vector: {error}. Theory needs an elementwise "
+            "function of a tensor of any shape."
+        ) from error
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise ValueError(
+            f"activation {name} is not elementwise: a tensor of shape {tuple(x.shape)} gave {got}."
+        )
+    if y.dtype != torch.float64:
+        raise ValueError(
+            f"activation {name} turns float64 into {y.dtype}: theory computes in float64."
+        )
+    return y

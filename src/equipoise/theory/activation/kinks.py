@@ -1,0 +1,143 @@
+"""Find where an arbitrary elementwise function is not smooth.
+
+A panel passes when the values and slopes at fresh points agree with the polynomial through its
+nodes. Panels that fail are bisected: a steep but smooth function passes in the end, a kink fails
+at every scale and is cornered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.theory.activation.catalogue import Kink
+
+Array = NDArray[np.float64]
+ValuesAndSlopes = Callable[[Array], tuple[Array, Array]]
+
+# Odd numbers, so that kinks at round places do not hide on a panel's edge.
+_FIRST_EDGE, _WIDTH, _PANELS, _SPLIT = -20.1373, 0.4917, 82, 0.4877
+_DEGREE, _TOLERANCE, _MOST_FAILURES = 16, 1e-11, 64
+# A panel this narrow that still fails holds a kink. Where it only holds a very steep slope,
+# calling that a kink is harmless: quadrature then splits its panels there.
+_CORNERED = 1e-3
+_FINEST = 4e-14
+
+
+class _Interpolation:
+    """The polynomial through Chebyshev nodes on [-1, 1], read at points between them."""
+
+    nodes = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
+    checks = np.linspace(-0.985, 0.985, 23)
+    matrix = np.polynomial.chebyshev.chebvander(checks, _DEGREE) @ np.linalg.inv(
+        np.polynomial.chebyshev.chebvander(nodes, _DEGREE)
+    )
+
+
+def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
+    """Locate the kinks of a function on [-20, 20].
+
+    Args:
+        function: Returns values and slopes at an array of points.
+        name: What errors call it.
+
+    Raises:
+        ValueError: If the function jumps, if its slope has no second moment, or if it is
+            nowhere smooth.
+
+    Examples:
+        >>> find_kinks(lambda x: (np.maximum(x, 0.5), (x > 0.5) * 1.0), "shifted relu")
+        (Kink(at=0.5, power=False),)
+    """
+    left: Array = _FIRST_EDGE + _WIDTH * np.arange(_PANELS, dtype=np.float64)
+    width = np.full(_PANELS, _WIDTH)
+    scale = _scale(function)
+    cornered: list[tuple[float, float]] = []  # middle and width of the narrowest failing panels
+    while left.size:
+        failing = ~_smooth(function, left, width, scale)
+        left, width = left[failing], width[failing]
+        if np.count_nonzero(width < _CORNERED) > _MOST_FAILURES:
+            raise ValueError(
+                f"activation {name} is not piecewise smooth: near {left[-1]:.3g} it varies at "
+                "every scale. Theory needs a function that is smooth between a few kinks."
+            )
+        narrow = width < _CORNERED
+        middle = left + width / 2
+        cornered += zip(middle[narrow].tolist(), width[narrow].tolist(), strict=True)
+        done = width <= _FINEST * np.maximum(1, np.abs(left))
+        left, width = left[~done], width[~done]
+        left = np.concatenate([left, left + _SPLIT * width])
+        width = np.concatenate([_SPLIT * width, (1 - _SPLIT) * width])
+    places = _distinct(cornered)
+    for at in places:
+        _refuse_jump(function, at, scale, name)
+        _refuse_infinite_slope(function, at, name)
+    gaps = [np.inf, *np.diff(places), np.inf]
+    return tuple(
+        Kink(at, _is_power(function, at, min(1e-3, gaps[i] / 4, gaps[i + 1] / 4)))
+        for i, at in enumerate(places)
+    )
+
+
+def _distinct(cornered: list[tuple[float, float]]) -> list[float]:
+    """Keep the narrowest panel around each place, and round it as far as its width allows."""
+    places: list[float] = []
+    for at, width in sorted(cornered, key=lambda panel: panel[1]):
+        # A wide panel around a place that is known already failed because of it.
+        if all(abs(at - other) > 2 * width for other in places):
+            rounded = (round(at, digits) + 0.0 for digits in range(14))
+            places.append(next((r for r in rounded if abs(r - at) <= 2 * width), at))
+    return sorted(places)
+
+
+def _smooth(function: ValuesAndSlopes, left: Array, width: Array, scale: Array) -> Any:
+    """Whether values and slopes follow the interpolating polynomial, per panel."""
+
+    def at(points: Array) -> Array:
+        x = left[:, None] + width[:, None] * (points + 1) / 2
+        return np.stack(function(x))  # [2, panels, points]
+
+    nodes, checks = at(_Interpolation.nodes), at(_Interpolation.checks)
+    deviation = np.abs(nodes @ _Interpolation.matrix.T - checks).max(-1)  # [2, panels]
+    # On narrow panels the rounding of x itself moves the values by this much.
+    rounding = 1e-14 * np.maximum(1, np.abs(left)) / width * np.ptp(checks, axis=-1)
+    size = np.maximum(scale[:, None], np.abs(checks).max(-1))
+    with np.errstate(invalid="ignore"):
+        return (deviation <= _TOLERANCE * size + rounding).all(0)
+
+
+def _scale(function: ValuesAndSlopes) -> Array:
+    """Sizes of values and slopes where normalised samples are; far out, panels have their own."""
+    values, slopes = function(np.linspace(-3, 3, 61) + 0.0137)
+    sizes = np.array([np.abs(values).max(), np.abs(slopes).max()])
+    return np.asarray(np.maximum(sizes, np.finfo(float).tiny))
+
+
+def _refuse_jump(function: ValuesAndSlopes, at: float, scale: Array, name: str) -> None:
+    step = 2e-11 * max(1.0, abs(at))
+    values, slopes = function(np.array([at - step, at + step]))
+    jump = abs(values[1] - values[0]) - 2 * step * np.abs(slopes).max()
+    if jump > 1e-4 * max(scale[0], np.abs(values).max()):
+        raise ValueError(
+            f"activation {name} jumps by {jump:.3g} at x = {at:g}: gradients through a "
+            "discontinuous function have no finite growth rate. Use a continuous one."
+        )
+
+
+def _refuse_infinite_slope(function: ValuesAndSlopes, at: float, name: str) -> None:
+    for side in (-1.0, 1.0):
+        slopes = np.abs(function(at + side * np.array([1e-8, 1e-4]))[1])
+        if slopes.min() > 0 and np.log(slopes[0] / slopes[1]) >= 0.499 * np.log(1e4):
+            raise ValueError(
+                f"the slope of activation {name} grows like the distance to {at:g} to a power "
+                "of -1/2 or below: E[φ′²] is infinite and gradients have no finite growth rate."
+            )
+
+
+def _is_power(function: ValuesAndSlopes, at: float, width: float) -> bool:
+    """Whether a polynomial fails on either side, as it does for a fractional power."""
+    scale = 1e3 * _scale(function)
+    return not _smooth(function, np.array([at - width, at]), np.full(2, width), scale).all()

@@ -1,0 +1,117 @@
+r"""Averages over one and two normalised samples: all that the BSB1 theory is made of.
+
+Deep in a network :math:`x^l = \phi(\gamma\,\mathrm{BN}(W^l x^{l-1}) + \beta)` a batch of
+pre-activations is, up to a radius R, a uniform random direction w (see
+:mod:`equipoise.numerics.quadrature.gegenbauer`), so every quantity is a combination of
+
+.. math:: E[w_1 f_1], \quad E[w_1^p\,(f_1^{(o)})^2] \quad\text{and}\quad
+          E[w_1^i f^{(o)}_1\; w_2^j f^{(o)}_2], \qquad f^{(o)}_m = f^{(o)}(R w_m),
+
+with f(x) = φ(γx + β), o = 0 (values, less their mean) or 1 (slopes, with respect to the argument
+of f). Two routes compute them; both vectorise over R:
+
+* ``spectral`` (:mod:`averages_spectral`): expand in ψ_k; a two-sample average is a sum over
+  :math:`\rho_k`, so integrals are one-dimensional. For smooth f, and for kinks at larger B.
+* ``angles`` (:mod:`averages_angles`): integrate over two angles, split at every kink. For kinks
+  at small B, where :math:`\rho_k` decays too slowly.
+
+Symbols: B: batch size, n = B - 1, w: normalised sample, R: radius, 1 at ε = 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.theory.activation.catalogue import Activation
+
+Array = NDArray[np.float64]
+
+VALUES, SLOPES = 0, 1
+SQUARE_POWERS, PAIR_POWERS = 5, 4
+# Just out of reach a kink still spoils convergence; this far out it does not.
+_NEARBY = 1.25
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Response:
+    """What follows the normalisation: f(x) = φ(γx + β), with γ > 0.
+
+    The law of w is symmetric, so a negative γ is the same problem as its magnitude.
+    """
+
+    activation: Activation
+    gamma: float
+    beta: float
+
+    def within(self, batch_size: int) -> Response:
+        """The same without kinks that no normalised sample comes near: there f is smooth."""
+        reach = _NEARBY * np.sqrt(batch_size - 1) * self.gamma
+        kinks = tuple(k for k in self.activation.kinks if abs(k.at - self.beta) < reach)
+        if len(kinks) == len(self.activation.kinks):
+            return self
+        return replace(self, activation=replace(self.activation, kinks=kinks))
+
+    @property
+    def kinks(self) -> Array:
+        """Kinks of φ, ascending, in its own argument."""
+        return np.array(sorted(kink.at for kink in self.activation.kinks))
+
+    @property
+    def has_powers(self) -> bool:
+        """Whether some kink is a fractional power."""
+        return any(kink.power for kink in self.activation.kinks)
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether f(Rx) is a power of R times f(x)."""
+        return self.activation.homogeneity is not None and self.beta == 0
+
+    def __call__(self, argument: Array) -> tuple[Array, Array]:
+        """Return f and f′ where φ's argument γx + β has the given values."""
+        values, slopes = self.activation(argument)
+        if self.has_powers:
+            # The slope may be infinite on a kink, where a node falls only by underflow.
+            slopes = np.where(np.isin(argument, self.kinks), 0.0, slopes)
+        return values, self.gamma * slopes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Averages:
+    """The averages at each radius.
+
+    Args:
+        mean: E[f], of shape ``[radii]``.
+        first: E[w f], of shape ``[radii]``.
+        squares: :math:`E[w^p (f^{(o)})^2]`, of shape ``[2, 5, radii]``, indexed o, p.
+        pairs: :math:`E[w_1^i f_1^{(o)} w_2^j f_2^{(o)}]`, of shape ``[2, 4, 4, radii]``.
+        truncation: Bound on the relative error of ``pairs`` beyond that of the nodes.
+        method: How they were computed.
+    """
+
+    mean: Array
+    first: Array
+    squares: Array
+    pairs: Array
+    truncation: float
+    method: str
+
+    def square(self, order: int, power: int) -> Array:
+        """Return E[w^power · f²] of the values (order 0) or slopes (order 1)."""
+        return np.asarray(self.squares[order, power])
+
+    def pair(self, order: int, i: int, j: int) -> Array:
+        """Return E[w₁^i f₁ w₂^j f₂] of the values (order 0) or slopes (order 1)."""
+        return np.asarray(self.pairs[order, i, j])
+
+    @property
+    def kappa(self) -> Array:
+        """κ_f = E[f₁² − f₁f₂], how far two samples stay apart."""
+        return np.asarray(self.square(VALUES, 0) - self.pair(VALUES, 0, 0))
+
+
+def powers(w: Array, count: int) -> Array:
+    """Stack 1, w, …, w^(count-1) along a new first axis."""
+    return np.stack([np.ones_like(w), *(w**p for p in range(1, count))])

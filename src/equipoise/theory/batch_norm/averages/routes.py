@@ -1,0 +1,106 @@
+"""Choose how averages are computed, and how finely, from the smoothness of f and the batch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.numerics.quadrature import panels
+from equipoise.theory.batch_norm.averages.angles import angle_averages
+from equipoise.theory.batch_norm.averages.polynomials import kinked_averages, smooth_averages
+from equipoise.theory.batch_norm.averages.response import VALUES, Averages, Response
+
+Array = NDArray[np.float64]
+
+_GAUSS_NODES = (64, 128, 256)
+# A smooth function that 256 Gauss nodes cannot resolve is steep; panels can be narrowed.
+_STEEP_SPLITS = (32, 128, 512, 1024)
+_ANGLE_RULES = tuple(panels.half_powers(count) for count in (16, 24, 32, 48, 64))
+_PANEL_RULES = tuple(panels.analytic(count) for count in (16, 24, 32, 48, 64))
+_POWER_RULES = (
+    *(panels.positive_powers(count) for count in (28, 40, 56)),
+    # Slopes that grow without bound at the kink need more.
+    *(panels.any_powers(count) for count in (100, 140, 200)),
+)
+_COARSE_ANGLES, _COARSE_POWERS = panels.half_powers(12), panels.positive_powers(20)
+
+
+def levels(f: Response) -> int:
+    """How many refinement levels there are."""
+    if f.has_powers:
+        return len(_POWER_RULES)
+    if not f.kinks.size:
+        return len(_GAUSS_NODES) + len(_STEEP_SPLITS)
+    return min(len(_ANGLE_RULES), len(_PANEL_RULES))
+
+
+def _prefers_angles(batch_size: int, radii: Array) -> bool:
+    """At small batches ρ_k decays slowly; the sum then costs more than a second angle.
+
+    The terms are summed one by one for all radii together, so many radii favour the sum.
+    """
+    return batch_size < (20 if len(radii) == 1 else 16)
+
+
+@np.errstate(over="ignore", invalid="ignore")  # an overflow is refused by name later
+def averages(f: Response, batch_size: int, radii: Array, level: int) -> Averages:
+    """Compute the averages at a refinement level, 0 being the coarsest."""
+    if f.is_homogeneous and len(radii) > 1:
+        return _rescaled(f, averages(f, batch_size, np.ones(1), level), radii)
+    if not f.kinks.size and level < len(_GAUSS_NODES):
+        return smooth_averages(f, batch_size, radii, _GAUSS_NODES[level])
+    if not f.kinks.size:
+        splits = _STEEP_SPLITS[level - len(_GAUSS_NODES)]
+        return kinked_averages(f, batch_size, radii, panels.analytic(16), splits)
+    if _prefers_angles(batch_size, radii):
+        rules = _POWER_RULES if f.has_powers else _ANGLE_RULES
+        return angle_averages(f, batch_size, radii, rules[level])
+    rules = _POWER_RULES if f.has_powers else _PANEL_RULES
+    return kinked_averages(f, batch_size, radii, rules[level], splits=6)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def one_sample_averages(f: Response, batch_size: int, radii: Array, level: int) -> Averages:
+    """Averages whose ``mean``, ``first`` and ``squares`` alone are to be used.
+
+    They are one-dimensional integrals at every batch size, so no second angle is needed.
+    """
+    if not f.kinks.size and level < len(_GAUSS_NODES):
+        return smooth_averages(f, batch_size, radii, _GAUSS_NODES[level])
+    if not f.kinks.size:
+        return averages(f, batch_size, radii, level)
+    rules = _POWER_RULES if f.has_powers else _PANEL_RULES
+    return kinked_averages(f, batch_size, radii, rules[level], splits=6, terms=2)
+
+
+def breaks(f: Response, batch_size: int) -> Array:
+    """Radii in (0, 1) at which a kink, or a pair of kinks, leaves the reachable region."""
+    B, at = batch_size, (f.kinks - f.beta) / f.gamma
+    a, b = np.meshgrid(at, at)
+    # Z = B(B−2) − B(w₁² + w₂²) + (w₁ − w₂)² = 0 at (a, b)/R.
+    pairs = np.sqrt((B * (a**2 + b**2) - (a - b) ** 2) / (B * (B - 2))).ravel()
+    found = np.unique(np.concatenate([np.abs(at) / np.sqrt(B - 1), pairs]))
+    return np.asarray(found[(found > 0) & (found < 1)])
+
+
+def coarse_kappas(f: Response, batch_size: int, radii: Array) -> Array:
+    """κ_f to a few digits, cheaply."""
+    if f.kinks.size and _prefers_angles(batch_size, radii) and not f.is_homogeneous:
+        rule = _COARSE_POWERS if f.has_powers else _COARSE_ANGLES
+        return angle_averages(f, batch_size, radii, rule).kappa
+    return averages(f, batch_size, radii, 0).kappa
+
+
+def _rescaled(f: Response, at_one: Averages, radii: Array) -> Averages:
+    """f(Rw) = R^α f(w): one radius tells all."""
+    assert f.activation.homogeneity is not None
+    alpha = f.activation.homogeneity.alpha
+    factors = np.stack([radii**alpha, radii ** (alpha - 1)])  # [2, radii]
+    return Averages(
+        at_one.mean * factors[VALUES],
+        at_one.first * factors[VALUES],
+        at_one.squares * factors[:, None] ** 2,
+        at_one.pairs * factors[:, None, None] ** 2,
+        at_one.truncation,
+        at_one.method,
+    )

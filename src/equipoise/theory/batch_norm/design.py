@@ -1,0 +1,389 @@
+r"""The mildest change with which a network of a given depth stays trainable."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from scipy.optimize import brentq
+
+from equipoise.records.estimate import Estimate
+from equipoise.theory.activation.adapt import ActivationLike, as_activation
+from equipoise.theory.activation.catalogue import ACTIVATIONS, Activation
+from equipoise.theory.batch_norm.explosion import (
+    TRAINABLE_FACTOR,
+    UnstableFixedPointWarning,
+    explosion_rate,
+    max_trainable_depth,
+)
+from equipoise.theory.batch_norm.fixed_point import bsb1_fixed_point, critical_eps
+from equipoise.theory.batch_norm.setting import whole
+
+Knob = Literal["gamma", "beta", "eps", "activation"]
+
+# Ranking needs no more than one of each kind.
+CANDIDATES = (
+    "identity", "relu", "leaky_relu(0.2)", "elu", "selu", "celu", "gelu", "silu", "mish",
+    "softplus", "tanh", "erf", "sigmoid", "softsign", "hardtanh", "hardswish", "sin",
+)  # fmt: skip
+
+# Searched: γ from 2^-8 to 2^8 of its start, β up to 8 away, ε upwards until all samples are equal.
+_GAMMA_STEPS = [step / 2 for step in range(1, 17)]
+_BETA_STEPS = [step / 4 for step in range(1, 33)]
+_EPS_FACTOR, _EPS_HALVINGS = 4.0, 7
+_SMALLEST_EPS, _LARGEST_EPS = 1e-5, 1e6
+_PRECISION = 1e-3
+# Of the variance that batch norm divides by, at least this part must be signal, not ε.
+_LEAST_SIGNAL = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One activation in a ranking.
+
+    Args:
+        activation: Its name.
+        rate: Its explosion rate at the given setting.
+        max_depth: The depth that this leaves trainable.
+    """
+
+    activation: str
+    rate: Estimate
+    max_depth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What to set a knob to.
+
+    Args:
+        knob: Which knob.
+        start: Where it was.
+        value: The value nearest to ``start`` with which the depth is trainable; None if there
+            is none.
+        rate: The explosion rate there; without a value, the best one that was found.
+        max_depth: The depth that this rate leaves trainable.
+        reason: Why there is no value, or what the value does.
+        ranking: For the knob ``"activation"``, all candidates, the deepest first.
+    """
+
+    knob: Knob
+    start: float | str
+    value: float | str | None
+    rate: Estimate
+    max_depth: float
+    reason: str
+    ranking: tuple[Ranked, ...] = ()
+
+
+def tune(
+    activation: ActivationLike,
+    batch_size: int,
+    depth: int,
+    knob: Knob = "gamma",
+    *,
+    eps: float = 0.0,
+    gamma: float = 1.0,
+    beta: float = 0.0,
+    weight_variance: float = 1.0,
+    factor: float = TRAINABLE_FACTOR,
+    candidates: Sequence[ActivationLike] = CANDIDATES,
+) -> Tuning:
+    r"""Find the mildest change of one knob with which ``depth`` layers stay trainable.
+
+    Trainable means that the squared gradients of the first and the last layer differ by at most
+    :math:`e^{\mathrm{factor}}`: :math:`\mathrm{depth}\cdot|\log\lambda_G| \le \mathrm{factor}`.
+    Settings whose fixed point is unstable are passed over, because networks do not stay there,
+    and so are those at which samples become as good as equal: where less than 1 % of the variance
+    that batch norm divides by is signal, the rest ε.
+
+    Args:
+        activation: A name, a module, or an elementwise callable on float64 tensors.
+        batch_size: Samples that share batch statistics, at least 4.
+        depth: Layers that shall train, at least 1.
+        knob: ``"gamma"`` (searched over :math:`2^{-8}` to :math:`2^8` times its start),
+            ``"beta"`` (up to 8 to either side), ``"eps"`` (upwards only, to just below
+            :func:`critical_eps`) or ``"activation"``.
+        eps: Batch norm's ε at the start.
+        gamma: Its scale at the start.
+        beta: Its shift at the start.
+        weight_variance: :math:`\sigma_w^2`; matters with ε.
+        factor: Logarithm of the ratio of squared gradients that still trains.
+        candidates: What to rank for the knob ``"activation"``; those that pass no signal at
+            this setting are left out.
+
+    Returns:
+        The value, on the trainable side of the boundary to 0.1 % of the search's
+        step, with the rate and depth that it leads to,
+        or None with the reason. Every activation obeys :math:`\lambda_G \ge \frac{B-2}{B-3}` at
+        ε = 0, the rate of a linear network, so that a small batch bounds the depth.
+
+    Raises:
+        ValueError: If a number is out of range, the activation is not usable, or the knob is not
+            one of the four.
+
+    Notes:
+        The search walks away from the start in steps; a trainable window narrower than a step
+        (a factor of √2 in γ, 4 in ε, 1/4 in β) may be missed.
+
+    Examples:
+        >>> tuning = tune("relu", 64, depth=60, knob="beta")
+        >>> round(tuning.value, 2), round(tuning.max_depth)
+        (0.4, 60)
+        >>> print(tune("tanh", 8, depth=200, knob="gamma").value)
+        None
+
+    References:
+        [yang2019], Fig. 4 shows the three knobs; the inverse problem is posed here.
+    """
+    if knob not in ("gamma", "beta", "eps", "activation"):
+        raise ValueError(f"knob must be gamma, beta, eps or activation, got {knob!r}.")
+    depth = whole("depth", depth, 1)
+    if not factor > 0:
+        raise ValueError(f"factor must be positive, got {factor}.")
+    function = as_activation(activation)
+    settings = {
+        "eps": eps,
+        "gamma": gamma,
+        "beta": beta,
+        "weight_variance": weight_variance,
+    }
+    if isinstance(candidates, str):
+        raise ValueError(f"candidates must be a list, got {candidates!r}: write [{candidates!r}].")
+    if knob == "activation":
+        return _rank(function, batch_size, depth, settings, factor, candidates)
+    return _turn(_Search(function, batch_size, depth, settings, factor, knob))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """One knob of one network, as a function of its value."""
+
+    activation: Activation
+    batch_size: int
+    depth: int
+    settings: dict[str, float]
+    factor: float
+    knob: Knob
+
+    @property
+    def start(self) -> float:
+        return self.settings[self.knob]
+
+    def rate(self, value: float) -> Estimate:
+        return _rate(self.activation, self.batch_size, self.settings | {self.knob: value})
+
+    def is_collapsed(self, value: float) -> bool:
+        """Whether samples become as good as equal, which no gradient can mend."""
+        settings = self.settings | {self.knob: value}
+        return _is_collapsed(self.activation, self.batch_size, settings)
+
+    def slack(self, value: float) -> float:
+        """How much room the depth leaves, in units of the factor; negative if it is too deep."""
+        try:
+            rate = self.rate(value)
+        except ValueError:  # no signal passes there, or nothing converges
+            return -math.inf
+        if not (rate.value > 0 and rate.stable) or self.is_collapsed(value):
+            return -math.inf
+        return 1 - self.depth * abs(math.log(rate.value)) / self.factor
+
+    def paths(self) -> Iterator[Iterator[float]]:
+        """Values to try in turn, on every side of the start."""
+        if self.knob == "gamma":
+            yield (self.start * 2**-step for step in _GAMMA_STEPS)
+            yield (self.start * 2**step for step in _GAMMA_STEPS)
+        elif self.knob == "beta":
+            yield (self.start + step for step in _BETA_STEPS)
+            yield (self.start - step for step in _BETA_STEPS)
+        else:
+            yield self._eps_path()
+
+    def _eps_path(self) -> Iterator[float]:
+        """Upwards in factors, then closer and closer to where samples become equal."""
+        critical = self.critical
+        value = max(self.start, _SMALLEST_EPS)
+        near = [critical * (1 - 2**-halving) for halving in range(1, _EPS_HALVINGS + 1)]
+        while value < _LARGEST_EPS:
+            following = value * _EPS_FACTOR
+            yield from (v for v in near if max(value, self.start) < v < following)
+            # Above the critical ε another state may survive, but not for ever.
+            if following > critical and self.is_collapsed(following):
+                return
+            yield following
+            value = following
+
+    @property
+    def critical(self) -> float:
+        """The ε from which on all samples become equal."""
+        return critical_eps(
+            self.activation,
+            gamma=self.settings["gamma"],
+            beta=self.settings["beta"],
+            weight_variance=self.settings["weight_variance"],
+            batch_size=self.batch_size,
+        )
+
+    def distance(self, value: float) -> float:
+        """How far a value is from the start; γ by its logarithm."""
+        if self.knob == "gamma":
+            return abs(math.log(value / self.start))
+        return abs(value - self.start)
+
+
+def _turn(search: _Search) -> Tuning:
+    at_start = search.rate(search.start)
+    finish = partial(Tuning, search.knob, search.start)
+    if search.slack(search.start) >= 0:
+        depth = max_trainable_depth(at_start, search.factor)
+        return finish(search.start, at_start, depth, "trainable without a change")
+    found, best = [], (search.slack(search.start), search.start)
+    for path in search.paths():
+        inside, nearest = _first_inside(search, path)
+        best = max(best, nearest)
+        if inside is not None:
+            found.append(inside)
+    if found:
+        value = min(found, key=search.distance)
+        rate = search.rate(value)
+        depth = max_trainable_depth(rate, search.factor)
+        reason = f"the nearest {search.knob} at which gradients grow ×{rate.value:.4g} per layer"
+        return finish(value, rate, depth, reason)
+    if best[0] == -math.inf:
+        depth = max_trainable_depth(at_start, search.factor) if at_start.value > 0 else 0.0
+        reason = (
+            f"at every {search.knob} that was searched the fixed point is unstable, so that "
+            "networks leave it, or all samples become equal. Use another activation or batch size."
+        )
+        return finish(None, at_start, depth, reason)
+    rate = search.rate(best[1])
+    depth = max_trainable_depth(rate, search.factor)
+    return finish(None, rate, depth, _why_none(search, rate, depth, best[1]))
+
+
+def _first_inside(
+    search: _Search, path: Iterator[float]
+) -> tuple[float | None, tuple[float, float]]:
+    """Walk until the depth is trainable and go back to where that begins; also the best seen."""
+    before, best = search.start, (-math.inf, search.start)
+    for value in path:
+        slack = search.slack(value)
+        best = max(best, (slack, value))
+        if slack >= 0:
+            return _boundary(search.slack, before, value), best
+        before = value
+    return None, best
+
+
+def _boundary(slack: Callable[[float], float], outside: float, inside: float) -> float:
+    """The point between where the slack turns positive, on its trainable side."""
+
+    def finite(value: float) -> float:
+        return max(slack(value), -1e3)
+
+    if slack(inside) == 0:
+        return inside
+    width = abs(inside - outside)
+    root = float(brentq(finite, outside, inside, xtol=0.25 * _PRECISION * width, rtol=1e-12))
+    step = math.copysign(0.5 * _PRECISION * width, inside - outside)
+    while slack(root) < 0 and (inside - root) * step > 0:
+        root += step
+    return root if slack(root) >= 0 else inside
+
+
+def _why_none(search: _Search, rate: Estimate, depth: float, best: float) -> str:
+    B = search.batch_size
+    floor = (B - 2) / (B - 3)
+    deepest = search.factor / math.log(floor)
+    if search.knob != "eps" and search.settings["eps"] == 0 and deepest < search.depth:
+        return (
+            f"at batch size {B} and eps = 0 even a linear network's gradients grow "
+            f"×{floor:.4g} per layer, which leaves {deepest:.0f} layers. Use a larger batch or "
+            "the knob eps."
+        )
+    shape = search.activation.homogeneity
+    if search.knob == "gamma" and shape is not None and search.settings["beta"] == 0:
+        return (
+            f"{search.activation.name} is positive-homogeneous: gamma only scales its output. "
+            "Use the knob beta or eps."
+        )
+    if search.knob == "eps":
+        return (
+            f"no eps leaves {search.depth} layers trainable: gradients grow ×{rate.value:.4g} per "
+            f"layer at {best:.4g}, and beyond it samples soon become equal. Use the knob beta or "
+            "activation."
+        )
+    return (
+        f"no {search.knob} that was searched leaves {search.depth} layers trainable; the best is "
+        f"{best:.4g} with ×{rate.value:.4g} per layer and {depth:.0f} layers."
+    )
+
+
+def _rank(
+    activation: Activation,
+    batch_size: int,
+    depth: int,
+    settings: dict[str, float],
+    factor: float,
+    candidates: Sequence[ActivationLike],
+) -> Tuning:
+    def ranked(candidate: Activation) -> tuple[bool, Ranked]:
+        """Whether networks can use the candidate at all, and its rank."""
+        rate = _rate(candidate, batch_size, settings)
+        deepest = max_trainable_depth(rate, factor) if rate.value > 0 else 0.0
+        sound = rate.value > 0 and rate.stable is not False
+        sound = sound and not _is_collapsed(candidate, batch_size, settings)
+        return sound, Ranked(candidate.name, rate, deepest)
+
+    start = ranked(activation)
+    others = []
+    for candidate in map(as_activation, candidates):
+        if candidate is activation or candidate.name in ACTIVATIONS.keys() & {activation.name}:
+            continue
+        try:
+            others.append(ranked(candidate))
+        except ValueError:  # no signal passes it here
+            continue
+    # Where the fixed point is unstable or gone, the rate is not that of a deep network.
+    ordered = sorted([start, *others], key=lambda pair: (not pair[0], -pair[1].max_depth))
+    suitable = [rank for sound, rank in ordered if sound and rank.max_depth >= depth]
+    finish = partial(Tuning, "activation", activation.name, ranking=tuple(r for _, r in ordered))
+    if start[0] and start[1].max_depth >= depth:
+        reason = "trainable without a change"
+        return finish(activation.name, start[1].rate, start[1].max_depth, reason)
+    if suitable:
+        mildest = suitable[-1]
+        reason = "the candidate that changes gradients least and suffices"
+        return finish(mildest.activation, mildest.rate, mildest.max_depth, reason)
+    best = ordered[0][1]
+    reason = (
+        f"no candidate leaves {depth} layers trainable at batch size {batch_size}; the best, "
+        f"{best.activation}, leaves {best.max_depth:.0f}."
+    )
+    return finish(None, best.rate, best.max_depth, reason)
+
+
+def _is_collapsed(activation: Activation, batch_size: int, settings: dict[str, float]) -> bool:
+    """Whether batch norm divides by ε, not by the signal: R² is below 1 %."""
+    if settings["eps"] == 0:
+        return False
+    kappa = bsb1_fixed_point(activation, batch_size, **settings).kappa.value
+    signal = kappa * (batch_size - 1) / batch_size
+    return signal < _LEAST_SIGNAL * (signal + settings["eps"])
+
+
+def _rate(activation: Activation, batch_size: int, settings: dict[str, float]) -> Estimate:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnstableFixedPointWarning)
+        return explosion_rate(
+            activation,
+            batch_size,
+            eps=settings["eps"],
+            gamma=settings["gamma"],
+            beta=settings["beta"],
+            weight_variance=settings["weight_variance"],
+        )

@@ -1,0 +1,1 @@
+"""Solve for the fixed point, and bound every number's error."""

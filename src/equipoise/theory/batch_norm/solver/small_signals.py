@@ -1,0 +1,72 @@
+r"""What happens to small differences between samples, which decides the critical ε.
+
+Near a point where all samples are equal, f(x) ≈ f(0) + t(x) with t linear, or with two slopes
+at a kink. There :math:`F(\kappa) \approx \kappa\,\varepsilon_c/\varepsilon`, so differences die
+out when ε exceeds
+
+.. math:: \varepsilon_c = \sigma_w^2\,\kappa_t\,\frac{B-1}{B},
+
+which is :math:`\sigma_w^2\gamma^2\phi'(\beta)^2` wherever φ has a slope at β.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from equipoise.theory.activation.catalogue import Activation, Homogeneity, homogeneous
+from equipoise.theory.batch_norm.averages import routes
+from equipoise.theory.batch_norm.averages.response import Averages, Response
+
+# Distances from a kink at 0 at which slopes are read: far below any scale of f, far above where
+# a user's x² or x⁴ would underflow. From a kink elsewhere, the smallest that rounding leaves.
+_NEAR, _FAR = 1e-60, 1e-30
+_UNIT = 2.220446049250313e-16
+# Between its two distances a fractional power's slope changes by more than this factor.
+_SAME = 1.1
+
+
+def tangent(f: Response) -> Homogeneity | None:
+    """The slopes of f on either side of 0, or None where f is flat there."""
+    at_kink = [kink for kink in f.activation.kinks if kink.at == f.beta]
+    near = max(_NEAR, 2 * _UNIT * abs(f.beta)) if at_kink else 0.0
+    below, above = _slopes_beside(f, near)
+    if any(kink.power for kink in at_kink):
+        far = max(_FAR, math.sqrt(_UNIT) * abs(f.beta))
+        limits = zip((below, above), _slopes_beside(f, far), strict=True)
+        below, above = (_limit(*slopes) for slopes in limits)
+    if math.isinf(below) or math.isinf(above):
+        return Homogeneity(1.0, math.inf, math.inf)
+    if at_kink and max(abs(below), abs(above)) < math.sqrt(_NEAR):
+        return None  # such as max(x, 0)²: flat at its kink, but not beside it
+    return Homogeneity(1.0, above, below) if above or below else None
+
+
+def _slopes_beside(f: Response, distance: float) -> tuple[float, float]:
+    _, (below, above) = f(np.array([f.beta - distance, f.beta + distance]))
+    return float(below), float(above)
+
+
+def _limit(near: float, far: float) -> float:
+    """The slope on one side of a kink: 0 or ∞ where it is a fractional power's."""
+    if abs(near) > _SAME * abs(far):
+        return math.inf
+    return 0.0 if _SAME * abs(near) < abs(far) else near
+
+
+def tangent_averages(slopes: Homogeneity, batch_size: int) -> Averages:
+    """Averages of the tangent at R = 1."""
+    activation: Activation = homogeneous("tangent", slopes.alpha, slopes.a, slopes.b)
+    return routes.averages(Response(activation, 1.0, 0.0), batch_size, np.ones(1), 2)
+
+
+def critical_variance(f: Response, batch_size: int) -> float:
+    """ε_c at σ_w² = 1; 0 where f is flat, infinite where its slope is."""
+    slopes = tangent(f)
+    if slopes is None:
+        return 0.0
+    if slopes.a == slopes.b:
+        return slopes.a**2
+    kappa = float(tangent_averages(slopes, batch_size).kappa[0])
+    return kappa * (batch_size - 1) / batch_size

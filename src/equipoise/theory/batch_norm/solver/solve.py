@@ -1,0 +1,222 @@
+r"""Solve the BSB1 problem: one fixed point, its eigenvalues, and an error for each number.
+
+First the averages over directions are refined until two levels agree, then, at ε > 0, the
+average over the radius. Each number's error is what the last refinements changed, plus a floor
+for rounding.
+
+Notes:
+    Two levels can agree by accident when f has a feature narrower than both grids. Features that
+    narrow are found beforehand as kinks (:mod:`kinks`), unless a user declares fewer kinks than
+    there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.records.estimate import Estimate
+from equipoise.theory.batch_norm.averages import routes
+from equipoise.theory.batch_norm.averages.response import VALUES, Averages, Response
+from equipoise.theory.batch_norm.setting import ConvergenceError, Setting
+from equipoise.theory.batch_norm.solver.kappa import largest_root, refine_root
+from equipoise.theory.batch_norm.solver.radius import (
+    RadialGrid,
+    RadialLaw,
+    radial_grid,
+    without_eps,
+)
+from equipoise.theory.batch_norm.solver.small_signals import (
+    critical_variance,
+    tangent,
+    tangent_averages,
+)
+from equipoise.theory.batch_norm.solver.solution import UNIT, Numbers, Solution
+from equipoise.theory.batch_norm.spectra import formulas as spectra
+
+Array = NDArray[np.float64]
+
+# Relative changes at which refinement stops: of all numbers at ε = 0, and of averages at a few
+# radii, which chooses the level to start from at ε > 0.
+_GOAL, _PROBE_GOAL = 1e-12, 1e-9
+_RADIAL_LEVELS = 4
+_STEP = 1e-5
+# Away from the critical ε the grid is placed right at once; close to it after a few moves.
+_MOST_MOVES = 50
+# A rate is not reported if nothing is known of its second digit.
+_LOOSE = 0.1
+
+
+@lru_cache(maxsize=512)
+def solve(setting: Setting) -> Solution:
+    """Solve for the fixed point and its eigenvalues."""
+    f = Response(setting.activation, setting.gamma, setting.beta).within(setting.batch_size)
+    _refuse_no_signal(setting, routes.averages(f, setting.batch_size, np.ones(1), 0))
+    if setting.eps == 0:
+        return _resolved(setting, _solve_without_eps(setting, f))
+    kappa = largest_root(setting, f)
+    if kappa is None:
+        return _collapsed(setting, f)
+    return _resolved(setting, _solve_with_eps(setting, f, kappa))
+
+
+def _solve_without_eps(setting: Setting, f: Response) -> Solution:
+    fine, _ = _explicit(setting, f, 0)
+    for level in range(1, routes.levels(f)):
+        coarse, (fine, averages) = fine, _explicit(setting, f, level)
+        change = fine.distance(coarse)
+        if (change <= _GOAL * fine.scale).all():
+            break
+    return fine.with_errors(change, setting, averages)
+
+
+def _explicit(setting: Setting, f: Response, level: int) -> tuple[Numbers, Averages]:
+    """At ε = 0 nothing has to be solved for: R = 1, and κ is an average."""
+    averages = routes.averages(f, setting.batch_size, np.ones(1), level)
+    kappa = setting.weight_variance * float(averages.kappa[0])
+    law = without_eps(setting.batch_size, kappa)
+    return Numbers.of(setting, kappa, averages, law), averages
+
+
+def _solve_with_eps(setting: Setting, f: Response, kappa: float) -> Solution:
+    # The level at which directions are nearly resolved at the largest radius, where f is
+    # steepest, and at a few others; what that leaves out is then measured at all radii.
+    probes = np.quantile(_grid(setting, f, kappa, 0).radius, [0.5, 0.75, 1.0])
+    *_, first_level = _refined(setting, f, probes, _PROBE_GOAL)
+    current, _ = _at_level(setting, f, kappa, first_level, 0)
+    for level in range(first_level, routes.levels(f) - 1):
+        coarse, (current, _) = current, _at_level(setting, f, kappa, level + 1, 0)
+        directional = current.distance(coarse)
+        if (directional <= coarse.goal(setting)).all():
+            break
+
+    current = coarse
+    for radial_level in range(1, _RADIAL_LEVELS):
+        previous, (current, averages) = (
+            current,
+            _at_level(setting, f, kappa, level, radial_level),
+        )
+        radial = current.distance(previous)
+        if (radial <= current.goal(setting)).all():
+            break
+    # The coarser directions are kept, so their distance to the finer ones counts twice.
+    return current.with_errors(2 * directional + radial, setting, averages)
+
+
+def _refined(
+    setting: Setting, f: Response, radii: Array, goal: float
+) -> tuple[Averages, Averages, int]:
+    """Refine until two levels agree; return both and the coarser's level."""
+    fine = routes.averages(f, setting.batch_size, radii, 0)
+    for level in range(1, routes.levels(f)):
+        coarse, fine = fine, routes.averages(f, setting.batch_size, radii, level)
+        if _relative_change(coarse, fine) <= goal:
+            break
+    return coarse, fine, level - 1
+
+
+def _relative_change(coarse: Averages, fine: Averages) -> float:
+    """Largest change among the averages that enter κ and the rate."""
+    tiny = np.finfo(float).tiny
+    size = np.maximum(fine.squares[1, 0], tiny)
+    slopes = (fine.squares[1, 0] - coarse.squares[1, 0]) / size
+    cross = (fine.pairs[1, 0, 0] - coarse.pairs[1, 0, 0]) / size
+    kappas = (fine.kappa - coarse.kappa) / np.maximum(fine.kappa, tiny)
+    return float(np.abs([slopes, cross, kappas]).max())
+
+
+def _at_level(
+    setting: Setting, f: Response, kappa: float, level: int, radial_level: int
+) -> tuple[Numbers, Averages]:
+    for _ in range(_MOST_MOVES):
+        grid = _grid(setting, f, kappa, radial_level)
+        averages = routes.averages(f, setting.batch_size, grid.radius, level)
+        kappa = refine_root(setting, grid, averages)
+        if grid.reaches(kappa):
+            numbers = Numbers.of(setting, kappa, averages, grid.law(kappa))
+            moved = kappa * (1 + _STEP)
+            shifted = Numbers.of(setting, moved, averages, grid.law(moved))
+            return replace(numbers, sensitivity=shifted.distance(numbers) / _STEP), averages
+    raise ConvergenceError(
+        f"the fixed point of kappa did not settle at eps = {setting.eps} for "
+        f"{setting.activation.name}: it moved {_MOST_MOVES} times. Try a slightly different eps."
+    )
+
+
+def _grid(setting: Setting, f: Response, kappa: float, level: int) -> RadialGrid:
+    breaks = np.empty(0) if f.is_homogeneous else routes.breaks(f, setting.batch_size)
+    return radial_grid(setting.batch_size, setting.eps, kappa, breaks, level)
+
+
+def _resolved(setting: Setting, solution: Solution) -> Solution:
+    """Refuse a solution whose slopes fell between the nodes."""
+    B, rate = setting.batch_size, solution.rate
+    # Theorem 9: no network grows slower than the linear one, at ε = 0.
+    floor = (1 - _LOOSE) * (B - 2) / (B - 3) if setting.eps == 0 else 0.0
+    if floor < rate.value and rate.error < _LOOSE * rate.value:
+        return solution
+    raise ConvergenceError(
+        f"{setting.activation.name} is too steep at gamma = {setting.gamma:g}, beta = "
+        f"{setting.beta:g}: quadrature does not resolve where it turns. Use a smaller gamma, or "
+        "its limit, a function with a jump, for which gradients have no finite rate."
+    )
+
+
+def _refuse_no_signal(setting: Setting, averages: Averages) -> None:
+    kappa = float(averages.kappa[-1])
+    if not np.isfinite(kappa):
+        raise ValueError(
+            f"activation {setting.activation.name} overflows on normalised samples at "
+            f"gamma = {setting.gamma:g}, beta = {setting.beta:g}. Use one that grows slower."
+        )
+    second_moment = float(averages.square(VALUES, 0)[-1] + averages.mean[-1] ** 2)
+    if not kappa > 64 * UNIT**2 * second_moment:
+        raise ValueError(
+            f"activation {setting.activation.name} is constant to float64 precision at "
+            f"gamma = {setting.gamma:g}, beta = {setting.beta:g}: no signal passes. "
+            "Choose a beta nearer to where it varies."
+        )
+
+
+def _collapsed(setting: Setting, f: Response) -> Solution:
+    """κ* = 0: all samples become equal, and batch norm divides by √ε alone."""
+    B, variance, eps = setting.batch_size, setting.weight_variance, setting.eps
+    values, _ = f(np.array([f.beta]))
+    q = variance * float(values[0]) ** 2 + setting.bias_variance
+    backward = forward = (0.0, 0.0, 0.0)
+    cross_rate = 0.0
+    slopes = tangent(f)
+    if slopes is not None:
+        averages, one = tangent_averages(slopes, B), np.ones(1)
+        # Backward at R = 0; forward R² = κx/(Bε) to first order in κ, with E[x²] = n(n + 2).
+        law = RadialLaw(0 * one, one, one / eps, one * (B + 1) / (B * eps), one)
+        backward = (
+            spectra.backward_g(B, variance, averages, law),
+            spectra.backward_l(B, variance, averages, law),
+            spectra.backward_m(B, variance, averages, law),
+        )
+        forward = (
+            critical_variance(f, B) * variance / eps,
+            spectra.forward_l(B, variance, 1.0, averages, law),
+            spectra.forward_m(B, variance, 1.0, averages, law),
+        )
+        cross_rate = variance * ((slopes.a + slopes.b) / 2) ** 2 / eps
+    method = "closed form: the fixed point has collapsed"
+    # Barely below the critical ε, κ is not 0 but of the order of the distance to it.
+    beyond = max(0.0, forward[0] - 1)
+
+    def exact(value: float, scale: float) -> Estimate:
+        return Estimate(value, 64 * UNIT * abs(value) + 1e3 * beyond * scale, method)
+
+    return Solution(
+        q=exact(q, eps),
+        c=exact(1.0, 1.0),
+        kappa=exact(0.0, eps),
+        backward=(exact(backward[0], 1.0), exact(backward[1], 1.0), exact(backward[2], 1.0)),
+        forward=(exact(forward[0], 1.0), exact(forward[1], 1.0), exact(forward[2], 1.0)),
+        cross_covariance=exact(q, eps),
+        cross_rate=exact(cross_rate, 1.0),
+    )

@@ -1,0 +1,1 @@
+"""Eigenvalues at the fixed point."""

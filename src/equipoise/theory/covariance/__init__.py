@@ -1,0 +1,1 @@
+"""How layers map the covariance of a batch."""

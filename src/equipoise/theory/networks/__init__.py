@@ -1,0 +1,1 @@
+"""Networks beyond plain stacks with batch norm."""

@@ -1,0 +1,314 @@
+r"""Layer norm, RMS norm and group norm: normalisers that never look at another sample.
+
+Derived here, with the means of [yang2019]. In :math:`h^l = W^l\phi(\gamma\,\mathrm{N}(h^{l-1})
++ \beta) + b^l` the pre-activations of one sample are, at large width, independent normal numbers
+of variance q. So
+
+* **groups of m features**, m fixed: a group is to its features what a batch of m is to its
+  samples, with q in place of κ. The direction w is uniform, :math:`x\sim\chi^2_{m-1}`, and
+
+  .. math:: R^2 = \frac{qx}{qx + m\varepsilon}, \quad s^2 = \frac{qx}m + \varepsilon, \quad
+            \tau = 1 - (1 - R^2)^2 ;
+
+  gradients of a group's features are independent and equally large, which is the unit matrix
+  where a batch has G, so only the diagonal part of batch norm's rate is left;
+* **groups that grow with the width**, layer norm and RMS norm among them: s² is q + ε for every
+  sample, the mean over features vanishes, and so does what s feeds back to the gradient.
+
+The batch size appears nowhere. Averages over one number suffice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from equipoise.numerics.quadrature import gaussian
+from equipoise.records.estimate import Estimate
+from equipoise.theory.activation.adapt import ActivationLike
+from equipoise.theory.batch_norm.averages import routes
+from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
+from equipoise.theory.batch_norm.setting import (
+    SMALLEST_BATCH,
+    ConvergenceError,
+    Setting,
+    make_setting,
+    whole,
+)
+from equipoise.theory.batch_norm.solver.radius import (
+    RadialGrid,
+    RadialLaw,
+    radial_grid,
+    without_eps,
+)
+from equipoise.theory.networks.gaussian_averages import refuse_unresolved
+
+Array = NDArray[np.float64]
+# From q and a level of refinement: the next layer's q, and the growth of gradients.
+Layer = Callable[[float, int], tuple[float, float]]
+
+_GOAL, _ROUNDING = 1e-12, 64 * float(np.finfo(float).eps)
+# A q below this fraction of the largest counts as no signal; the second allows for rounding.
+_SMALLEST, _KEPT = 1e-14, 1 - 1e-12
+_RADIAL_LEVEL, _LOOSE = 3, 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureNorm:
+    """Deep inside a wide network whose normaliser works on features.
+
+    Args:
+        q: Second moment of a pre-activation.
+        rate: Factor per layer on the squared gradient norm, on the way back.
+    """
+
+    q: Estimate
+    rate: Estimate
+
+
+def layer_norm(
+    activation: ActivationLike,
+    *,
+    eps: float = 0.0,
+    gamma: float = 1.0,
+    beta: float = 0.0,
+    weight_variance: float = 1.0,
+    bias_variance: float = 0.0,
+) -> FeatureNorm:
+    r"""Growth of gradients under layer norm or RMS norm in the wide limit.
+
+    .. math:: q = \sigma_w^2 E[\phi(\gamma Rz + \beta)^2] + \sigma_b^2, \qquad
+              \lambda = \frac{\sigma_w^2\gamma^2\,E[\phi'(\gamma Rz + \beta)^2]}{q + \varepsilon},
+              \qquad R^2 = \frac q{q + \varepsilon}
+
+    with z standard normal. Batch norm at a large batch has the variance of φ where this has its
+    second moment, so that layer norm's rate is the smaller one; for ReLU it is exactly 1.
+
+    Args:
+        activation: A name, a module, or an elementwise callable on float64 tensors.
+        eps: The normaliser's ε, in units of the pre-activations' variance.
+        gamma: Its scale.
+        beta: Its shift.
+        weight_variance: :math:`\sigma_w^2`, fan-in times the variance of the weights.
+        bias_variance: :math:`\sigma_b^2`, the variance of the biases.
+
+    Returns:
+        q and the rate, each with a bound on its numerical error. Networks of width N differ
+        by terms of order 1/N.
+
+    Raises:
+        ValueError: If a number is out of range or the activation is not usable.
+
+    Examples:
+        >>> print(layer_norm("relu").rate)
+        1
+        >>> print(layer_norm("identity", bias_variance=0.25).rate)  # 1 / (1 + 1/4)
+        0.8
+
+    References:
+        Derived in this module from the methods of [yang2019].
+    """
+    setting = make_setting(
+        activation,
+        SMALLEST_BATCH,  # a batch is not looked at
+        eps=eps,
+        gamma=gamma,
+        beta=beta,
+        weight_variance=weight_variance,
+        bias_variance=bias_variance,
+    )
+    f = Response(setting.activation, setting.gamma, setting.beta)
+    kinks = sorted(setting.activation.kinks, key=lambda kink: kink.at)
+    shifted = gaussian.Piecewise(
+        lambda x: np.stack(f(x + f.beta)),
+        f.kinks - f.beta,
+        np.array([k.power for k in kinks], bool),
+    )
+
+    def layer(q: float, level: int) -> tuple[float, float]:
+        variance = q + setting.eps
+        std = setting.gamma * math.sqrt(q / variance)
+        mean, square, slope = gaussian.average(shifted, std, _moments, level)
+        own = slope / setting.gamma**2  # with respect to φ's own argument
+        refuse_unresolved(setting.activation.name, shifted, std, mean, square, own)
+        growth = setting.weight_variance * float(slope) / variance
+        return setting.weight_variance * float(square) + setting.bias_variance, growth
+
+    return _solve(setting, layer, gaussian.LEVELS, "Gaussian quadrature on panels")
+
+
+def group_norm(
+    activation: ActivationLike,
+    group_size: int,
+    *,
+    eps: float = 0.0,
+    gamma: float = 1.0,
+    beta: float = 0.0,
+    weight_variance: float = 1.0,
+    bias_variance: float = 0.0,
+) -> FeatureNorm:
+    r"""Growth of gradients under group norm with a fixed number of features per group.
+
+    At ε = 0, γ = 1, β = 0, with w one coordinate of a uniform direction in m - 1 dimensions,
+
+    .. math:: q = \sigma_w^2 E[\phi(w)^2] + \sigma_b^2, \qquad
+              \lambda = \frac{\sigma_w^2\,E[(m - 1 - w^2)\,\phi'(w)^2]}{(m - 3)\,q},
+
+    and at ε > 0 :math:`\lambda = \frac{\sigma_w^2}m E_x[s^{-2} E\{(m-1-\tau w^2) f'(Rw)^2\}]`.
+    It tends to :func:`layer_norm`'s as m grows.
+
+    Args:
+        activation: A name, a module, or an elementwise callable on float64 tensors.
+        group_size: m, features per group and sample, at least 4; positions of a feature map are
+            not part of the derivation.
+        eps: The normaliser's ε.
+        gamma: Its scale.
+        beta: Its shift.
+        weight_variance: :math:`\sigma_w^2`.
+        bias_variance: :math:`\sigma_b^2`.
+
+    Raises:
+        ValueError: If ``group_size < 4``, where the gradient has no second moment, a number is
+            out of range, or the activation is not usable.
+
+    Examples:
+        >>> print(group_norm("identity", 8).rate)  # (m - 2) / (m - 3)
+        1.2
+
+    References:
+        Derived in this module from the methods of [yang2019].
+    """
+    # With fewer features per group the gradient has no second moment.
+    group_size = whole("group_size", group_size, SMALLEST_BATCH)
+    setting = make_setting(
+        activation,
+        group_size,
+        eps=eps,
+        gamma=gamma,
+        beta=beta,
+        weight_variance=weight_variance,
+        bias_variance=bias_variance,
+    )
+    layer = _Groups(setting).layer
+    f = Response(setting.activation, setting.gamma, setting.beta).within(group_size)
+    levels = routes.levels(f)
+    return _solve(setting, layer, levels, f"quadrature over {group_size} features")
+
+
+class _Groups:
+    """One layer of groups; averages are kept while q stays near where they were made."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        m = setting.batch_size
+        self.f = Response(setting.activation, setting.gamma, setting.beta).within(m)
+        self.breaks = routes.breaks(self.f, setting.batch_size)
+        self._kept: dict[int, tuple[RadialGrid, Averages]] = {}
+
+    def layer(self, q: float, level: int) -> tuple[float, float]:
+        """Return the next layer's q and the growth of gradients."""
+        m, variance = self.setting.batch_size, self.setting.weight_variance
+        averages, law = self._at(q, level)
+        square = averages.square(VALUES, 0) + averages.mean**2
+        self._refuse_unresolved(averages, law.radius)
+        tau = 1 - (1 - law.radius**2) ** 2
+        slopes = (m - 1) * averages.square(SLOPES, 0) - tau * averages.square(SLOPES, 2)
+        following = variance * float(law.weight @ square) + self.setting.bias_variance
+        return following, variance / m * float(law.per_variance @ slopes)
+
+    def _refuse_unresolved(self, averages: Averages, radius: Array) -> None:
+        """The lowest eigenvalue on the sphere bounds slopes: E[(n − w²) f′²] ≥ (n − 1) Var f."""
+        n = self.setting.batch_size - 1
+        energy = n * averages.square(SLOPES, 0) - averages.square(SLOPES, 2)
+        if (radius**2 * energy < (1 - _LOOSE) * (n - 1) * averages.square(VALUES, 0)).any():
+            raise ConvergenceError(
+                f"activation {self.setting.activation.name} is too steep at gamma = "
+                f"{self.setting.gamma:g}: quadrature does not resolve where it turns. Use a "
+                "smaller gamma."
+            )
+
+    def _at(self, q: float, level: int) -> tuple[Averages, RadialLaw]:
+        m, eps = self.setting.batch_size, self.setting.eps
+        if eps == 0:
+            return routes.one_sample_averages(self.f, m, np.ones(1), level), without_eps(m, q)
+        kept = self._kept.get(level)
+        if kept is None or not kept[0].reaches(q):
+            grid = radial_grid(m, eps, q, self.breaks, min(level, _RADIAL_LEVEL))
+            kept = grid, routes.one_sample_averages(self.f, m, grid.radius, level)
+            self._kept[level] = kept
+        return kept[1], kept[0].law(q)
+
+
+def _moments(values: Array, _: Array) -> Array:
+    return np.stack([values[0], values[0] ** 2, values[1] ** 2])
+
+
+def _solve(setting: Setting, layer: Layer, levels: int, method: str) -> FeatureNorm:
+    """Refine the fixed point of q and the growth there until two levels agree."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        start = _signal(setting, layer)
+        fine = _settle(setting, layer, 0, start)
+        for level in range(1, levels):
+            coarse, fine = fine, _settle(setting, layer, level, fine[0])
+            if not np.isfinite(fine).all():
+                raise ValueError(
+                    f"activation {setting.activation.name} overflows on normalised features at "
+                    f"gamma = {setting.gamma:g}, beta = {setting.beta:g}. Use one that grows "
+                    "slower."
+                )
+            change = np.abs(fine - coarse)
+            if (change <= _GOAL * np.abs(fine)).all():
+                break
+    errors = change + _ROUNDING * np.abs(fine) * _amplification(setting, layer, fine[0])
+    q, rate = (Estimate(float(v), float(e), method) for v, e in zip(fine, errors, strict=True))
+    return FeatureNorm(q, rate)
+
+
+def _signal(setting: Setting, layer: Layer) -> float:
+    """A first q, the largest that the next layer keeps or enlarges."""
+    low = limit = layer(1.0 if setting.eps == 0 else 1e18 * setting.eps, 0)[0]
+    while setting.eps > 0 and low > _SMALLEST * limit and layer(low, 0)[0] < low * _KEPT:
+        low /= 2
+    if not low > _SMALLEST * limit:
+        raise ValueError(
+            f"no signal passes {setting.activation.name} at eps = {setting.eps:g}, gamma = "
+            f"{setting.gamma:g}, beta = {setting.beta:g}: pre-activations die out with depth. Use "
+            "a smaller eps, or move beta."
+        )
+    return low
+
+
+def _settle(setting: Setting, layer: Layer, level: int, start: float) -> Array:
+    """The fixed point of q near a start and the growth there; q is explicit at ε = 0."""
+    if setting.eps == 0:
+        q = layer(1.0, level)[0]
+        return np.array([q, layer(q, level)[1]])
+
+    def log_ratio(x: float) -> float:
+        return math.log(layer(math.exp(x), level)[0]) - x
+
+    centre, reach = math.log(start), 1e-6
+    while log_ratio(centre - reach) < 0 or log_ratio(centre + reach) > 0:
+        reach *= 8
+    q = math.exp(brentq(log_ratio, centre - reach, centre + reach, xtol=1e-15, rtol=1e-15))
+    return np.array([q, layer(q, level)[1]])
+
+
+def _amplification(setting: Setting, layer: Layer, q: float) -> float:
+    """Errors of F grow by 1/(1 − F′) where q = F(q) is solved."""
+    if setting.eps == 0:
+        return 1.0
+    step = 1e-4
+    ratio = layer(q * (1 + step), 0)[0] / layer(q * (1 - step), 0)[0]
+    slope = math.log(ratio) / (2 * step)
+    if abs(1 - slope) < 1e-9:
+        raise ConvergenceError(
+            f"the fixed point of q is critical at eps = {setting.eps}: it does not settle. Try a "
+            "slightly different eps."
+        )
+    return max(1.0, 1 / abs(1 - slope))

@@ -1,0 +1,240 @@
+r"""Residual networks with batch norm: gradients grow like a power of depth, not exponentially.
+
+Derived here, with the means of [yang2019]. In a stream
+
+.. math:: x^l = x^{l-1} + W_k\,\phi(\mathrm{BN}(\cdots W_1\,\phi(\mathrm{BN}(x^{l-1}))))
+
+batch norm forgets the scale of the stream, so that every block adds a branch of the same centred
+variance κ*: the stream's grows linearly, :math:`\kappa^l = \kappa^0 + l\kappa^*`. On the way back
+the branch divides by the stream's standard deviation where a plain network divides by its own,
+
+.. math:: g^{l-1} = g^l\,\Big(1 + \Lambda\,\frac{\kappa^*}{\kappa^{l-1}}\Big), \qquad
+          \Lambda = \lambda_G^k ,
+
+so that :math:`\|\nabla_x\|^2 \propto (L/l)^\Lambda`. Here g is the part of the gradients'
+covariance :math:`\Pi = gG + p\,\mathbf 1\mathbf 1^T/B` that differs between samples. The shared
+part p passes along the skip connection unchanged, and what of it enters a branch comes out in g:
+with :math:`\lambda_G = u + v` split into the averages over one and two samples, the branch maps p
+to :math:`\frac u{B-1} - v`. At ε > 0, u, v and κ* are those at the current κ.
+
+Symbols: B: batch size, n = B - 1, κ: centred variance of a batch norm's input.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.records.estimate import Estimate
+from equipoise.theory.activation.adapt import ActivationLike
+from equipoise.theory.batch_norm.averages import routes
+from equipoise.theory.batch_norm.averages.response import SLOPES, Averages, Response
+from equipoise.theory.batch_norm.setting import Setting, make_setting, whole
+from equipoise.theory.batch_norm.solver.radius import RadialLaw, radial_grid, without_eps
+from equipoise.theory.batch_norm.solver.solve import solve
+
+Array = NDArray[np.float64]
+
+_UNIT = float(np.finfo(float).eps)
+_METHOD = "recursion over residual blocks"
+_GOAL, _EPS_GOAL = 1e-12, 1e-9
+_RADIAL_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidualGrowth:
+    """How gradients grow along a residual stream.
+
+    Args:
+        exponent: Λ: the squared gradient grows like (L/l)^Λ.
+        factors: Growth of g per block, from the first block to the last, ``[blocks]``.
+        variances: Centred variance κ of the stream before each block and after the last,
+            ``[blocks + 1]``.
+        stream: Squared gradient norm with respect to the stream before each block and after the
+            last, relative to the latter, ``[blocks + 1]``.
+        normalisers: The same with respect to the input of every batch norm, ``[blocks, stages]``.
+        growth: The stream's first entry: growth over the whole network.
+    """
+
+    exponent: Estimate
+    factors: Array
+    variances: Array
+    stream: Array
+    normalisers: Array
+    growth: Estimate
+
+
+def residual_growth(
+    activation: ActivationLike,
+    batch_size: int,
+    blocks: int,
+    *,
+    stages: int = 1,
+    leading: bool = False,
+    start_variance: float = 1.0,
+    eps: float = 0.0,
+    gamma: float = 1.0,
+    beta: float = 0.0,
+    weight_variance: float = 1.0,
+) -> ResidualGrowth:
+    r"""Gradients along a pre-activation residual network.
+
+    Args:
+        activation: A name, a module, or an elementwise callable on float64 tensors.
+        batch_size: Samples that share batch statistics, at least 4.
+        blocks: Residual blocks, at least 1.
+        stages: Batch norm → activation → linear stages in each branch.
+        leading: Whether a linear layer precedes the first batch norm of a branch. The stream's
+            growth is the same at ε = 0; batch norms then see the branch's gradient alone.
+        start_variance: κ⁰, the centred variance of the stream before the first block.
+        eps: Batch norm's ε.
+        gamma: Its scale.
+        beta: Its shift.
+        weight_variance: :math:`\sigma_w^2` of every linear layer.
+
+    Raises:
+        ValueError: If a number is out of range or the activation is not usable.
+
+    Notes:
+        The branch must end in a linear layer, and nothing may follow
+        the addition: an activation on the stream itself, as in the first ResNets, correlates the
+        stream with its branches, which this recursion does not contain.
+
+    Examples:
+        >>> deep = residual_growth("identity", 32, 100)
+        >>> print(deep.exponent)  # (B - 2) / (B - 3)
+        1.03448
+        >>> growth = residual_growth("relu", 32, 100).growth  # plain: 1.52^100 = 1e18
+        >>> round(math.log10(growth.value), 1)
+        2.3
+
+    References:
+        Derived in this module from the methods of [yang2019].
+    """
+    blocks, stages = whole("blocks", blocks, 1), whole("stages", stages, 1)
+    if not 0 < start_variance < math.inf:
+        raise ValueError(f"start_variance must be positive and finite, got {start_variance}.")
+    setting = make_setting(
+        activation,
+        batch_size,
+        eps=eps,
+        gamma=gamma,
+        beta=beta,
+        weight_variance=weight_variance,
+        bias_variance=0.0,
+    )
+    solve(replace(setting, eps=0.0))  # refuses what no signal passes
+    level = _level(setting, start_variance)
+    coarse, fine = (
+        _recursion(setting, blocks, stages, leading, start_variance, at)
+        for at in (level - 1, level)
+    )
+    error = abs(fine.growth.value - coarse.growth.value) + 64 * _UNIT * blocks * fine.growth.value
+    return replace(fine, growth=replace(fine.growth, error=error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """One stage at a given κ of its input: centred variance of its output, u and v."""
+
+    variance: float
+    u: float
+    v: float
+
+
+def _level(setting: Setting, kappa: float) -> int:
+    """The first level of refinement that agrees with the one before."""
+    levels = routes.levels(_response(setting))
+    for level in range(1, levels):
+        before, now = _stage(setting, kappa, level - 1), _stage(setting, kappa, level)
+        goal = _GOAL if setting.eps == 0 else _EPS_GOAL
+        if abs(now.u + now.v - before.u - before.v) <= goal * (now.u + now.v):
+            break
+    return level
+
+
+def _response(setting: Setting) -> Response:
+    f = Response(setting.activation, setting.gamma, setting.beta)
+    return f.within(setting.batch_size)
+
+
+@lru_cache(maxsize=4096)
+def _stage(setting: Setting, kappa: float, level: int) -> _Branch:
+    B, eps = setting.batch_size, setting.eps
+    averages, law = _averages(setting, None if eps == 0 else kappa, level)
+    if eps == 0:
+        law = without_eps(B, kappa)
+    tau = 1 - (1 - law.radius**2) ** 2
+    square, pair = averages.square, averages.pair
+    scale = setting.weight_variance / B
+    u = scale * float(law.per_variance @ ((B - 1) * square(SLOPES, 0) - tau * square(SLOPES, 2)))
+    v = scale * float(law.per_variance @ (pair(SLOPES, 0, 0) + tau * pair(SLOPES, 1, 1)))
+    return _Branch(setting.weight_variance * float(law.weight @ averages.kappa), u, v)
+
+
+@lru_cache(maxsize=256)
+def _averages(setting: Setting, kappa: float | None, level: int) -> tuple[Averages, RadialLaw]:
+    f, B = _response(setting), setting.batch_size
+    if kappa is None:
+        return routes.averages(f, B, np.ones(1), level), without_eps(B, 1.0)
+    breaks = np.empty(0) if f.is_homogeneous else routes.breaks(f, B)
+    grid = radial_grid(B, setting.eps, kappa, breaks, min(level, _RADIAL_LEVEL))
+    return routes.averages(f, B, grid.radius, level), grid.law(kappa)
+
+
+def _recursion(
+    setting: Setting, blocks: int, stages: int, leading: bool, start: float, level: int
+) -> ResidualGrowth:
+    variances, branches = [start], []
+    first = setting.weight_variance if leading else 1.0
+    for _ in range(blocks):
+        branch, kappa = [], first * variances[-1]
+        for _ in range(stages):
+            branch.append(_stage(setting, kappa, level))
+            kappa = branch[-1].variance
+        branches.append(branch)
+        variances.append(variances[-1] + kappa)
+
+    n = setting.batch_size - 1
+    g, p = 1.0, 1.0  # gradients of different samples are independent at the top
+    stream, at_norms, factors = [n * g + p], [], []
+    for branch in reversed(branches):
+        inside, row = g, []
+        for number, stage in enumerate(reversed(branch)):
+            shared = p if number == 0 else 0.0
+            inside = (stage.u + stage.v) * inside + (stage.u / n - stage.v) * shared
+            row.append(n * inside)
+        before = g
+        g += first * inside
+        factors.append(g / before)
+        stream.append(n * g + p)
+        if not leading:
+            row[-1] = stream[-1]  # the first batch norm's input is the stream itself
+        at_norms.append(row[::-1])
+    top = stream[0]
+    growth = Estimate(stream[-1] / top, math.nan, _METHOD)
+    return ResidualGrowth(
+        exponent=_exponent(setting, stages, level),
+        factors=np.array(factors[::-1]),
+        variances=np.array(variances),
+        stream=np.array(stream[::-1]) / top,
+        normalisers=np.array(at_norms[::-1]) / top,
+        growth=growth,
+    )
+
+
+def _exponent(setting: Setting, stages: int, level: int) -> Estimate:
+    """Λ of a stream so large that ε no longer matters in the first stage."""
+    first = solve(replace(setting, eps=0.0))
+    value, error = first.rate.value, first.rate.relative_error
+    kappa = first.kappa.value
+    for _ in range(stages - 1):
+        coarse, fine = (_stage(setting, kappa, at) for at in (max(level - 1, 0), level))
+        rate = fine.u + fine.v
+        error += abs(coarse.u + coarse.v - rate) / rate + 64 * _UNIT
+        value, kappa = value * rate * kappa / fine.variance, fine.variance
+    return Estimate(value, error * value, _METHOD)

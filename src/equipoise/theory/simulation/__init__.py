@@ -1,0 +1,1 @@
+"""The theory's own random networks at finite width."""

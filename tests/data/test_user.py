@@ -1,0 +1,221 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from equipoise.data import Samples, Source, as_source
+from equipoise.data.user import IndexedSource, LoaderSource, StreamedSource
+
+X, Y = torch.arange(24.0).reshape(12, 2), torch.arange(12) % 3
+
+
+def pairs():
+    for start in range(0, 12, 4):
+        yield X[start : start + 4], Y[start : start + 4]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return zip(X, Y, strict=True)
+
+
+class Noisy(Dataset):
+    """Augments with PyTorch's global random state, as most transforms do."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return X[index] + torch.randn(2), int(Y[index])
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def inputs(source, batch_size=4, count=5, seed=0):
+    return torch.stack([x for x, _ in source.batches(batch_size, count, seeded(seed))])
+
+
+SOURCES = {
+    "list of batches": (list(pairs()), LoaderSource),
+    "generator": (None, LoaderSource),
+    "loader": (DataLoader(TensorDataset(X, Y), batch_size=4), LoaderSource),
+    "shuffling loader": (DataLoader(Noisy(), batch_size=4, shuffle=True), LoaderSource),
+    "function": (pairs, LoaderSource),
+    "lambda": (lambda: DataLoader(TensorDataset(X, Y), batch_size=4), LoaderSource),
+    "data set": (TensorDataset(X, Y), IndexedSource),
+    "augmenting data set": (Noisy(), IndexedSource),
+    "class": (Noisy, IndexedSource),
+    "stream": (Stream(), StreamedSource),
+    "tensors": ((X, Y), Samples),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+class TestEverySource:
+    """What any source promises, whatever it wraps."""
+
+    @pytest.fixture
+    def source(self, kind):
+        data, expected = SOURCES[kind]
+        source = as_source(itertools.cycle(pairs()) if data is None else data, kind)
+        assert isinstance(source, expected)
+        return source
+
+    def test_fulfils_the_protocol(self, source, kind):
+        assert isinstance(source, Source)
+        assert source.name == kind
+        assert source.classes is None
+        assert source.fixed_batches == isinstance(source, LoaderSource)
+
+    def test_yields_as_many_batches_as_asked(self, source, kind):
+        batches = list(source.batches(4, 7, seeded()))
+        assert [x.shape for x, _ in batches] == [(4, 2)] * 7
+        assert all(y.shape == (4,) and y.dtype == torch.int64 for _, y in batches)
+
+    def test_global_random_state_is_left_as_found_even_between_batches(self, source, kind):
+        before = torch.get_rng_state()
+        for _ in source.batches(4, 5, seeded()):
+            assert torch.equal(torch.get_rng_state(), before)
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_refuses_bad_requests_at_once(self, source, kind):
+        with pytest.raises(ValueError, match=r"count must be at least 1"):
+            source.batches(4, 0, seeded())
+
+
+@pytest.mark.parametrize(
+    "kind", ["shuffling loader", "data set", "augmenting data set", "tensors"]
+)
+def test_generator_decides_shuffling_and_augmentation(kind):
+    source = as_source(SOURCES[kind][0], kind)
+    assert torch.equal(inputs(source, seed=1), inputs(source, seed=1))
+    assert not torch.equal(inputs(source, seed=1), inputs(source, seed=2))
+
+
+def test_a_second_draw_from_one_generator_goes_on():
+    source, generator = as_source(SOURCES["shuffling loader"][0], "loader"), seeded()
+    first, second = (torch.stack([x for x, _ in source.batches(4, 3, generator)]) for _ in "ab")
+    assert not torch.equal(first, second)
+
+
+class TestOneShotIterators:
+    def test_only_what_is_needed_is_drawn(self):
+        drawn = []
+        source = as_source((drawn.append(i) or (X, Y) for i in range(100)), "generator")
+        list(source.batches(12, 3, seeded()))
+        assert drawn == [0, 1, 2]
+
+    def test_the_next_draw_goes_on(self):
+        source = as_source(pairs(), "generator")
+        first = inputs(source, count=1)
+        assert not torch.equal(first, inputs(source, count=1))
+
+    def test_running_dry_names_the_remedy(self):
+        source = as_source(pairs(), "generator")
+        with pytest.raises(ValueError, match=r"ended after 3 of 4 batches. Give a function"):
+            list(source.batches(4, 4, seeded()))
+
+    def test_a_function_is_called_again_instead(self):
+        assert torch.equal(inputs(as_source(pairs, "pairs"), count=6)[:3], X.view(3, 4, 2))
+
+
+class TestBatchSizes:
+    def test_loader_keeps_its_own(self):
+        source = as_source(list(pairs()), "list")
+        assert [len(x) for x, _ in source.batches(64, 2, seeded())] == [4, 4]
+
+    def test_data_set_too_small(self):
+        with pytest.raises(ValueError, match=r"set has 12 samples, fewer than one batch of 13"):
+            as_source(TensorDataset(X, Y), "set").batches(13, 1, seeded())
+
+    def test_stream_too_short_is_not_filled_up_with_repetitions(self):
+        source = as_source(Stream(), "stream")
+        with pytest.raises(ValueError, match=r"too few samples for one batch of 13"):
+            next(source.batches(13, 1, seeded()))
+        assert all(x.unique(dim=0).shape == (5, 2) for x, _ in source.batches(5, 6, seeded()))
+
+
+def test_numpy_batches_become_tensors():
+    source = as_source([(X.numpy(), Y.numpy())], "arrays")
+    x, y = next(source.batches(1, 1, seeded()))
+    assert torch.equal(x, X)
+    assert torch.equal(y, Y)
+
+
+def test_a_source_stays_as_it_is():
+    samples = Samples("mine", X, Y, 3)
+    assert as_source(samples, "other name") is samples
+    assert as_source(lambda: samples, "other name") is samples
+
+
+class Unsized(Dataset):
+    def __getitem__(self, index):
+        return X[index], Y[index]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (3, r"thing is of type int; expected an iterable of \(input, target\) batches"),
+        ("text", r"of type str"),
+        (X, r"of type Tensor"),
+        (np.zeros(3), r"of type ndarray"),
+        ({"train": []}, r"of type dict"),
+        (nn.Linear(2, 2), r"of type Linear"),
+        (Unsized(), r"Unsized without __len__"),
+        (lambda: 3, r"thing is of type int"),
+        (lambda: pairs, r"thing is of type function"),
+        (lambda root: pairs(), r"missing a required argument: 'root'. Give its arguments"),
+        (lambda: 1 / 0, r"Calling thing raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_other_objects_are_refused_at_once(data, message):
+    with pytest.raises(ValueError, match=message):
+        as_source(data, "thing")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], r"thing is empty: it yields no batches"),
+        (lambda: iter(()), r"thing is empty"),
+        (iter(()), r"one-shot iterator that ended after 0 of 1"),
+        ([{"image": X, "label": Y}], r"a dict with the keys \['image', 'label'\]. Wrap it"),
+        ([(X, Y, Y)], r"a tuple of 3"),
+        ([X], r"another form than \(input, target\): a Tensor"),
+        ([({"ids": X}, Y)], r"a pair of dict and Tensor"),
+        ([(X, Y[:5])], r"shape \[12, 2\] with targets of shape \[5\]"),
+        ([(X, torch.tensor(1.0))], r"targets of shape \[\]"),
+        (TensorDataset(X), r"yields samples of another form .*: a tuple of 1"),
+    ],
+)
+def test_other_batches_are_refused_when_drawn(data, message):
+    batches = as_source(data, "thing").batches(1, 1, seeded())
+    with pytest.raises(ValueError, match=message):
+        next(batches)
+
+
+def test_samples_that_do_not_stack_are_refused():
+    class Ragged(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return torch.zeros(index + 1), 0
+
+    with pytest.raises(ValueError, match=r"do not stack .* tensors of one shape"):
+        next(as_source(Ragged(), "ragged").batches(2, 1, seeded()))
+
+
+def test_a_fault_inside_the_loader_surfaces_whole():
+    def faulty():
+        yield X, Y
+        raise OSError("disk on fire")
+
+    with pytest.raises(OSError, match="disk on fire"):
+        list(as_source(faulty, "faulty").batches(1, 2, seeded()))

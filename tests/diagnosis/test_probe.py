@@ -1,0 +1,154 @@
+"""One call of every probe: the numbers are theirs, the model stays as it is."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+
+from equipoise import data, models, probes
+from equipoise.diagnosis import checkup, probe, smoothness
+from equipoise.diagnosis.probe import Probe
+from equipoise.diagnosis.record import Checkup
+from equipoise.diagnosis.smoothness.measure import points_around
+from equipoise.records import from_plain, to_plain
+from equipoise.training import cross_entropy
+
+DIGITS = data.load("digits")
+SHORT = {"steps": 4, "looks": 2, "seeds": 1, "batch_size": 16}
+
+
+def build():
+    return models.mlp(64, 10, depth=4, width=16)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return probe(build, DIGITS, hessian=True, **SHORT)
+
+
+class TestTheNumbers:
+    def test_are_the_probes_own(self, whole):
+        torch.manual_seed(0)
+        model = build()
+        (batch,) = DIGITS.batches(16, 1, torch.Generator().manual_seed(0))
+        steps = points_around(whole.rate)
+        assert whole.landscape == probes.landscape(model, cross_entropy, batch, steps=steps)
+        assert whole.shift == probes.covariate_shift(model, cross_entropy, batch, whole.rate)
+        assert whole.growth.batches == 4
+        assert [layer.layer for layer in whole.growth.layers] == [f"norm{i}" for i in range(1, 5)]
+
+    def test_the_rate_is_the_best_of_the_training(self, whole):
+        assert (whole.rate, whole.rate_origin) == (whole.training.arms[0].rate, "tuned")
+
+    def test_curvature_is_whole_and_per_layer(self, whole):
+        blocks = [block.block for block in whole.hessian.blocks]
+        assert blocks[:2] == ["linear1", "norm1"]
+        assert whole.hessian.whole.parameters == whole.parameters
+        assert whole.hessian.largest.value >= max(
+            block.largest.value - block.largest.error for block in whole.hessian.blocks
+        )
+
+    def test_the_record_survives_being_stored(self, whole):
+        assert from_plain(Probe, to_plain(whole)) == whole
+
+
+class TestOptions:
+    def test_without_training_the_rate_is_a_common_one(self):
+        found = probe(build, DIGITS, **{**SHORT, "steps": 0})
+        assert (found.rate, found.rate_origin, found.training) == (0.1, "reference", None)
+        assert (found.hessian, found.findings) == (None, ())
+
+    def test_a_rate_may_be_given(self):
+        found = probe(build, DIGITS, rate=0.02, **SHORT)
+        assert (found.rate, found.rate_origin) == (0.02, "given")
+        assert all(arm.rate == 0.02 and arm.rates == () for arm in found.training.arms)
+        assert found.landscape.steps[0] == pytest.approx(0.01)
+
+    def test_the_model_is_left_alone(self):
+        model = build()
+        before = copy.deepcopy(model.state_dict())
+        state = torch.get_rng_state()
+        probe(lambda: model, DIGITS, **{**SHORT, "steps": 0}, hessian=True)
+        assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+        assert all(p.grad is None for p in model.parameters())
+        assert torch.equal(torch.get_rng_state(), state)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"rate": -1.0}, "rate must be a positive number, got -1.0"),
+            ({"steps": -1}, "steps must be at least 4, got -1"),
+            ({"looks": 1}, "looks must be at least 2"),
+            ({"batch_size": 3}, "batch size 3 is too small"),
+        ],
+    )
+    def test_wrong_ones_are_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            probe(build, DIGITS, **{**SHORT, **options})
+
+
+@pytest.mark.parametrize("stage", ["measuring gradients", "training with looks"])
+def test_an_interrupt_keeps_what_was_finished(stage):
+    def progress(name, done, total):
+        if name == stage and done:
+            raise KeyboardInterrupt
+
+    found = probe(build, DIGITS, **{**SHORT, "steps": 4}, progress=progress)
+    assert found.interrupted
+    assert (found.growth is not None) == (stage == "training with looks")
+    assert (found.landscape, found.training) == (None, None)
+    assert from_plain(Probe, to_plain(found)) == found
+
+
+class TestInTheCheckup:
+    def test_the_start_is_always_looked_at(self):
+        report = checkup(build, DIGITS, seeds=2, batches=1, batch_size=16)
+        assert report.smoothness.steps == 0
+        assert [arm.name for arm in report.smoothness.arms][:2] == [
+            "as it is",
+            "without its normalisers",
+        ]
+        assert from_plain(Checkup, to_plain(report)).smoothness == report.smoothness
+
+    def test_a_verified_remedy_is_a_way_of_its_own(self):
+        def deep():
+            return models.mlp(64, 10, depth=24, width=64)
+
+        taken = []
+
+        def train(*, fixes):
+            taken.append(list(fixes))
+            return smoothness(deep, DIGITS, rate=0.1, fixes=fixes, **SHORT)
+
+        report = checkup(deep, DIGITS, seeds=2, batches=1, smoothness=train)
+        change = next(remedy.change for remedy in report.remedies if remedy.verified)
+        assert taken == [[change.removeprefix("start ")]]
+        assert report.smoothness.steps == SHORT["steps"]
+        assert report.smoothness.arms[-1].name == f"with {taken[0][0]}"
+
+    def test_an_interrupted_training_leaves_the_start(self):
+        def train(*, fixes):
+            raise KeyboardInterrupt
+
+        report = checkup(build, DIGITS, seeds=2, batches=1, batch_size=16, smoothness=train)
+        assert report.interrupted
+        assert report.smoothness.steps == 0
+
+    def test_reports_without_it_can_still_be_read(self):
+        plain = to_plain(checkup(build, DIGITS, seeds=2, batches=1, batch_size=16))
+        del plain["smoothness"]
+        assert from_plain(Checkup, plain).smoothness is None
+
+
+def test_a_loss_that_overflows_along_the_way_is_kept():
+    def steep(model, batch):
+        return model(batch[0]).square().mean() + sum(
+            (1e2 * p).square().sum().square() for p in model.parameters()
+        )
+
+    found = probe(build, DIGITS, loss_fn=steep, rate=10.0, **{**SHORT, "steps": 0})
+    assert math.inf in found.landscape.losses
+    assert from_plain(Probe, to_plain(found)) is not None

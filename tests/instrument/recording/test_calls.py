@@ -1,0 +1,247 @@
+"""Leaving out what is known never changes a number: models that make it hard."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from equipoise.instrument.recording import effects as call_effects
+from equipoise.probes.covariate_shift import covariate_shift
+from support.covariate_shifts import assert_agree, numbers
+
+X = torch.randn(8, 6, generator=torch.Generator().manual_seed(0)).double()
+
+
+def linear(width=6):
+    return nn.Linear(6, width)
+
+
+class Residual(nn.Module):
+    """Adds in place to what it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+
+    def forward(self, x):
+        h = self.layer(x)
+        h += x
+        return h
+
+
+class Auxiliary(nn.Module):
+    """Notes a term of the loss in a common list, as mixtures of experts do."""
+
+    def __init__(self, terms):
+        super().__init__()
+        self.layer, self.terms = linear(), terms
+
+    def forward(self, x):
+        h = torch.tanh(self.layer(x))
+        self.terms.append(h.square().mean())
+        return h
+
+
+class WithTerms(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.terms = []
+        self.blocks = nn.Sequential(*(Auxiliary(self.terms) for _ in range(4)))
+
+    def forward(self, x):
+        self.terms.clear()
+        return self.blocks(x) + sum(self.terms)
+
+
+class Cached(nn.Module):
+    """Writes into an object that it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+
+    def forward(self, x, cache):
+        cache.seen.append(self.layer(x))
+        return torch.tanh(cache.seen[-1])
+
+
+@dataclass
+class Cache:
+    seen: list
+
+
+class WithCache(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Cached() for _ in range(4)])
+
+    def forward(self, x):
+        cache = Cache([])
+        for block in self.blocks:
+            x = block(x, cache)
+        return x + sum(cache.seen)  # all of them, also those of blocks that moved
+
+
+class Packed(nn.Module):
+    """Hands several tensors on, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+
+    def forward(self, inputs):
+        h = torch.tanh(self.layer(inputs["h"]))
+        return {"h": h, "all": (*inputs["all"], h)}
+
+
+class Unpacked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(*(Packed() for _ in range(4)))
+
+    def forward(self, x):
+        return sum(self.blocks({"h": x, "all": ()})["all"])
+
+
+class Branching(nn.Module):
+    """Takes one way where its first layer was built, and another one after any step."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.left, self.right, self.head = linear(), linear(), linear(), linear()
+        self.start = self.stem.bias.tolist()
+
+    def forward(self, x):
+        h = self.stem(x)
+        moved = self.stem.bias.tolist() != self.start
+        return self.head(self.right(h) if moved else self.left(h))
+
+
+class Twice(nn.Module):
+    """One power iteration in each of two calls: the second needs what the first has left."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = linear()
+        self.layer = nn.utils.parametrizations.spectral_norm(linear())
+        self.middle, self.head = linear(), linear()
+
+    def forward(self, x):
+        h = self.layer(torch.tanh(self.stem(x)))
+        return self.head(self.layer(torch.tanh(self.middle(h))))
+
+
+class Skipping(nn.Module):
+    """Skips blocks at random, with a generator that is not PyTorch's."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.blocks, self.draw = nn.ModuleList([linear() for _ in range(6)]), draw
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + self.draw() * block(x)
+        return x
+
+
+class Dropping(nn.Module):
+    """Dropout everywhere, also beside modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(*(nn.Sequential(linear(), nn.Dropout()) for _ in range(4)))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = nn.functional.dropout(block(x), 0.2)
+        return x
+
+
+class Hooked(nn.Module):
+    """A loss on inner features, which hooks collect."""
+
+    def __init__(self):
+        super().__init__()
+        blocks = [nn.Sequential(linear(), nn.Tanh()) for _ in range(4)]
+        self.blocks = nn.Sequential(*blocks)
+        self.features = []
+        for block in blocks:
+            block[0].register_forward_hook(self.collect)
+
+    def collect(self, module, args, output):
+        self.features.append(output)
+
+    def forward(self, x):
+        self.features.clear()
+        return self.blocks(x) + sum(self.features)
+
+
+def square(model, x):
+    return model(x).square().sum()
+
+
+def with_penalty(model, x):
+    """The gradient with respect to the batch, as of a critic."""
+    x = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(square(model, x), [x], create_graph=True)
+    return slope.square().sum()
+
+
+def chain(block):
+    return nn.Sequential(*(block() for _ in range(4)))
+
+
+HARD = {
+    "in-place addition": (lambda: chain(Residual), square),
+    "in-place activation": (
+        lambda: nn.Sequential(linear(), nn.ReLU(inplace=True), linear(), nn.ELU(inplace=True)),
+        square,
+    ),
+    "terms of the loss in a list": (WithTerms, square),
+    "cache among the arguments": (WithCache, square),
+    "packed outputs": (Unpacked, square),
+    "gradient penalty": (lambda: nn.Sequential(linear(), nn.Tanh(), linear()), with_penalty),
+    "buffers that two calls change": (Twice, square),
+    "dropout beside modules": (Dropping, square),
+    "hooks on inner modules": (Hooked, square),
+}
+NOT_SHARED = {
+    "another way after the step": (Branching, square),
+    "NumPy's generator": (lambda: Skipping(np.random.random), square),
+    "Python's generator": (lambda: Skipping(random.random), square),
+}
+
+
+def measure(make, loss, **options):
+    torch.manual_seed(1)
+    return covariate_shift(make().double(), loss, X, 0.01, **options)
+
+
+@pytest.mark.parametrize(("make", "loss"), (HARD | NOT_SHARED).values(), ids=HARD | NOT_SHARED)
+def test_the_numbers_are_those_of_whole_passes(make, loss):
+    shared, whole = measure(make, loss), measure(make, loss, share_prefix=False)
+    assert max(layer.l2 for layer in shared.layers) > 1e-3
+    assert_agree(shared, numbers(whole), tolerance=5e-15)
+
+
+@pytest.mark.parametrize(("make", "loss"), HARD.values(), ids=HARD)
+def test_passes_are_shared_as_far_as_possible(make, loss):
+    assert measure(make, loss).shared_prefix
+
+
+@pytest.mark.parametrize(("make", "loss"), NOT_SHARED.values(), ids=NOT_SHARED)
+def test_or_not_at_all(make, loss):
+    assert not measure(make, loss).shared_prefix
+
+
+@pytest.mark.parametrize("name", ["terms of the loss in a list", "cache among the arguments"])
+def test_looking_at_what_a_call_leaves_behind_is_needed(name, monkeypatch):
+    """The twin: taken for pure, these modules give other numbers, or fail."""
+    make, loss = HARD[name]
+    whole = measure(make, loss, share_prefix=False)
+    monkeypatch.setattr(call_effects.Surroundings, "unchanged", lambda self: True)
+    with pytest.raises((AssertionError, RuntimeError, IndexError)):
+        assert_agree(measure(make, loss), numbers(whole), tolerance=1e-3)

@@ -1,0 +1,272 @@
+"""The Hugging Face Trainer with the callback is the plain loop with BNP, to the bit."""
+
+import copy
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+from torch.nn.utils import clip_grad_norm_
+
+from equipoise import BNP
+from equipoise.integrations.huggingface import BNPCallback
+from support.bnp_problems import OPTIMIZERS, attached, batches, distance, flat, mlp
+from support.huggingface_problems import Regression, accelerate, fit, rows, train, transformers
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw", "rmsprop"])
+class TestPlainLoop:
+    def test_is_the_same(self, optimizer, folder):
+        net = train(Regression(), batches(), folder, BNPCallback(rho=0.9), optimizer=optimizer)
+        assert torch.equal(flat(net), flat(attached(mlp(), optimizer, rho=0.9)[0]))
+
+    def test_without_the_callback_it_is_not(self, optimizer, folder):
+        net = train(Regression(), batches(), folder, optimizer=optimizer)
+        assert distance(net, attached(mlp(), optimizer, rho=0.9)[0]) > 0.1
+
+
+class TestAccumulation:
+    def test_micro_batches_are_one_batch(self, folder):
+        callback, data = BNPCallback(), batches(10, rows=64)
+        options = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 4}
+        net = train(Regression(), data, folder, callback, **options)
+        assert distance(net, attached(mlp(), data=data)[0]) < 1e-13
+        assert callback.bnp.report()["net.0"].updates == 10
+
+    def test_steps_for_each_are_not(self, folder):
+        data = batches(10, rows=64)
+        net = train(Regression(), data, folder, BNPCallback(), per_device_train_batch_size=16)
+        assert distance(net, attached(mlp(), data=data)[0]) > 1e-3
+
+
+def plainly(step, model=None, data=None):
+    """A loop with BNP, of which ``step`` is what follows ``zero_grad()``."""
+    model = mlp() if model is None else model
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    BNP(model).attach(optimizer)
+    for x, y in batches() if data is None else data:
+        optimizer.zero_grad()
+        step(model, optimizer, x, y)
+    return model
+
+
+def clipped(model, optimizer, x, y):
+    mse_loss(model(x), y).backward()
+    clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+
+
+class TestClipping:
+    def test_of_the_trainer_is_that_of_raw_gradients(self, folder):
+        with pytest.warns(UserWarning, match=r"max_grad_norm=0\.1 bounds the raw gradients"):
+            net = train(Regression(), batches(), folder, BNPCallback(), max_grad_norm=0.1)
+        assert torch.equal(flat(net), flat(plainly(clipped)))
+
+    def test_of_the_callback_is_that_of_what_the_optimizer_sees(self, folder):
+        net = train(Regression(), batches(), folder, BNPCallback(max_norm=0.1))
+        assert torch.equal(flat(net), flat(attached(mlp(), max_norm=0.1)[0]))
+        assert distance(net, plainly(clipped)) > 1e-3
+
+    def test_whoever_sets_both_is_not_warned(self, folder):
+        """Warnings are errors here."""
+        train(Regression(), batches(1), folder, BNPCallback(max_norm=1.0), max_grad_norm=1.0)
+
+
+def autocast(model, optimizer, x, y):
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=True):
+        loss = mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+
+
+class TestPrecision:
+    def test_bf16_is_the_plain_loop_under_autocast(self, folder):
+        data, model = batches(dtype=torch.float32), mlp(dtype=torch.float32)
+        net = train(Regression(copy.deepcopy(model)), data, folder, BNPCallback(), bf16=True)
+        assert torch.equal(flat(net), flat(plainly(autocast, copy.deepcopy(model), data)))
+        assert distance(net, attached(model, data=data)[0]) > 1e-3
+
+    def test_fp16_is_the_plain_loop_and_a_skipped_step_leaves_no_trace(self):
+        """The trainer's fp16 needs a GPU; the optimizer that it wraps and steps does not."""
+        accelerate.Accelerator(cpu=True)
+        data, model = batches(8, dtype=torch.float32), mlp(dtype=torch.float32)
+        plain = attached(model, data=data[:3] + data[4:])[0]
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=10**6)
+        inner = OPTIMIZERS["adam"](model.parameters())
+        optimizer = accelerate.optimizer.AcceleratedOptimizer(inner, scaler=scaler)
+        begin(BNPCallback(), model, optimizer)
+        for index, (x, y) in enumerate(data):
+            loss = mse_loss(model(x), y) * (float("inf") if index == 3 else 1)
+            scaler.scale(loss).backward()
+            optimizer.step()
+            assert optimizer.step_was_skipped == (index == 3)
+            optimizer.zero_grad()
+        assert torch.equal(flat(model), flat(plain))
+
+
+def begin(callback, model, optimizer, n_gpu=0):
+    arguments = SimpleNamespace(n_gpu=n_gpu, max_grad_norm=0)
+    state = SimpleNamespace(global_step=0)
+    callback.on_train_begin(arguments, state, None, model=model, optimizer=optimizer)
+
+
+class TestEvaluation:
+    def test_leaves_the_statistics_alone(self, folder):
+        """Its features are a thousand times larger."""
+        callback = BNPCallback()
+        large = rows([(x * 1e3, y) for x, y in batches(2)])
+        options = {"eval_strategy": "steps", "eval_steps": 10, "eval_on_start": True}
+        net = train(Regression(), batches(), folder, callback, evaluation=large, **options)
+        plain, _, pre = attached(mlp())
+        assert torch.equal(flat(net), flat(plain))
+        saved = callback.bnp.state_dict()["layers"]
+        for name, statistics in pre.state_dict()["layers"].items():
+            assert torch.equal(saved[f"net.{name}"]["mean"], statistics["mean"])
+
+
+SAVING = {"save_strategy": "steps", "save_steps": 6, "optimizer": "adamw"}
+
+
+@pytest.mark.parametrize("update_every", [1, 4])
+class TestResume:
+    """Fourteen steps, against eight from the checkpoint of the sixth."""
+
+    @pytest.fixture
+    def straight(self, folder, update_every):
+        callback = BNPCallback(update_every=update_every)
+        return train(Regression(), batches(14), folder, callback, **SAVING)
+
+    def again(self, folder, **options):
+        model = Regression(mlp(seed=9))
+        path = folder / "checkpoint-6"
+        return train(
+            model, batches(14), folder, BNPCallback(**options), resume=str(path), **SAVING
+        )
+
+    def test_to_the_bit(self, folder, straight, update_every):
+        net = self.again(folder, update_every=update_every)
+        assert torch.equal(flat(net), flat(straight))
+
+    def test_without_its_state_it_warns_and_is_another_run(self, folder, straight, update_every):
+        (folder / "checkpoint-6" / "bnp.pt").unlink()
+        with pytest.warns(UserWarning, match=r"no bnp\.pt in .*checkpoint-6: BNP starts"):
+            net = self.again(folder, update_every=update_every)
+        assert distance(net, straight) > 1e-4
+
+    def test_from_another_folder(self, folder, straight, update_every):
+        elsewhere = shutil.move(folder / "checkpoint-6", folder.with_name("kept"))
+        net = train(
+            Regression(mlp(seed=9)),
+            batches(14),
+            folder,
+            BNPCallback(update_every=update_every, resume_from=elsewhere),
+            resume=str(elsewhere),
+            **SAVING,
+        )
+        assert torch.equal(flat(net), flat(straight))
+
+
+@pytest.mark.parametrize("only_model", [True, False])
+def test_statistics_are_saved_where_the_optimizer_is(folder, only_model):
+    options = SAVING | {"save_only_model": only_model}
+    train(Regression(), batches(6), folder, BNPCallback(), **options)
+    saved = {path.name for path in (folder / "checkpoint-6").iterdir()}
+    assert ("bnp.pt" in saved) == ("optimizer.pt" in saved) == (not only_model)
+
+
+class Interrupting(transformers.TrainerCallback):
+    def on_step_end(self, *_, **__):
+        raise ZeroDivisionError
+
+
+class TestDetach:
+    def watched(self, net):
+        return any(module._forward_hooks for module in net.modules())
+
+    def test_at_the_end(self, folder):
+        callback = BNPCallback()
+        net = train(Regression(), batches(2), folder, callback)
+        assert not self.watched(net)
+        assert callback.bnp.report()["net.0"].updates == 2
+
+    def test_at_the_latest_when_the_next_training_begins(self, folder):
+        """The Trainer tells nobody that it has failed."""
+        callback, broken, model = BNPCallback(), Interrupting(), Regression()
+        with pytest.raises(ZeroDivisionError):
+            train(model, batches(2), folder, callback, broken)
+        assert self.watched(model.net)
+        net = train(Regression(), batches(), folder, callback)
+        assert not self.watched(model.net)
+        assert torch.equal(flat(net), flat(attached(mlp())[0]))
+
+
+class TestRefusals:
+    def test_lbfgs(self, folder):
+        model = Regression()
+        optimizer = torch.optim.LBFGS(model.parameters())
+        with pytest.raises(TypeError, match="cannot precondition LBFGS"):
+            fit(model, rows(batches(1)), folder, BNPCallback(), optimizer=optimizer)
+
+    def test_data_parallel(self):
+        with pytest.raises(ValueError, match=r"over 2 GPUs with DataParallel.*torchrun"):
+            begin(BNPCallback(), mlp(), None, n_gpu=2)
+
+    def test_options_are_checked_at_once(self):
+        with pytest.raises(ValueError, match="rho must lie in"):
+            BNPCallback(rho=1.0)
+
+
+class TestBert:
+    """A model of the library, with its default optimizer."""
+
+    @pytest.fixture
+    def model(self):
+        return transformers.BertForSequenceClassification(
+            transformers.BertConfig(
+                vocab_size=30,
+                hidden_size=16,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                intermediate_size=32,
+                max_position_embeddings=8,
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
+            )
+        )
+
+    @pytest.fixture
+    def data(self):
+        words = torch.randint(30, (80, 8))
+        return words, (words[:, 3] > 14).long()
+
+    def test_is_the_plain_loop(self, model, data, folder):
+        words, labels = data
+        plain = copy.deepcopy(model).train()
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0)
+        BNP(plain).attach(optimizer)
+        for x, y in zip(words.split(8), labels.split(8), strict=True):
+            optimizer.zero_grad()
+            plain(input_ids=x, labels=y).loss.backward()
+            optimizer.step()
+
+        callback = BNPCallback()
+        fit(
+            model,
+            [{"input_ids": x, "labels": y} for x, y in zip(words, labels, strict=True)],
+            folder,
+            callback,
+            optimizer=None,
+            optim="adamw_torch",
+            learning_rate=1e-3,
+            per_device_train_batch_size=8,
+        )
+        assert torch.equal(flat(model), flat(plain))
+        report = callback.bnp.report()
+        assert len(report.used) == 8
+        assert "embedding" in report["bert.embeddings.word_embeddings"].reason

@@ -1,0 +1,59 @@
+"""Heads in one compiled graph, forward and backward."""
+
+import copy
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from support.pooling_family import FAMILY, both_ways, build, maps
+
+# The compiler makes an instance of every Function that it meets, and looks into scalars.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*requires_grad=True to a scalar:UserWarning"),
+]
+
+
+@pytest.fixture
+def compiler():
+    torch.compiler.reset()
+    yield lambda head, **options: torch.compile(
+        head, backend="aot_eager", fullgraph=True, **options
+    )
+    torch.compiler.reset()
+
+
+# Every kind of head; of Fourier transforms the compiler warns that it leaves them to PyTorch.
+@pytest.mark.parametrize(
+    "name", ["bilinear", "RUN", "RUN mean", "iSQRT", "power", "log", "sketch", "maclaurin direct"]
+)
+def test_forward_and_backward_in_one_graph(name, compiler):
+    head, x = build(FAMILY[name]), maps()
+    assert_close(both_ways(compiler(head), x), both_ways(head, x), rtol=0, atol=1e-12)
+
+
+def test_a_reduction_in_training(compiler):
+    head, x = build(FAMILY["RUN"], reduction=3).train(), maps()
+    twin = copy.deepcopy(head)
+    assert_close(both_ways(compiler(head), x), both_ways(twin, x), rtol=0, atol=1e-12)
+    assert_close(head.state_dict(), twin.state_dict(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["bilinear", "RUN", "iSQRT"])
+def test_other_sizes_and_masks(name, compiler):
+    head = build(FAMILY[name])
+    compiled = compiler(head, dynamic=True)
+    for samples, size in ((5, (6, 7)), (2, (9, 3))):
+        x, mask = maps(samples, size), torch.ones(samples, *size, dtype=torch.bool)
+        mask[:, 0, 0] = False
+        found = both_ways(compiled, x, mask)
+        assert_close(found, both_ways(head, x, mask), rtol=0, atol=1e-12)
+
+
+def test_a_start_in_every_pass_is_no_one_graph(compiler):
+    """Drawing from a generator of one's own splits the graph, as the documentation says."""
+    head = build(FAMILY["RUN"], resample="train")
+    compiler(head)(maps())
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        compiler(head.train())(maps())

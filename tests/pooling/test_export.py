@@ -1,0 +1,79 @@
+"""Heads as exported programs and ONNX models, for any batch and size of maps."""
+
+import io
+
+import pytest
+import torch
+from onnxruntime import InferenceSession
+from torch.export import Dim
+from torch.testing import assert_close
+
+from support.pooling_family import CHANNELS, FAMILY, build, every, maps
+
+# PyTorch's exporter calls what PyTorch itself deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+SIZES = [(1, (2, 2)), (5, (6, 7)), (2, (9, 3))]
+
+
+@every
+class TestExport:
+    def test_one_program_for_all_sizes(self, member):
+        head = build(member, dtype=torch.float32)
+        sizes = {0: Dim("batch", min=1), 2: Dim("height", min=1), 3: Dim("width", min=1)}
+        x = maps(dtype=torch.float32)
+        program = torch.export.export(head, (x,), dynamic_shapes={"x": sizes})
+        for samples, size in SIZES:
+            x = maps(samples, size, dtype=torch.float32)
+            assert_close(program.module()(x), head(x), rtol=0, atol=3e-6)
+
+    def test_with_a_mask(self, member):
+        head = build(member, dtype=torch.float32)
+        batch, height = Dim("batch", min=1), Dim("height", min=1)
+        x, mask = maps(dtype=torch.float32), torch.ones(3, 3, 4, dtype=torch.bool)
+        shapes = {"x": {0: batch, 2: height}, "mask": {0: batch, 1: height}}
+        program = torch.export.export(head, (x, mask), dynamic_shapes=shapes)
+        x, mask = maps(2, (5, 4), dtype=torch.float32), torch.rand(2, 5, 4) < 0.7
+        assert_close(program.module()(x, mask), head(x, mask), rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("name", ["bilinear", "RUN", "sketch"])
+def test_programs_are_saved(name):
+    head, file = build(FAMILY[name], dtype=torch.float32), io.BytesIO()
+    x = maps(dtype=torch.float32)
+    torch.export.save(torch.export.export(head, (x,)), file)
+    file.seek(0)
+    assert_close(torch.export.load(file).module()(x), head(x), rtol=0, atol=3e-6)
+
+
+# ONNX has no eigendecomposition.
+EXPORTED = [name for name in FAMILY if name not in ("power", "power 0.7", "log")]
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+# The exporter's own warnings, which differ from version to version.
+@pytest.mark.filterwarnings("ignore")
+class TestOnnx:
+    def test_one_model_for_all_sizes(self, name):
+        options = {} if name == "RUN given" else {"reduction": 3}
+        head = build(FAMILY[name], dtype=torch.float32, **options)
+        sizes = {0: Dim("batch"), 2: Dim("height"), 3: Dim("width")}
+        x = maps(dtype=torch.float32)
+        program = torch.onnx.export(
+            head, (x,), dynamic_shapes={"x": sizes}, dynamo=True, verbose=False
+        )
+        session = InferenceSession(program.model_proto.SerializeToString())
+        (given,) = session.get_inputs()
+        for samples, size in SIZES:
+            x = maps(samples, size, dtype=torch.float32)
+            (found,) = session.run(None, {given.name: x.numpy()})
+            assert_close(torch.from_numpy(found), head(x).detach(), rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("name", ["bilinear", "sketch"])
+def test_the_root_of_an_exported_model_is_the_same_root(name, monkeypatch):
+    """ONNX has no copysign: signed roots are spelt otherwise there."""
+    head, x = build(FAMILY[name]), maps() - 0.5
+    expected = head(x)
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    assert_close(head(x), expected, rtol=0, atol=1e-14)
+    assert head(torch.zeros(1, CHANNELS, 2, 2)).isfinite().all()

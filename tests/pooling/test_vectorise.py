@@ -1,0 +1,249 @@
+"""Features to matrix and matrix to vector: exact gradients, no trouble at zero."""
+
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from equipoise.pooling.vectorise import (
+    bilinear,
+    signed_sqrt,
+    triangle_indices,
+    unit_norm,
+    upper_triangle,
+)
+
+OPTIONS = {
+    "plain": {},
+    "centred": {"centred": True},
+    "sum": {"scale": "none"},
+    "centred sum": {"centred": True, "scale": "none"},
+}
+options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def random(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def gradient(function, x, G=None):
+    x = x.detach().requires_grad_()
+    value = function(x)
+    return torch.autograd.grad(value, x, torch.ones_like(value) if G is None else G)[0]
+
+
+MASK = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
+
+
+class TestBilinear:
+    def test_sums_of_outer_products(self):
+        x = random(3, 7, 4)
+        for sample, pooled in zip(x, bilinear(x), strict=True):
+            expected = sum(torch.outer(row, row) for row in sample) / 7
+            assert_close(pooled, expected, rtol=0, atol=1e-15)
+
+    def test_centred_is_the_biased_covariance(self):
+        for sample, pooled in zip(
+            x := 5 + random(3, 7, 4), bilinear(x, centred=True), strict=True
+        ):
+            assert_close(pooled, torch.cov(sample.T, correction=0), rtol=0, atol=1e-14)
+
+    @options
+    def test_a_mask_is_as_if_the_positions_were_absent(self, options):
+        x = random(3, 4, 5)
+        pooled = bilinear(x.masked_fill(~MASK[..., None], torch.nan), mask=MASK, **options)
+        for sample, mask, found in zip(x, MASK, pooled, strict=True):
+            assert_close(found, bilinear(sample[mask], **options), rtol=0, atol=1e-15)
+        assert not pooled[1].any()
+
+    @options
+    @pytest.mark.parametrize("mask", [None, MASK], ids=["all", "masked"])
+    def test_gradients_agree_with_differences(self, options, mask):
+        x = random(3, 4, 5).requires_grad_()
+        assert gradcheck(lambda x: bilinear(x, mask=mask, **options), x)
+        assert gradgradcheck(lambda x: bilinear(x, mask=mask, **options), x)
+
+    def test_masked_positions_get_no_gradient(self):
+        x = random(3, 4, 5).masked_fill(~MASK[..., None], torch.nan)
+        found = gradient(lambda x: bilinear(x, mask=MASK, centred=True), x)
+        assert not found[~MASK].any()
+        assert found.isfinite().all()
+
+    def test_no_positions(self):
+        assert not bilinear(torch.zeros(2, 0, 3)).any()
+        assert bilinear(torch.zeros(2, 0, 3), centred=True).shape == (2, 3, 3)
+
+    def test_channel_first_maps_keep_their_layout(self):
+        maps = random(2, 5, 7).requires_grad_()  # [batch, channels, positions]
+        value = bilinear(maps.mT)
+        assert_close(value, bilinear(maps.mT.contiguous()))
+        (found,) = torch.autograd.grad(value.square().sum(), maps)
+        expected = gradient(lambda x: bilinear(x).square(), maps.mT.contiguous()).mT
+        assert found.is_contiguous()
+        assert_close(found, expected)
+
+    @pytest.mark.parametrize("dtype", HALVES)
+    def test_halves_are_summed_in_float32(self, dtype):
+        x = (30 * random(2, 100, 4)).to(dtype)
+        pooled = bilinear(x)
+        assert pooled.dtype == dtype
+        exact = bilinear(x.double())
+        assert_close(pooled.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-3)
+
+    def test_autocast_changes_nothing(self):
+        x = random(2, 9, 4).float()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert_close(bilinear(x), bilinear(x.double()).float(), rtol=1e-6, atol=1e-6)
+
+    def test_errors(self):
+        x = torch.zeros(2, 3, 4)
+        with pytest.raises(ValueError, match=r"need features \[..., N, D\]"):
+            bilinear(torch.zeros(4))
+        with pytest.raises(ValueError, match="'positions' or 'none', got 'sum'"):
+            bilinear(x, scale="sum")
+        with pytest.raises(TypeError, match="mask must be boolean"):
+            bilinear(x, mask=torch.ones(2, 3))
+        with pytest.raises(ValueError, match=r"\(2, 3, 4\) without the channels, got \(3,\)"):
+            bilinear(x, mask=torch.ones(3, dtype=torch.bool))
+
+
+class TestUpperTriangle:
+    def test_row_by_row(self):
+        A = torch.arange(9.0).reshape(3, 3)
+        assert upper_triangle(A).tolist() == [0, 1, 2, 4, 5, 8]
+        assert upper_triangle(A.expand(2, 5, 3, 3)).shape == (2, 5, 6)
+
+    def test_inner_products_on_request(self):
+        A, B = bilinear(random(2, 6, 5).abs())
+        exact = (A * B).sum()
+        kept = (upper_triangle(M, preserve_inner_products=True) for M in (A, B))
+        assert_close(math.prod(kept).sum(), exact)
+        assert abs(upper_triangle(A) @ upper_triangle(B) - exact) > 0.1 * abs(exact)
+
+    @pytest.mark.parametrize("preserve", [False, True])
+    def test_gradients_agree_with_differences(self, preserve):
+        A = random(2, 4, 4).requires_grad_()
+        assert gradcheck(lambda A: upper_triangle(A, preserve_inner_products=preserve), A)
+
+    def test_indices_may_be_a_buffer(self):
+        A = random(2, 4, 4)
+        assert torch.equal(upper_triangle(A, indices=triangle_indices(4)), upper_triangle(A))
+
+    def test_not_square(self):
+        with pytest.raises(ValueError, match="need square matrices"):
+            upper_triangle(torch.zeros(3, 4))
+
+
+class TestSignedSqrt:
+    def test_values(self):
+        x = random(50)
+        assert_close(signed_sqrt(x), x.sign() * x.abs().sqrt(), rtol=0, atol=0)
+
+    def test_gradients_agree_with_differences(self):
+        x = random(10).requires_grad_()
+        assert gradcheck(signed_sqrt, x)
+        assert gradgradcheck(signed_sqrt, x)
+
+    @pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64])
+    def test_zero_has_slope_zero_and_its_smallest_neighbour_the_true_one(self, dtype):
+        tiny = torch.finfo(dtype).smallest_normal
+        x = torch.tensor([0.0, -0.0, tiny, -tiny], dtype=dtype)
+        slopes = gradient(signed_sqrt, x)
+        assert signed_sqrt(x)[:2].tolist() == slopes[:2].tolist() == [0.0, 0.0]
+        expected = torch.full((2,), 0.5 / math.sqrt(tiny), dtype=torch.float64)
+        assert_close(slopes[2:].double(), expected, rtol=2 * torch.finfo(dtype).eps, atol=0)
+
+    def test_second_derivatives_at_zero_are_zero(self):
+        x = torch.zeros(3, requires_grad=True)
+        (first,) = torch.autograd.grad(signed_sqrt(x).sum(), x, create_graph=True)
+        assert torch.autograd.grad(first.sum(), x)[0].tolist() == [0, 0, 0]
+
+    def test_autograds_own_is_nan_there(self):
+        assert gradient(lambda x: x.sign() * x.abs().sqrt(), torch.zeros(1)).isnan().all()
+
+    def test_broken_entries_stay_where_they_are(self):
+        x = torch.tensor([4.0, torch.nan, -torch.inf])
+        assert signed_sqrt(x)[0] == 2
+        assert gradient(signed_sqrt, x)[0] == 0.25
+        assert signed_sqrt(x)[2] == -torch.inf
+
+
+class TestUnitNorm:
+    def test_values(self):
+        x = random(4, 9)
+        assert_close(unit_norm(x), F.normalize(x, dim=-1), rtol=0, atol=1e-15)
+
+    def test_gradients_agree_with_differences(self):
+        x = random(3, 4).requires_grad_()
+        assert gradcheck(unit_norm, x)
+        assert gradgradcheck(unit_norm, x)
+
+    @pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e30, 1e38])
+    def test_any_scale_of_float32(self, scale):
+        x, G = random(2, 5).clamp(-3, 3).float(), random(2, 5).float()
+        assert_close(unit_norm(x * scale), unit_norm(x), rtol=1e-6, atol=1e-6)
+        slope = gradient(unit_norm, x * scale, G) * scale
+        assert_close(slope, gradient(unit_norm, x, G), rtol=1e-5, atol=1e-5)
+
+    def test_pytorchs_own_stops_at_its_constant(self):
+        x = torch.tensor([3e-30, 4e-30])
+        assert F.normalize(x, dim=0).norm() < 1e-10
+        assert_close(unit_norm(x).norm(), torch.tensor(1.0))
+
+    def test_zero_stays_zero_with_gradient_zero(self):
+        x, G = torch.tensor([[0.0, 0.0], [3.0, 4.0]]), torch.ones(2, 2)
+        assert unit_norm(x).tolist()[0] == gradient(unit_norm, x, G).tolist()[0] == [0.0, 0.0]
+        x = torch.zeros(2, requires_grad=True)
+        (first,) = torch.autograd.grad(unit_norm(x).sum(), x, create_graph=True)
+        assert torch.autograd.grad(first.sum(), x, allow_unused=True)[0].tolist() == [0.0, 0.0]
+
+    @pytest.mark.parametrize("stranger", [0.0, torch.nan, torch.inf])
+    def test_strangers_change_nothing(self, stranger):
+        x, G = random(3, 4), random(3, 4, seed=1)
+        mixed = x.clone()
+        mixed[1, 2] = stranger
+        rest = [0, 2]
+        assert torch.equal(unit_norm(mixed)[rest], unit_norm(x)[rest])
+        assert torch.equal(gradient(unit_norm, mixed, G)[rest], gradient(unit_norm, x, G)[rest])
+
+    @pytest.mark.parametrize("dtype", HALVES)
+    def test_squares_of_many_halves_do_not_overflow(self, dtype):
+        x = torch.ones(131072, dtype=dtype)
+        assert unit_norm(x).dtype == dtype
+        assert_close(unit_norm(x)[0].item(), 131072**-0.5, rtol=4e-3, atol=0)
+
+
+def head(x):
+    return unit_norm(signed_sqrt(upper_triangle(bilinear(x, centred=True))))
+
+
+class TestTransforms:
+    # PyTorch's compiler warns of what it does itself.
+    @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+    def test_compile_whole(self):
+        torch.compiler.reset()
+        compiled = torch.compile(head, backend="aot_eager", fullgraph=True)
+        x, G = random(2, 7, 4), random(2, 10)
+        assert_close(compiled(x), head(x), rtol=0, atol=1e-14)
+        assert_close(gradient(compiled, x, G), gradient(head, x, G), rtol=0, atol=1e-14)
+        torch.compiler.reset()
+
+    def test_gradients_per_sample(self):
+        x = random(3, 7, 4)
+        per_sample = torch.func.vmap(torch.func.grad(lambda x: head(x).sum()))
+        assert_close(per_sample(x), gradient(head, x), rtol=0, atol=1e-14)
+
+    def test_export_with_a_dynamic_batch_and_positions(self):
+        class Head(torch.nn.Module):
+            def forward(self, x):
+                return head(x)
+
+        dynamic = {"x": {0: torch.export.Dim("batch"), 1: torch.export.Dim("positions")}}
+        program = torch.export.export(Head(), (random(3, 7, 4),), dynamic_shapes=dynamic)
+        x = random(5, 11, 4)
+        assert_close(program.module()(x), head(x), rtol=0, atol=1e-15)

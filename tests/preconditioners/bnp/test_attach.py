@@ -1,0 +1,330 @@
+"""attach: any optimizer, groups and schedulers untouched, decay decoupled, misuse refused."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from equipoise.preconditioners import BNP
+from equipoise.preconditioners.transform import (
+    Factors,
+    from_standardised,
+    precondition,
+    to_standardised,
+)
+from support.bnp_problems import OPTIMIZERS, attached, batches, distance, flat, mlp, train
+
+EVERY = OPTIMIZERS | {
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=1.0),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
+    "rprop": lambda p: torch.optim.Rprop(p, lr=0.001),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+    "fused adam": lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, maximize=False),
+}
+
+
+class Lion(torch.optim.Optimizer):
+    """A third party's optimizer: signs of an interpolated momentum."""
+
+    def __init__(self, params, lr=1e-3, weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.sub_(group["lr"] * torch.sign(0.9 * m + 0.1 * p.grad))
+                m.lerp_(p.grad, 0.01)
+
+
+EVERY["lion"] = lambda p: Lion(p, lr=0.003, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("optimizer", EVERY)
+class TestEveryOptimizer:
+    def test_trains_and_gives_gradients_and_groups_back(self, optimizer):
+        model = mlp()
+        made = EVERY[optimizer](model.parameters())
+        groups = copy.deepcopy(
+            [{k: v for k, v in g.items() if k != "params"} for g in made.param_groups]
+        )
+        BNP(model).attach(made)
+        losses = train(model, made, batches(1) * 40)
+        assert losses[-1] < losses[0]
+        raw = [p.grad.clone() for p in model.parameters()]
+        for p in model.parameters():
+            p.grad = None
+        after = [{k: v for k, v in g.items() if k != "params"} for g in made.param_groups]
+        assert after == groups
+        assert [p for g in made.param_groups for p in g["params"]] == list(model.parameters())
+        assert all(torch.isfinite(g).all() for g in raw)
+
+    def test_step_maps_are_exactly_two_sided(self, optimizer):
+        """A twin whose gradients and steps are mapped by hand, layer by layer."""
+        model, twin = mlp(), mlp()
+        made, plain = EVERY[optimizer](model.parameters()), EVERY[optimizer](twin.parameters())
+        pre = BNP(model).attach(made)
+        shrink = next(g["lr"] * (g.get("weight_decay") or 0.0) for g in plain.param_groups)
+        for group in plain.param_groups:
+            if "weight_decay" in group:
+                group["weight_decay"] = 0.0
+        for x, y in batches(4):
+            train(model, made, [(x, y)])
+            factors = pre._banks.factors(squared=False)
+            plain.zero_grad()
+            mse_loss(twin(x), y).backward()
+            old = copy.deepcopy(twin)
+            with torch.no_grad():
+                for name, f in factors.items():
+                    layer = twin.get_submodule(name)
+                    layer.weight.grad = (
+                        layer.weight.grad - torch.outer(layer.bias.grad, f.mean)
+                    ) * f.columns
+                    layer.bias.grad = layer.bias.grad * f.bias
+            plain.step()
+            with torch.no_grad():
+                for name, f in factors.items():
+                    layer, before = twin.get_submodule(name), old.get_submodule(name)
+                    step = (layer.weight - before.weight) * f.columns
+                    bias = (layer.bias - before.bias) * f.bias - step @ f.mean
+                    layer.weight.copy_(before.weight * (1 - shrink) + step)
+                    layer.bias.copy_(before.bias * (1 - shrink) + bias)
+        assert distance(model, twin) < 1e-12
+
+
+def test_muon_on_weights_and_sgd_on_biases():
+    """Halves of a layer in two optimizers: the weight's step moves the bias all the same."""
+    model = mlp()
+    weights = [p for p in model.parameters() if p.dim() == 2]
+    biases = [p for p in model.parameters() if p.dim() == 1]
+    optimizers = [torch.optim.Muon(weights, lr=0.02), torch.optim.SGD(biases, lr=0.05)]
+    pre = BNP(model)
+    for optimizer in optimizers:
+        pre.attach(optimizer)
+    losses = []
+    for x, y in batches(1) * 40:
+        model.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    assert pre.report()["0"].updates == 40
+    assert pre.report()["0"].reason == ""
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_sgds_are_one(order):
+    model = mlp()
+    halves = [[p for p in model.parameters() if p.dim() == d] for d in (2, 1)]
+    optimizers = [torch.optim.SGD(half, lr=0.05) for half in halves]
+    pre = BNP(model)
+    for i in order:
+        pre.attach(optimizers[i])
+    for x, y in batches(10):
+        model.zero_grad()
+        mse_loss(model(x), y).backward()
+        for i in order:
+            optimizers[i].step()
+    assert distance(model, attached(mlp(), "sgd", batches(10))[0]) < 1e-14
+
+
+class TestWeightDecay:
+    def decayed(self, make, split=False, data=None):
+        model = nn.Sequential(mlp((5, 4)), nn.LayerNorm(4, dtype=torch.float64), mlp((4, 3)))
+        parameters = model.parameters()
+        if split:
+            mine = [p for i in (0, 2) for p in model[i].parameters()]
+            parameters = [{"params": mine}, {"params": model[1].parameters()}]
+        optimizer = make(parameters)
+        BNP(model).attach(optimizer)
+        train(model, optimizer, batches(5) if data is None else data)
+        return model, optimizer
+
+    @pytest.mark.parametrize("decay", [0.0, 0.3])
+    @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam, torch.optim.NAdam])
+    def test_a_group_with_other_parameters_behaves_like_two_groups(self, kind, decay):
+        """The normaliser's parameters keep the optimizer's own decay."""
+        found = [
+            self.decayed(lambda p: kind(p, lr=0.01, weight_decay=decay), split)[0]
+            for split in (False, True)
+        ]
+        assert distance(*found) == 0
+
+    def test_the_group_is_the_users_again(self):
+        _, optimizer = self.decayed(lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.3))
+        assert len(optimizer.param_groups) == 1
+        assert optimizer.param_groups[0]["weight_decay"] == 0.3
+        assert len(optimizer.param_groups[0]["params"]) == 6
+
+    def test_one_step_shrinks_by_lr_times_decay(self):
+        models = [
+            self.decayed(
+                lambda p, d=d: torch.optim.Adam(p, lr=0.01, weight_decay=d), data=batches(1)
+            )[0]
+            for d in (0.0, 0.3)
+        ]
+        start = mlp((5, 4))
+        for i, old in ((0, start), (2, mlp((4, 3)))):
+            torch.testing.assert_close(
+                flat(models[0][i]) - flat(models[1][i]), 0.003 * flat(old), rtol=1e-10, atol=1e-14
+            )
+
+    def test_inside_the_optimizer_it_would_not(self):
+        """P maps the decay of the weights into the bias."""
+        factors = Factors(
+            torch.full((5,), 3.0).double(), torch.ones(5).double(), torch.ones(()).double()
+        )
+        layer = mlp((5, 4))[0]
+        mapped = from_standardised(
+            -0.01 * layer.weight.detach(), -0.01 * layer.bias.detach(), factors, inplace=False
+        )
+        assert (mapped[1] + 0.01 * layer.bias).abs().max() > 0.01
+
+
+def test_a_scheduler_goes_on_as_ever():
+    rates = []
+    for preconditioned in (True, False):
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=12)
+        if preconditioned:
+            BNP(model).attach(optimizer)
+        rates.append([])
+        for batch in batches(10):
+            train(model, optimizer, [batch])
+            scheduler.step()
+            rates[-1].append(
+                (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"])
+            )
+    assert rates[0] == rates[1]
+
+
+class TestRefusals:
+    def test_closures(self):
+        model = mlp()
+        optimizer = OPTIMIZERS["adam"](model.parameters())
+        BNP(model).attach(optimizer)
+        for call in (
+            lambda: optimizer.step(lambda: 0.0),
+            lambda: optimizer.step(closure=lambda: 0.0),
+        ):
+            with pytest.raises(RuntimeError, match=r"Call backward\(\), then step\(\)"):
+                call()
+
+    def test_a_closure_may_be_run_once(self):
+        model = mlp()
+        optimizer = OPTIMIZERS["adam"](model.parameters())
+        BNP(model).attach(optimizer, run_closure=True)
+        calls = []
+        for x, y in batches():
+
+            def closure(x=x, y=y):
+                calls.append(1)
+                optimizer.zero_grad()
+                loss = mse_loss(model(x), y)
+                loss.backward()
+                return loss
+
+            assert optimizer.step(closure) > 0
+        assert len(calls) == 30
+        assert torch.equal(flat(model), flat(attached(mlp(), "adam")[0]))
+
+    @pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.ASGD])
+    def test_optimizers_that_cannot_be_mapped(self, kind):
+        model = mlp()
+        with pytest.raises(TypeError, match=kind.__name__):
+            BNP(model).attach(kind(model.parameters()))
+
+    def test_no_optimizer(self):
+        with pytest.raises(TypeError, match="got str"):
+            BNP(mlp()).attach("sgd")
+
+    def test_a_stranger_and_a_second_time(self):
+        model = mlp()
+        pre = BNP(model)
+        with pytest.raises(ValueError, match="trains no weight"):
+            pre.attach(torch.optim.SGD(mlp().parameters(), lr=0.1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        pre.attach(optimizer)
+        with pytest.raises(ValueError, match="attached already"):
+            pre.attach(optimizer)
+        with pytest.raises(RuntimeError, match="Leave step"):
+            pre.step()
+
+    @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+    def test_step_with_an_adaptive_optimizer(self, kind):
+        model = mlp()
+        with pytest.raises(TypeError, match=r"Use attach\(optimizer\)"):
+            BNP(model).step(kind(model.parameters()))
+        BNP(model).step(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    def test_step_twice_for_one_gradient(self):
+        model = mlp()
+        pre = BNP(model)
+        model(batches(1)[0][0]).sum().backward()
+        pre.step()
+        with pytest.raises(RuntimeError, match="twice"):
+            pre.step()
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"rho": 1.0}, "rho must lie in"),
+            ({"eps": (-1.0, 0.0)}, "eps must be two"),
+            ({"variance": "within"}, "variance must be one of total, batch"),
+            ({"conv_stats": "tap"}, "conv_stats must be one of"),
+            ({"rows": 3}, "rows must be one of"),
+            ({"update_every": 0}, "update_every must be a positive int"),
+            ({"max_norm": 0.0}, "max_norm must be positive"),
+            ({"row_scale": "mine"}, "row_scale must be"),
+            ({"preset": "mine"}, "preset must be"),
+            ({"include": ["head"]}, "'head', which fits no module"),
+        ],
+    )
+    def test_options(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            BNP(mlp(), **options)
+
+
+def test_a_step_that_raises_gives_everything_back():
+    class Failing(torch.optim.AdamW):
+        fail = True
+
+        def step(self, closure=None):
+            if self.fail:
+                raise MemoryError
+            return super().step(closure)
+
+    model = mlp()
+    optimizer = Failing(model.parameters(), lr=0.01)
+    pre = BNP(model).attach(optimizer)
+    mse_loss(model(batches(1)[0][0]), batches(1)[0][1]).backward()
+    raw = [p.grad for p in model.parameters()]
+    for _ in range(2):  # the second from the gradients as the first found them
+        with pytest.raises(MemoryError):
+            optimizer.step()
+    assert torch.equal(pre._attachments[0]._flight.raw[0][1], raw[0])
+    pre.detach()
+    assert all(p.grad is g for p, g in zip(model.parameters(), raw, strict=True))
+    assert optimizer.param_groups[0]["weight_decay"] == 0.01
+
+
+def test_squared_factors_are_both_maps_in_turn():
+    """PPᵀ/q² is Pᵀ/q followed by P/q."""
+    model, _, pre = attached(mlp(), "sgd", batches(2))
+    layer = model[0]
+    once = pre._banks.factors(squared=True)["0"]
+    half = pre._banks.factors(squared=False)["0"]
+    G, g = layer.weight.grad, layer.bias.grad
+    direct = precondition(G, g, once, inplace=False)
+    both = from_standardised(*to_standardised(G, g, half, inplace=False), half, inplace=False)
+    for a, b in zip(direct, both, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)

@@ -1,0 +1,122 @@
+import dataclasses
+import math
+import re
+import xml.etree.ElementTree as ET
+
+import matplotlib as mpl
+import pytest
+
+from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.records import Estimate
+from equipoise.report.checkup.figures.layers import (
+    conditioning_figure,
+    forward_figure,
+    gradient_figure,
+)
+from support.report_examples import HOSTILE_NAMES, RATE
+
+PREDICTED = Estimate(RATE, 1e-9, "theory")
+WORDS = re.compile(r">([^<>]+)</text>")
+
+
+def every_figure(checkup):
+    return [
+        gradient_figure(checkup.growth, PREDICTED),
+        forward_figure(checkup.growth),
+        conditioning_figure(checkup.conditioning),
+    ]
+
+
+@pytest.fixture(params=["deep", "hostile"])
+def measured(request):
+    return request.getfixturevalue(request.param)
+
+
+class TestSharingAPage:
+    def test_well_formed(self, measured):
+        for figure in every_figure(measured):
+            assert ET.fromstring(figure).tag.endswith("svg")
+
+    def test_identifiers_are_unique_across_figures(self, measured):
+        ids = re.findall(r'\bid="([^"]+)"', "".join(every_figure(measured)))
+        assert len(ids) == len(set(ids))
+
+    def test_references_lead_to_identifiers(self, measured):
+        for figure in every_figure(measured):
+            ids = set(re.findall(r'\bid="([^"]+)"', figure))
+            assert set(re.findall(r'(?:href="|url\()#([^")]+)', figure)) <= ids
+
+    def test_no_style_sheet_and_no_request_leaks(self, measured):
+        for figure in every_figure(measured):
+            assert "<style" not in figure
+            assert "<metadata" not in figure
+            assert set(re.findall(r"https?://[^\"]+", figure)) <= {
+                "http://www.w3.org/2000/svg",
+                "http://www.w3.org/1999/xlink",
+            }
+
+    def test_every_colour_comes_from_the_page(self, measured):
+        for figure in every_figure(measured):
+            fallbacks_removed = re.sub(r"var\(--figure-\w+, #\w{6}\)", "", figure)
+            assert not re.search(r"#[0-9a-f]{6}\b(?![^<]*href)", fallbacks_removed)
+
+    def test_no_name_enters_a_figure(self, hostile):
+        for figure in every_figure(hostile):
+            assert not any(name in figure for name in HOSTILE_NAMES)
+            assert "alert" not in figure
+
+
+class TestDeterminism:
+    def test_two_drawings_are_equal(self, measured):
+        assert every_figure(measured) == every_figure(measured)
+
+    def test_the_users_style_has_no_part(self, deep):
+        before = every_figure(deep)
+        with mpl.rc_context({"axes.facecolor": "red", "lines.linewidth": 9, "axes.titlesize": 3}):
+            assert every_figure(deep) == before
+
+    def test_the_users_style_is_left_alone(self, deep):
+        before = dict(mpl.rcParams)
+        every_figure(deep)
+        assert dict(mpl.rcParams) == before
+
+
+class TestGradients:
+    def test_prediction_is_drawn_only_where_there_is_one(self, deep):
+        words = "predicted slope ×1.47 per layer"
+        assert words in gradient_figure(deep.growth, PREDICTED)
+        assert words not in gradient_figure(deep.growth)
+
+    @pytest.mark.parametrize("rate", [math.nan, math.inf, 0.0, 1e300])
+    def test_a_useless_prediction_is_left_out(self, deep, rate):
+        figure = gradient_figure(deep.growth, Estimate(rate, 0.0, "theory"))
+        assert "predicted slope" not in figure
+
+    def test_what_has_no_logarithm_is_counted(self, deep, hostile):
+        assert "Not drawn" not in gradient_figure(deep.growth)
+        assert "Not drawn: 6 layers without a finite, positive gradient." in gradient_figure(
+            hostile.growth
+        )
+
+    def test_nothing_to_draw(self, deep):
+        lost = Estimate(math.nan, math.nan, "measured")
+        layers = tuple(
+            dataclasses.replace(
+                layer, gradient=lost, weight_gradient=None, second_moment=lost, correlation=lost
+            )
+            for layer in deep.growth.layers
+        )
+        growth = GradientGrowth(layers, None, None, 1, 1)
+        assert "nothing to draw" in WORDS.findall(gradient_figure(growth, PREDICTED))
+        assert ET.fromstring(forward_figure(growth)) is not None
+
+    def test_a_single_layer(self, deep):
+        growth = GradientGrowth(deep.growth.layers[:1], None, None, 1, 1)
+        assert "1" in WORDS.findall(gradient_figure(growth))
+        assert ET.fromstring(forward_figure(growth)) is not None
+
+
+def test_conditioning_counts_infinite_values(hostile):
+    assert "Not drawn: 23 values without a finite logarithm." in conditioning_figure(
+        hostile.conditioning
+    )

@@ -1,0 +1,141 @@
+import io
+import math
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from equipoise.records import Estimate
+from equipoise.report import print_checkup
+from equipoise.report.checkup.terminal.checkup import log_bars, sparkline
+from equipoise.report.theory.predictions import print_predictions
+from equipoise.theory.table import Prediction
+from support.report_examples import HOSTILE_NAMES
+
+
+def printed(write, record, width=80, **options):
+    console = Console(file=io.StringIO(), width=width, **options)
+    write(record, console)
+    return console.file.getvalue()
+
+
+def test_the_facts_are_there(deep):
+    text = printed(print_checkup, deep)
+    for fact in (
+        "Gradients grow ×1.47 per layer",
+        "Trainable depth 42, model depth 32",
+        "examples/deep_relu.py:build_model",
+        "fashion-mnist",
+        "2,149,898",
+        "5 initialisations × 2 batches",
+        "Keep fewer than 42 normalised layers",
+        "1.471 ± 0.006",
+        "differs",
+        "norm1 … norm31 (31 ×)",
+        "22 more",
+        "the worst 8 of 33 layers",
+        "skipped stem.conv: 4 rows, 28 columns",
+        "trainable depth 77",
+        "verified",
+        "not tried",
+    ):
+        assert fact in text
+
+
+def test_findings_come_first_and_in_their_order(deep):
+    text = printed(print_checkup, deep)
+    titles = [text.index(finding.title) for finding in deep.findings]
+    assert titles == sorted(titles)
+    assert titles[-1] < text.index("Predicted and measured")
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_line_is_wider_than_the_terminal(checkup, width):
+    lines = printed(print_checkup, checkup, width).splitlines()
+    assert max(map(cell_len, lines)) <= width
+
+
+def test_an_interrupted_checkup_says_so(interrupted):
+    text = printed(print_checkup, interrupted)
+    assert "Interrupted" in text
+    assert "Blocks" not in text
+
+
+def test_names_are_not_markup(hostile):
+    text = printed(print_checkup, hostile, width=400)
+    for name in HOSTILE_NAMES[:8]:
+        assert name in text
+
+
+def test_names_cannot_steer_the_terminal(hostile):
+    text = printed(print_checkup, hostile, width=400)
+    assert "\x1b" not in text
+    assert r"esc\x1b[31m\udcff" in text
+    assert text.encode("utf-8")
+
+
+def test_colours_appear_where_the_terminal_has_them(deep):
+    assert "\x1b[1;31m" in printed(
+        print_checkup, deep, force_terminal=True, color_system="standard"
+    )
+
+
+def test_what_is_not_finite_is_named(hostile):
+    text = printed(print_checkup, hostile)
+    assert "Gradients are not finite" in text
+    assert "NaN" in text
+    assert "∞" in text
+
+
+def test_bars_of_equal_values_are_equal():
+    assert log_bars([5.0, 5.0, 0.0], 4) == ["████", "████", ""]
+
+
+@pytest.mark.parametrize("layers", [1, 7, 60, 1000])
+def test_a_sparkline_fits(layers):
+    assert 1 <= len(sparkline([1.1**i for i in range(layers)], 40)) <= 40
+
+
+def prediction(activation="relu", eps=1e-5, stable=True):
+    return Prediction(
+        activation=activation,
+        batch_size=32,
+        eps=eps,
+        gamma=1.0,
+        beta=0.0,
+        rate=Estimate(1.46695, 2e-9, "quadrature", stable=stable),
+        depth_scale=2.61,
+        max_depth=41.8,
+        q=Estimate(0.5, 0.0, "closed form"),
+        c=Estimate(0.2887, 1e-9, "quadrature"),
+        kappa=Estimate(0.3557, 1e-9, "quadrature"),
+    )
+
+
+class TestPredictions:
+    def test_one_row_each(self):
+        text = printed(print_predictions, [prediction(), prediction("tanh", stable=False)])
+        assert "×1.467" in text
+        assert " 42 " in text
+        assert "ε = 1×10⁻⁵, γ = 1.00, β = 0" in text
+        assert "tanh" in text
+
+    def test_settings_that_differ_become_columns(self):
+        text = printed(print_predictions, [prediction(), prediction(eps=0.1)])
+        assert "ε" in text.splitlines()[1]
+        assert "γ = 1.00, β = 0" in text
+
+    def test_fits_80_columns(self):
+        rows = [prediction("[red]" + "x" * 90), prediction(eps=0.1)]
+        assert max(map(cell_len, printed(print_predictions, rows).splitlines())) <= 80
+
+    def test_none(self):
+        assert printed(print_predictions, []) == "No predictions.\n"
+
+    def test_infinite_depth(self):
+        row = prediction()
+        free = type(row)(
+            **{f: getattr(row, f) for f in row.__slots__}
+            | {"max_depth": math.inf, "depth_scale": math.inf}
+        )
+        assert "∞" in printed(print_predictions, [free])

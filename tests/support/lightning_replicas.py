@@ -1,0 +1,35 @@
+"""Lightning trains on two processes; run as a script, which forks them.
+
+Usage: ``lightning_replicas.py RESULT``, where the weights are written to. Two forks import
+Lightning once; it takes longer than all they do.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from equipoise.integrations.lightning import BNPCallback
+from support.bnp_problems import batches, flat
+from support.lightning_problems import Regression, fit
+
+
+class Shared(Regression):
+    """Each process takes its half of every batch."""
+
+    def training_step(self, batch, index):
+        halves = zip(*(part.chunk(2) for part in batch), strict=True)
+        return super().training_step(list(halves)[self.global_rank], index)
+
+
+def main(result):
+    torch.set_num_threads(1)
+    model = Shared("adamw")
+    options = {"strategy": "ddp_fork", "devices": 2, "use_distributed_sampler": False}
+    fit(model, batches(8, rows=64), BNPCallback(), **options)
+    torch.save(flat(model.net), result)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

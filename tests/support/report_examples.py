@@ -1,0 +1,397 @@
+"""Check-ups written by hand: a deep network, an interrupted run, and hostile text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
+from equipoise.diagnosis.record import SCHEMA_VERSION, Block, Checkup, Comparison, Remedy
+from equipoise.diagnosis.smoothness.record import (
+    Smoothness,
+    SmoothnessArm,
+    SmoothnessLook,
+    SmoothnessRun,
+)
+from equipoise.diagnosis.trial.record import Arm, Gain, Trial
+from equipoise.probes.conditioning import LayerConditioning
+from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
+from equipoise.records import Estimate, Finding
+from equipoise.training.record import Curve
+
+RATE = 1.46695
+LAYERS = 32
+LONG_NAME = "backbone" + "_without_any_space" * 12
+HOSTILE_NAMES = (
+    "<script>alert(1)</script>",
+    "a&b",
+    "$x_1$",
+    "[bold]",
+    "[red]fc[/red]",
+    "[/]",
+    LONG_NAME,
+    '"><img src=x onerror=alert(1)>',
+    "esc\x1b[31m\udcff",
+    "{{ 7 * 7 }}",
+)
+
+
+def deep_checkup() -> Checkup:
+    """A 32-layer BN-ReLU network whose gradients grow as theory says."""
+    growth = deep_growth()
+    assert growth.rate is not None
+    predicted = Estimate(RATE, 3e-9, "quadrature", stable=True)
+    return Checkup(
+        schema=SCHEMA_VERSION,
+        equipoise="0.1.0",
+        torch="2.13.0",
+        created="2026-11-21T10:39:12+00:00",
+        target="examples/deep_relu.py:build_model",
+        data="fashion-mnist",
+        device="cpu",
+        batch_size=32,
+        parameters=2_149_898,
+        depth=LAYERS,
+        seeds=5,
+        batches=2,
+        seconds=12.34,
+        interrupted=False,
+        blocks=tuple(block(i) for i in range(1, LAYERS)),
+        growth=growth,
+        comparisons=(
+            Comparison("gradient growth per layer", predicted, growth.rate, 0.0121, 0.672, True),
+            Comparison(
+                "second moment q",
+                Estimate(0.4999, 2e-7, "quadrature"),
+                Estimate(0.4953, 0.0031, "measured"),
+                0.0042,
+                -1.48,
+                True,
+            ),
+            Comparison(
+                "correlation c",
+                Estimate(0.28871, 1e-9, "quadrature"),
+                Estimate(0.3611, 0.0082, "measured"),
+                0.0093,
+                8.83,
+                False,
+            ),
+        ),
+        conditioning=(
+            *(conditioning(i) for i in range(33)),
+            LayerConditioning(
+                "stem.conv",
+                "Conv2d",
+                4,
+                28,
+                *[math.nan] * 4,
+                0,
+                0,
+                "none",
+                "4 rows, 28 columns",
+            ),
+        ),
+        remedies=(
+            Remedy(
+                "Replace ReLU by the identity on every second block",
+                "equipoise.tune.replace(model, nn.ReLU, nn.Identity, every=2)",
+                Estimate(1.232, 1e-6, "quadrature"),
+                76.7,
+                Estimate(1.229, 0.008, "measured"),
+                True,
+            ),
+            Remedy(
+                "Raise the batch size from 32 to 256",
+                None,
+                Estimate(1.4671, 2e-9, "quadrature"),
+                41.7,
+                None,
+                None,
+            ),
+        ),
+        findings=(
+            Finding(
+                "critical",
+                "Gradients grow ×1.47 per layer on the way back",
+                "Over 32 layers the squared gradient norm changes by a factor of 1.4×10⁵. "
+                "Theory predicts ×1.467 for BatchNorm → ReLU at batch size 32; "
+                "measured ×1.471 ± 0.006.",
+                "Keep fewer than 42 normalised layers in a row, or add skip connections.",
+            ),
+            Finding(
+                "warning",
+                "Layers' inputs are badly conditioned",
+                "The worst is fc1 with κ = 3.1×10⁶; centring and scaling make it 210.",
+                "Precondition with BNP.",
+            ),
+            Finding("good", "Predictions agree with measurements", "2 of 3 within 3 errors."),
+        ),
+        preconditioning=(preconditioned("head"), *(coupled(f"fc{i}") for i in range(1, 33))),
+        trial=trial(),
+        smoothness=smoothness(),
+    )
+
+
+def interrupted_checkup() -> Checkup:
+    """Stopped before any gradient: nothing but the header and a note."""
+    return dataclasses.replace(
+        deep_checkup(),
+        interrupted=True,
+        blocks=(),
+        growth=None,
+        comparisons=(),
+        conditioning=(),
+        remedies=(),
+        findings=(),
+        preconditioning=(),
+        trial=None,
+        smoothness=None,
+    )
+
+
+def hostile_checkup() -> Checkup:
+    """Every text is an attack and every kind of number fails."""
+    names = HOSTILE_NAMES
+    values = (math.nan, math.inf, 0.0, 1e-300, 1e300, 3.2e5, 4.1, 0.3, math.nan, 12.0)
+    estimates = [Estimate(value, math.nan, names[0]) for value in values]
+    rate = Estimate(math.nan, math.nan, "measured")
+    layers = tuple(
+        LayerGradients(name, name, 32, 8, estimate, None, estimate, estimate)
+        for name, estimate in zip(names, estimates, strict=True)
+    )
+    infinite = LayerConditioning(
+        names[0], names[0], 8, 9, math.inf, math.inf, math.nan, math.inf, 3, 2, "svd"
+    )
+    return dataclasses.replace(
+        deep_checkup(),
+        target=names[0] + LONG_NAME,
+        data=names[3],
+        device=names[4],
+        created=names[0],
+        blocks=tuple(
+            dataclasses.replace(
+                block(1),
+                layer=name,
+                kind=name,
+                activation=name,
+                following=name,
+                rate=None,
+                max_depth=None,
+                reason=f"no theory for {name}",
+                caveats=(name,),
+            )
+            for name in names
+        ),
+        growth=GradientGrowth(layers, rate, None, 1, 1),
+        comparisons=(Comparison(names[0], estimates[0], rate, math.nan, math.nan, False),),
+        conditioning=(
+            infinite,
+            *(dataclasses.replace(infinite, layer=name, raw=10.0) for name in names),
+            *(dataclasses.replace(infinite, layer=name, skipped=name) for name in names),
+        ),
+        remedies=(Remedy(names[5], names[0], estimates[1], math.inf, estimates[0], False),),
+        findings=tuple(Finding("warning", name, name, name) for name in names),
+        preconditioning=(
+            *(dataclasses.replace(coupled(name), reason=name) for name in names),
+            dataclasses.replace(preconditioned(names[0]), inputs=math.inf, hessian=math.inf),
+        ),
+        trial=dataclasses.replace(
+            trial(),
+            optimizer=names[0],
+            arms=(
+                *(dataclasses.replace(arm("as it is", 2.3), name=name) for name in names[:2]),
+                failed_arm(names[2]),
+            ),
+            gains=(Gain(names[1], Estimate(math.nan, math.nan, ""), None, None, None),),
+        ),
+        smoothness=dataclasses.replace(
+            smoothness(),
+            optimizer=names[0],
+            arms=(
+                wild_arm(names[0]),
+                dataclasses.replace(smooth_arm(LONG_NAME, 9.0), reason=None),
+                *(dataclasses.replace(smooth_arm(name, 9.0), reason=name) for name in names),
+            ),
+        ),
+    )
+
+
+def preconditioned(name: str) -> LayerPreconditioning:
+    """A layer whose Hessian was measured."""
+    return LayerPreconditioning(
+        name, "Linear", 64, 257, 64, 698.7, 60.3, 7.1e7, 8.2e4, 3607.8, 57, 1.09
+    )
+
+
+def coupled(name: str) -> LayerPreconditioning:
+    """A layer before batch norm, whose Hessian is no ĤᵀSĤ."""
+    reason = "samples share batch statistics on their way to the loss"
+    nan = math.nan
+    return LayerPreconditioning(
+        name, "Linear", 64, 256, 64, 31.1, 31.2, 2.11, nan, nan, 0, nan, reason
+    )
+
+
+def trial() -> Trial:
+    """A short training in which preconditioning is ahead and another way diverged."""
+    return Trial(
+        "sgd",
+        200,
+        3,
+        (
+            arm("as it is", 0.557),
+            arm("standardised inputs", 0.537),
+            arm("BNP", 0.164),
+            failed_arm("BNP instead of batch norm"),
+        ),
+        (
+            Gain("standardised inputs", Estimate(-0.02, 0.0085, "mean"), 164, 0.12, False),
+            Gain("BNP", Estimate(-0.393, 0.0031, "mean"), 64, 0.06, True),
+        ),
+    )
+
+
+def arm(name: str, final: float) -> Arm:
+    steps = tuple(range(4, 201, 4))
+    losses = tuple(final + 2.3 * math.exp(-step / 40) for step in steps)
+    rates = ((0.01, final), (0.03, 2 * final), (0.1, math.inf))
+    curve, spread = Curve(steps, losses), tuple(0.05 * loss for loss in losses)
+    loss = Estimate(final, 0.017, "mean over seeds")
+    return Arm(name, 0.01, rates, False, loss, curve, spread, 6.8e-4, 0)
+
+
+def failed_arm(name: str) -> Arm:
+    rates = ((0.01, math.inf), (0.03, math.inf))
+    nothing = Estimate(math.inf, math.nan, "mean over seeds")
+    return Arm(name, math.nan, rates, True, nothing, None, (), 7.1e-4, 3)
+
+
+def smoothness() -> Smoothness:
+    """A short training, smoother with normalisers than without, and a fix that failed."""
+    failed = SmoothnessArm(
+        "with batch norm's shift β at 0.5",
+        math.nan,
+        (),
+        False,
+        (),
+        Estimate(math.nan, math.nan, "not trained"),
+        "the model cannot be changed",
+    )
+    arms = (smooth_arm("as it is", 7.0), smooth_arm("without its normalisers", 21.0), failed)
+    return Smoothness("sgd", 60, 3, arms)
+
+
+def smooth_arm(name: str, beta: float) -> SmoothnessArm:
+    runs = tuple(
+        SmoothnessRun(
+            seed,
+            tuple(smooth_look(step, beta * (1 + 0.1 * seed)) for step in range(0, 61, 15)),
+            0.3,
+        )
+        for seed in range(1, 4)
+    )
+    rates = ((0.03, 0.5), (0.1, 0.3), (0.3, math.inf))
+    return SmoothnessArm(name, 0.1, rates, False, runs, Estimate(0.312, 0.021, "mean over seeds"))
+
+
+def smooth_look(step: int, beta: float) -> SmoothnessLook:
+    """On a parabola of curvature β, with a gradient that shortens."""
+    norm, loss = 4.0 * math.exp(-step / 30), 0.1 + 2.2 * math.exp(-step / 25)
+    steps = tuple(0.05 * 8 ** (k / 7) for k in range(8))
+    losses = tuple(max(0.02, loss - eta * norm**2 + beta / 2 * eta**2 * norm**2) for eta in steps)
+    changes = tuple(beta * eta * norm for eta in steps)
+    return SmoothnessLook(step, loss, norm, steps, losses, changes, beta, 0.3 + 0.01 * step)
+
+
+def wild_arm(name: str) -> SmoothnessArm:
+    """Numbers that no axis can show."""
+    wild = (math.inf, math.nan, 1e300, -1.0)
+    looks = (
+        SmoothnessLook(0, math.nan, math.inf, (0.1, 0.2, 0.3, 0.4), wild, wild, math.nan),
+        SmoothnessLook(9, -2.0, 0.0, (0.1, 0.2, 0.3, 0.4), (math.inf,) * 4, (0.0,) * 4, math.inf),
+    )
+    run = SmoothnessRun(1, looks, math.inf)
+    nothing = Estimate(math.inf, math.nan, "mean over seeds")
+    return SmoothnessArm(name, math.nan, ((1e-9, math.inf),), True, (run,), nothing)
+
+
+def smooth_start() -> Smoothness:
+    """What every check-up looks at: the first gradient, with and without normalisers."""
+    return Smoothness(
+        "sgd",
+        0,
+        1,
+        (start_arm("as it is", 3e-4, 42.0), start_arm("without its normalisers", 30.0, 0.11)),
+    )
+
+
+def start_arm(name: str, trusted: float, norm: float) -> SmoothnessArm:
+    steps = tuple(10.0 ** (k / 2) for k in range(-16, 1))
+    changes = tuple(norm * min(eta / trusted, 1.3) for eta in steps)
+    losses = tuple(2.3 + 0.01 * math.sin(eta) for eta in steps)
+    look = SmoothnessLook(0, 2.3, norm, steps, losses, changes, 1 / trusted)
+    nothing = Estimate(math.nan, math.nan, "not trained")
+    return SmoothnessArm(name, 0.1, (), False, (SmoothnessRun(0, (look,), math.nan),), nothing)
+
+
+def deep_growth() -> GradientGrowth:
+    layers = tuple(_layer(i) for i in range(1, LAYERS + 1))
+    return GradientGrowth(
+        layers, Estimate(1.4712, 0.0061, "measured"), Estimate(1.462, 0.011, "measured"), 5, 2
+    )
+
+
+def block(index: int) -> Block:
+    return Block(
+        layer=f"norm{index}",
+        kind="BatchNorm1d",
+        activation="relu",
+        following=f"fc{index + 1}",
+        batch_size=32,
+        features=256,
+        eps=1e-5,
+        gamma=1.0,
+        beta=0.0,
+        weight_variance=1.0 + 0.01 * _wobble(index),
+        rate=Estimate(RATE + 1e-5 * _wobble(index), 3e-9, "quadrature", stable=True),
+        max_depth=41.8,
+        reason=None,
+        caveats=("weights are not orthogonal",),
+    )
+
+
+def conditioning(index: int) -> LayerConditioning:
+    raw = 3.1e6 / (1 + index) ** 2 * math.exp(0.4 * _wobble(index))
+    return LayerConditioning(
+        layer=f"fc{index + 1}",
+        kind="Linear",
+        rows=1024,
+        columns=257,
+        raw=raw,
+        centred=raw**0.72,
+        scaled=210.0 / (1 + index) ** 0.4,
+        scale_spread=raw**0.5,
+        zero_singular_values=max(0, 12 - index),
+        constant_features=3 if index == 0 else 0,
+        method="svd",
+    )
+
+
+def _layer(index: int) -> LayerGradients:
+    gradient = 2.3e-4 * RATE ** (LAYERS - index) * math.exp(0.12 * _wobble(index))
+    weight = 9.0 * gradient * math.exp(0.1 * _wobble(index + 5))
+    return LayerGradients(
+        layer=f"norm{index}",
+        kind="BatchNorm1d",
+        rows=32,
+        features=256,
+        gradient=Estimate(gradient, 0.08 * gradient, "measured"),
+        weight_gradient=Estimate(weight, 0.09 * weight, "measured"),
+        second_moment=Estimate(1.0 + 0.03 * _wobble(index), 0.012, "measured"),
+        correlation=Estimate(0.29 - 0.2 * math.exp(-index / 2), 0.008, "measured"),
+    )
+
+
+def _wobble(index: int) -> float:
+    """A fixed stand-in for noise, in [-1, 1]."""
+    return math.sin(12.9898 * index)

@@ -1,0 +1,273 @@
+"""Fixed point and eigenvalues against slow literal integrals, and errors that tell the truth.
+
+Every claim has the form |ours − reference| ≤ our error + the reference's own.
+"""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp
+
+from equipoise.theory import (
+    UnstableFixedPointWarning,
+    alpha_relu,
+    bsb1_fixed_point,
+    critical_eps,
+    explosion_rate,
+)
+from equipoise.theory.batch_norm.setting import make_setting
+from equipoise.theory.batch_norm.solver.solve import solve
+from reference.gegenbauer_series import theorem_9
+from reference.mean_field import (
+    FUNCTIONS,
+    Radial,
+    angle_law,
+    forward_l,
+    forward_m,
+    kappa,
+    law_of,
+    pair_law,
+    theorem_7,
+)
+
+DEFAULTS = {"eps": 0.0, "gamma": 1.0, "beta": 0.0, "weight_variance": 1.0, "bias_variance": 0.0}
+
+
+def solved(activation, batch_size, **options):
+    return solve(make_setting(activation, batch_size, **(DEFAULTS | options)))
+
+
+def assert_bounds(estimate, reference, reference_error, at_most=1e-10):
+    """The returned error bounds the true one, and is not absurdly large."""
+    assert abs(estimate.value - reference) <= estimate.error + reference_error
+    assert estimate.error <= at_most * max(abs(estimate.value), 1)
+
+
+class TestReference:
+    """The reference's own sanity: laws sum to one and know the moments of Section 4."""
+
+    @pytest.mark.parametrize("B", [4, 5, 6, 16])
+    @pytest.mark.parametrize("law", [pair_law, angle_law])
+    def test_moments(self, B, law):
+        law = law(B, (0.0, 1.0), 80) if law is pair_law else law(B, 80)
+        for g, expected in (
+            (lambda a, b: a**0 * b**0, 1),
+            (lambda a, b: a * a, 1),
+            (lambda a, b: b * b, 1),
+            (lambda a, b: a * b, -1 / np.longdouble(B - 1)),
+        ):
+            assert abs(law.expect(g) - expected) < 1e-13
+
+    def test_a_pair_without_cuts_misses_kinks(self):
+        f = FUNCTIONS["hardtanh"]
+        exact, careless = theorem_7(f, 5, law_of(f, 5)), theorem_7(f, 5, pair_law(5, (), 64))
+        assert abs(exact - careless) > 1e-6
+
+
+@pytest.mark.parametrize("B", [4, 5, 6, 8, 16])
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_number_is_within_its_error_of_the_double_integral(name, B, beta):
+    """Theorem 7 and the forward eigenvalues, over the ellipse Z > 0."""
+    f = FUNCTIONS[name].after(1.0, beta)
+    ours = solved(name, B, beta=beta)
+    fine, rough = (
+        (kappa(f, law), theorem_7(f, B, law), forward_l(f, B, law), forward_m(f, B, law))
+        for law in (law_of(f, B), law_of(f, B, fine=False))
+    )
+    estimates = (ours.kappa, ours.rate, *ours.forward[1:])
+    # Eigenvalues other than the rate decide stability alone, so that 1e-9 is plenty.
+    for estimate, a, b, most in zip(
+        estimates, fine, rough, (1e-10, 1e-10, 1e-9, 1e-9), strict=True
+    ):
+        assert abs(a - b) < 1e-11
+        assert_bounds(estimate, a, abs(a - b), most)
+
+
+def test_a_reference_for_another_batch_is_rejected():
+    f = FUNCTIONS["tanh"]
+    ours = solved("tanh", 16).rate
+    assert abs(ours.value - theorem_7(f, 17, law_of(f, 17))) > 1e9 * ours.error
+
+
+@pytest.mark.parametrize(
+    ("name", "phi", "B", "terms"),
+    [
+        ("tanh", mp.tanh, 4, 50),
+        ("gelu", lambda x: x * mp.ncdf(x), 5, 45),
+        ("sin", mp.sin, 16, 55),
+        ("silu", lambda x: x / (1 + mp.exp(-x)), 32, 70),
+    ],
+)
+def test_smooth_activations_match_theorem_9_in_thirty_digits(name, phi, B, terms):
+    exact_kappa, exact_rate, left_out = theorem_9(phi, B, terms)
+    assert left_out < 1e-15
+    ours = solved(name, B)
+    assert_bounds(ours.kappa, float(exact_kappa), 1e-16)
+    assert_bounds(ours.rate, float(exact_rate), 4e-16)
+
+
+@pytest.mark.parametrize(
+    ("name", "B", "options", "count"),
+    [
+        ("tanh", 4, {"eps": 0.1}, 80),
+        ("gelu", 5, {"eps": 1e-3}, 70),
+        ("tanh", 16, {"eps": 0.999}, 50),
+        ("tanh", 8, {"eps": 0.3, "gamma": 2.0, "beta": 0.4}, 80),
+        ("relu", 4, {"eps": 1e-5}, 64),
+        ("alpha_relu(1.5)", 5, {"eps": 0.02}, 56),
+        ("relu", 6, {"eps": 0.1, "beta": 0.5}, 50),
+        ("hardtanh", 5, {"eps": 0.05}, 44),
+    ],
+)
+def test_with_eps_every_number_is_within_its_error_of_the_nested_integral(name, B, options, count):
+    """κ = F(κ) and λ_G from integrals over x ~ χ² and two samples."""
+    eps, gamma, beta = (options.get(key, DEFAULTS[key]) for key in ("eps", "gamma", "beta"))
+    point = bsb1_fixed_point(name, B, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnstableFixedPointWarning)
+        rate = explosion_rate(name, B, **options)
+    radial = Radial(FUNCTIONS[name].after(gamma, beta), B, eps, count)
+    reference = radial.near(point.kappa.value)
+    # Measured by doubling the reference's nodes: 1e-12, less where it is smooth.
+    relative = 3e-12
+    if name == "tanh" and eps > 0.9:
+        assert point.kappa.error < 2e-11 * point.kappa.value
+    for estimate, exact in (
+        (point.q, reference.q),
+        (point.kappa, reference.kappa),
+        (rate, reference.rate),
+    ):
+        assert_bounds(estimate, float(exact), relative * float(abs(exact)))
+    assert_bounds(point.c, float(reference.c), relative)
+
+
+def test_eps_moves_the_rate_far_beyond_its_error():
+    """At B = 4 the correction is of order √ε, not ε: 0.7 % at the usual 1e-5."""
+    plain, with_eps = explosion_rate("tanh", 4), explosion_rate("tanh", 4, eps=1e-5)
+    assert plain.value - with_eps.value == pytest.approx(4.7 * math.sqrt(1e-5), rel=0.05)
+    tiny = explosion_rate("tanh", 4, eps=1e-14)
+    assert tiny.value == pytest.approx(plain.value, abs=1e-6)
+
+
+class TestForwardEigenvalues:
+    """Closed forms of Section 7 for homogeneous activations, at ε = 0."""
+
+    @pytest.mark.parametrize("B", [4, 5, 8, 19, 20, 100])
+    def test_identity(self, B):
+        along_g, along_l, along_m = solved("identity", B).forward
+        assert abs(along_g.value) <= along_g.error
+        for part in (along_l, along_m):
+            assert part.value == pytest.approx((B - 1) / (B + 1), abs=1e-12)
+
+    @pytest.mark.parametrize("B", [4, 6, 11, 16, 20, 64])
+    @pytest.mark.parametrize(("alpha", "a", "b"), [(1.0, 1.0, 0.2), (1.5, 1.0, 0.0), (2, 1, 0)])
+    def test_homogeneous(self, alpha, a, b, B):
+        """λ↑_M = B J′ / ((B-1+2α) D), λ↑_L = α(B-2)/(B-1+2α) + λ↑_M/(B-1)."""
+        ours = solved(f"leaky_relu({b})" if b else alpha_relu(alpha), B)
+
+        def kernel(power, c):  # Section 12's integral
+            c = mp.mpf(c)
+            theta = mp.acos(c)
+            scale = 2 ** (power - 1) * mp.gamma(power + 0.5) / mp.sqrt(mp.pi)
+            integral = mp.quad(
+                lambda eta: mp.cos(eta) ** power / (1 - c * mp.cos(eta)) ** (1 + power),
+                [0, mp.pi / 2],
+            )
+            front = mp.gamma(power + 1) / (2 * mp.pi * scale)
+            return front * mp.sin(theta) ** (2 * power + 1) * integral
+
+        c = mp.mpf(-1) / (B - 1)
+        both = (a * a + b * b) * kernel(alpha, c) - 2 * a * b * kernel(alpha, -c)
+        derivative = (a * a + b * b) * kernel(alpha + 1, c) + 2 * a * b * kernel(alpha + 1, -c)
+        derivative -= c * both
+        derivative *= (2 * alpha + 1) / (1 - c * c)
+        along_m = B * derivative / ((B - 1 + 2 * alpha) * (a * a + b * b - both))
+        along_l = alpha * (B - 2) / (B - 1 + 2 * alpha) + along_m / (B - 1)
+        assert_bounds(ours.forward[1], float(along_l), 1e-13, 1e-8)
+        assert_bounds(ours.forward[2], float(along_m), 1e-13, 1e-8)
+
+    def test_along_g_is_the_slope_of_f(self):
+        """λ↑_G = F′(κ), so a small push away from κ* shrinks by it."""
+        ours = solved("tanh", 8, eps=0.4)
+        radial = Radial(FUNCTIONS["tanh"], 8, 0.4, 50)
+        slope = radial.integrals(np.longdouble(ours.kappa.value))[1]
+        assert ours.forward[0].value == pytest.approx(float(slope), rel=1e-9)
+        assert 0 < ours.forward[0].value < 1
+
+
+class TestStability:
+    @pytest.mark.parametrize(
+        ("name", "batch_size", "stable"),
+        [
+            ("gelu", 38, True),
+            ("gelu", 39, False),
+            ("silu", 16, True),
+            ("silu", 1000, False),
+            ("relu", 4, True),
+            ("relu", 10**6, True),
+            ("tanh", 1000, True),
+            ("alpha_relu(1.4)", 9, True),
+            ("alpha_relu(1.4)", 12, False),
+            ("alpha_relu(2)", 4, True),
+        ],
+    )
+    def test_crossings(self, name, batch_size, stable):
+        assert solved(name, batch_size).stable is stable
+        if stable:
+            assert explosion_rate(name, batch_size).stable is True
+        else:
+            with pytest.warns(UnstableFixedPointWarning, match=str(batch_size)):
+                assert explosion_rate(name, batch_size).stable is False
+
+    @pytest.mark.parametrize("B", [4, 10, 100, 10**4])
+    @pytest.mark.parametrize("name", ["relu", "alpha_relu(1.5)", "leaky_relu(0.2)"])
+    def test_closed_form_and_quadrature_agree_on_it(self, name, B):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnstableFixedPointWarning)
+            closed = explosion_rate(name, B, method="closed form")
+            assert closed.stable is explosion_rate(name, B, method="quadrature").stable
+
+    def test_the_warning_can_be_silenced_by_its_class(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnstableFixedPointWarning)
+            explosion_rate("gelu", 1000)
+
+    def test_infinite_batch_limit_along_l(self):
+        """Section 14: softplus 1.06, hard-swish 1.16, ELU 0.86, SELU 0.78, hardtanh 0.39."""
+        limits = {"softplus": 1.06, "hardswish": 1.16, "elu": 0.86, "selu": 0.78, "hardtanh": 0.39}
+        for name, limit in limits.items():
+            assert solved(name, 10**5).forward[1].value == pytest.approx(limit, abs=0.006)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    name=st.sampled_from(
+        ["identity", "tanh", "gelu", "erf", "sigmoid", "relu", "leaky_relu(0.1)"]
+    ),
+    batch_size=st.one_of(st.integers(4, 24), st.integers(25, 10**5)),
+    eps=st.one_of(st.just(0.0), st.floats(1e-10, 0.1)),
+    gamma=st.floats(0.3, 3.0),
+    beta=st.sampled_from([0.0, -0.7, 0.1, 1.3]),
+)
+def test_numbers_are_finite_positive_and_nearly_exact(name, batch_size, eps, gamma, beta):
+    with_kink = name in ("relu", "leaky_relu(0.1)")
+    if with_kink and eps > 0 and batch_size < 16:
+        beta = 0.0  # keeps the suite fast; the nested integral above has such a case
+    options = {"eps": eps, "gamma": gamma, "beta": beta}
+    if eps >= 0.9 * critical_eps(name, gamma=gamma, beta=beta, batch_size=batch_size):
+        options["eps"] = 0.0
+    solution = solved(name, batch_size, **options)
+    for estimate in (solution.q, solution.kappa, solution.rate):
+        assert math.isfinite(estimate.value)
+        assert estimate.value > 0
+        assert 0 < estimate.error <= 1e-9 * estimate.value
+    assert isinstance(solution.stable, bool)
+    assert solution.kappa.value == pytest.approx(
+        solution.q.value * (1 - solution.c.value), rel=1e-9
+    )
+    assert -1 / (batch_size - 1) - 1e-12 <= solution.c.value < 1
