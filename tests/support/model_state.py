@@ -16,6 +16,7 @@ def fingerprint(model: nn.Module) -> dict[str, Any]:
     state: dict[str, Any] = dict(_random_states())
     for place, module in model.named_modules(remove_duplicate=False):
         state[f"{place}.training"] = module.training
+        state[f"{place}.generators"] = [_generator(value) for value in vars(module).values()]
         state[f"{place}.hooks"] = [len(hooks) for hooks in _hooks(module)]
         for name, parameter in module._parameters.items():
             state[f"{place}.{name}"] = None if parameter is None else _parameter(parameter)
@@ -37,6 +38,14 @@ def _random_states() -> Iterator[tuple[str, Any]]:
     yield "python", random.getstate()
     kind, keys, *rest = np.random.get_state()  # noqa: NPY002
     yield "numpy", (kind, keys.tobytes(), *rest)
+
+
+def _generator(value: Any) -> str | None:
+    if isinstance(value, torch.Generator):
+        return str(value.get_state().tolist())
+    if isinstance(value, dict) and isinstance(value.get("noise"), np.random.Generator):
+        return str(value["noise"].bit_generator.state)
+    return None
 
 
 def _hooks(module: nn.Module) -> Iterator[dict[Any, Any]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from equipoise.layers import NoisyBatchNorm1d
 from equipoise.models import resnet18
 
 
@@ -67,6 +69,17 @@ class Reassigning(nn.Module):
         self.recent = h.detach().mean(0)
         self.scratch += self.recent
         return h + torch.rand(()) + float(torch.rand(1))
+
+
+class NumpyNoise(nn.Module):
+    """Adds noise from a NumPy generator of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.source = {"noise": np.random.default_rng(3)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.from_numpy(self.source["noise"].normal(size=x.shape)).to(x)
 
 
 class Attention(nn.Module):
@@ -153,6 +166,16 @@ def with_weight_norm() -> nn.Module:
     )
 
 
+def with_own_generator() -> nn.Module:
+    generator = torch.Generator().manual_seed(5)
+    noisy = [NoisyBatchNorm1d(6, generator=generator) for _ in range(2)]
+    return nn.Sequential(nn.Linear(6, 6), noisy[0], nn.ReLU(), nn.Linear(6, 6), noisy[1])
+
+
+def with_own_numpy_generator() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), NumpyNoise(), nn.Tanh(), nn.Linear(6, 2))
+
+
 MODELS = {
     "plain": plain,
     "batch norm and dropout": normalised,
@@ -165,6 +188,8 @@ MODELS = {
     "residual": Residual,
     "containers": Containers,
     "buffers reassigned": Reassigning,
+    "own generator": with_own_generator,
+    "own NumPy generator": with_own_numpy_generator,
     "transformer": Attention,
     "parametrizations": with_weight_norm,
     "resnet18": lambda: Images(resnet18(2, 1, width=2)),

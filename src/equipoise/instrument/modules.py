@@ -1,4 +1,4 @@
-"""Which modules normalise, and which multiply by weights."""
+"""Names of a model's modules, and which of them multiply by weights."""
 
 from __future__ import annotations
 
@@ -7,23 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-_NORMALISERS = (
-    nn.modules.batchnorm._BatchNorm,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.RMSNorm,
-)
-
-
-def is_normaliser(module: nn.Module) -> bool:
-    """Whether a module normalises activations.
-
-    Beside PyTorch's classes, any module without children whose class is named after a norm
-    counts, such as a language model's own ``LlamaRMSNorm``.
-    """
-    if isinstance(module, _NORMALISERS):
-        return True
-    return "norm" in type(module).__name__.lower() and not list(module.children())
+from equipoise.instrument.normalisers import is_normaliser
 
 
 def is_parametrised(module: nn.Module) -> bool:

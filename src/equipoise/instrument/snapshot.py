@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from equipoise.instrument.compiled import eager
 from equipoise.instrument.observers import observers_paused
+from equipoise.instrument.random_states import RandomStates
 
 
 @contextmanager
@@ -20,8 +19,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Restore a model bit for bit on leaving the block, whatever happened in it.
 
     Restored are parameters and buffers (values and identity), gradients, ``requires_grad``,
-    training modes, and the random states of PyTorch on the CPU and on the model's devices, of
-    NumPy and of Python.
+    training modes, and all :class:`RandomStates` of the model.
 
     Raises:
         ValueError: If the model has lazy parameters that no batch has shaped yet.
@@ -37,23 +35,12 @@ def untouched(model: nn.Module) -> Iterator[None]:
     gradients = [
         (p, p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()
     ]
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
-    # NumPy's global state is what users' code draws from, so that is what is restored.
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
-    on_mps = any(p.device.type == "mps" for p in model.parameters())
-    mps_state = torch.mps.get_rng_state() if on_mps else None
+    random_states = RandomStates(model)
     try:
-        with (
-            torch.random.fork_rng(devices, device_type="cuda"),
-            eager(model),
-            observers_paused(model),
-        ):
+        with eager(model), observers_paused(model):
             yield
     finally:
-        if mps_state is not None:
-            torch.mps.set_rng_state(mps_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
-        random.setstate(python_state)
+        random_states.restore()
         with torch.no_grad():
             for state in saved:
                 state.restore()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from equipoise.instrument import modules
+from equipoise.instrument import modules, normalisers
 
 # A lone normaliser, such as one before the head, would hide every other layer.
 _FEW = 3
@@ -62,7 +62,7 @@ class LayerWatch:
 
     def __enter__(self) -> LayerWatch:
         for module, name in modules.names(self._model).items():
-            if modules.is_normaliser(module):
+            if normalisers.is_normaliser(module):
                 hook = self._before_normaliser(name, module)
                 self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             elif modules.is_parametrised(module):
@@ -114,7 +114,7 @@ class LayerWatch:
         ]
 
     def _before_normaliser(self, name: str, module: nn.Module) -> Any:
-        channels_first = isinstance(module, nn.modules.batchnorm._NormBase | nn.GroupNorm)
+        channels_first = normalisers.is_channels_first(module)
 
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             h = modules.first_tensor(args, kwargs)

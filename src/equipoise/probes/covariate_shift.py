@@ -166,14 +166,14 @@ class _Passes:
     def __init__(self, replay: Replay, *, share: bool) -> None:
         states = replay.random_states
         self.replay = replay
-        self.calls = Calls(replay.model, states.sources)
+        self.calls = Calls(replay.model, states)
         with replay.replayed():
             with self.calls.recording():
                 loss = replay.evaluate()
             self.loss = loss.detach()
             self.gradients = used_gradients(loss, replay.parameters)
-            # NumPy's and Python's generators are not followed from call to call.
-            self.shared = share and not (states.numpy_was_used() or states.python_was_used())
+            # Only PyTorch's generators are followed from call to call.
+            self.shared = share and not states.others_than_torch_were_used()
         self._check_uses()
 
     def gradient(self, layer: Layer) -> tuple[Tensor, ...]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from equipoise.instrument.random_states import TorchSources
+from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.recording.effects import (
     Surroundings,
     copied,
@@ -82,13 +82,13 @@ class Calls:
 
     Args:
         model: Any module.
-        sources: What the model draws random numbers from.
+        random_states: Of the model.
         calls: In the order in which they began.
         uses: By the parameter's identity.
     """
 
     model: nn.Module
-    sources: TorchSources
+    random_states: RandomStates
     calls: list[Call] = field(default_factory=list)
     uses: dict[int, Use] = field(default_factory=dict)
     _time: int = 0
@@ -132,7 +132,7 @@ class Calls:
     def _record(self, module: nn.Module, forward: _Forward, *args: Any, **kwargs: Any) -> Any:
         call = Call(module, len(self.calls))
         self.calls.append(call)
-        before, states = Surroundings(module, (args, kwargs)), self.sources.states()
+        before, states = Surroundings(module, (args, kwargs)), self.random_states.torch_states()
         self._running.append(module)
         try:
             output = forward(*args, **kwargs)
@@ -146,7 +146,7 @@ class Calls:
             and all(c.repeatable and not is_hooked(c.module) for c in inner)
             and is_plain(output)
         )
-        ended = self.sources.states()
+        ended = self.random_states.torch_states()
         if not all(map(torch.equal, states, ended)):
             call.states = ended
         self._versions += [(call, *versioned) for versioned in versions(output)]
@@ -161,7 +161,7 @@ class Calls:
         if call.known:
             self._next = call.after
             if call.states is not None:
-                self.sources.restore(call.states)
+                self.random_states.set_torch_states(call.states)
             return copied(call.output) if call.overwritten else call.output
         self._next += 1
         output = forward(*args, **kwargs)

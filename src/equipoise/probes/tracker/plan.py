@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from equipoise.instrument import modules
+from equipoise.instrument.normalisers import is_normaliser
 from equipoise.instrument.replay import LossFunction
 from equipoise.instrument.snapshot import untouched
 
@@ -109,9 +110,7 @@ def planned(
 
 def _has_layers(model: nn.Module) -> bool:
     with untouched(model):  # a parametrised weight is computed when it is read
-        return any(
-            modules.is_parametrised(m) or modules.is_normaliser(m) for m in modules.names(model)
-        )
+        return any(modules.is_parametrised(m) or is_normaliser(m) for m in modules.names(model))
 
 
 def _checked_steps(steps: Sequence[float]) -> tuple[float, ...]:

@@ -1,0 +1,139 @@
+"""The registry of normalisation layers: what counts as a normaliser, and what each kind does.
+
+PyTorch's own kinds are registered here, those of :mod:`equipoise.layers` when that room is
+imported. :func:`register` adds your own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class NormaliserKind:
+    """One kind of normalisation layer.
+
+    Attributes:
+        name: What it is called, such as ``"batch"``.
+        classes: The layers of this kind. Subclasses that are not registered themselves count
+            as well.
+        shares_batch_statistics: Whether training normalises by statistics over several samples,
+            so that a sample's output depends on the others in its batch.
+        channels_first: Whether channels are dimension 1 of the input, rather than the last.
+        bases: Abstract classes whose subclasses are of this kind, like those of ``classes``.
+    """
+
+    name: str
+    classes: tuple[type[nn.Module], ...]
+    shares_batch_statistics: bool
+    channels_first: bool
+    bases: tuple[type[nn.Module], ...] = ()
+
+
+_KINDS: dict[type[nn.Module], NormaliserKind] = {}
+
+
+def register(kind: NormaliserKind) -> NormaliserKind:
+    """Add a kind of normalisation layer; of two kinds with one class, the later holds.
+
+    Examples:
+        >>> class Centred(nn.Module):
+        ...     def forward(self, x):
+        ...         return x - x.mean(0)
+        >>> is_normaliser(Centred())
+        False
+        >>> _ = register(
+        ...     NormaliserKind(
+        ...         "centred", (Centred,), shares_batch_statistics=True, channels_first=False
+        ...     )
+        ... )
+        >>> is_normaliser(Centred()), shares_batch_statistics(Centred())
+        (True, True)
+    """
+    _KINDS.update(dict.fromkeys((*kind.classes, *kind.bases), kind))
+    return kind
+
+
+def kind_of(module: nn.Module) -> NormaliserKind | None:
+    """The kind of a registered layer, or of the nearest one that its class derives from.
+
+    Examples:
+        >>> kind_of(nn.SyncBatchNorm(2)).name
+        'batch'
+        >>> kind_of(nn.Linear(2, 2)) is None
+        True
+    """
+    return next((_KINDS[c] for c in type(module).__mro__ if c in _KINDS), None)
+
+
+def is_normaliser(module: nn.Module) -> bool:
+    """Whether a module normalises activations.
+
+    Beside registered layers, any module without children whose class is named after a norm
+    counts, such as a language model's own ``LlamaRMSNorm``.
+    """
+    if kind_of(module) is not None:
+        return True
+    return "norm" in type(module).__name__.lower() and not list(module.children())
+
+
+def is_batch_norm(module: nn.Module) -> bool:
+    """Whether a module is PyTorch's batch norm or derives from it.
+
+    Its statistics are over samples for each channel alone, and its evaluation is batch norm's.
+    Not all layers that share batch statistics are.
+    """
+    return isinstance(module, nn.modules.batchnorm._BatchNorm)
+
+
+def shares_batch_statistics(module: nn.Module) -> bool:
+    """Whether a module is a registered normaliser by statistics over several samples."""
+    kind = kind_of(module)
+    return kind is not None and kind.shares_batch_statistics
+
+
+def is_channels_first(module: nn.Module) -> bool:
+    """Whether a module is a registered normaliser with channels in dimension 1."""
+    kind = kind_of(module)
+    return kind is not None and kind.channels_first
+
+
+BATCH = register(
+    NormaliserKind(
+        "batch",
+        (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
+        shares_batch_statistics=True,
+        channels_first=True,
+        bases=(nn.modules.batchnorm._BatchNorm,),
+    )
+)
+INSTANCE = register(
+    NormaliserKind(
+        "instance",
+        (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+        shares_batch_statistics=False,
+        channels_first=True,
+        bases=(nn.modules.instancenorm._InstanceNorm,),
+    )
+)
+GROUP = register(
+    NormaliserKind("group", (nn.GroupNorm,), shares_batch_statistics=False, channels_first=True)
+)
+LAYER = register(
+    NormaliserKind("layer", (nn.LayerNorm,), shares_batch_statistics=False, channels_first=False)
+)
+RMS = register(
+    NormaliserKind("rms", (nn.RMSNorm,), shares_batch_statistics=False, channels_first=False)
+)
+# A user's layer on the base that PyTorch's batch and instance norm have in common.
+register(
+    NormaliserKind(
+        "custom",
+        (),
+        shares_batch_statistics=True,
+        channels_first=True,
+        bases=(nn.modules.batchnorm._NormBase,),
+    )
+)
