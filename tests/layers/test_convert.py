@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from equipoise import layers
 from equipoise.layers import RenormSchedule, convert
-from equipoise.layers.normalisers import KINDS
+from equipoise.layers.kinds import SOURCES, TARGETS
 
 
 def inputs(*shape, seed=0):
@@ -88,8 +88,8 @@ class TestFunction:
 
 
 class TestEveryPair:
-    @pytest.mark.parametrize("to", KINDS)
-    @pytest.mark.parametrize("from_", [name for name, kind in KINDS.items() if kind.classes])
+    @pytest.mark.parametrize("to", TARGETS)
+    @pytest.mark.parametrize("from_", SOURCES)
     @pytest.mark.parametrize("dims", [0, 2])
     def test_runs_or_is_skipped(self, from_, to, dims):
         """γ and β stay the same parameters, and no parameter is added."""
@@ -123,7 +123,7 @@ def is_misfit(from_, to, dims):
 
 
 def example(kind, dims):
-    classes = KINDS[kind].classes
+    classes = SOURCES[kind].classes
     made = classes[max(dims, 1) - 1] if len(classes) == 3 else classes[0]
     sizes = (2, 6) if kind == "group" else (6,)
     return made(*sizes, affine=True) if kind == "instance" else made(*sizes)

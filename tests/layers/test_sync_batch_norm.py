@@ -181,12 +181,14 @@ class TestAlone:
         assert torch.equal(twin.weight, made.weight)
 
 
-class TestSynchronised:
+class TestConversion:
+    """``convert(model, "batch", "synchronised")``."""
+
     def test_keeps_parameters_statistics_and_modes(self):
         model = nn.Sequential(nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3, eps=0.1, momentum=None))
         model[1].eval()
         before = dict(model.named_parameters()) | dict(model.named_buffers())
-        assert layers.synchronised(model) is model
+        assert synchronise(model) is model
         after = dict(model.named_parameters()) | dict(model.named_buffers())
         assert all(after[name] is value for name, value in before.items())
         made = model[1]
@@ -194,21 +196,32 @@ class TestSynchronised:
         assert (made.eps, made.momentum, made.training) == (0.1, None, False)
 
     def test_a_batch_norm_itself_is_replaced(self):
-        assert type(layers.synchronised(nn.BatchNorm1d(2))) is layers.SynchronisedBatchNorm1d
+        assert type(synchronise(nn.BatchNorm1d(2))) is layers.SynchronisedBatchNorm1d
 
-    def test_twice_is_once(self):
+    @pytest.mark.usefixtures("group_of_one")
+    def test_the_new_layers_know_their_group(self):
+        assert synchronise(nn.BatchNorm1d(2)).process_group is None
+        group = dist.group.WORLD
+        assert synchronise(nn.BatchNorm1d(2), process_group=group).process_group is group
+
+    def test_converting_twice_changes_nothing(self):
         model = nn.Sequential(nn.BatchNorm3d(2))
-        made = layers.synchronised(model)[0]
-        assert layers.synchronised(model)[0] is made
+        made = synchronise(model)[0]
+        assert synchronise(model)[0] is made
 
     def test_other_normalisers_stay(self):
         model = nn.Sequential(layers.GhostBatchNorm1d(2), nn.GroupNorm(1, 2), nn.SyncBatchNorm(2))
         before = list(model)
-        layers.synchronised(model)
+        synchronise(model)
         assert list(model) == before
 
-    def test_what_would_stay_apart_unnoticed_is_refused(self):
-        model = nn.Sequential(nn.BatchNorm1d(2))
-        model[0].register_forward_hook(lambda *_: None)
-        with pytest.raises(ValueError, match=r"cannot synchronise '0'.*it has hooks"):
-            layers.synchronised(model)
+    def test_a_batch_norm_that_cannot_be_exchanged_is_an_error_and_nothing_changes(self):
+        model = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2))
+        model[1].register_forward_hook(lambda *_: None)
+        with pytest.raises(ValueError, match=r"cannot synchronise '1'.*it has hooks"):
+            synchronise(model)
+        assert type(model[0]) is nn.BatchNorm1d
+
+
+def synchronise(model, **options):
+    return layers.convert(model, "batch", "synchronised", inplace=True, **options).model

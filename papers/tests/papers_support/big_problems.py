@@ -83,7 +83,7 @@ def trained(
 ):
     """Train the network; returns it with its run."""
     model = network(batch_norm=options.pop("batch_norm", True))
-    model = layers.synchronised(model) if synchronise else model
+    model = layers.convert(model, "batch", "synchronised").model if synchronise else model
     if shard is not None:
         shard(model)
     stepper = OPTIMIZERS[optimizer](model.parameters())
@@ -108,7 +108,7 @@ def state(model, run):
 def interruptible(rank, path=None, loss_fn=with_draws):
     """A training with dropout, draws from all global states, and everything that has a state."""
     seed_everything(rank)
-    model = layers.synchronised(network(dropout=0.3))
+    model = layers.convert(network(dropout=0.3), "batch", "synchronised").model
     optimizer = OPTIMIZERS["momentum"](model.parameters())
     bnp = BNP(model, update_every=2).attach(optimizer)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [4, 9], gamma=0.5)

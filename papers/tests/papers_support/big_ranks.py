@@ -104,7 +104,7 @@ def at_step(step):
 
 def evaluated(shard=None, wrap=None):
     """Where evaluate was called, with a forward pass through whatever is trained."""
-    model = layers.synchronised(network())
+    model = layers.convert(network(), "batch", "synchronised").model
     if shard is not None:
         shard(model)
     whole = wrap(model) if wrap else model

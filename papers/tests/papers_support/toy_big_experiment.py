@@ -21,9 +21,9 @@ from equipoise_papers.big.batches import ShuffledBatches
 from equipoise_papers.big.distributed import ranks
 from equipoise_papers.big.train import train_big
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
-from equipoise_papers.reproduction.experiment import Experiment
+from equipoise_papers.experiments.experiment import Experiment
 from equipoise_papers.reproduction.record import Check, Verdict
-from equipoise_papers.reproduction.torchrun import checkpoint_path
+from equipoise_papers.experiments.torchrun import checkpoint_path
 
 STEPS, FATAL_STEP = 9, 6
 
@@ -45,7 +45,7 @@ def run(cell):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(cell.seed)
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
-    layers.synchronised(model)
+    layers.convert(model, "batch", "synchronised", inplace=True)
     calls = []
 
     def loss_fn(model, batch):

@@ -21,7 +21,6 @@ from equipoise.layers.sync_batch_norm import (
     SynchronisedBatchNorm1d,
     SynchronisedBatchNorm2d,
     SynchronisedBatchNorm3d,
-    synchronised,
 )
 from equipoise.layers.weight_standardisation import (
     remove_weight_standardisation,
@@ -51,7 +50,6 @@ __all__ = [
     "LpNorm",
     # changes of a model
     "convert",
-    "synchronised",
     "weight_standardise",
     "remove_weight_standardisation",
 ]

@@ -6,22 +6,89 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import parametrize
 
+from equipoise.instrument.normalisers import NormaliserKind, is_batch_norm
 from equipoise.layers._checks import check_size, check_weight_of_example
-from equipoise.layers.conversion import Changed, Conversion, Skipped
-from equipoise.layers.normalisers import (
-    KINDS,
+from equipoise.layers.kinds import (
     PARAMETERS,
+    SOURCES,
     STATISTICS,
+    TARGETS,
     CannotConvertError,
     Normaliser,
     Options,
+    build,
+    exchangeable_kind,
     read,
     tensor_of,
 )
 from equipoise.layers.schedule import RenormSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A layer that was exchanged.
+
+    Attributes:
+        names: Every path under which the model holds it.
+        before: The old layer, as printed.
+        after: The new layer, as printed.
+        kept: Parameters and statistics that the new layer took over.
+        lost: Those that it has no use for.
+        note: What to see to, or nothing.
+    """
+
+    names: tuple[str, ...]
+    before: str
+    after: str
+    kept: tuple[str, ...]
+    lost: tuple[str, ...]
+    note: str = ""
+
+    def __str__(self) -> str:
+        lost = f"; lost {', '.join(self.lost)}" if self.lost else ""
+        note = f" ({self.note})" if self.note else ""
+        return f"{', '.join(map(repr, self.names))}: {self.before} -> {self.after}{lost}{note}"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A layer that stayed.
+
+    Attributes:
+        names: Every path under which the model holds it.
+        layer: Its class.
+        reason: Why, and what to do.
+    """
+
+    names: tuple[str, ...]
+    layer: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{', '.join(map(repr, self.names))}: {self.layer} stays: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A model with other normalisation layers, and what happened to each.
+
+    Attributes:
+        model: The converted model.
+        changed: Layers exchanged, in the order of the model.
+        skipped: Layers of the wanted kind that stayed.
+    """
+
+    model: nn.Module
+    changed: tuple[Changed, ...]
+    skipped: tuple[Skipped, ...]
+
+    def __str__(self) -> str:
+        lines = [*map(str, self.changed), *map(str, self.skipped)]
+        return "\n".join(lines) or "no layer of that kind"
 
 
 def convert(
@@ -35,12 +102,13 @@ def convert(
     virtual_batch_size: int | None = None,
     example_weight: float = 0.0,
     schedule: RenormSchedule | None = None,
+    process_group: dist.ProcessGroup | None = None,
 ) -> Conversion:
     r"""Exchange normalisation layers, keeping weights where that is meaningful.
 
     Kinds are ``"batch"``, ``"batch_renorm"``, ``"ghost"``, ``"four_things"``, ``"noisy"``,
-    ``"instance"``, ``"group"``, ``"layer"``, ``"rms"`` and, as target, ``"none"``
-    (``nn.Identity``).
+    ``"synchronised"``, ``"instance"``, ``"group"``, ``"layer"``, ``"rms"`` and, as target,
+    ``"none"`` (``nn.Identity``).
 
     * γ and β are the same parameters as before, so an optimizer, ties and ``requires_grad``
       stay in force; no parameter is added. RMS norm has no β, "none" neither.
@@ -50,8 +118,10 @@ def convert(
     * ε, momentum, device, dtype and training mode are kept.
     * ``"layer"`` for channels first is ``nn.GroupNorm(1, C)``, with γ and β per channel.
 
-    Only PyTorch's and this library's very classes are exchanged. Subclasses, lazy and
-    synchronised layers, and layers with hooks or parametrisations stay and are listed.
+    Only PyTorch's and this library's very classes are exchanged. Subclasses, lazy layers,
+    ``nn.SyncBatchNorm``, and layers with hooks or parametrisations stay and are listed; with
+    ``"synchronised"`` a batch norm that would stay is an error, because its statistics would
+    silently differ between processes.
 
     Args:
         model: Any module. Layers held twice are exchanged once, everywhere.
@@ -69,12 +139,15 @@ def convert(
         example_weight: For "four_things".
         schedule: For "batch_renorm"; None for the paper's. It is read at
             ``num_batches_tracked``, which a trained batch norm passes on.
+        process_group: For "synchronised": who shares the batch; None for all processes.
+            Convert before ``DistributedDataParallel`` or ``fully_shard``.
 
     Returns:
         The model, with every change and every layer that was skipped and why.
 
     Raises:
-        ValueError: If a kind is unknown or an option out of its range.
+        ValueError: If a kind is unknown, an option out of its range, or a layer cannot be
+            synchronised; the model is then as it was.
         TypeError: If the function ``to`` makes something else than a module.
 
     Examples:
@@ -86,27 +159,30 @@ def convert(
         (('weight', 'bias'), ('running_mean', 'running_var', 'num_batches_tracked'))
     """
     kinds = _known_kinds(from_)
-    if isinstance(to, str) and to not in KINDS:
-        raise ValueError(f"to must be one of {', '.join(KINDS)}, or a function; got {to!r}.")
+    if isinstance(to, str) and to not in TARGETS:
+        raise ValueError(f"to must be one of {', '.join(TARGETS)}, or a function; got {to!r}.")
     _check_options(dims, groups, virtual_batch_size, example_weight)
-    options = Options(groups, virtual_batch_size, example_weight, schedule)
+    options = Options(groups, virtual_batch_size, example_weight, schedule, process_group)
 
     def make(source: Normaliser) -> nn.Module:
-        return KINDS[to].build(source, options) if isinstance(to, str) else to(source)
+        return build(to, source, options) if isinstance(to, str) else to(source)
 
     model = model if inplace else copy.deepcopy(model)
     # First all plans, then all changes: an error of `to` leaves the model as it was.
-    plans = [
-        plan
-        for module, names in _places(model)
-        if (plan := _plan(module, names, kinds, make, dims)) is not None
-    ]
+    plans: list[_Plan] = []
+    skipped: list[Skipped] = []
+    for module, names in _places(model):
+        match _plan(module, names, kinds, make, dims):
+            case _Plan() as plan:
+                plans.append(plan)
+            case Skipped() as reason:
+                if to == "synchronised":
+                    _check_not_left_apart(module, reason)
+                skipped.append(reason)
     changed = []
     for plan in plans:
-        if isinstance(plan, _Plan):
-            changed.append(_hand_over(plan))
-            model = _put(model, plan)
-    skipped = [plan for plan in plans if isinstance(plan, Skipped)]
+        changed.append(_hand_over(plan))
+        model = _put(model, plan)
     return Conversion(model, tuple(changed), tuple(skipped))
 
 
@@ -127,7 +203,7 @@ def _plan(
     dims: int | None,
 ) -> _Plan | Skipped | None:
     try:
-        kind = _kind_of(module, kinds)
+        kind = _kind_to_exchange(module, kinds)
         if kind is None:
             return None
         source = read(module, kind, dims)
@@ -151,11 +227,15 @@ def _check_options(
 
 def _known_kinds(from_: str | Iterable[str]) -> tuple[str, ...]:
     kinds = (from_,) if isinstance(from_, str) else tuple(from_)
-    sources = [name for name, kind in KINDS.items() if kind.classes]
     for kind in kinds:
-        if kind not in sources:
-            raise ValueError(f"from_ must be among {', '.join(sources)}; got {kind!r}.")
+        if kind not in SOURCES:
+            raise ValueError(f"from_ must be among {', '.join(SOURCES)}; got {kind!r}.")
     return kinds
+
+
+def _check_not_left_apart(module: nn.Module, skipped: Skipped) -> None:
+    if is_batch_norm(module) and not isinstance(module, nn.SyncBatchNorm):
+        raise ValueError(f"cannot synchronise {skipped}.")
 
 
 def _places(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
@@ -166,31 +246,24 @@ def _places(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
     return [(module, tuple(names)) for module, names in found.items()]
 
 
-def _kind_of(module: nn.Module, kinds: tuple[str, ...]) -> str | None:
+def _kind_to_exchange(module: nn.Module, wanted: tuple[str, ...]) -> NormaliserKind | None:
     """The kind of a layer, None if it is not wanted.
 
     Raises:
         CannotConvertError: If it is wanted but must stay.
     """
-    kind = next((k for k, known in KINDS.items() if type(module) in known.classes), None)
-    if kind is None and isinstance(module, _relatives(kinds)):
+    kind = exchangeable_kind(module)
+    if kind is None and isinstance(module, _classes_of(wanted)):
         raise CannotConvertError(_why_not_exactly(module))
-    if kind not in kinds:
+    if kind is None or kind.name not in wanted:
         return None
     if any(_hooks(module)):
         raise CannotConvertError("it has hooks, which would be lost: remove them first")
     return kind
 
 
-# Lazy and synchronised layers derive from these only.
-_BASES: dict[str, type[nn.Module]] = {
-    "batch": nn.modules.batchnorm._BatchNorm,
-    "instance": nn.modules.instancenorm._InstanceNorm,
-}
-
-
-def _relatives(kinds: tuple[str, ...]) -> tuple[type[nn.Module], ...]:
-    return tuple(c for kind in kinds for c in (*KINDS[kind].classes, _BASES.get(kind)) if c)
+def _classes_of(kinds: tuple[str, ...]) -> tuple[type[nn.Module], ...]:
+    return tuple(c for name in kinds for c in (*SOURCES[name].classes, *SOURCES[name].bases))
 
 
 def _why_not_exactly(module: nn.Module) -> str:
@@ -237,7 +310,7 @@ def _fits(plan: _Plan, name: str) -> bool:
 def _averages_alike(plan: _Plan) -> bool:
     # A mean without its variance, as for `LpNorm`, would leave the successor half trained.
     averages_variances = tensor_of(plan.new, "running_var") is not None
-    return KINDS[plan.source.kind].batch_statistics and averages_variances
+    return SOURCES[plan.source.kind].shares_batch_statistics and averages_variances
 
 
 def _put(model: nn.Module, plan: _Plan) -> nn.Module:

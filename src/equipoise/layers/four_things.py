@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from equipoise.instrument.normalisers import kind_of
 from equipoise.layers import functional
 from equipoise.layers._checks import check_groups, check_size, check_weight_of_example
 
@@ -196,9 +197,10 @@ class FourThingsBatchNorm3d(_FourThings):
 def gamma_beta(model: nn.Module) -> list[nn.Parameter]:
     """The γ and β of a model's normalisation layers, each once, frozen ones left out.
 
-    Every layer counts that is PyTorch's batch, instance, group, layer or RMS norm, or derived
-    from one. An optimizer's own ``weight_decay`` pulls γ to 0 rather than 1: give these
-    parameters a group without it, and add :func:`gamma_beta_penalty` to the loss.
+    Every layer of a registered kind counts: PyTorch's batch, instance, group, layer and RMS
+    norm, this library's, and what derives from them. An optimizer's own ``weight_decay`` pulls
+    γ to 0 rather than 1: give these parameters a group without it, and add
+    :func:`gamma_beta_penalty` to the loss.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
@@ -246,19 +248,11 @@ def gamma_beta_penalty(model: nn.Module, weight_decay: float) -> Tensor:
     return weight_decay / 2 * torch.stack([term.to(device) for term in terms]).sum()
 
 
-_NORMALISERS = (
-    nn.modules.batchnorm._NormBase,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-)
-
-
 def _gammas_and_betas(model: nn.Module) -> list[tuple[nn.Parameter, float]]:
     """Each trainable parameter once, with the value it starts from."""
     found: dict[nn.Parameter, float] = {}
     for module in model.modules():
-        if isinstance(module, _NORMALISERS):
+        if kind_of(module) is not None:
             for name, start in (("weight", 1.0), ("bias", 0.0)):
                 parameter = getattr(module, name, None)
                 if isinstance(parameter, nn.Parameter) and parameter.requires_grad:

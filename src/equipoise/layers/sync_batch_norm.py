@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any, Self
 
 import torch
@@ -11,9 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from equipoise.layers import functional
-from equipoise.layers.convert import convert
 from equipoise.layers.functional.synchronised import synchronised_batch_norm
-from equipoise.layers.normalisers import Normaliser
 
 
 class _SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -149,54 +146,3 @@ class SynchronisedBatchNorm3d(_SynchronisedBatchNorm, nn.BatchNorm3d):
     References:
         Ioffe and Szegedy (2015), Algorithm 1 and section 3.2.
     """
-
-
-_SUCCESSORS: dict[type[nn.Module], type[_SynchronisedBatchNorm]] = {
-    nn.BatchNorm1d: SynchronisedBatchNorm1d,
-    nn.BatchNorm2d: SynchronisedBatchNorm2d,
-    nn.BatchNorm3d: SynchronisedBatchNorm3d,
-}
-
-
-def synchronised(model: nn.Module, process_group: dist.ProcessGroup | None = None) -> nn.Module:
-    """Let a model's batch norms share their statistics with other processes.
-
-    Parameters and statistics are the same tensors as before, so an optimizer stays in force.
-    Normalisers of this library that are no plain batch norm, such as ghost batch norm, stay.
-
-    Args:
-        model: Changed in place, unless it *is* a batch norm; use what is returned.
-        process_group: Who shares the batch; all processes by default.
-
-    Returns:
-        The model. Do this before ``DistributedDataParallel`` or ``fully_shard``.
-
-    Raises:
-        ValueError: If a batch norm cannot be exchanged, such as one with hooks; the others have
-            been by then.
-
-    Examples:
-        >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
-        >>> synchronised(model)[1]
-        SynchronisedBatchNorm1d(8, eps=1e-05, momentum=0.1, ...)
-    """
-    already = ("SyncBatchNorm", *(kind.__name__ for kind in _SUCCESSORS.values()))
-    make = partial(_successor, process_group)
-    result = convert(model, "batch", make, inplace=True)
-    refused = [skipped for skipped in result.skipped if skipped.layer not in already]
-    if refused:
-        raise ValueError(f"cannot synchronise {'; '.join(map(str, refused))}.")
-    return result.model
-
-
-def _successor(process_group: dist.ProcessGroup | None, source: Normaliser) -> nn.Module:
-    return _SUCCESSORS[type(source.module)](
-        source.channels,
-        eps=source.eps,
-        momentum=source.momentum,
-        affine=source.affine,
-        track_running_stats=source.track_running_stats,
-        device=source.device,
-        dtype=source.dtype,
-        process_group=process_group,
-    )

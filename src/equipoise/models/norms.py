@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Literal, get_args
 
 from torch import nn
 
-from equipoise.layers.batch_renorm import BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
+from equipoise.instrument.normalisers import BATCH, INSTANCE, is_batch_norm, kind_of
 from equipoise.layers.four_things import (
     FourThingsBatchNorm1d,
     FourThingsBatchNorm2d,
     FourThingsBatchNorm3d,
 )
-from equipoise.layers.ghost_batch_norm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
+from equipoise.layers.kinds import Options, build, read
 from equipoise.layers.lp_norm import LpNorm
-from equipoise.layers.noisy_batch_norm import (
-    ActivationNoise,
-    NoisyBatchNorm1d,
-    NoisyBatchNorm2d,
-    NoisyBatchNorm3d,
-)
+from equipoise.layers.noisy_batch_norm import ActivationNoise
 from equipoise.models.checks import check_positive
 
 NormKind = Literal[
@@ -51,12 +44,7 @@ CIFAR_GROUP_SIZE = 4
 # Wu and He 2018, section 4: 32 groups, their default. Narrow layers get fewer.
 _GROUPS = 32
 
-_BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_INSTANCE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-_RENORM = (BatchRenorm1d, BatchRenorm2d, BatchRenorm3d)
-_GHOST = (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
-_FOUR_THINGS = (FourThingsBatchNorm1d, FourThingsBatchNorm2d, FourThingsBatchNorm3d)
-_NOISY = (NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d)
+_ORDERS = {"l1": 1, "l2": 2, "linf": math.inf}
 
 
 def make_norm(
@@ -128,7 +116,17 @@ def make_norm(
         )
     if group_size is not None:
         check_positive(group_size=group_size)
-    return _BUILDERS[kind](_Wanted(channels, dims, group_size, eps, momentum))
+    if kind == "noise":
+        return ActivationNoise()
+    if kind in _ORDERS:
+        return LpNorm(channels, eps=eps, momentum=momentum, p=_ORDERS[kind])
+    if kind == "layer" and dims == 0:
+        return nn.LayerNorm(channels, eps=eps)
+    groups = _groups(channels, group_size)
+    if dims == 0:
+        _check_without_positions(kind, channels, groups)
+    batch_norm = BATCH.classes[max(dims, 1) - 1](channels, eps=eps, momentum=momentum)
+    return build(kind, read(batch_norm, BATCH, dims), Options(groups=groups))
 
 
 def subtracts_constants(norm: nn.Module) -> bool:
@@ -138,34 +136,12 @@ def subtracts_constants(norm: nn.Module) -> bool:
         >>> [subtracts_constants(make_norm(kind, 8)) for kind in ("batch", "layer")]
         [True, False]
     """
-    if isinstance(norm, _FOUR_THINGS):
+    if isinstance(norm, FourThingsBatchNorm1d | FourThingsBatchNorm2d | FourThingsBatchNorm3d):
         return norm.groups == norm.num_features
     if isinstance(norm, LpNorm):
         return norm.centered
     # Batch renormalisation adds d, but no gradient flows through it: a bias would never move.
-    return isinstance(norm, (nn.modules.batchnorm._BatchNorm, *_INSTANCE))
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What :func:`make_norm` was asked for."""
-
-    channels: int
-    dims: int
-    group_size: int | None
-    eps: float
-    momentum: float | None
-
-    @property
-    def place(self) -> int:
-        """Where its class stands in a triple of 1d, 2d and 3d."""
-        return max(self.dims, 1) - 1
-
-    @property
-    def groups(self) -> int:
-        if self.group_size is None:
-            return math.gcd(_GROUPS, self.channels)
-        return self.channels // math.gcd(self.group_size, self.channels)
+    return is_batch_norm(norm) or kind_of(norm) is INSTANCE
 
 
 def _call(make: Callable[[int], nn.Module], channels: int) -> nn.Module:
@@ -179,78 +155,21 @@ def _call(make: Callable[[int], nn.Module], channels: int) -> nn.Module:
     return made
 
 
-def _none(wanted: _Wanted) -> nn.Module:
-    return nn.Identity()
+def _groups(channels: int, group_size: int | None) -> int:
+    if group_size is None:
+        return math.gcd(_GROUPS, channels)
+    return channels // math.gcd(group_size, channels)
 
 
-def _batch(wanted: _Wanted) -> nn.Module:
-    return _BATCH[wanted.place](wanted.channels, eps=wanted.eps, momentum=wanted.momentum)
-
-
-def _batch_renorm(wanted: _Wanted) -> nn.Module:
-    return _RENORM[wanted.place](wanted.channels, eps=wanted.eps, momentum=wanted.momentum)
-
-
-def _ghost(wanted: _Wanted) -> nn.Module:
-    return _GHOST[wanted.place](wanted.channels, eps=wanted.eps, momentum=wanted.momentum)
-
-
-def _four_things(wanted: _Wanted) -> nn.Module:
-    return _FOUR_THINGS[wanted.place](
-        wanted.channels, eps=wanted.eps, momentum=wanted.momentum, groups=wanted.groups
-    )
-
-
-def _noisy(wanted: _Wanted) -> nn.Module:
-    return _NOISY[wanted.place](wanted.channels, eps=wanted.eps, momentum=wanted.momentum)
-
-
-def _noise(wanted: _Wanted) -> nn.Module:
-    return ActivationNoise()
-
-
-def _lp(p: float, wanted: _Wanted) -> nn.Module:
-    return LpNorm(wanted.channels, eps=wanted.eps, momentum=wanted.momentum, p=p)
-
-
-def _instance(wanted: _Wanted) -> nn.Module:
+def _check_without_positions(kind: str, channels: int, groups: int) -> None:
     # [N, C] would be taken for one sample [C, L] without a batch, and normalised over channels.
-    if wanted.dims == 0:
+    if kind == "instance":
         raise ValueError(
             "instance norm needs positions, which inputs [N, C] of dense layers have not: "
             "choose 'layer', 'group' or 'none' there."
         )
-    return _INSTANCE[wanted.place](wanted.channels, eps=wanted.eps, affine=True)
-
-
-def _group(wanted: _Wanted) -> nn.Module:
-    if wanted.dims == 0 and wanted.groups == wanted.channels:
+    if kind == "group" and groups == channels:
         raise ValueError(
-            f"groups of one channel would map inputs [N, {wanted.channels}] to 0: choose a "
+            f"groups of one channel would map inputs [N, {channels}] to 0: choose a "
             "group_size with a divisor in common with the channels, or 'layer'."
         )
-    return nn.GroupNorm(wanted.groups, wanted.channels, eps=wanted.eps)
-
-
-def _layer(wanted: _Wanted) -> nn.Module:
-    if wanted.dims == 0:
-        return nn.LayerNorm(wanted.channels, eps=wanted.eps)
-    # One group is layer norm with its γ per channel; nn.LayerNorm would need the image's size.
-    return nn.GroupNorm(1, wanted.channels, eps=wanted.eps)
-
-
-_BUILDERS: dict[NormKind, Callable[[_Wanted], nn.Module]] = {
-    "none": _none,
-    "batch": _batch,
-    "layer": _layer,
-    "group": _group,
-    "instance": _instance,
-    "batch_renorm": _batch_renorm,
-    "ghost": _ghost,
-    "four_things": _four_things,
-    "noisy": _noisy,
-    "noise": _noise,
-    "l1": partial(_lp, 1),
-    "l2": partial(_lp, 2),
-    "linf": partial(_lp, math.inf),
-}

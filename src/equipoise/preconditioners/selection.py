@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 from torch import nn
 from torch.nn.utils import parametrize
 
+from equipoise.instrument.normalisers import kind_of
 from equipoise.preconditioners.geometry import Geometry, Layer
 from equipoise.preconditioners.layer import WatchedLayer
 from equipoise.preconditioners.sharding import is_sharded, split_by_columns
@@ -18,13 +19,6 @@ from equipoise.preconditioners.sharding import is_sharded, split_by_columns
 Choice: TypeAlias = Iterable[str] | Callable[[str, nn.Module], bool]
 
 _KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_NORMALISERS = (
-    nn.modules.batchnorm._NormBase,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.RMSNorm,
-    nn.LocalResponseNorm,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +112,7 @@ def _why_not_any(together: list[tuple[str, nn.Module]], inside_attention: set[in
 
 
 def _why_not(module: nn.Module, inside_attention: set[int]) -> str | None:
-    if isinstance(module, _NORMALISERS):
+    if kind_of(module) is not None:
         return "a normaliser acts on single features"
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
         return "transposed convolutions need statistics of their own"

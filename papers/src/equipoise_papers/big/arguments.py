@@ -31,8 +31,8 @@ def check_buffers(plan: Layout) -> None:
     """
     if plan.engine == "FSDP2" and plan.statistics not in ("none", "joint"):
         raise ValueError(
-            "fully_shard does not keep batch norms of several ranks alike. Call "
-            "equipoise.layers.synchronised(model) before fully_shard(model)."
+            "fully_shard does not keep batch norms of several ranks alike. Before it, call "
+            'model = equipoise.layers.convert(model, "batch", "synchronised").model.'
         )
 
 

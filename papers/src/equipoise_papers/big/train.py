@@ -66,9 +66,9 @@ def train_big(
     It is :func:`equipoise.training.train` on the joint batch: with R ranks gradients are
     averaged by ``DistributedDataParallel`` such that the step is
     :math:`\nabla \frac1n \sum_{i \le n} \ell_i`, whether the shares of the n samples are equal
-    or not. With batch norm that holds if its statistics are synchronised, see
-    :func:`equipoise.layers.synchronised`; otherwise each rank normalises its share by itself.
-    The returned layout says which.
+    or not. With batch norm that holds if its statistics are synchronised, see kind
+    ``"synchronised"`` of :func:`equipoise.layers.convert`; otherwise each rank normalises its
+    share by itself. The returned layout says which.
 
     Killed at any moment and started again, training ends with the same bits: model, optimizer,
     scheduler, what is named in ``also``, random states of every rank and the place in the data

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise import layers
 from equipoise.diagnosis.prediction.normalisations import Normalisation, is_normalisation, read
-from equipoise.instrument.modules import is_normaliser
+from equipoise.instrument.normalisers import is_normaliser, kind_of
 from equipoise.instrument.recording.operations import Operation, Value
 from equipoise.pooling.heads.base import PoolingHead
 from equipoise.pooling.run.layer import RUN
@@ -20,17 +19,7 @@ from equipoise.theory.activation.adapt import as_activation
 from equipoise.theory.activation.catalogue import Activation
 
 # Variants of batch norm; what they do is not in the theory.
-OWN_LAYERS = (
-    layers.BatchRenorm1d,
-    layers.BatchRenorm2d,
-    layers.BatchRenorm3d,
-    layers.GhostBatchNorm1d,
-    layers.GhostBatchNorm2d,
-    layers.GhostBatchNorm3d,
-    layers.FourThingsBatchNorm1d,
-    layers.FourThingsBatchNorm2d,
-    layers.FourThingsBatchNorm3d,
-)
+_VARIANTS = ("batch_renorm", "ghost", "four_things")
 LINEAR = {
     "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "addmm", "matmul", "mm", "bmm", "einsum", "bilinear",
@@ -86,10 +75,15 @@ def find_blocks(operations: Sequence[Operation]) -> tuple[FoundBlock, ...]:
 def _repeats(operations: Sequence[Operation], index: int) -> bool:
     """Whether a layer of ours, made of several normalisations, has shown one before."""
     module = operations[index].module
-    if not isinstance(module, OWN_LAYERS):
+    if not _is_variant(module):
         return False
     before = [op for op in operations[:index] if is_normalisation(op)]
     return bool(before) and before[-1].module is module
+
+
+def _is_variant(module: nn.Module | None) -> bool:
+    kind = None if module is None else kind_of(module)
+    return kind is not None and kind.name in _VARIANTS
 
 
 def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
@@ -97,7 +91,7 @@ def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
     normalisation = read(norm)
     feeding, feeding_reason = _feeding(operations, index)
     path = Path(operations, index)
-    if isinstance(norm.module, OWN_LAYERS):
+    if _is_variant(norm.module):
         normalisation = replace(
             normalisation, reason=f"{type(norm.module).__name__} is more than batch norm"
         )

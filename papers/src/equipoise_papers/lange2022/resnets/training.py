@@ -24,9 +24,9 @@ from equipoise.training.losses import cross_entropy
 from equipoise.training.record import Evaluation
 from equipoise_papers.big.batches import Batches, ShuffledBatches, ShuffledOrder
 from equipoise_papers.big.train import train_big
-from equipoise_papers.lange2022 import imagenet
-from equipoise_papers.lange2022.runs import Run
-from equipoise_papers.reproduction.torchrun import checkpoint_path
+from equipoise_papers.lange2022.resnets import imagenet
+from equipoise_papers.lange2022.training import Run
+from equipoise_papers.experiments.torchrun import checkpoint_path
 
 _MOMENTUM = 0.9
 # Where warm-up starts, and by what each drop multiplies.
@@ -122,7 +122,7 @@ def run(cell: Cell) -> Run:
     with torch.random.fork_rng():
         torch.manual_seed(cell.seed)
         model = build(cell, channels=images.channels, classes=images.classes)
-        model = layers.synchronised(model).to(device)
+        model = layers.convert(model, "batch", "synchronised").model.to(device)
         optimizer = torch.optim.SGD(
             model.parameters(), lr=cell.rate, momentum=_MOMENTUM, weight_decay=cell.weight_decay
         )

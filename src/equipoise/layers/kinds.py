@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from equipoise.instrument.normalisers import (
+    BATCH,
+    GROUP,
+    INSTANCE,
+    LAYER,
+    RMS,
+    NormaliserKind,
+    kind_of,
+    register,
+)
 from equipoise.layers.batch_renorm import BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
 from equipoise.layers.four_things import (
     FourThingsBatchNorm1d,
@@ -17,8 +27,14 @@ from equipoise.layers.four_things import (
     FourThingsBatchNorm3d,
 )
 from equipoise.layers.ghost_batch_norm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
+from equipoise.layers.lp_norm import LpNorm
 from equipoise.layers.noisy_batch_norm import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d
 from equipoise.layers.schedule import RenormSchedule
+from equipoise.layers.sync_batch_norm import (
+    SynchronisedBatchNorm1d,
+    SynchronisedBatchNorm2d,
+    SynchronisedBatchNorm3d,
+)
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 PARAMETERS = ("weight", "bias")
@@ -30,14 +46,34 @@ _EPS, _MOMENTUM = 1e-5, 0.1
 _GROUPS = 32
 _VIRTUAL_BATCH_SIZE = 32
 
-_BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_RENORM = (BatchRenorm1d, BatchRenorm2d, BatchRenorm3d)
-_GHOST = (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
-_FOUR_THINGS = (FourThingsBatchNorm1d, FourThingsBatchNorm2d, FourThingsBatchNorm3d)
-_NOISY = (NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d)
-_INSTANCE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
-_Layer = TypeVar("_Layer", bound=nn.Module)
+def _batch_kind(name: str, *classes: type[nn.Module]) -> NormaliserKind:
+    return register(
+        NormaliserKind(name, classes, shares_batch_statistics=True, channels_first=True)
+    )
+
+
+_RENORM = _batch_kind("batch_renorm", BatchRenorm1d, BatchRenorm2d, BatchRenorm3d)
+_GHOST = _batch_kind("ghost", GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
+_FOUR_THINGS = _batch_kind(
+    "four_things", FourThingsBatchNorm1d, FourThingsBatchNorm2d, FourThingsBatchNorm3d
+)
+_NOISY = _batch_kind("noisy", NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d)
+_SYNCHRONISED = _batch_kind(
+    "synchronised", SynchronisedBatchNorm1d, SynchronisedBatchNorm2d, SynchronisedBatchNorm3d
+)
+_batch_kind("lp", LpNorm)
+
+SOURCES = {
+    kind.name: kind
+    for kind in (
+        BATCH, _RENORM, _GHOST, _FOUR_THINGS, _NOISY, _SYNCHRONISED, INSTANCE, GROUP, LAYER, RMS
+    )
+}  # fmt: skip
+"""Kinds that can be exchanged, by name."""
+
+TARGETS = (*SOURCES, "none")
+"""Names of the kinds that :func:`build` makes."""
 
 
 class CannotConvertError(Exception):
@@ -46,11 +82,11 @@ class CannotConvertError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Normaliser:
-    """A normalisation layer as its successor needs to know it.
+    """What the successor of a normalisation layer needs to know about it.
 
     Attributes:
         module: The layer itself.
-        kind: Its key in the table of kinds.
+        kind: Name of its kind.
         channels: Features C that it normalises.
         dims: Dimensions of positions that its input may have behind ``[N, C]``; empty if the
             layer does not tell.
@@ -79,38 +115,29 @@ class Normaliser:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Choices for the new layers; what each means stands at :func:`~equipoise.layers.convert`."""
+    """Choices for the new layers, explained at :func:`~equipoise.layers.convert`."""
 
     groups: int | None = None
     virtual_batch_size: int | None = None
     example_weight: float = 0.0
     schedule: RenormSchedule | None = None
+    process_group: dist.ProcessGroup | None = None
 
 
-Build = Callable[[Normaliser, Options], nn.Module]
+def exchangeable_kind(module: nn.Module) -> NormaliserKind | None:
+    """The kind of a layer that can be exchanged: of exactly a registered class, no subclass."""
+    kind = kind_of(module)
+    if kind is None or type(module) not in kind.classes or SOURCES.get(kind.name) is not kind:
+        return None
+    return kind
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of normaliser.
-
-    Attributes:
-        classes: Exactly these classes are of the kind.
-        build: Makes the successor of a layer of another kind.
-        batch_statistics: Whether its running statistics describe a population of samples.
-    """
-
-    classes: tuple[type[nn.Module], ...]
-    build: Build
-    batch_statistics: bool = False
-
-
-def read(module: nn.Module, kind: str, dims: int | None) -> Normaliser:
+def read(module: nn.Module, kind: NormaliserKind, dims: int | None) -> Normaliser:
     """Describe a layer.
 
     Args:
         module: A layer of that kind.
-        kind: Key in :data:`KINDS`.
+        kind: One of :data:`SOURCES`.
         dims: Dimensions of positions where the layer does not tell.
 
     Raises:
@@ -122,14 +149,14 @@ def read(module: nn.Module, kind: str, dims: int | None) -> Normaliser:
     )
     return Normaliser(
         module=module,
-        kind=kind,
+        kind=kind.name,
         channels=_channels(module),
         dims=_narrow(_dims(module), dims),
-        channels_last=isinstance(module, nn.LayerNorm | nn.RMSNorm),
+        channels_last=not kind.channels_first,
         eps=_EPS if eps is None else eps,
         momentum=getattr(module, "momentum", _MOMENTUM),
         affine=tensor_of(module, "weight") is not None,
-        track_running_stats=not KINDS[kind].batch_statistics
+        track_running_stats=not kind.shares_batch_statistics
         or tensor_of(module, "running_mean") is not None,
         device=None if tensor is None else tensor.device,
         dtype=None if tensor is None else tensor.dtype,
@@ -167,27 +194,62 @@ def _narrow(known: tuple[int, ...], given: int | None) -> tuple[int, ...]:
     return known
 
 
-def _of_dims(source: Normaliser, *classes: type[_Layer]) -> type[_Layer]:
-    """The 1d, 2d or 3d class that fits the layer's input."""
-    _needs_channels_first(source)
+def build(kind: str, source: Normaliser, options: Options) -> nn.Module:
+    """Make the successor of a layer.
+
+    Args:
+        kind: One of :data:`TARGETS`.
+        source: The layer.
+        options: Choices that the layer leaves open.
+
+    Raises:
+        CannotConvertError: If the kind does not fit the layer's inputs.
+    """
+    match kind:
+        case "none":
+            return nn.Identity()
+        case "batch":
+            return _like_batch_norm(source, BATCH)
+        case "batch_renorm":
+            return _like_batch_norm(source, _RENORM, schedule=options.schedule)
+        case "ghost":
+            size = options.virtual_batch_size or _VIRTUAL_BATCH_SIZE
+            return _like_batch_norm(source, _GHOST, virtual_batch_size=size)
+        case "four_things":
+            return _like_batch_norm(
+                source,
+                _FOUR_THINGS,
+                groups=math.gcd(options.groups or source.channels, source.channels),
+                virtual_batch_size=options.virtual_batch_size,
+                example_weight=options.example_weight,
+            )
+        case "noisy":
+            return _like_batch_norm(source, _NOISY)
+        case "synchronised":
+            return _like_batch_norm(source, _SYNCHRONISED, process_group=options.process_group)
+        case "instance":
+            return _instance_norm(source)
+        case "group":
+            return _group_norm(source, math.gcd(options.groups or _GROUPS, source.channels))
+        case "layer" if source.channels_last:
+            return _over_last_dimension(source, nn.LayerNorm)
+        case "layer":
+            # One group is layer norm with its γ per channel; nn.LayerNorm would normalise
+            # positions.
+            return _group_norm(source, 1)
+        case "rms":
+            return _rms_norm(source)
+    raise AssertionError(f"no kind {kind!r}")
+
+
+def _like_batch_norm(source: Normaliser, kind: NormaliserKind, **options: Any) -> nn.Module:
+    _check_channels_first(source)
     if not source.dims:
         raise CannotConvertError(
             f"{type(source.module).__name__} does not tell how many dimensions its input has: "
             "pass dims= (0 for [N, C], 2 for images)"
         )
-    return classes[max(source.dims[-1], 1) - 1]
-
-
-def _needs_channels_first(source: Normaliser) -> None:
-    if source.channels_last and source.dims != (0,):
-        raise CannotConvertError(
-            "it normalises the last dimension, which is the channels' only for inputs [N, C]: "
-            "pass dims=0 if that is what it gets"
-        )
-
-
-def _like_batch_norm(source: Normaliser, *classes: type[_Layer]) -> _Layer:
-    return _of_dims(source, *classes)(
+    return kind.classes[max(source.dims[-1], 1) - 1](
         source.channels,
         eps=source.eps,
         momentum=source.momentum,
@@ -195,54 +257,30 @@ def _like_batch_norm(source: Normaliser, *classes: type[_Layer]) -> _Layer:
         track_running_stats=source.track_running_stats,
         device=source.device,
         dtype=source.dtype,
+        **options,
     )
 
 
-def _batch(source: Normaliser, options: Options) -> nn.Module:
-    return _like_batch_norm(source, *_BATCH)
+def _check_channels_first(source: Normaliser) -> None:
+    if source.channels_last and source.dims != (0,):
+        raise CannotConvertError(
+            "it normalises the last dimension, which is the channels' only for inputs [N, C]: "
+            "pass dims=0 if that is what it gets"
+        )
 
 
-def _batch_renorm(source: Normaliser, options: Options) -> nn.Module:
-    layer = _like_batch_norm(source, *_RENORM)
-    layer.schedule = RenormSchedule() if options.schedule is None else options.schedule
-    return layer
-
-
-def _ghost(source: Normaliser, options: Options) -> nn.Module:
-    layer = _like_batch_norm(source, *_GHOST)
-    layer.virtual_batch_size = options.virtual_batch_size or _VIRTUAL_BATCH_SIZE
-    return layer
-
-
-def _four_things(source: Normaliser, options: Options) -> nn.Module:
-    layer = _like_batch_norm(source, *_FOUR_THINGS)
-    layer.groups = math.gcd(options.groups or source.channels, source.channels)
-    layer.virtual_batch_size = options.virtual_batch_size
-    layer.example_weight = options.example_weight
-    return layer
-
-
-def _noisy(source: Normaliser, options: Options) -> nn.Module:
-    return _like_batch_norm(source, *_NOISY)
-
-
-def _instance(source: Normaliser, options: Options) -> nn.Module:
+def _instance_norm(source: Normaliser) -> nn.Module:
     # [N, C] would be taken for one sample [C, L] without a batch, and normalised over channels.
     if 0 in source.dims:
         raise CannotConvertError(
             "instance norm needs positions, and its inputs may be [N, C]: pass dims=1 if they "
             "are [N, C, L]"
         )
-    source = replace(source, track_running_stats=False)
-    return _like_batch_norm(source, *_INSTANCE)
+    return _like_batch_norm(replace(source, track_running_stats=False), INSTANCE)
 
 
-def _group(source: Normaliser, options: Options) -> nn.Module:
-    return _group_norm(source, math.gcd(options.groups or _GROUPS, source.channels))
-
-
-def _group_norm(source: Normaliser, groups: int) -> nn.GroupNorm:
-    _needs_channels_first(source)
+def _group_norm(source: Normaliser, groups: int) -> nn.Module:
+    _check_channels_first(source)
     return nn.GroupNorm(
         groups,
         source.channels,
@@ -253,48 +291,22 @@ def _group_norm(source: Normaliser, groups: int) -> nn.GroupNorm:
     )
 
 
-def _layer(source: Normaliser, options: Options) -> nn.Module:
-    # One group is layer norm with its γ per channel; nn.LayerNorm would normalise positions.
-    if not source.channels_last:
-        return _group_norm(source, 1)
-    return nn.LayerNorm(
-        source.channels,
-        eps=source.eps,
-        elementwise_affine=source.affine,
-        device=source.device,
-        dtype=source.dtype,
-    )
-
-
-def _rms(source: Normaliser, options: Options) -> nn.Module:
+def _rms_norm(source: Normaliser) -> nn.Module:
     if not source.channels_last and source.dims != (0,):
         raise CannotConvertError(
             "nn.RMSNorm normalises the last dimension, which is not that of the channels: pass "
             "dims=0 if its inputs are [N, C]"
         )
-    return nn.RMSNorm(
+    return _over_last_dimension(source, nn.RMSNorm)
+
+
+def _over_last_dimension(
+    source: Normaliser, kind: type[nn.LayerNorm] | type[nn.RMSNorm]
+) -> nn.Module:
+    return kind(
         source.channels,
         eps=source.eps,
         elementwise_affine=source.affine,
         device=source.device,
         dtype=source.dtype,
     )
-
-
-def _none(source: Normaliser, options: Options) -> nn.Module:
-    return nn.Identity()
-
-
-# A newcomer adds one line, and its builder.
-KINDS: dict[str, Kind] = {
-    "batch": Kind(_BATCH, _batch, batch_statistics=True),
-    "batch_renorm": Kind(_RENORM, _batch_renorm, batch_statistics=True),
-    "ghost": Kind(_GHOST, _ghost, batch_statistics=True),
-    "four_things": Kind(_FOUR_THINGS, _four_things, batch_statistics=True),
-    "noisy": Kind(_NOISY, _noisy, batch_statistics=True),
-    "instance": Kind(_INSTANCE, _instance),
-    "group": Kind((nn.GroupNorm,), _group),
-    "layer": Kind((nn.LayerNorm,), _layer),
-    "rms": Kind((nn.RMSNorm,), _rms),
-    "none": Kind((), _none),
-}
