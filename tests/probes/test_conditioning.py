@@ -295,7 +295,7 @@ class TestModels:
         seen = []
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
         conditioning(model, normal(9, 4).float(), progress=lambda *step: seen.append(step))
-        assert seen == [(1, 2), (2, 2)]
+        assert seen == [("measuring conditioning", 1, 2), ("measuring conditioning", 2, 2)]
 
     def test_a_model_without_such_layers(self):
         assert conditioning(nn.BatchNorm1d(4), normal(9, 4).float()) == ()

@@ -406,7 +406,7 @@ class TestRefusals:
             replicates=2,
             progress=lambda *step: seen.append(step),
         )
-        assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+        assert seen == [("measuring gradients", done, 4) for done in (1, 2, 3, 4)]
 
 
 def test_unwatched_leaves_spectral_norm_where_it_is():

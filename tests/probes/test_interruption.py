@@ -13,7 +13,7 @@ def squares(model, batch):
 
 
 def interrupt_at(step):
-    def progress(done, total):
+    def progress(stage, done, total):
         if done == step:
             raise KeyboardInterrupt
 

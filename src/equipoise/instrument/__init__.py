@@ -2,8 +2,8 @@
 
 from equipoise.instrument.observers import observers_paused
 from equipoise.instrument.random_states import RandomStates
-from equipoise.instrument.replay import LossFunction
 from equipoise.instrument.snapshot import untouched
+from equipoise.instrument.types import LossFunction, Progress
 
 __all__ = [
     # without a trace
@@ -12,4 +12,5 @@ __all__ = [
     "RandomStates",
     # types
     "LossFunction",
+    "Progress",
 ]

@@ -6,7 +6,7 @@ evaluations must be the parameters alone: not the dropout mask, not the running 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.instrument.random_states import RandomStates
-
-LossFunction = Callable[[nn.Module, Any], Tensor]
+from equipoise.instrument.types import LossFunction
 
 
 class Replay:

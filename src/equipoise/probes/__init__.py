@@ -2,10 +2,10 @@
 
 from equipoise.probes.activations import activations
 from equipoise.probes.conditioning import conditioning
-from equipoise.probes.covariate_shift import covariate_shift
+from equipoise.probes.covariate_shift import CovariateShift, covariate_shift
 from equipoise.probes.gradient_growth import GrowthInterrupted, gradient_growth
 from equipoise.probes.hessian.measure import hessian
-from equipoise.probes.landscape import landscape
+from equipoise.probes.landscape import Landscape, landscape
 from equipoise.probes.tracker.track import track
 from equipoise.probes.tracker.tracker import Tracker
 
@@ -17,7 +17,9 @@ __all__ = [
     "activations",
     # the loss around a point
     "landscape",
+    "Landscape",
     "covariate_shift",
+    "CovariateShift",
     "hessian",
     # all of it during training
     "track",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from equipoise.instrument import modules
 from equipoise.instrument.snapshot import untouched
+from equipoise.instrument.types import Progress
 from equipoise.instrument.unfold import unfold
 from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
 
@@ -68,7 +69,7 @@ def conditioning(
     *,
     forward: Callable[[nn.Module, Any], Any] | None = None,
     largest: int = _LARGEST,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[LayerConditioning, ...]:
     r"""Condition number of every linear and convolutional layer's extended input matrix.
 
@@ -87,7 +88,7 @@ def conditioning(
         forward: ``forward(model, batch)`` runs the model; by default the model is called with
             the batch, or with its first element if it is a tuple or list.
         largest: Layers whose smaller side, rows or columns, exceeds this are skipped.
-        progress: Called with finished layers and their total number.
+        progress: Called with the stage, finished layers and their total number.
 
     Returns:
         One record per layer, in order of execution; a layer that runs more than once is
@@ -120,7 +121,7 @@ def conditioning(
         if module not in found and inputs is not None:
             found[module] = _measure(watched[module], module, inputs.detach(), largest)
             if progress is not None:
-                progress(len(found), len(watched))
+                progress("measuring conditioning", len(found), len(watched))
 
     handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in watched]
     try:

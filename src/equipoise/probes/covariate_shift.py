@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from equipoise.instrument.held import held, place
 from equipoise.instrument.recording.calls import Calls, DivergedError
-from equipoise.instrument.replay import LossFunction, Replay, dense, differentiate, used_gradients
+from equipoise.instrument.replay import Replay, dense, differentiate, used_gradients
 from equipoise.instrument.taken_step import (
     Stateful,
     Update,
@@ -20,6 +20,7 @@ from equipoise.instrument.taken_step import (
     moved,
     trained_by,
 )
+from equipoise.instrument.types import LossFunction
 from equipoise.numerics.vectors import Reference
 from equipoise.probes._layers_in_use import Layer, layers_in_use, plain_name
 from equipoise.probes.landscape import resolution

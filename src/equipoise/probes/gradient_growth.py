@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from equipoise.instrument.snapshot import untouched
+from equipoise.instrument.types import LossFunction, Progress
 from equipoise.numerics.growth import growth_rate, mean_with_error
 from equipoise.probes._layer_watch import LayerWatch, Visit
 from equipoise.records import Estimate
@@ -68,9 +69,7 @@ class GradientGrowth:
 
 
 Array = NDArray[np.float64]
-LossFunction = Callable[[nn.Module, Any], Tensor]
 Initialize = Callable[[nn.Module, int], None]
-Progress = Callable[[int, int], None]
 
 # Two points always lie on a line; the first layer is left out where there are enough others,
 # because the data, not the network, set the scale of its input.
@@ -116,7 +115,7 @@ def gradient_growth(
         initialize: ``initialize(model, replicate)`` draws new weights; by default every
             module's ``reset_parameters``. Called under a seeded random state.
         seed: Seed of the initialisations.
-        progress: Called with finished and total passes.
+        progress: Called with the stage, finished and total passes.
 
     Returns:
         Layers in order of execution. The fit leaves out the first, whose scale the data set,
@@ -157,7 +156,8 @@ def gradient_growth(
                 for number, batch in enumerate(held):
                     row.append(_visit(model, loss_fn, batch))
                     if progress is not None:
-                        progress(replicate * len(held) + number + 1, replicates * len(held))
+                        done = replicate * len(held) + number + 1
+                        progress("measuring gradients", done, replicates * len(held))
                 visits.append(row)
     except KeyboardInterrupt as interruption:
         if visits:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from equipoise.instrument.held import held
 from equipoise.instrument.observers import observers_paused
-from equipoise.instrument.replay import LossFunction, Replay
+from equipoise.instrument.replay import Replay
+from equipoise.instrument.types import LossFunction
 from equipoise.numerics.vectors import Reference, norm
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equipoise.training.losses import LossFunction
+from equipoise.instrument.types import LossFunction
 from equipoise.training.record import Evaluation
 
 _ROWS = 1000

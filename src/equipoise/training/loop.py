@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.training.losses import LossFunction
+from equipoise.instrument.types import LossFunction
 from equipoise.training.record import Evaluation, History
 
 # On accelerators, looking at a loss waits for it; this often is cheap enough.

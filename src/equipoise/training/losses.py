@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from equipoise.instrument.types import LossFunction
+
 
 class UnsuitableBatchError(ValueError):
     """Model, loss and data do not fit together; the message says how."""
-
-
-LossFunction = Callable[[nn.Module, Any], Tensor]
 
 
 def forward(model: nn.Module, batch: Any) -> Any:

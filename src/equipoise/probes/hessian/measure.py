@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -11,8 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from equipoise.instrument.replay import LossFunction, Replay
+from equipoise.instrument.replay import Replay
 from equipoise.instrument.snapshot import untouched
+from equipoise.instrument.types import LossFunction, Progress
 from equipoise.numerics.lanczos.spectrum import SymmetricSpectrum, extremal_spectrum, full_spectrum
 from equipoise.probes.hessian import blocks as parameter_blocks
 from equipoise.probes.hessian.blocks import ParameterBlock
@@ -21,8 +22,9 @@ from equipoise.probes.hessian.record import Hessian, HessianSpectrum, SpectralDe
 from equipoise.probes.hessian.rounding import DRAWS, rounding_errors
 from equipoise.records.estimate import Estimate
 
+_STAGE = "measuring curvature"
+
 Groups = Mapping[str, nn.Parameter | Iterable[nn.Parameter]]
-Progress = Callable[[int, int], None]
 
 
 def hessian(
@@ -68,7 +70,7 @@ def hessian(
         recompute: Whether to evaluate the gradient anew for every product instead of keeping its
             graph; by default if there are several batches, whose graphs might not fit.
         generator: For random vectors, by default one seeded with 0.
-        progress: Called with products done and an upper limit of their number.
+        progress: Called with the stage, products done and an upper limit of their number.
 
     Returns:
         Eigenvalues with errors: the distance within which each lies with probability 0.999 over
@@ -151,12 +153,12 @@ class _Count:
     def __call__(self) -> None:
         self._done += 1
         if self._progress is not None:
-            self._progress(self._done, self.most)
+            self._progress(_STAGE, self._done, self.most)
 
     def finish(self) -> None:
         """Say that nothing more comes, where fewer products were enough."""
         if self._progress is not None and self._done < self.most:
-            self._progress(self.most, self.most)
+            self._progress(_STAGE, self.most, self.most)
 
 
 def _check(model: nn.Module, *, steps: int, probes: int, tolerance: float) -> None:

@@ -11,7 +11,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from equipoise.instrument.held import place
-from equipoise.instrument.replay import LossFunction, Replay
+from equipoise.instrument.replay import Replay
+from equipoise.instrument.types import LossFunction
 from equipoise.probes.activations import activations
 from equipoise.probes.conditioning import conditioning
 from equipoise.probes.covariate_shift import covariate_shift

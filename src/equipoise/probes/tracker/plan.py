@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from equipoise.instrument import modules
 from equipoise.instrument.normalisers import is_normaliser
-from equipoise.instrument.replay import LossFunction
 from equipoise.instrument.snapshot import untouched
+from equipoise.instrument.types import LossFunction
 
 # What is measured, and what it takes.
 _NEEDS = {

@@ -10,7 +10,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from equipoise.instrument.observers import Pause
-from equipoise.instrument.replay import LossFunction
+from equipoise.instrument.types import LossFunction
 from equipoise.probes.tracker.plan import due, planned
 from equipoise.probes.tracker.tracker import Sink, Tracker
 

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from equipoise.instrument.compiled import eager
 from equipoise.instrument.observers import Pause, observers_paused
 from equipoise.instrument.random_states import RandomStates
-from equipoise.instrument.replay import LossFunction
+from equipoise.instrument.types import LossFunction
 from equipoise.probes.tracker import names
 from equipoise.probes.tracker.clock import Clock
 from equipoise.probes.tracker.measures import after_the_step, before_the_step
@@ -28,7 +28,7 @@ from equipoise.probes.tracker.steps import Moment, StepSizes
 from equipoise.records.codec import from_plain, to_plain
 
 Sink = Callable[[int, dict[str, float]], object]
-Batch = TypeVar("Batch")
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Tracker:
         samples, steps = self._here
         return self._clock.cost(steps=self.steps - steps, samples=len(self.history) - samples)
 
-    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+    def batches(self, loader: Iterable[Item]) -> Iterator[Item]:
         """Observe each batch of a loader, and hand it on."""
         for batch in loader:
             self.observe(batch)
