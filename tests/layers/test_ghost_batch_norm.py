@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from equipoise.layers import GhostBatchNorm1d, GhostBatchNorm2d, functional
+from equipoise.layers import GhostBatchNorm1d, GhostBatchNorm2d
+from equipoise.layers._statistics import virtual_batches
 
 
 def inputs(*shape, seed=0):
@@ -76,7 +77,7 @@ class TestRemainder:
         ],
     )
     def test_sizes(self, samples, size, values, sizes):
-        assert functional.virtual_batches(samples, size, values) == sizes
+        assert virtual_batches(samples, size, values) == sizes
 
     def test_the_last_samples_are_normalised_by_themselves(self):
         layer, x = ghost(4), inputs(10, 4)

@@ -10,8 +10,7 @@ from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from equipoise.layers import LpNorm
-from equipoise.layers.functional.lp import lp_norm, lp_statistics
+from equipoise.layers.lp_norm import LpNorm, lp_norm, lp_statistics
 from reference.landscape_layers import average_size, lp_normalise
 
 ORDERS = [1, 1.5, 2, 3, math.inf]

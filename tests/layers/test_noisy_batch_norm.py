@@ -16,7 +16,6 @@ from equipoise.layers import (
     NoisyBatchNorm1d,
     NoisyBatchNorm2d,
     NoisyBatchNorm3d,
-    functional,
 )
 from reference.landscape_layers import algorithm_1
 
@@ -91,14 +90,14 @@ class TestMoments:
 def shifts():
     """What becomes of zeros; noise is linear in the activations."""
     zeros = torch.zeros(2000, 30, 3).double()
-    return functional.activation_noise(zeros, generator=generator())
+    return ActivationNoise(generator=generator())(zeros)
 
 
 @cache
 def factors():
     """What the same noise multiplies ones by."""
     ones = torch.ones(2000, 30, 3).double()
-    return functional.activation_noise(ones, generator=generator()) - shifts()
+    return ActivationNoise(generator=generator())(ones) - shifts()
 
 
 def around_channels_mean(x):
@@ -124,7 +123,7 @@ class TestDistributions:
     def test_scales_are_uniform_between_1_and_their_limit(self):
         noise = {"mean_limit": 0.0, "mean_spread": 0.0, "scale_spread": 0.0}
         a = torch.ones(2, 20_000).double()
-        scales = functional.activation_noise(a, generator=generator(), **noise)
+        scales = ActivationNoise(generator=generator(), **noise)(a)
         assert torch.equal(scales[0], scales[1])
         assert scales.min() >= 1
         assert scales.max() <= N_SIGMA
@@ -164,7 +163,7 @@ class TestAlgorithm1:
 
         expected = algorithm_1(a.numpy(), uniform, normal, **constants)
         options = {names[name]: value for name, value in constants.items()}
-        found = functional.activation_noise(a, generator=generator(3), **options)
+        found = ActivationNoise(generator=generator(3), **options)(a)
         assert_close(found, torch.from_numpy(expected), rtol=1e-6, atol=1e-6)  # single precision
 
     def test_own_numbers_same_distribution(self):
@@ -172,7 +171,7 @@ class TestAlgorithm1:
         g = np.random.default_rng(0)
         a = np.ones((1, 4000))
         slow = algorithm_1(a, lambda *u: g.uniform(*u[:2]), lambda *n: g.normal(*n[:2]))
-        fast = functional.activation_noise(torch.from_numpy(a), generator=generator(1)).numpy()
+        fast = ActivationNoise(generator=generator(1))(torch.from_numpy(a)).numpy()
         slow, fast = np.sort(slow[0]), np.sort(fast[0])
         grid = np.linspace(0.4, 1.9, 200)
         distance = np.abs(
@@ -214,7 +213,7 @@ class TestBatchNorm:
         layer = make(4, generator=generator(5), dtype=torch.float64)
         layer(random(*shape)).sum().backward()
         of_ones, of_zeros = (
-            functional.activation_noise(torch.full(shape, v).double(), generator=generator(5))
+            ActivationNoise(generator=generator(5))(torch.full(shape, v).double())
             for v in (1.0, 0.0)
         )
         expected = (of_ones - of_zeros).transpose(0, 1).flatten(1).sum(1)

@@ -8,7 +8,11 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
-from equipoise.layers import functional, remove_weight_standardisation, weight_standardise
+from equipoise.layers.weight_standardisation import (
+    WeightStandardisation,
+    remove_weight_standardisation,
+    weight_standardise,
+)
 
 CONVOLUTIONS = {
     "1d": (lambda **o: nn.Conv1d(4, 6, 3, **o), (2, 4, 5)),
@@ -51,7 +55,7 @@ class TestFilters:
 
     def test_gradients_agree_with_differences(self, make, shape):
         weight = make(dtype=torch.float64).weight
-        assert torch.autograd.gradcheck(functional.standardise_weight, (weight,))
+        assert torch.autograd.gradcheck(WeightStandardisation(), (weight,))
 
     def test_removal_keeps_the_function(self, make, shape):
         layer, x = make(), torch.ones(shape).cumsum(-1)
@@ -86,7 +90,7 @@ class TestFilters:
     def test_half_precision(self, make, shape, dtype):
         layer = make(dtype=dtype)
         weight_standardise(layer)
-        exact = functional.standardise_weight(layer.parametrizations.weight.original.double())
+        exact = WeightStandardisation()(layer.parametrizations.weight.original.double())
         assert layer.weight.dtype == dtype
         tolerance = 4 * torch.finfo(dtype).eps
         assert_close(layer.weight.double(), exact, rtol=tolerance, atol=tolerance)
@@ -95,8 +99,8 @@ class TestFilters:
 def test_large_half_weights_do_not_overflow():
     """float16 ends at 65504, so a variance of 3000² is infinite."""
     weight = (3000 * torch.linspace(-1, 1, 24).reshape(2, 3, 4)).half()
-    exact = functional.standardise_weight(weight.double())
-    assert_close(functional.standardise_weight(weight).double(), exact, rtol=2e-3, atol=0)
+    exact = WeightStandardisation()(weight.double())
+    assert_close(WeightStandardisation()(weight).double(), exact, rtol=2e-3, atol=0)
 
 
 class TestModels:

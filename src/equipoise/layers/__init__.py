@@ -1,6 +1,11 @@
 """Normalisation layers that batch norm and its preconditioner are compared with."""
 
-from equipoise.layers.batch_renorm import BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
+from equipoise.layers.batch_renorm import (
+    BatchRenorm1d,
+    BatchRenorm2d,
+    BatchRenorm3d,
+    RenormSchedule,
+)
 from equipoise.layers.convert import convert
 from equipoise.layers.four_things import (
     FourThingsBatchNorm1d,
@@ -16,8 +21,7 @@ from equipoise.layers.noisy_batch_norm import (
     NoisyBatchNorm2d,
     NoisyBatchNorm3d,
 )
-from equipoise.layers.schedule import RenormSchedule
-from equipoise.layers.sync_batch_norm import (
+from equipoise.layers.synchronised_batch_norm import (
     SynchronisedBatchNorm1d,
     SynchronisedBatchNorm2d,
     SynchronisedBatchNorm3d,

@@ -1,4 +1,4 @@
-"""Checks that several layers share."""
+"""Checks of options that several layers have."""
 
 from __future__ import annotations
 
@@ -12,20 +12,6 @@ def check_size(**sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be at least 1; got {size}.")
-
-
-def check_groups(num_features: int, groups: int) -> None:
-    """Refuse groups that do not divide the channels.
-
-    Raises:
-        ValueError: Naming both.
-    """
-    check_size(groups=groups)
-    if num_features % groups:
-        raise ValueError(
-            f"groups must divide the channels; got {groups} groups for {num_features} channels. "
-            "math.gcd(groups, num_features) does."
-        )
 
 
 def check_weight_of_example(example_weight: float) -> None:

@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 
 from equipoise.instrument.normalisers import NormaliserKind, is_batch_norm
 from equipoise.layers._checks import check_size, check_weight_of_example
+from equipoise.layers.batch_renorm import RenormSchedule
 from equipoise.layers.kinds import (
     PARAMETERS,
     SOURCES,
@@ -25,7 +26,6 @@ from equipoise.layers.kinds import (
     read,
     tensor_of,
 )
-from equipoise.layers.schedule import RenormSchedule
 
 
 @dataclass(frozen=True, slots=True)

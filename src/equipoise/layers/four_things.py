@@ -1,26 +1,36 @@
 """Batch norm with the four improvements of Summers and Dinneen.
 
-What is implemented: 1. inference example weighing, 2. ghost batches, 4. groups of channels
-combined with few samples (the layers below), 3. decay of γ towards 1 and of β towards 0
-(:func:`gamma_beta_penalty`). Formulas are those of the paper and of its authors' program, which
-differ in one point: the program never passes its decay on, so that it regularises nothing.
+The layers implement 1. inference example weighing, 2. ghost batches and 4. groups of channels
+combined with few samples; :func:`gamma_beta_penalty` is 3. decay of γ towards 1 and of β towards
+0. Formulas are those of the paper and of its authors' program. The two differ in one point: the
+program never applies its decay, because it does not pass it on.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise.instrument.normalisers import kind_of
-from equipoise.layers import functional
-from equipoise.layers._checks import check_groups, check_size, check_weight_of_example
+from equipoise.layers._checks import check_size, check_weight_of_example
+from equipoise.layers._statistics import (
+    channel_statistics,
+    check_values,
+    cumulative_share,
+    laid_out_like,
+    virtual_batches,
+)
+from equipoise.numerics.precision import at_least_float32
 
 
 class _FourThings(nn.modules.batchnorm._NormBase):
-    """What the three dimensions share.
+    """Base of the 1d, 2d and 3d layers.
 
-    Not a ``_BatchNorm``: with groups, or an example's weight, evaluation is not batch norm's,
-    and tools that fold or synchronise batch norms must leave it alone.
+    Not a ``_BatchNorm``: with groups or an example's weight, evaluation is not batch norm's, so
+    tools that fold or synchronise batch norms must leave it alone.
     """
 
     _dims: tuple[int, ...]
@@ -40,7 +50,12 @@ class _FourThings(nn.modules.batchnorm._NormBase):
         example_weight: float = 0.0,
     ):
         groups = num_features if groups is None else groups
-        check_groups(num_features, groups)
+        check_size(groups=groups)
+        if num_features % groups:
+            raise ValueError(
+                f"groups must divide the channels; got {groups} groups for {num_features} "
+                "channels. math.gcd(groups, num_features) does."
+            )
         check_weight_of_example(example_weight)
         if virtual_batch_size is not None:
             check_size(virtual_batch_size=virtual_batch_size)
@@ -55,22 +70,56 @@ class _FourThings(nn.modules.batchnorm._NormBase):
         """Group samples and channels in training; weigh the example in evaluation."""
         self._check_input_dim(x)
         if not self.training and self.running_mean is not None and self.running_var is not None:
-            return functional.example_weighted_norm(
-                x,
-                self.running_mean,
-                self.running_var,
-                self.groups,
-                self.weight,
-                self.bias,
-                example_weight=self.example_weight,
-                eps=self.eps,
-            )
-        y = functional.batch_group_norm(
-            x, self.groups, self.virtual_batch_size, self.weight, self.bias, eps=self.eps
-        )
+            return self._weigh_example(x, self.running_mean, self.running_var)
+        y = self._normalise_cells(x)
         if self.training and self.track_running_stats:
             self._update(x)
         return y
+
+    def _normalise_cells(self, x: Tensor) -> Tensor:
+        """Normalise each virtual batch of samples times each group of channels."""
+        values = x.shape[1] // self.groups * math.prod(x.shape[2:])
+        sizes = virtual_batches(x.shape[0], self.virtual_batch_size, values)
+        check_values(x, sizes[-1] * values)
+        size = sizes[0]
+        whole = sum(s for s in sizes if s == size)
+        parts = [self._as_group_norm(x[:whole], size)]
+        if whole < x.shape[0]:
+            parts.append(self._as_group_norm(x[whole:], sizes[-1]))
+        return laid_out_like(torch.cat(parts) if len(parts) > 1 else parts[0], x)
+
+    def _as_group_norm(self, x: Tensor, size: int) -> Tensor:
+        """Samples of a virtual batch become positions: group_norm's fused kernel does the rest."""
+        batches = x.reshape(-1, size, *x.shape[1:]).transpose(1, 2)  # [batches, C, size, *]
+        y = F.group_norm(batches.flatten(2), self.groups, self.weight, self.bias, self.eps)
+        return y.reshape(batches.shape).transpose(1, 2).flatten(0, 1)
+
+    def _weigh_example(self, x: Tensor, running_mean: Tensor, running_var: Tensor) -> Tensor:
+        r"""Normalise each example by a mixture of its own moments and the running ones.
+
+        The variance of a mixture loses no digits to a difference of squares:
+
+        .. math:: \sigma^2 = \alpha s_x^2 + (1 - \alpha) s^2
+                  + \alpha (1 - \alpha) (\mathrm{E}_x[x] - m_x)^2 .
+        """
+        groups = self.groups
+        values = at_least_float32(x).reshape(len(x), groups, -1, *x.shape[2:])
+        means = at_least_float32(running_mean).reshape(groups, -1)
+        between, m = torch.var_mean(means, 1, correction=0)
+        s2 = at_least_float32(running_var).reshape(groups, -1).mean(1) + between
+        if self.example_weight:
+            a = self.example_weight
+            own_s2, own_m = torch.var_mean(values, list(range(2, values.ndim)), correction=0)
+            s2 = a * own_s2 + (1 - a) * s2 + a * (1 - a) * (own_m - m).square()
+            m = a * own_m + (1 - a) * m
+        ones = (1,) * (values.ndim - 2)
+        m, s2 = m.reshape(-1, groups, *ones), s2.reshape(-1, groups, *ones)
+        y = ((values - m) * (s2 + self.eps).rsqrt()).flatten(1, 2)
+        if self.weight is not None:
+            y = y * at_least_float32(self.weight).reshape(-1, *ones[1:])
+        if self.bias is not None:
+            y = y + at_least_float32(self.bias).reshape(-1, *ones[1:])
+        return laid_out_like(y.to(x.dtype), x)
 
     @torch.no_grad()
     def _update(self, x: Tensor) -> None:
@@ -79,10 +128,10 @@ class _FourThings(nn.modules.batchnorm._NormBase):
         assert var is not None
         assert seen is not None
         seen.add_(1)
-        a = functional.cumulative(seen, mean) if self.momentum is None else self.momentum
-        batch_mean, batch_var = functional.channel_statistics(x)
-        # Equal to averaging E[x] and E[x²], which is exact for every batch size including 1,
-        # where the variance within a batch, batch norm's, has nothing to average.
+        a = cumulative_share(seen, mean) if self.momentum is None else self.momentum
+        batch_mean, batch_var = channel_statistics(x)
+        # Equal to averaging E[x] and E[x²], which is right for every batch size. Batch norm's
+        # variance within a batch is always 0 at batch size 1.
         spread = batch_var + (1 - a) * (batch_mean - mean).square()
         var.copy_(a * spread + (1 - a) * var)
         mean.copy_(a * batch_mean + (1 - a) * mean)
@@ -96,7 +145,7 @@ class _FourThings(nn.modules.batchnorm._NormBase):
             )
 
     def extra_repr(self) -> str:
-        """PyTorch's line, and what the four things add."""
+        """PyTorch's line, groups, virtual batch size and example weight."""
         # PyTorch does not annotate this method.
         torchs: str = super().extra_repr()  # type: ignore[no-untyped-call]
         return (
@@ -118,9 +167,9 @@ class FourThingsBatchNorm1d(_FourThings):
     .. math:: \mu = \alpha\,\mathrm{E}_x[x] + (1 - \alpha)\, m_x, \quad
               \sigma^2 = \alpha\,\mathrm{E}_x[x^2] + (1 - \alpha)\, m_{x^2} - \mu^2 ,
 
-    averaged over the channels of a group. The paper advises virtual batches for medium and large
-    batches, groups for tiny ones, and to choose α by validation after training. With the
-    defaults the output is batch norm's.
+    averaged over the channels of a group, with the example weight α. The paper advises virtual
+    batches for medium and large batches, groups for tiny ones, and to choose α by validation
+    after training. With the defaults the output is batch norm's.
 
     Virtual batches are as in :class:`~equipoise.layers.GhostBatchNorm1d`. The running
     statistics average E[x] and E[x²] of the whole batch, so ``running_var`` is the biased

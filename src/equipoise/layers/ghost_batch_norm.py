@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.layers import functional
 from equipoise.layers._checks import check_size
+from equipoise.layers._statistics import check_values, virtual_batches
 
 
 class _GhostBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """What the three dimensions share; each takes its shape check from PyTorch's class."""
+    """Base of the 1d, 2d and 3d layers, which check shapes as PyTorch's classes do."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class _GhostBatchNorm(nn.modules.batchnorm._BatchNorm):
         # PyTorch does not annotate this method, here and below.
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         positions = math.prod(x.shape[2:])
-        sizes = functional.virtual_batches(len(x), self.virtual_batch_size, positions)
-        functional.check_values(x, sizes[-1] * positions)
+        sizes = virtual_batches(len(x), self.virtual_batch_size, positions)
+        check_values(x, sizes[-1] * positions)
         return torch.cat([self._normalise(part) for part in torch.split(x, sizes)])
 
     def _normalise(self, x: Tensor) -> Tensor:

@@ -20,7 +20,12 @@ from equipoise.instrument.normalisers import (
     kind_of,
     register,
 )
-from equipoise.layers.batch_renorm import BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
+from equipoise.layers.batch_renorm import (
+    BatchRenorm1d,
+    BatchRenorm2d,
+    BatchRenorm3d,
+    RenormSchedule,
+)
 from equipoise.layers.four_things import (
     FourThingsBatchNorm1d,
     FourThingsBatchNorm2d,
@@ -29,8 +34,7 @@ from equipoise.layers.four_things import (
 from equipoise.layers.ghost_batch_norm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
 from equipoise.layers.lp_norm import LpNorm
 from equipoise.layers.noisy_batch_norm import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d
-from equipoise.layers.schedule import RenormSchedule
-from equipoise.layers.sync_batch_norm import (
+from equipoise.layers.synchronised_batch_norm import (
     SynchronisedBatchNorm1d,
     SynchronisedBatchNorm2d,
     SynchronisedBatchNorm3d,

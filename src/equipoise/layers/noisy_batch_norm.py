@@ -1,15 +1,19 @@
-"""Noisy batch norm: batch norm whose outputs' distribution is kept unstable on purpose."""
+r"""Noisy batch norm: batch norm whose outputs' distribution is kept unstable on purpose.
+
+Symbols: a: activations ``[N, C, *]``, j: channel, i: sample and position, μ_j, σ_j: mean and
+scale of a channel's noise in this pass, m_ij, s_ij: shift and factor of one activation.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from equipoise.layers import functional
+from equipoise.layers._statistics import check_values, laid_out_like
 
 
 class _Noisy(nn.Module):
-    """The constants of the noise, which the layers of this file share."""
+    """The noise and its constants, which the layers of this file share."""
 
     mean_limit: float
     scale_limit: float
@@ -25,27 +29,59 @@ class _Noisy(nn.Module):
         scale_spread: float,
         generator: torch.Generator | None,
     ) -> None:
-        functional.check_noise(mean_limit, scale_limit, mean_spread, scale_spread)
+        given = {
+            "mean_limit": (mean_limit, 0),
+            "scale_limit": (scale_limit, 1),
+            "mean_spread": (mean_spread, 0),
+            "scale_spread": (scale_spread, 0),
+        }
+        for name, (value, least) in given.items():
+            if not least <= value < float("inf"):
+                raise ValueError(
+                    f"{name} must be a finite number of at least {least}, which means no noise; "
+                    f"got {value}."
+                )
         self.mean_limit = mean_limit
         self.scale_limit = scale_limit
         self.mean_spread = mean_spread
         self.scale_spread = scale_spread
         self.generator = generator
 
-    def _with_noise(self, a: Tensor) -> Tensor:
-        return functional.activation_noise(
-            a,
-            mean_limit=self.mean_limit,
-            scale_limit=self.scale_limit,
-            mean_spread=self.mean_spread,
-            scale_spread=self.scale_spread,
-            generator=self.generator,
-        )
+    def _add_noise(self, a: Tensor) -> Tensor:
+        """Scale and shift every activation at random; typed and laid out as ``a``.
+
+        Draws are in single precision and in the order of the indices, so a seed gives the same
+        noise for every type and memory layout.
+        """
+        _check_activations(a)
+        generator = self.generator
+        mu, sigma = torch.rand(2, a.shape[1], device=a.device, generator=generator)
+        m = torch.rand(a.shape, device=a.device, generator=generator)
+        s = torch.randn(a.shape, device=a.device, generator=generator)
+        per_channel = (-1, *(1,) * (a.ndim - 2))
+        mu = (2 * mu - 1) * self.mean_limit
+        sigma = 1 + (self.scale_limit - 1) * sigma
+        m.mul_(2 * self.mean_spread).add_((mu - self.mean_spread).reshape(per_channel))
+        s.mul_(self.scale_spread).add_(sigma.reshape(per_channel))
+        # Half precision would round scales to steps of 1/128; here only the result is rounded.
+        wide = torch.promote_types(a.dtype, torch.float32)
+        y = torch.addcmul(laid_out_like(m, a).to(wide), laid_out_like(s, a).to(wide), a.to(wide))
+        return y.to(a.dtype)
 
     def _noise_repr(self) -> str:
         return (
             f"mean_limit={self.mean_limit}, scale_limit={self.scale_limit}, "
             f"mean_spread={self.mean_spread}, scale_spread={self.scale_spread}"
+        )
+
+
+def _check_activations(a: Tensor) -> None:
+    if not a.is_floating_point():
+        raise TypeError(f"noise needs activations of floating type; got {a.dtype}.")
+    if a.ndim < 2:
+        raise ValueError(
+            f"expected at least 2D input [N, C, *] (got {a.ndim}D input): noise has a mean and "
+            "a scale per channel. Add a dimension for the batch."
         )
 
 
@@ -76,7 +112,7 @@ class ActivationNoise(_Noisy):
         (False, True)
 
     References:
-        [santurkar2018], Figures 2 and 7: a network without batch norm does not bear it.
+        [santurkar2018], Figures 2 and 7: a network without batch norm does not train with it.
     """
 
     def __init__(
@@ -93,7 +129,7 @@ class ActivationNoise(_Noisy):
 
     def forward(self, x: Tensor) -> Tensor:
         """Add noise in training only."""
-        return self._with_noise(x) if self.training else x
+        return self._add_noise(x) if self.training else x
 
     def extra_repr(self) -> str:
         """The constants of the noise."""
@@ -101,7 +137,7 @@ class ActivationNoise(_Noisy):
 
 
 class _NoisyBatchNorm(_Noisy, nn.modules.batchnorm._BatchNorm):
-    """What the three dimensions share; each takes its shape check from PyTorch's class."""
+    """Base of the 1d, 2d and 3d layers, which check shapes as PyTorch's classes do."""
 
     def __init__(
         self,
@@ -128,11 +164,11 @@ class _NoisyBatchNorm(_Noisy, nn.modules.batchnorm._BatchNorm):
         """Normalise, and in training add noise."""
         if not self.training:
             return super().forward(x)
-        # PyTorch does not annotate this method, here and below, and checks values too late: it
-        # has counted the batch by then.
+        # PyTorch does not annotate this method, here and below. It checks the number of values
+        # only after it has counted the batch.
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
-        functional.check_values(x)
-        return self._with_noise(super().forward(x))
+        check_values(x)
+        return self._add_noise(super().forward(x))
 
     def extra_repr(self) -> str:
         """PyTorch's line, and the constants of the noise."""
@@ -156,8 +192,8 @@ class NoisyBatchNorm1d(_NoisyBatchNorm, nn.BatchNorm1d):
     with variance :math:`n_\mu^2 / 3 = \tfrac1{12}`, and its variance is on average
     :math:`\tfrac13 (1 + n_\sigma + n_\sigma^2) + r_\sigma^2 + \tfrac13 r_\mu^2 = 1.2842`.
 
-    Networks train with it almost as fast as with batch norm, so batch norm does not owe its
-    effect to inputs of stable distribution. Running statistics are those of x, untouched by the
+    Networks train with it almost as fast as with batch norm, so a stable distribution of layer
+    inputs is not what makes batch norm work. Running statistics are those of x, untouched by the
     noise, and evaluation is batch norm's, as is the state.
 
     Args:
@@ -198,7 +234,8 @@ class NoisyBatchNorm1d(_NoisyBatchNorm, nn.BatchNorm1d):
         True
 
     References:
-        [santurkar2018], section 2.1 and Algorithm 1.
+        [santurkar2018], section 2.1 and Algorithm 1, which does not say whether
+        :math:`r_\sigma` is a variance or a deviation; here it is a deviation.
     """
 
 

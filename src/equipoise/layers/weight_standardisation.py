@@ -1,13 +1,14 @@
-"""Weight standardisation as a parametrisation that can be taken off again."""
+"""Weight standardisation as a parametrisation that can be removed again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from equipoise.layers import functional
+from equipoise.numerics.precision import at_least_float32
 
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -24,8 +25,11 @@ class WeightStandardisation(nn.Module):
         self.eps = eps
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Standardise; the same in training and evaluation."""
-        return functional.standardise_weight(weight, eps=self.eps)
+        """Give every filter mean 0 and variance 1; the same in training and evaluation."""
+        filters = at_least_float32(weight)
+        dims = list(range(1, weight.ndim))
+        variance, mean = torch.var_mean(filters, dims, correction=0, keepdim=True)
+        return ((filters - mean) * (variance + self.eps).rsqrt()).to(weight.dtype)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """Assigning to ``layer.weight`` sets the stored weight."""
@@ -41,9 +45,11 @@ def weight_standardise(module: nn.Module, *, eps: float = 1e-5) -> list[str]:
 
     .. math:: \hat W_i = (W_i - \mu_i) / \sqrt{\sigma_i^2 + \varepsilon}
 
-    A convolution or linear layer is standardised itself; of any other module all ``Conv1d``,
-    ``Conv2d`` and ``Conv3d`` are, shared ones once, and those that are already standardised or
-    whose filters have one weight (which would become 0) are left alone. Training is on the
+    with the mean :math:`\mu_i` and the biased variance :math:`\sigma_i^2` of filter i.
+
+    A convolution or linear layer is standardised itself. Of any other module, all ``Conv1d``,
+    ``Conv2d`` and ``Conv3d`` are, shared ones once; layers that are already standardised, or
+    whose filters have one weight (which would become 0), stay as they are. Training is on the
     stored weights, and gradients pass through the standardisation. Until
     :func:`remove_weight_standardisation` is called, checkpoints hold
     ``parametrizations.weight.original`` for ``weight``.

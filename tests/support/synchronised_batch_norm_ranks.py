@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from equipoise import layers
-from equipoise.layers.functional.synchronised import synchronised_batch_norm
+from equipoise.layers.synchronised_batch_norm import synchronised_batch_norm
 from support.forked_ranks import together
 
 SHAPES = {1: (6, 3), 2: (7, 3, 2, 2), 3: (4, 3, 2, 1, 2)}

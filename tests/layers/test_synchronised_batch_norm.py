@@ -12,9 +12,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from equipoise import layers
-from equipoise.layers.functional.synchronised import synchronised_batch_norm
+from equipoise.layers.synchronised_batch_norm import synchronised_batch_norm
 from support.forked_ranks import results_of
-from support.sync_batch_norm_ranks import (
+from support.synchronised_batch_norm_ranks import (
     MOMENTA,
     SHAPES,
     SPLITS,
@@ -24,7 +24,7 @@ from support.sync_batch_norm_ranks import (
     traced,
 )
 
-SCRIPT = Path(__file__).parents[1] / "support" / "sync_batch_norm_ranks.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "synchronised_batch_norm_ranks.py"
 
 
 @pytest.fixture(scope="module")
