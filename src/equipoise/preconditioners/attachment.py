@@ -5,13 +5,18 @@ after it, what it did to the parameters, Δ, is replaced by :math:`P \Delta / q`
 optimizer therefore scales coordinates in which scaling makes sense. Fed :math:`PP^T g / q^2`
 instead, it would cancel the scales and break the coupling of bias and weight.
 
-Between steps nothing is changed: gradients and parameter groups are given back as found.
+Between steps nothing is changed: gradients and parameter groups are given back as found. PyTorch
+runs no post hooks when a step raises, so ``optimizer.step`` of the instance is wrapped as well, as
+learning rate schedulers do, and undoes a step that fails.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from types import MethodType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +24,6 @@ from torch.optim import ASGD, LBFGS, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from equipoise.preconditioners.bank import Banks
-from equipoise.preconditioners.decay import TakenOut, take_out
 from equipoise.preconditioners.gradients import Map, clip, exactly, map_in_place, mapped
 from equipoise.preconditioners.layer import WatchedLayer
 from equipoise.preconditioners.transform import (
@@ -38,15 +42,117 @@ class _Part:
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
+    def moves_foreign_bias(self, factors: Factors) -> bool:
+        """Whether the weight's step also moves a bias that another optimizer trains."""
+        return self.weight is not None and self.bias is None and factors.mean is not None
+
 
 @dataclass(slots=True)
-class _Flight:
-    """What has to be undone or finished after the step."""
+class _Decay:
+    """Weight decay of preconditioned parameters, which is hidden from the optimizer for a step.
 
-    raw: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)
+    Inside the optimizer a decay becomes part of the step, which is then mapped by P; and P mixes
+    it into the bias. So the optimizer sees a decay of 0 for these parameters, and they shrink by
+    1 − lr · decay afterwards.
+
+    Args:
+        groups: Each changed group with its weight decay and its parameters.
+        split_off: Preconditioned parameters of groups that hold others as well.
+        shrink: lr · decay by the id of the parameter.
+    """
+
+    groups: list[tuple[dict[str, Any], Any, list[Tensor]]] = field(default_factory=list)
+    split_off: list[dict[str, Any]] = field(default_factory=list)
+    shrink: dict[int, float | Tensor] = field(default_factory=dict)
+
+    def hide(self, optimizer: Optimizer, preconditioned: Collection[int]) -> None:
+        """Set the decay of parameters with these ids to 0, splitting mixed groups."""
+        for group in optimizer.param_groups:
+            decay = group.get("weight_decay", 0)
+            if not isinstance(decay, Tensor) and not decay:
+                continue
+            inside = [p for p in group["params"] if id(p) in preconditioned]
+            if not inside:
+                continue
+            self.shrink |= dict.fromkeys((id(p) for p in inside), group["lr"] * decay)
+            outside = [p for p in group["params"] if id(p) not in preconditioned]
+            self.groups.append((group, decay, group["params"]))
+            if outside:
+                self.split_off.append({**group, "params": inside, "weight_decay": 0.0})
+                group["params"] = outside
+            else:
+                group["weight_decay"] = 0.0
+        optimizer.param_groups.extend(self.split_off)
+
+    def give_back(self, optimizer: Optimizer) -> None:
+        """Make the groups the user's again."""
+        if self.split_off:
+            split_off = {id(group) for group in self.split_off}
+            optimizer.param_groups[:] = [
+                group for group in optimizer.param_groups if id(group) not in split_off
+            ]
+        for group, decay, parameters in self.groups:
+            group["weight_decay"], group["params"] = decay, parameters
+
+
+class _Value(NamedTuple):
+    """A parameter before the step: a copy of its value, and the version that was copied."""
+
+    parameter: nn.Parameter
+    value: Tensor
+    version: int
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step of the optimizer: what is changed for it, and what its end has to do.
+
+    Args:
+        gradients: Parameter, the user's gradient, and the one that the optimizer sees.
+        parts: Whose change is to be mapped.
+        before: Parameters that the step may change, by id.
+        decay: What the optimizer does not see.
+    """
+
+    gradients: list[tuple[nn.Parameter, Tensor, Tensor]] = field(default_factory=list)
     parts: list[tuple[_Part, Factors]] = field(default_factory=list)
-    before: dict[int, Tensor] = field(default_factory=dict)
-    decay: TakenOut = field(default_factory=TakenOut)
+    before: dict[int, _Value] = field(default_factory=dict)
+    decay: _Decay = field(default_factory=_Decay)
+
+    def show(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """Show the optimizer another gradient than the user's."""
+        raw = parameter.grad
+        assert raw is not None
+        self.gradients.append((parameter, raw, gradient))
+        parameter.grad = gradient
+
+    def remember(self, part: _Part, factors: Factors) -> None:
+        """Copy the parameters that the step of a part may change."""
+        changed = [part.weight, part.bias]
+        if part.moves_foreign_bias(factors):
+            changed.append(part.layer.bias)
+        for p in changed:
+            if p is not None:
+                self.before[id(p)] = _Value(p, p.clone(), p._version)
+
+    def give_back(self, optimizer: Optimizer, *, only_ours: bool = False) -> None:
+        """Give groups and gradients back.
+
+        Args:
+            optimizer: Whose step it is.
+            only_ours: Leave gradients alone that are no longer those shown to the optimizer.
+        """
+        self.decay.give_back(optimizer)
+        for parameter, raw, shown in self.gradients:
+            if not only_ours or parameter.grad is shown:
+                parameter.grad = raw
+
+    def reset_parameters(self) -> None:
+        """Take back what the optimizer did: its changes are not those of these parameters."""
+        with torch.no_grad():
+            for parameter, value, version in self.before.values():
+                if parameter._version != version:
+                    parameter.copy_(value)
 
 
 class Attachment:
@@ -71,7 +177,7 @@ class Attachment:
         self.optimizer = optimizer
         self.leads = leads
         self.run_closure = run_closure
-        self._flight: _Flight | None = None
+        self._step: _Step | None = None
         self._parts: tuple[tuple[int, ...], list[_Part]] | None = None
         if not self.parts():
             raise ValueError(
@@ -82,12 +188,21 @@ class Attachment:
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
         ]
+        self._step_of_instance = optimizer.__dict__.get("step")  # a scheduler's, if any
+        self._guarded_step = self._guard(optimizer.step)
+        optimizer.step = self._guarded_step  # type: ignore[method-assign]
 
     def remove(self) -> None:
-        """Undo everything."""
-        self._land()
+        """Remove the hooks and the wrapper of ``step``."""
+        self._undo()
         for handle in self._handles:
             handle.remove()
+        # A scheduler made after attach() keeps a reference to it; it then stays, without effect.
+        if self.optimizer.__dict__.get("step") is self._guarded_step:
+            if self._step_of_instance is None:
+                del self.optimizer.step
+            else:
+                self.optimizer.step = self._step_of_instance  # type: ignore[method-assign]
 
     def owned(self) -> set[int]:
         """Ids of all parameters of the optimizer."""
@@ -109,37 +224,55 @@ class Attachment:
             self._parts = sizes, [p for p in parts if p.weight is not None or p.bias is not None]
         return self._parts[1]
 
+    def _guard(self, call: Callable[..., Any]) -> MethodType:
+        """``optimizer.step``, which undoes what a failing step leaves behind."""
+
+        # Keeps the signature, which gradient scalers read, and the mark of schedulers.
+        @functools.wraps(getattr(call, "__func__", call))
+        def step(_: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return call(*args, **kwargs)
+            except BaseException:
+                self._undo()
+                raise
+
+        return MethodType(step, self.optimizer)  # a method, since schedulers ask for `__func__`
+
     def _before(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._land()  # an earlier step may have failed half-way
-        if self.banks.clock.paused:
+        if self._step is not None:
+            # Not undone: whoever called a step that failed had fetched `step` before attach().
+            self._step.give_back(self.optimizer, only_ours=True)
+            self._step = None
+        if self.banks.schedule.paused:
             return None
         replaced = self._closure(args, kwargs)
         with torch.no_grad(), exactly(self.banks.layers[0].weight.device):
-            self.banks.advance(tick=self.leads)
+            self.banks.update()
+            self._step = _Step()  # known before anything is changed, so that all can be undone
             if self._is_linear():
-                self._flight = self._gradient_only()
+                self._map_gradients(self._step)
             else:
-                self._flight = self._two_sided()
+                self._standardise(self._step)
         return replaced
 
     def _after(self, *_: object) -> None:
-        flight, self._flight = self._flight, None
-        if flight is None:
+        step = self._step
+        if step is None:
             return
-        flight.decay.restore(self.optimizer)
-        for parameter, gradient in flight.raw:
-            parameter.grad = gradient
+        step.give_back(self.optimizer)
         with torch.no_grad(), exactly(self.banks.layers[0].weight.device):
-            for part, factors in flight.parts:
-                self._map_step(part, factors, flight)
+            for part, factors in step.parts:
+                self._map_change(part, factors, step)
+        self._step = None
+        if self.leads:
+            self.banks.schedule.count_step()
 
-    def _land(self) -> None:
-        """Give gradients and groups back after a step that raised."""
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            flight.decay.restore(self.optimizer)
-            for parameter, gradient in flight.raw:
-                parameter.grad = gradient
+    def _undo(self) -> None:
+        """Restore gradients, groups and preconditioned parameters after a step that raised."""
+        step, self._step = self._step, None
+        if step is not None:
+            step.give_back(self.optimizer)
+            step.reset_parameters()
 
     def _is_linear(self) -> bool:
         """Whether the step is −lr·g, for which both forms agree and one is cheaper.
@@ -153,26 +286,28 @@ class Attachment:
             and all(p.weight is not None and p.bias is p.layer.bias for p in self.parts())
         )
 
-    def _gradient_only(self) -> _Flight:
-        flight = _Flight()
+    def _map_gradients(self, step: _Step) -> None:
+        """Show the optimizer PPᵀg/q²."""
         for part, factors in self._active(squared=True):
-            self._swap(part, factors, precondition, flight)
-        return flight
+            self._show(part, factors, precondition, step)
 
-    def _two_sided(self) -> _Flight:
-        flight = _Flight()
+    def _standardise(self, step: _Step) -> None:
+        """Show the optimizer Pᵀg/q and no weight decay, and remember the parameters."""
         active = self._active(squared=False)
-        stepped = [p for part, _ in active for p in (part.weight, part.bias) if p is not None]
-        flight.before = {id(p): p.detach().clone() for p in stepped}
-        flight.parts = active
         for part, factors in active:
-            self._swap(part, factors, to_standardised, flight)
-        flight.decay = take_out(self.optimizer, set(flight.before))
+            step.remember(part, factors)
+        step.parts = active
+        for part, factors in active:
+            self._show(part, factors, to_standardised, step)
+        step.decay.hide(self.optimizer, step.before.keys())
         max_norm = self.banks.settings.max_norm
         if max_norm is not None:
             parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            shown = {id(p) for p, _, _ in step.gradients}
+            for p in parameters:  # clipping is in place, and the gradients are the user's
+                if p.grad is not None and id(p) not in shown:
+                    step.show(p, p.grad.clone())
             clip(parameters, max_norm, getattr(self.optimizer, "grad_scale", None))
-        return flight
 
     def _active(self, *, squared: bool) -> list[tuple[_Part, Factors]]:
         """Parts whose layer has gradients; a frozen or unused layer is left alone."""
@@ -184,49 +319,39 @@ class Attachment:
             and (part.bias is None or part.bias.grad is not None or part.weight is not None)
         ]
 
-    def _swap(
-        self,
-        part: _Part,
-        factors: Factors,
-        mapping: Map,
-        flight: _Flight,
-    ) -> None:
-        """Give the optimizer mapped gradients, and keep the raw ones."""
+    def _show(self, part: _Part, factors: Factors, mapping: Map, step: _Step) -> None:
+        """Show the optimizer mapped gradients of one layer."""
         bias = part.layer.bias
         raw_bias = None if bias is None else bias.grad
         if part.weight is None:
             if bias is not None and raw_bias is not None:
-                flight.raw.append((bias, raw_bias))
-                bias.grad = raw_bias * factors.bias.to(raw_bias.dtype)
+                step.show(bias, raw_bias * factors.bias.to(raw_bias.dtype))
             return
         raw = part.weight.grad
         assert raw is not None
-        part.weight.grad, new_bias = mapped(mapping, raw, raw_bias, factors)
-        flight.raw.append((part.weight, raw))
-        if part.bias is not None and raw_bias is not None:
-            flight.raw.append((part.bias, raw_bias))
-            part.bias.grad = new_bias
+        new, new_bias = mapped(mapping, raw, raw_bias, factors)
+        step.show(part.weight, new)
+        if part.bias is not None and new_bias is not None:
+            step.show(part.bias, new_bias)
 
-    def _map_step(self, part: _Part, factors: Factors, flight: _Flight) -> None:
+    def _map_change(self, part: _Part, factors: Factors, step: _Step) -> None:
         """Replace Δ = new − old by P Δ / q, and let the decay act beside it."""
         mine = [p for p in (part.weight, part.bias) if p is not None]
         for p in mine:
-            p.sub_(flight.before[id(p)])
+            p.sub_(step.before[id(p)].value)
         bias = part.bias
         if part.weight is None:
             assert bias is not None
             bias.mul_(factors.bias.to(bias.dtype))
+        elif part.moves_foreign_bias(factors):
+            assert part.layer.bias is not None
+            moved = torch.zeros_like(part.layer.bias)
+            map_in_place(from_standardised, part.weight, moved, factors)
+            part.layer.bias.add_(moved)
         else:
-            if bias is None and factors.mean is not None:
-                # Another optimizer trains the bias; the weight's step moves it all the same.
-                assert part.layer.bias is not None
-                moved = torch.zeros_like(part.layer.bias)
-                map_in_place(from_standardised, part.weight, moved, factors)
-                part.layer.bias.add_(moved)
-            else:
-                map_in_place(from_standardised, part.weight, bias, factors)
+            map_in_place(from_standardised, part.weight, bias, factors)
         for p in mine:
-            p.add_(self._shrunk(flight.before[id(p)], flight.decay.shrink.get(id(p))))
+            p.add_(self._shrunk(step.before[id(p)].value, step.decay.shrink.get(id(p))))
 
     def _shrunk(self, parameter: Tensor, by: float | Tensor | None) -> Tensor:
         if by is None:
@@ -234,7 +359,7 @@ class Attachment:
         found_inf = getattr(self.optimizer, "found_inf", None)
         if found_inf is not None:  # a fused optimizer skips such a step by itself
             by = by * (1 - found_inf.reshape(()))
-        return parameter.mul_(1 - by)
+        return parameter * (1 - by)  # a new tensor: an interrupted step needs the old one
 
     def _closure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)

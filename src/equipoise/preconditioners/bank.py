@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from equipoise.preconditioners.distributed import reduce_over, replicas
-from equipoise.preconditioners.hooks import Clock
+from equipoise.preconditioners.hooks import UpdateSchedule
 from equipoise.preconditioners.layer import WatchedLayer
 from equipoise.preconditioners.settings import Settings
 from equipoise.preconditioners.statistics import RunningStatistics
@@ -94,7 +94,7 @@ class Banks:
     Args:
         layers: In the order of the model.
         settings: Averaging constants and rules.
-        clock: Counts the optimizer steps.
+        schedule: Which optimizer steps update the statistics.
         group: Processes that share gradients.
     """
 
@@ -102,12 +102,12 @@ class Banks:
         self,
         layers: Sequence[WatchedLayer],
         settings: Settings,
-        clock: Clock,
+        schedule: UpdateSchedule,
         group: dist.ProcessGroup | None,
     ) -> None:
         self.layers = tuple(layers)
         self.settings = settings
-        self.clock = clock
+        self.schedule = schedule
         self.group = group
         self._banks: list[Bank] = []
 
@@ -129,13 +129,12 @@ class Banks:
                     layer.pending = sums
         return self._banks
 
-    def advance(self, *, tick: bool) -> None:
-        """Take one optimizer step into account, once for all optimizers."""
-        if self.clock.recording:
+    def update(self) -> None:
+        """Average in what the layers have seen, if this step updates the statistics."""
+        if self.schedule.recording:
             for bank in self.banks:
-                bank.update(self.group, first=self.clock.steps == 0, eager=self.clock.eager)
-        if tick:
-            self.clock.tick()
+                first, eager = self.schedule.steps == 0, self.schedule.eager
+                bank.update(self.group, first=first, eager=eager)
 
     def factors(self, *, squared: bool) -> dict[str, Factors]:
         """What the maps multiply by, by name of the layer."""

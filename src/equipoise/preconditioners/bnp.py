@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from equipoise.preconditioners.attachment import Attachment
 from equipoise.preconditioners.bank import Banks
 from equipoise.preconditioners.gradients import clip, exactly, map_in_place
-from equipoise.preconditioners.hooks import Clock, Watch
+from equipoise.preconditioners.hooks import UpdateSchedule, Watch
 from equipoise.preconditioners.layer import WatchedLayer
 from equipoise.preconditioners.report import LayerReport, Report
 from equipoise.preconditioners.selection import Choice, select, unwrapped
@@ -137,8 +137,8 @@ class BNP:
                 )
                 + ". It needs a linear layer or a convolution."
             )
-        self._clock = Clock(update_every)
-        self._banks = Banks(layers, self.settings, self._clock, process_group)
+        self._schedule = UpdateSchedule(update_every)
+        self._banks = Banks(layers, self.settings, self._schedule, process_group)
         self._attachments: list[Attachment] = []
         self._handles: list[RemovableHandle] = []
         self._watch()
@@ -148,8 +148,9 @@ class BNP:
 
         The optimizer sees Pᵀg/q and its step Δ becomes PΔ/q. Weight decay of preconditioned
         parameters is applied decoupled, θ ← (1 − lr · decay) θ + PΔ/q. Gradients, groups and
-        states stay those of the user. Several optimizers may be attached; the statistics are
-        updated with the steps of the first.
+        states stay those of the user. If a step raises, they are given back too, and Δ is taken
+        back. Several optimizers may be attached; the statistics are updated with the steps of
+        the first.
 
         Args:
             optimizer: Any first-order optimizer that trains parameters of this model.
@@ -186,7 +187,7 @@ class BNP:
             TypeError: If the optimizer is not of the SGD family.
             RuntimeError: If an optimizer is attached, or these gradients have been preconditioned.
         """
-        if self._clock.paused:
+        if self._schedule.paused:
             return
         if optimizer is not None and not isinstance(optimizer, SGD | ASGD):
             raise TypeError(
@@ -213,7 +214,7 @@ class BNP:
                 "twice. Call it once between backward() and optimizer.step()."
             )
         with torch.no_grad(), exactly(self._banks.layers[0].weight.device):
-            self._banks.advance(tick=True)
+            self._banks.update()
             factors = self._banks.factors(squared=True)
             for layer, gradient in found:
                 bias = None if layer.bias is None else layer.bias.grad
@@ -222,6 +223,7 @@ class BNP:
                 clip(self._model.parameters(), self.settings.max_norm)
         for layer, gradient in found:
             layer.done = id(gradient), gradient._version
+        self._schedule.count_step()
 
     def detach(self) -> None:
         """Remove every hook; training is plain again. The statistics are kept."""
@@ -237,7 +239,7 @@ class BNP:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Train plainly inside the block, and leave the statistics alone."""
-        with self._clock.pausing():
+        with self._schedule.pausing():
             yield
 
     def __enter__(self) -> Self:
@@ -281,7 +283,7 @@ class BNP:
     def state_dict(self) -> dict[str, Any]:
         """Statistics and step count, as copies: tensors and numbers only."""
         _ = self._banks.banks
-        return {"format": 1, "steps": self._clock.steps, "layers": self._banks.state()}
+        return {"format": 1, "steps": self._schedule.steps, "layers": self._banks.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken, to the bit.
@@ -292,8 +294,8 @@ class BNP:
         if not isinstance(state, dict) or state.get("format") != 1:
             raise ValueError("This is not a state of BNP. Give what BNP.state_dict() returned.")
         self._banks.load(state["layers"])
-        self._clock.steps = int(state["steps"])
-        self._clock.refresh()
+        self._schedule.steps = int(state["steps"])
+        self._schedule.refresh()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BNP:
         """A preconditioner of the copied model, attached to copies of the optimizers."""
@@ -303,8 +305,8 @@ class BNP:
         exact = self.settings.conv_stats == "exact"
         include, exclude = self._choice
         layers, twin._skipped = select(model, include=include, exclude=exclude, exact=exact)
-        twin._model, twin._clock = model, Clock(self._clock.update_every)
-        twin._banks = Banks(layers, self.settings, twin._clock, self._banks.group)
+        twin._model, twin._schedule = model, UpdateSchedule(self._schedule.update_every)
+        twin._banks = Banks(layers, self.settings, twin._schedule, self._banks.group)
         twin._attachments, twin._handles = [], []
         twin.load_state_dict(self.state_dict())
         for old, new in zip(self._banks.layers, layers, strict=True):
@@ -319,7 +321,7 @@ class BNP:
         by_sample = self.settings.rows == "samples"
         self._handles = [
             module.register_forward_hook(
-                Watch(layer, self._clock, by_sample=by_sample), with_kwargs=True
+                Watch(layer, self._schedule, by_sample=by_sample), with_kwargs=True
             )
             for layer in self._banks.layers
             for module in layer.modules

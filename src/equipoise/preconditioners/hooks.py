@@ -22,7 +22,7 @@ from equipoise.preconditioners.layer import WatchedLayer
 EAGER = 10
 
 
-class Clock:
+class UpdateSchedule:
     """Which optimizer steps update the statistics.
 
     Args:
@@ -35,8 +35,8 @@ class Clock:
         self.paused = False
         self.recording = True
 
-    def tick(self) -> None:
-        """Count a step."""
+    def count_step(self) -> None:
+        """Count an optimizer step that has ended."""
         self.steps += 1
         self.refresh()
 
@@ -65,16 +65,16 @@ class Clock:
 class Watch:
     """A forward hook on one module. Copies of the module get an inert one in its place."""
 
-    def __init__(self, layer: WatchedLayer, clock: Clock, *, by_sample: bool) -> None:
+    def __init__(self, layer: WatchedLayer, schedule: UpdateSchedule, *, by_sample: bool) -> None:
         self.layer = layer
-        self.clock = clock
+        self.schedule = schedule
         self.by_sample = by_sample
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         """Called by the module after its forward pass."""
-        if self.clock.recording and module.training and torch.is_grad_enabled():
+        if self.schedule.recording and module.training and torch.is_grad_enabled():
             h = args[0] if args else kwargs["input"]
             if torch.compiler.is_compiling():
                 _stage_outside_graph(self, module, h, output)
@@ -83,7 +83,7 @@ class Watch:
 
     def while_probed(self) -> AbstractContextManager[None]:
         """Probes ask hooks to look away from their passes, which are no training."""
-        return self.clock.pausing()
+        return self.schedule.pausing()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Inert:
         return Inert()

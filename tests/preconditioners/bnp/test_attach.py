@@ -294,29 +294,6 @@ class TestRefusals:
             BNP(mlp(), **options)
 
 
-def test_a_step_that_raises_gives_everything_back():
-    class Failing(torch.optim.AdamW):
-        fail = True
-
-        def step(self, closure=None):
-            if self.fail:
-                raise MemoryError
-            return super().step(closure)
-
-    model = mlp()
-    optimizer = Failing(model.parameters(), lr=0.01)
-    pre = BNP(model).attach(optimizer)
-    mse_loss(model(batches(1)[0][0]), batches(1)[0][1]).backward()
-    raw = [p.grad for p in model.parameters()]
-    for _ in range(2):  # the second from the gradients as the first found them
-        with pytest.raises(MemoryError):
-            optimizer.step()
-    assert torch.equal(pre._attachments[0]._flight.raw[0][1], raw[0])
-    pre.detach()
-    assert all(p.grad is g for p, g in zip(model.parameters(), raw, strict=True))
-    assert optimizer.param_groups[0]["weight_decay"] == 0.01
-
-
 def test_squared_factors_are_both_maps_in_turn():
     """PPᵀ/q² is Pᵀ/q followed by P/q."""
     model, _, pre = attached(mlp(), "sgd", batches(2))
