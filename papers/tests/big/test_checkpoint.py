@@ -22,7 +22,7 @@ from equipoise_papers.big.checkpoint import (
     remove_checkpoint,
     write_checkpoint,
 )
-from equipoise_papers.big.sharded import whole
+from equipoise_papers.big.state import full_copy
 from equipoise_papers.big.train import train_big
 from papers_support.big_kills import DEATHS, WRITES, last_checkpoint
 from papers_support.big_problems import (
@@ -166,7 +166,7 @@ class TestResuming:
             "default": defaultdict(int, {1: torch.ones(1)}),
             "pair": pair(torch.zeros(2), [1, (2,)]),
         }
-        copied = whole(state)
+        copied = full_copy(state)
         assert differences(copied, state) == []
         assert [type(value) for value in copied.values()] == [Counter, defaultdict, pair]
         assert copied["default"][1] is not state["default"][1]
@@ -290,7 +290,7 @@ class TestRefusals:
         run(tmp_path / "run.pt", also=also)
         model = nn.Sequential(*network(), *([Noise()] if plain else []))
         before = copy.deepcopy(model.state_dict())
-        message = "'own generators' was 0, here it is 1" if plain else "cannot be put back"
+        message = "'own generators' was 0, here it is 1" if plain else "cannot be restored"
         with pytest.raises(CheckpointError, match=message):
             run(tmp_path / "run.pt", also=also, model=model)
         assert differences(dict(model.state_dict()), dict(before)) == []

@@ -13,7 +13,7 @@ from equipoise import layers
 from equipoise.data import Samples
 from equipoise.training import cross_entropy, train
 from equipoise_papers.big.batches import ShuffledBatches, ShuffledOrder
-from equipoise_papers.big.distributed import Ranks, of_leader, process_group
+from equipoise_papers.big.distributed import Ranks, from_rank_0, process_group
 from equipoise_papers.big.layout import Layout, layout
 from equipoise_papers.big.train import train_big
 from papers_support.big_problems import STEPS, data, differences, network, state, trained
@@ -122,7 +122,7 @@ class TestTwoProcesses:
             ("not shared", "CheckpointError: the ranks do not see the same checkpoint"),
             ("unstorable", "CheckpointError: cannot write the checkpoint"),
             ("fits one rank", "CheckpointError: "),
-            ("nothing", "TypeError: evaluate must return an equipoise.records.Evaluation"),
+            ("nothing", "TypeError: evaluate must return an equipoise.training.Evaluation"),
             ("evaluate on one rank", "ValueError: the ranks differ in whether there is an eval"),
             ("other moments", r"ValueError: the ranks differ in evaluate_at: (0,), (1,), by rank"),
             ("a listener on one rank", "ValueError: the ranks differ in whether there is a list"),
@@ -172,7 +172,7 @@ class TestGpus:
         dist.init_process_group("cpu:gloo,cuda:gloo", store=store, rank=0, world_size=1)
         try:
             pretended = Ranks(0, 2)  # alone it would not ask the group
-            assert of_leader("word", pretended) == "word"
+            assert from_rank_0("word", pretended) == "word"
         finally:
             dist.destroy_process_group()
 

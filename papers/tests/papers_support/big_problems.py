@@ -11,7 +11,7 @@ from torch import nn
 from equipoise import layers
 from equipoise.preconditioners import BNP
 from equipoise.training import cross_entropy
-from equipoise.training.record import Evaluation
+from equipoise.training import Evaluation
 from equipoise_papers.big.batches import ShuffledBatches
 from equipoise_papers.big.train import train_big
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from equipoise import layers
 from equipoise.training import cross_entropy
-from equipoise.training.record import Evaluation
+from equipoise.training import Evaluation
 from equipoise_papers.big.distributed import ranks
 from equipoise_papers.big.layout import layout
 from equipoise_papers.big.train import train_big

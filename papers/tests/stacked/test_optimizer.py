@@ -9,7 +9,7 @@ from torch.optim import LBFGS, SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, RAdam
 
 from equipoise.training import cross_entropy
 from equipoise_papers.stacked.optimizer import stepper
-from equipoise_papers.stacked.state import Stack
+from equipoise_papers.stacked.stack import Stack
 from equipoise_papers.stacked.train import train_many
 from papers_support.stacked_problems import (
     CLASSES,

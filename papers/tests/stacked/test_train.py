@@ -16,7 +16,7 @@ from equipoise.training import (
     summed_squared_error,
     train,
 )
-from equipoise.training.record import Evaluation
+from equipoise.training import Evaluation
 from equipoise_papers.stacked.batches import stacked_batches
 from equipoise_papers.stacked.train import train_many
 from papers_support.stacked_problems import (

@@ -10,21 +10,22 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from equipoise.data import Batch
 from equipoise_papers.big.distributed import Ranks
 
-# Inputs of a joint batch and a generator to draw from become the inputs that are trained on.
+# From the inputs of a joint batch and a generator to the inputs that are trained on.
 Transform: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
 
-# Samples that tell one set from another.
+# How many samples of a set enter its checksum.
 _CHECKED = 8
 
 
 class Batches(Protocol):
-    """Batches that can be had from any step on, in shares."""
+    """Batches that can start at any step, each divided between the ranks."""
 
     @property
     def steps(self) -> int:
-        """How many there are."""
+        """How many batches there are."""
 
     @property
     def batch_size(self) -> int:
@@ -32,9 +33,9 @@ class Batches(Protocol):
 
     @property
     def identity(self) -> dict[str, int | str]:
-        """What else decides which samples a step takes; a checkpoint remembers it.
+        """What else decides which samples a step takes; a checkpoint stores and compares it.
 
-        What it leaves out, nobody notices when a training goes on with other data.
+        A difference that is not in it goes unnoticed when a training resumes.
         """
 
     def shares(self, start: int, here: Ranks) -> Iterator[Any]:
@@ -55,7 +56,7 @@ class ShuffledOrder:
     Args:
         samples: In the whole set.
         batch_size: Samples of all ranks together, at most ``samples``.
-        steps: Batches in all.
+        steps: Number of batches.
         seed: Of the permutations.
 
     Raises:
@@ -65,9 +66,9 @@ class ShuffledOrder:
         >>> order = ShuffledOrder(samples=6, batch_size=4, steps=3, seed=0)
         >>> [len(set(batch.tolist())) for batch in order.joint(0)]
         [4, 4, 4]
-        >>> whole = next(order.joint(2)).tolist()
+        >>> joint = next(order.joint(2)).tolist()
         >>> [next(order.shares(2, Ranks(rank, 2))).tolist() for rank in (0, 1)] == [
-        ...     whole[:2], whole[2:]]
+        ...     joint[:2], joint[2:]]
         True
     """
 
@@ -91,7 +92,7 @@ class ShuffledOrder:
         return {"samples": self.samples, "batch size": self.batch_size, "data seed": self.seed}
 
     def joint(self, start: int) -> Iterator[Tensor]:
-        """Yield the indices of whole batches."""
+        """Yield the indices of the joint batches from step ``start`` (from 0) on."""
         generator = torch.Generator().manual_seed(self.seed)
         per_epoch = self.samples // self.batch_size
         for epoch in range(-(-self.steps // per_epoch)):
@@ -115,11 +116,11 @@ class ShuffledBatches:
         inputs: ``[N, ...]``.
         targets: ``[N, ...]``.
         batch_size: Samples of all ranks together.
-        steps: How many batches.
+        steps: Number of batches.
         seed: Of the order, and of what ``transform`` draws.
-        transform: Augmentation, such as random crops. It gets the whole joint batch and a
-            generator that belongs to the step, so that its draws do not depend on the number
-            of ranks or on resumptions.
+        transform: Augmentation, such as random crops. It gets the inputs of the joint batch and a
+            generator of that step, so that its draws depend neither on the number of ranks nor
+            on where training resumed.
         device: Where batches go; by default they stay where the samples are.
 
     Raises:
@@ -157,14 +158,14 @@ class ShuffledBatches:
 
     @property
     def identity(self) -> dict[str, int | str]:
-        """The order's, a checksum of a few samples, and whether they are transformed."""
+        """The order's identity, a checksum of a few samples, and whether they are transformed."""
         return self.order.identity | {
             "checksum of inputs": _checksum(self.inputs),
             "checksum of targets": _checksum(self.targets),
             "samples transformed": "no" if self.transform is None else "yes",
         }
 
-    def shares(self, start: int, here: Ranks) -> Iterator[tuple[Tensor, Tensor]]:
+    def shares(self, start: int, here: Ranks) -> Iterator[Batch]:
         """Yield inputs and targets of this rank."""
         rows = here.share(self.batch_size)
         for step, indices in enumerate(self.order.joint(start), start):
@@ -177,16 +178,16 @@ class ShuffledBatches:
 
 
 def _checksum(samples: Tensor) -> str:
-    """Of type, shape and a few samples: all of a large set would take seconds."""
+    """Checksum of type, shape and a few samples: all of a large set would take seconds."""
     rows = sorted({number * (len(samples) - 1) // (_CHECKED - 1) for number in range(_CHECKED)})
-    some = samples.detach()[rows].cpu().contiguous()
+    few = samples.detach()[rows].cpu().contiguous()
     digest = hashlib.sha256(f"{samples.dtype} {list(samples.shape)}".encode())
-    digest.update(some.view(torch.uint8).numpy().tobytes())
+    digest.update(few.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:12]
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
-    """A generator for the draws of one step alone."""
-    # Neighbouring seeds of neighbouring steps would coincide in a sum.
+    """Make the generator of one step's draws."""
+    # A hash, because seed + step would be the same for neighbouring seeds and steps.
     digest = hashlib.sha256(f"{seed} {step}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8]) >> 1)

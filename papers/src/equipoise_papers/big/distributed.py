@@ -1,4 +1,4 @@
-"""Processes that train together: how they start, which share each takes, what they agree on."""
+"""Processes that train together: how they start, what they share out, what they agree on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 Value = TypeVar("Value")
 
 # Rank 0 evaluates and writes while the others wait; PyTorch's own limit is 10 to 30 minutes.
-_PATIENCE = timedelta(hours=2)
+_TIMEOUT = timedelta(hours=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,17 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the one that writes, evaluates and prints."""
+        """Whether this is rank 0, which writes, evaluates and prints."""
         return self.rank == 0
 
     @property
     def device(self) -> torch.device:
-        """Where this process computes: on its GPU, or on the CPU if processes outnumber GPUs."""
+        """Where this process computes: its GPU, or the CPU if there are more processes than GPUs.
+
+        With :func:`process_group`, all processes compute on the same kind of device.
+        """
         if dist.is_available() and dist.is_initialized():
-            # A group of gloo alone is what process_group() falls back to.
+            # process_group() starts gloo alone where there are too few GPUs.
             usable = "nccl" in dist.get_backend_config()
         else:
             usable = torch.cuda.is_available()
@@ -59,13 +62,13 @@ class Ranks:
         )
 
     def share_sizes(self, batch_size: int) -> tuple[int, ...]:
-        """Rows of every rank."""
+        """Number of rows of every rank."""
         shares = (Ranks(rank, self.size).share(batch_size) for rank in range(self.size))
         return tuple(share.stop - share.start for share in shares)
 
 
 def ranks() -> Ranks:
-    """Who this process is; alone where ``torch.distributed`` is not in use."""
+    """This process among its group; alone where ``torch.distributed`` is not in use."""
     if not (dist.is_available() and dist.is_initialized()):
         return Ranks()
     return Ranks(dist.get_rank(), dist.get_world_size())
@@ -80,9 +83,9 @@ def under_torchrun() -> bool:
 def process_group() -> Iterator[Ranks]:
     """Join the processes that ``torchrun`` started, and leave them at the end.
 
-    Each process gets a GPU of its own where there are enough, with NCCL, beside gloo for what
-    stays on the CPU; otherwise all compute on the CPU, with gloo. Without ``torchrun`` the
-    process is alone and nothing is started. :attr:`Ranks.device` says where to compute.
+    If there is a GPU for every process, each gets one, with NCCL, and gloo for tensors on the
+    CPU. Otherwise all compute on the CPU, with gloo. Without ``torchrun`` the process is alone
+    and nothing is started. :attr:`Ranks.device` says where to compute.
 
     Examples:
         >>> with process_group() as here:  # in a plain interpreter
@@ -97,12 +100,13 @@ def process_group() -> Iterator[Ranks]:
     if gpus:
         torch.cuda.set_device(local)
     # PyTorch documents both names without exporting them for type checkers.
-    store, rank, size = next(dist.rendezvous("env://", timeout=_PATIENCE))  # type: ignore[attr-defined]
-    # torchrun's store outlives its workers: after a restart they would find dead ones' addresses.
+    store, rank, size = next(dist.rendezvous("env://", timeout=_TIMEOUT))  # type: ignore[attr-defined]
+    # torchrun keeps its store over restarts of its workers: without a prefix, restarted workers
+    # would read the addresses of dead ones.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     own = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
-    dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=_PATIENCE)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=_TIMEOUT)
     try:
         yield ranks()
     finally:
@@ -119,7 +123,7 @@ def joint_mean(loss: Tensor, share: float, here: Ranks) -> Tensor:
 
     the average that DDP and FSDP take over R ranks is the gradient of the joint mean, whether
     the shares are equal or not. The value is the same on every rank to the bit, so that all
-    notice a divergence together.
+    ranks notice a divergence in the same step.
 
     Args:
         loss: This rank's mean.
@@ -145,8 +149,8 @@ class _JointMean(torch.autograd.Function):
         return grad * ctx.factor, None, None
 
 
-def of_leader(value: Value, here: Ranks) -> Value:
-    """Rank 0's value, on every rank; small and picklable."""
+def from_rank_0(value: Value, here: Ranks) -> Value:
+    """Send rank 0's value to every rank; it must be small and picklable."""
     if here.size == 1:
         return value
     carrier = [value]
@@ -154,8 +158,8 @@ def of_leader(value: Value, here: Ranks) -> Value:
     return carrier[0]
 
 
-def of_all(value: Value, here: Ranks) -> list[Value]:
-    """Every rank's value, on every rank; small and picklable."""
+def from_all_ranks(value: Value, here: Ranks) -> list[Value]:
+    """Send every rank's value to every rank; values must be small and picklable."""
     if here.size == 1:
         return [value]
     values: list[Any] = [None] * here.size
@@ -163,21 +167,21 @@ def of_all(value: Value, here: Ranks) -> list[Value]:
     return values
 
 
-def require_alike(mine: Mapping[str, Any], here: Ranks) -> None:
-    """Refuse arguments that are not the same on every rank; called by all of them.
+def require_same_on_all_ranks(arguments: Mapping[str, Any], here: Ranks) -> None:
+    """Refuse arguments that differ between ranks. All ranks must call this.
 
     Args:
-        mine: Small and picklable values by their names.
+        arguments: Small and picklable values by their names.
         here: This rank.
 
     Raises:
-        ValueError: On every rank, naming what differs and how.
+        ValueError: On every rank, naming the argument and its values.
     """
-    everyone = of_all(dict(mine), here)
-    for name in mine:
+    everyone = from_all_ranks(dict(arguments), here)
+    for name in arguments:
         values = [theirs[name] for theirs in everyone]
         if any(value != values[0] for value in values):
             raise ValueError(
                 f"the ranks differ in {name}: {', '.join(map(repr, values))}, by rank. Pass the "
-                "same on every rank, also where rank 0 alone makes use of it."
+                "same on every rank, also where only rank 0 uses it."
             )

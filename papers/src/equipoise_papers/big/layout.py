@@ -1,4 +1,4 @@
-"""What a step of a big training is made of, in numbers and in words."""
+"""How samples, gradients and batch statistics of a step are spread over processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from equipoise_papers.big.distributed import Ranks
 
-# Over which samples normalisers with batch statistics take them.
+# Over which samples batch norms compute their statistics.
 Statistics = Literal["none", "joint", "per group", "per rank", "mixed"]
 Engine = Literal["one process", "DDP", "FSDP2"]
 
@@ -25,12 +25,13 @@ class Layout:
         statistics: Whether batch norms see the joint batch, the shares of a group of ranks, or
             a rank's share; ``mixed`` if the model has several kinds, ``none`` if it has no
             batch norm.
-        loss_is: What gradients are, as the loss: means over samples, or sums.
+        loss_is: Whether loss and gradients are means over samples, or sums.
 
     Examples:
         >>> print(Layout("DDP", (64, 64), "per rank"))
         DDP over 2 ranks: 128 samples a step, 64 on each. Gradients are means over all 128.
-        Batch norm per rank: statistics over 64 of the 128 samples, running ones are rank 0's.
+        Batch norm per rank: statistics over 64 of the 128 samples, running statistics are
+        rank 0's.
         >>> print(Layout("DDP", (3, 4), "joint"))
         DDP over 2 ranks: 7 samples a step, 3 to 4 on each. Gradients are means over all 7.
         Batch norm synchronised: statistics over all 7 samples, as in one process.
@@ -48,18 +49,22 @@ class Layout:
 
     def __str__(self) -> str:
         ranks = len(self.shares)
-        whose = self.engine if ranks == 1 else f"{self.engine} over {ranks} ranks"
-        each = "" if ranks == 1 else f", {self._share} on each"
-        sums = f" Gradients are {self.loss_is}s over all {self.batch_size}." if ranks > 1 else ""
-        parts = [f"{whose}: {self.batch_size} samples a step{each}.{sums}", self._normalisers()]
-        return "\n".join(part for part in parts if part)
+        if ranks == 1:
+            first = f"{self.engine}: {self.batch_size} samples a step."
+        else:
+            first = (
+                f"{self.engine} over {ranks} ranks: {self.batch_size} samples a step, "
+                f"{self._share} on each. Gradients are {self.loss_is}s over all "
+                f"{self.batch_size}."
+            )
+        return "\n".join(line for line in (first, self._batch_norms()) if line)
 
     @property
     def _share(self) -> str:
         least, most = min(self.shares), max(self.shares)
         return str(least) if least == most else f"{least} to {most}"
 
-    def _normalisers(self) -> str:
+    def _batch_norms(self) -> str:
         if self.statistics == "none":
             return ""
         if len(self.shares) == 1:
@@ -76,7 +81,7 @@ class Layout:
         }[self.statistics]
         return (
             f"Batch norm {which}: statistics over {over} of the {self.batch_size} samples, "
-            "running ones are rank 0's."
+            "running statistics are rank 0's."
         )
 
 
@@ -102,31 +107,30 @@ def layout(
 
 
 def batch_norms(model: nn.Module) -> list[str]:
-    """Kinds of a model's batch norms, whatever the number of ranks."""
+    """The kinds of a model's batch norms, independent of the number of ranks."""
     kinds = {hasattr(module, "process_group") for module in _batch_norms(model)}
     return sorted("synchronised" if kind else "by themselves" for kind in kinds)
 
 
 def _batch_norms(model: nn.Module) -> list[nn.Module]:
+    """Modules that normalise by statistics over samples, PyTorch's and the library's."""
     return [
         module
         for module in model.modules()
-        # Normalisers by batch statistics, PyTorch's and ours, derive from the one and not the
-        # other.
         if isinstance(module, nn.modules.batchnorm._NormBase)
         and not isinstance(module, nn.modules.instancenorm._InstanceNorm)
     ]
 
 
 def _statistics(model: nn.Module, here: Ranks) -> Statistics:
-    kinds = {_kind(module, here) for module in _batch_norms(model)}
+    kinds = {_statistics_of(module, here) for module in _batch_norms(model)}
     return "none" if not kinds else kinds.pop() if len(kinds) == 1 else "mixed"
 
 
-def _kind(module: nn.Module, here: Ranks) -> Statistics:
+def _statistics_of(module: nn.Module, here: Ranks) -> Statistics:
     if here.size == 1:
         return "joint"
-    # `layers.synchronised` and nn.SyncBatchNorm; rooms do not import each other for a name.
+    # Synchronised batch norms, PyTorch's and the library's, have a group; None is all ranks.
     if not hasattr(module, "process_group"):
         return "per rank"
     group: Any = module.process_group

@@ -1,4 +1,4 @@
-"""Batches for several models at once: one for each, stacked."""
+"""Batches for several models at once: one per model, stacked."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from equipoise.data import Batch
+
 
 def stacked_batches(
-    iterables: Sequence[Iterable[tuple[Tensor, Tensor]]],
-) -> Iterator[tuple[Tensor, Tensor]]:
+    iterables: Sequence[Iterable[Batch]],
+) -> Iterator[Batch]:
     """Zip the batches of K models into batches of a stack.
 
     Args:
@@ -39,19 +41,19 @@ def stacked_batches(
             return
         if len(present) < len(parts):
             raise ValueError(
-                f"the batches of model {parts.index(None)} end after {step} steps, others go "
-                "on: give every model the same number."
+                f"the batches of model {parts.index(None)} end after {step} steps, others "
+                "do not: give every model the same number."
             )
         inputs, targets = zip(*present, strict=True)
         yield _stack("inputs", inputs, step), _stack("targets", targets, step)
         step += 1
 
 
-def check_stacked(batch: tuple[Tensor, Tensor], members: int) -> tuple[Tensor, Tensor]:
-    """Refuse what is not one batch per model.
+def check_stacked(batch: Batch, members: int) -> Batch:
+    """Refuse a batch that does not hold one batch per model.
 
     Raises:
-        ValueError: Naming what was given.
+        ValueError: Naming its type or shapes.
     """
     if not (
         isinstance(batch, tuple | list)

@@ -1,9 +1,9 @@
 """Layers of K models computed by one call each.
 
-Members lie in the rows, ``[K, B, C, ...]``, for what works sample by sample, or side by side in
-the channels, ``[B, K·C, ...]``, for what works channel by channel: there K batch norms are one
-wider batch norm, and K convolutions are one convolution in groups. What has no rule here is
-mapped over the members by ``torch.func.vmap``, whose cost per operation is several times higher.
+The models lie in rows, ``[K, B, C, ...]``, for layers that work sample by sample, or side by side
+in the channels, ``[B, K·C, ...]``, for layers that work channel by channel: K batch norms become
+one wider batch norm, and K convolutions one convolution in groups. Layers without a rule here are
+mapped over the models by ``torch.func.vmap``, which costs several times as much per operation.
 
 Symbols: K: models, B: batch, C: channels, M: samples times positions.
 """
@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from equipoise_papers.stacked.members import CannotStackError, described
-from equipoise_papers.stacked.state import Stack
+from equipoise_papers.stacked.checks import CannotStackError, described
+from equipoise_papers.stacked.stack import Stack
 
 
 class Arrangement(Enum):
-    """Where the members lie in a tensor."""
+    """Where the models lie in a tensor."""
 
     ROWS = "[K, B, C, ...]"
     CHANNELS = "[B, K·C, ...]"
@@ -37,8 +37,8 @@ class Layer:
     """One step of the stacked forward pass.
 
     Args:
-        arrangement: What it needs and returns; None for either.
-        apply: From activations of all members to activations of all members.
+        arrangement: The arrangement that it needs and returns; ``None`` if both will do.
+        apply: From activations of all models to activations of all models.
     """
 
     arrangement: Arrangement | None
@@ -49,13 +49,13 @@ class StackedModel:
     """The forward pass of K models.
 
     Args:
-        model: The first of them; its structure counts, and its modes as they are at each call.
-        stack: Where the weights and buffers of all are.
+        model: The first of them; its structure is used, and its modes as they are at each call.
+        stack: Weights and buffers of all models.
     """
 
     def __init__(self, model: nn.Module, stack: Stack) -> None:
         self._stack = stack
-        self._layers = [_layer(name, module, stack) for name, module in _leaves(model)]
+        self._layers = [_layer(name, module, stack) for name, module in _modules_in_order(model)]
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs ``[K, B, ...]`` for inputs ``[K, B, ...]``."""
@@ -63,23 +63,23 @@ class StackedModel:
         for layer in self._layers:
             if layer.arrangement is not None and layer.arrangement is not present:
                 present = layer.arrangement
-                x = self._moved(x, present)
+                x = self._arranged(x, present)
             x = layer.apply(x)
-        return x if present is Arrangement.ROWS else self._moved(x, Arrangement.ROWS)
+        return x if present is Arrangement.ROWS else self._arranged(x, Arrangement.ROWS)
 
-    def _moved(self, x: Tensor, to: Arrangement) -> Tensor:
+    def _arranged(self, x: Tensor, to: Arrangement) -> Tensor:
         if to is Arrangement.CHANNELS:
             return x.transpose(0, 1).flatten(1, 2)
         return x.reshape(len(x), len(self._stack), -1, *x.shape[2:]).transpose(0, 1)
 
 
-def _leaves(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Modules that are called one after the other, as often as they are."""
+def _modules_in_order(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Modules that are called one after the other, as often as they are called."""
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        # named_children would leave out what comes again.
+        # named_children would leave out repetitions.
         for key, child in module._modules.items():
             if child is not None:
-                yield from _leaves(child, f"{name}.{key}" if name else key)
+                yield from _modules_in_order(child, f"{name}.{key}" if name else key)
     else:
         yield name, module
 
@@ -91,11 +91,12 @@ def _layer(name: str, module: nn.Module, stack: Stack) -> Layer:
 
 
 class _Linear(torch.autograd.Function):
-    """K linear layers at once, members side by side before and after.
+    """K linear layers at once, models side by side before and after.
 
-    Differentiating ``baddbmm`` would give the weights' gradient transposed, and adding that to
-    the weights takes longer than all the multiplications of a small batch. And one node of the
-    graph takes less time than the seven that moving the members there and back would add.
+    Two reasons for a function of its own: autograd gives the weights' gradient of ``baddbmm``
+    transposed, and adding that to the weights takes longer than all the multiplications of a
+    small batch; and one node of the graph takes less time than the seven of rearranging the
+    models before and after.
     """
 
     @staticmethod
@@ -113,7 +114,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Only what is needed: the data's own gradient is not."""
+        """Compute only the gradients that are needed; the first layer needs none for its input."""
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
         rows = _rows(gradient, len(weight))
@@ -125,14 +126,14 @@ class _Linear(torch.autograd.Function):
 
 
 def _rows(x: Tensor, members: int) -> Tensor:
-    """From ``[B, K·in]`` or ``[B, K·C, ..., in]`` to ``[K, M, in]``; the former as a view."""
+    """Rearrange ``[B, K·in]`` (as a view) or ``[B, K·C, ..., in]`` to ``[K, M, in]``."""
     if x.ndim == 2:
         return x.reshape(len(x), members, -1).transpose(0, 1)
     return x.reshape(len(x), members, -1, x.shape[-1]).transpose(0, 1).flatten(1, 2)
 
 
 def _side_by_side(rows: Tensor, like: Tensor) -> Tensor:
-    """The way back, to as many dimensions as before."""
+    """Undo :func:`_rows`, with as many dimensions as ``like``."""
     if like.ndim == 2:
         return rows.transpose(0, 1).flatten(1)
     by_sample = rows.reshape(len(rows), len(like), -1, rows.shape[-1])
@@ -191,7 +192,7 @@ def _layer_norm(layer: nn.LayerNorm, stack: Stack) -> Layer:
         y = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
         if layer.elementwise_affine:
             y = y * _beside(layer.weight, y, stack)
-        # Without affine=True, or with bias=False, it is None, which PyTorch does not declare.
+        # None without elementwise_affine or with bias=False, which PyTorch does not declare.
         bias: Tensor | None = layer.bias
         return y if bias is None else y + _beside(bias, y, stack)
 
@@ -239,8 +240,7 @@ def _pool(dims: int) -> _Rule:
             return None
 
         def apply(x: Tensor) -> Tensor:
-            # What has no channels is pooled as one channel would be, so the members take the
-            # place of channels.
+            # Inputs without channels: the models take the place of the channels.
             without_channels = x.ndim == dims + 1
             if without_channels:
                 x = x.reshape(len(x), len(stack), -1, *x.shape[2:])
@@ -263,13 +263,13 @@ def _mapped(name: str, module: nn.Module, stack: Stack) -> Layer:
                 raise ValueError(f"it replaces its {key!r} instead of changing it in place.")
         return y
 
-    over_members = vmap(one, randomness="different")
+    over_models = vmap(one, randomness="different")
 
     def apply(x: Tensor) -> Tensor:
         named = chain(module.named_parameters(), module.named_buffers())
         tensors = {key: stack.of(tensor) for key, tensor in named}
         try:
-            return over_members(tensors, x)
+            return over_models(tensors, x)
         except (RuntimeError, ValueError, NotImplementedError) as error:
             raise CannotStackError(
                 f"module {described(name, module)} cannot be mapped over models: {error}"
@@ -287,7 +287,7 @@ def _flat(tensor: Tensor | None, stack: Stack) -> Tensor | None:
 
 
 def _beside(tensor: Tensor, x: Tensor, stack: Stack) -> Tensor:
-    """As ``[K, 1, ..., *shape]``, with as many dimensions as x."""
+    """The stack of a tensor as ``[K, 1, ..., *shape]``, with as many dimensions as x."""
     return stack.of(tensor).reshape(len(stack), *(1,) * (x.ndim - 1 - tensor.ndim), *tensor.shape)
 
 

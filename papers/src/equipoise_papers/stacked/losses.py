@@ -1,4 +1,4 @@
-"""Losses of K models from their outputs."""
+"""The losses of K models, computed from their outputs."""
 
 from __future__ import annotations
 
@@ -9,44 +9,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.training.losses import (
-    LossFunction,
-    cross_entropy,
-    mean_squared_error,
-    summed_squared_error,
-)
-from equipoise_papers.stacked.members import CannotStackError
+from equipoise.instrument import LossFunction
+from equipoise.training import cross_entropy, mean_squared_error, summed_squared_error
+from equipoise_papers.stacked.checks import CannotStackError
 
-# Targets that cross-entropy does not count, PyTorch's default.
+# Targets that cross-entropy ignores, PyTorch's default.
 _IGNORED = -100
 
 
 def stacked_losses(
     loss_fn: LossFunction, outputs: Tensor, inputs: Tensor, targets: Tensor
 ) -> Tensor:
-    """From outputs, inputs and targets ``[K, B, ...]`` to losses ``[K]``.
+    """Losses ``[K]`` from outputs, inputs and targets ``[K, B, ...]``.
 
-    The losses of :mod:`equipoise.training` are computed for all members at once, any other
-    member by member, which costs K times as many calls.
+    The losses of :mod:`equipoise.training` are computed for all models at once, others model by
+    model, with K calls.
     """
-    # By identity: a loss need not be hashable.
-    at_once = next((compute for known, compute in _AT_ONCE if known is loss_fn), None)
-    if at_once is None:
-        return losses_one_by_one(loss_fn, outputs, inputs, targets)
-    return at_once(outputs, targets)
+    # Compared by identity, because a loss need not be hashable.
+    for known, compute in _AT_ONCE:
+        if known is loss_fn:
+            return compute(outputs, targets)
+    return losses_one_by_one(loss_fn, outputs, inputs, targets)
 
 
 def losses_one_by_one(
     loss_fn: LossFunction, outputs: Tensor, inputs: Tensor, targets: Tensor
 ) -> Tensor:
-    """The same by K calls, with whatever ``loss_fn`` checks.
+    """The same by K calls of ``loss_fn``, which also makes its own checks.
 
     Raises:
         CannotStackError: If ``loss_fn`` does more with the model than call it on the inputs,
             once, with gradients and without autocast.
     """
     members = zip(outputs.unbind(), inputs.unbind(), targets.unbind(), strict=True)
-    losses = [loss_fn(cast("nn.Module", _Answer(x, output)), (x, y)) for output, x, y in members]
+    losses = [
+        loss_fn(cast("nn.Module", _KnownOutput(x, output)), (x, y)) for output, x, y in members
+    ]
     if losses[0].ndim:
         raise ValueError(
             f"loss_fn must return a scalar, got shape {tuple(losses[0].shape)}: take the mean."
@@ -54,25 +52,25 @@ def losses_one_by_one(
     return torch.stack(losses)
 
 
-class _Answer:
-    """Stands, for one call with gradients, for a model whose output is known already."""
+class _KnownOutput:
+    """Takes the place of a model whose output is known already, for one call with gradients."""
 
     def __init__(self, inputs: Tensor, output: Tensor) -> None:
         self._inputs, self._output = inputs, output
-        self._given = False
+        self._called = False
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The output.
+        """Return the output.
 
         Raises:
-            CannotStackError: Under autocast, without gradients, on other inputs, or a second
-                time: a model in training could return something else then, and its statistics
-                would move again.
+            CannotStackError: Under autocast, without gradients, on other inputs, or at a second
+                call, where a model in training could return something else and would update
+                its statistics again.
         """
         if torch.is_autocast_enabled(self._inputs.device.type):
             raise CannotStackError(
-                "loss_fn runs the model under autocast, which a stack, having run all models "
-                "before, cannot follow."
+                "loss_fn runs the model under autocast; a stack has run all models before, "
+                "without it."
             )
         if inputs is not self._inputs:
             raise CannotStackError(
@@ -83,11 +81,11 @@ class _Answer:
             raise CannotStackError(
                 "loss_fn calls the model without gradients; a stack has run all models with them."
             )
-        if self._given:
+        if self._called:
             raise CannotStackError(
                 "loss_fn calls the model more than once; a stack runs all models once per step."
             )
-        self._given = True
+        self._called = True
         return self._output
 
     def __getattr__(self, name: str) -> NoReturn:

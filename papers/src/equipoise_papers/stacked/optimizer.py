@@ -10,35 +10,35 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, NAdam, Optimizer, RAdam, RMSprop
 
-from equipoise_papers.stacked.state import Stack
+from equipoise_papers.stacked.stack import Stack
 
 MakeOptimizer = Callable[[Any, float], Optimizer]
 
-# They move every number by the rate times something that depends on its own gradients alone.
+# Optimisers that move every weight by the rate times a function of its own gradients.
 _PROPORTIONAL = (SGD, RMSprop, Adam, NAdam, RAdam, Adagrad)
 
 
 class Stepper(Protocol):
-    """Moves the weights of a stack."""
+    """Takes the optimiser's steps for a stack."""
 
     def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Step by gradients in the order of ``Stack.trained``."""
+        """Take a step with gradients in the order of ``Stack.trained``."""
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Follow the stack, which has kept only these rows."""
+        """Drop the states of all other rows, as the stack did."""
 
 
 def stepper(make: MakeOptimizer, rates: Sequence[float], stack: Stack) -> Stepper:
-    """The optimiser of a stack whose models are attached.
+    """Make the optimiser of a stack whose models are attached.
 
-    Optimisers that move each number by the rate times a function of its gradients take one step
-    for all members. Others (weight decay reads the weights, a step hook may read anything) step
-    member by member.
+    Optimisers that move each weight by the rate times a function of its gradients take one step
+    for all models. Others (weight decay reads the weights, a step hook may read anything) step
+    model by model.
 
     Args:
-        make: Called with all parameters and the rate of every member, as for a model alone.
-        rates: One per member.
-        stack: Of all members.
+        make: Called with the parameters and the rate of every model, as for a model alone.
+        rates: One per model.
+        stack: Of all models.
 
     Raises:
         ValueError: If an optimiser needs a closure.
@@ -68,7 +68,7 @@ def check_closures(optimizers: Sequence[Optimizer]) -> None:
 
 
 class _MemberByMember:
-    """One optimiser per member, on the member's own window."""
+    """One optimiser per model, on the model's own parameters, which are views of the stack."""
 
     def __init__(self, optimizers: Sequence[Optimizer], stack: Stack) -> None:
         self._optimizers, self._stack = optimizers, stack
@@ -81,11 +81,13 @@ class _MemberByMember:
             self._optimizers[member].step()
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Nothing: each window leads to its member's weights wherever they are."""
+        """Nothing to do: the parameters of the models that stay are views of the new stack."""
 
 
 class _AllAtOnce:
-    r"""One optimiser at rate 1 on shadows that stand at 0, and so end where its step points.
+    r"""One optimiser at rate 1 for all models, on shadow parameters s that are 0 before its step.
+
+    After it they hold the step, which each model takes at its own rate:
 
     .. math:: p_k \leftarrow p_k + \eta_k s_k, \quad s \leftarrow 0
     """
@@ -114,7 +116,7 @@ class _AllAtOnce:
         for shadow in self._shadows:
             state = self._optimizer.state[shadow]
             for name, value in state.items():
-                # Counts of steps are the same for all members, and have no rows.
+                # Counts of steps are the same for all models, and have no rows.
                 if isinstance(value, Tensor) and value.ndim:
                     state[name] = value[rows]
             shadow.grad = None
@@ -122,9 +124,11 @@ class _AllAtOnce:
         self._rates = [rate[rows] for rate in self._rates]
 
 
-def _proportional(optimizers: Sequence[Optimizer], given: Sequence[Sequence[Tensor]]) -> bool:
-    """Whether all do the same to every weight that they were given, but for the rate."""
-    if not all(map(_bare, optimizers)):
+def _proportional(
+    optimizers: Sequence[Optimizer], model_parameters: Sequence[Sequence[Tensor]]
+) -> bool:
+    """Whether all optimisers move all weights of their model in the same way, but for the rate."""
+    if not all(map(_steps_by_gradients_alone, optimizers)):
         return False
     groups = [optimizer.param_groups[0] for optimizer in optimizers]
     first = _options(groups[0])
@@ -134,25 +138,25 @@ def _proportional(optimizers: Sequence[Optimizer], given: Sequence[Sequence[Tens
         and first["weight_decay"] == 0
         and all(
             {id(p) for p in _trained(group["params"])} == {id(p) for p in _trained(parameters)}
-            for group, parameters in zip(groups, given, strict=True)
+            for group, parameters in zip(groups, model_parameters, strict=True)
         )
     )
 
 
-def _bare(optimizer: Optimizer) -> bool:
-    """Of a known class, in one group, without anything that acts on its steps."""
+def _steps_by_gradients_alone(optimizer: Optimizer) -> bool:
+    """Whether it is of a known class, has one group, and nothing else acts on its steps."""
     return (
         type(optimizer) in _PROPORTIONAL
         and len(optimizer.param_groups) == 1
         and not optimizer._optimizer_step_pre_hooks
         and not optimizer._optimizer_step_post_hooks
-        # Schedulers, for one, wrap it.
+        # Schedulers, for example, wrap it.
         and "step" not in vars(optimizer)
     )
 
 
 def _at_rate_one(like: Optimizer, parameters: Sequence[Tensor]) -> Optimizer:
-    """Another with its options, made without the user's function: that may look at the rate."""
+    """An optimiser with the same options; the user's function could choose others at rate 1."""
     make: Callable[..., Optimizer] = type(like)
     options = _options(like.param_groups[0])
     return make([{**options, "params": list(parameters), "lr": 1.0}], **like.defaults)

@@ -1,4 +1,4 @@
-"""What models that train together must have in common."""
+"""What models must have in common to train together, and to be computed as one stack."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import chain, zip_longest
 import torch
 from torch import nn
 
-from equipoise_papers.stacked.settings import changed_settings, settings
+from equipoise_papers.stacked.attributes import attributes, changed_attributes
 
 
 class CannotStackError(ValueError):
     """Why models cannot be computed as one stack; each can still train alone."""
 
 
-def check_members(models: Sequence[nn.Module], rates: Sequence[float]) -> None:
+def check_models(models: Sequence[nn.Module], rates: Sequence[float]) -> None:
     """Refuse what no method can train: other shapes, shared weights, a wrong number of rates.
 
     Raises:
@@ -43,13 +43,13 @@ def check_members(models: Sequence[nn.Module], rates: Sequence[float]) -> None:
 
 
 def check_stackable(models: Sequence[nn.Module]) -> None:
-    """Refuse models that one computation cannot stand for.
+    """Refuse models that one stack cannot compute.
 
     Raises:
-        CannotStackError: Naming the module and what is the matter with it.
+        CannotStackError: Naming the module and the reason.
     """
     first = dict(models[0].named_modules(remove_duplicate=False))
-    places = _places(models[0])
+    order = _names_in_order(models[0])
     for number, model in enumerate(models):
         modules = dict(model.named_modules(remove_duplicate=False))
         for name in first.keys() ^ modules.keys():
@@ -57,10 +57,10 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
                 f"module {name!r} is in only one of model 0 and model {number}; a stack needs the "
                 "same modules everywhere."
             )
-        _check_places(places, _places(model), number)
+        _check_order(order, _names_in_order(model), number)
         for name, module in modules.items():
             _check_same(name, first[name], module, number)
-            _check_own(name, module, number)
+            _check_no_generators_and_hooks(name, module, number)
 
 
 def described(name: str, module: nn.Module) -> str:
@@ -87,25 +87,25 @@ def _check_nothing_shared(models: Sequence[nn.Module]) -> None:
                 )
 
 
-def _places(model: nn.Module) -> list[tuple[str, str]]:
-    """Names in the order of registration, each with the first name of what it stands for.
+def _names_in_order(model: nn.Module) -> list[tuple[str, str]]:
+    """Names of modules and tensors as registered, each with the first name of the same object.
 
-    Stacks are made by position, and modules called in this order.
+    The order counts: tensors are stacked by position, and modules called in this order.
     """
     return [
-        *_first_names(model.named_modules(remove_duplicate=False)),
-        *_first_names(model.named_parameters(remove_duplicate=False)),
-        *_first_names(model.named_buffers(remove_duplicate=False)),
+        *_with_first_names(model.named_modules(remove_duplicate=False)),
+        *_with_first_names(model.named_parameters(remove_duplicate=False)),
+        *_with_first_names(model.named_buffers(remove_duplicate=False)),
     ]
 
 
-def _first_names(named: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str]]:
+def _with_first_names(named: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str]]:
     first: dict[int, str] = {}
-    for name, thing in named:
-        yield name, first.setdefault(id(thing), name)
+    for name, value in named:
+        yield name, first.setdefault(id(value), name)
 
 
-def _check_places(
+def _check_order(
     ours: Sequence[tuple[str, str]], theirs: Sequence[tuple[str, str]], number: int
 ) -> None:
     nothing = ("nothing", "nothing")
@@ -118,7 +118,7 @@ def _check_places(
         if first != others_first:
             raise CannotStackError(
                 f"{name!r} is the same as {first!r} in model 0, and as {others_first!r} in model "
-                f"{number}; a stack shares alike everywhere."
+                f"{number}; a stack needs the same tensors shared everywhere."
             )
 
 
@@ -128,16 +128,15 @@ def _check_same(name: str, ours: nn.Module, theirs: nn.Module, number: int) -> N
             f"module {described(name, ours)} of model 0 is a {type(theirs).__name__} in model "
             f"{number}."
         )
-    for setting in changed_settings(settings(ours), settings(theirs)):
+    for attribute in changed_attributes(attributes(ours), attributes(theirs)):
         raise CannotStackError(
-            f"module {described(name, ours)} has another {setting} in model {number} than in "
-            "model 0; a stack computes all members alike."
+            f"module {described(name, ours)} has another {attribute} in model {number} than in "
+            "model 0; a stack computes all models alike."
         )
 
 
-def _check_own(name: str, module: nn.Module, number: int) -> None:
-    """Refuse what would be called, or drawn from, for single members."""
-    if any(isinstance(value, torch.Generator) for value in settings(module).values()):
+def _check_no_generators_and_hooks(name: str, module: nn.Module, number: int) -> None:
+    if any(isinstance(value, torch.Generator) for value in attributes(module).values()):
         raise CannotStackError(
             f"module {described(name, module)} of model {number} draws from a generator of its "
             "own, and a stack draws for all models at once."

@@ -1,4 +1,4 @@
-"""Weights and buffers of several models as one stack, the models being windows on it."""
+"""Weights and buffers of several models in one stack, of which the models' tensors are views."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Stack:
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self.members = list(range(len(models)))
-        self._windows = [_tensors(model) for model in models]
-        self._own: dict[int, list[Tensor]] = {}
+        self._tensors = [_tensors(model) for model in models]
+        self._own_memory: dict[int, list[Tensor]] = {}
         self._stacks = [
             torch.stack([tensor.detach() for tensor in tensors]).requires_grad_(
                 tensors[0].requires_grad
             )
-            for tensors in zip(*self._windows, strict=True)
+            for tensors in zip(*self._tensors, strict=True)
         ]
         self._parameters = len(list(models[0].parameters()))
-        self._places = {id(tensor): i for i, tensor in enumerate(self._windows[0])}
+        self._places = {id(tensor): i for i, tensor in enumerate(self._tensors[0])}
 
     def __len__(self) -> int:
         return len(self.members)
@@ -52,25 +52,27 @@ class Stack:
 
     def parameters_of(self, member: int) -> list[Tensor]:
         """A model's own parameters, in the same order."""
-        return self._windows[member][: self._parameters]
+        return self._tensors[member][: self._parameters]
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Make the models' own tensors views of the stack.
+        """Make the models' tensors views of the stack inside the block.
 
-        What changes the stack changes them, so that an evaluation needs no copying. At the end
-        they get their own memory back, with the present values.
+        A model can then be evaluated at any time without copying. At the end the tensors get
+        their own memory back, with the present values.
         """
-        self._own = {m: [window.data for window in self._windows[m]] for m in self.members}
+        self._own_memory = {
+            member: [tensor.data for tensor in self._tensors[member]] for member in self.members
+        }
         try:
-            self._point()
+            self._attach()
             yield
         finally:
-            for member in list(self._own):
+            for member in list(self._own_memory):
                 self._detach(member)
 
     def drop(self, members: Collection[int]) -> list[int]:
-        """Take models out as they are, and give them their own memory back.
+        """Take models out with their present values, and give them their own memory back.
 
         Returns:
             The rows that stay.
@@ -83,12 +85,12 @@ class Stack:
             stacked.detach()[rows].requires_grad_(stacked.requires_grad)
             for stacked in self._stacks
         ]
-        self._point()
+        self._attach()
         return rows
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Put everything back at the end."""
+        """Restore all values at the end of the block."""
         before = [stacked.detach().clone() for stacked in self._stacks]
         try:
             yield
@@ -96,15 +98,16 @@ class Stack:
             for stacked, value in zip(self._stacks, before, strict=True):
                 stacked.detach().copy_(value)
 
-    def _point(self) -> None:
+    def _attach(self) -> None:
         for row, member in enumerate(self.members):
-            for window, stacked in zip(self._windows[member], self._stacks, strict=True):
-                window.data = stacked.detach()[row]
+            for tensor, stacked in zip(self._tensors[member], self._stacks, strict=True):
+                tensor.data = stacked.detach()[row]
 
     def _detach(self, member: int) -> None:
-        for window, own in zip(self._windows[member], self._own.pop(member), strict=True):
-            own.copy_(window.detach())
-            window.data = own
+        memory = self._own_memory.pop(member)
+        for tensor, own in zip(self._tensors[member], memory, strict=True):
+            own.copy_(tensor.detach())
+            tensor.data = own
 
 
 def _tensors(model: nn.Module) -> list[Tensor]:
