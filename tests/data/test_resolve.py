@@ -12,6 +12,7 @@ def write(tmp_path, monkeypatch):
     """Write a file below a fresh current directory; modules it brings are forgotten after."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
 
     def write(name, text):
@@ -41,15 +42,6 @@ class TestFiles:
         text = "from neighbour_of_deep import ONE\nfrom root_of_project import TWO\n"
         write("nets/deep.py", f"{text}SUM = ONE + TWO\n")
         assert resolve("nets/deep.py:SUM") == 3
-
-    def test_search_path_is_restored(self, write):
-        write("good.py", "import sys\nsys.path.append('/somewhere')\nx = 1\n")
-        write("bad.py", "1 / 0\n")
-        before = list(sys.path)
-        resolve("good.py:x")
-        with pytest.raises(ValueError, match="ZeroDivisionError"):
-            resolve("bad.py:x")
-        assert sys.path == before
 
     def test_one_file_runs_once(self, write):
         write("model.py", "first = object()\nsecond = first\n")
@@ -91,12 +83,114 @@ class TestModules:
         assert resolve("projectpackage.nets:build")() == 1
 
 
-def test_late_imports_work_inside_importing(write):
-    write("nets/late_neighbour.py", "x = 7\n")
-    write("nets/late.py", "def build():\n    import late_neighbour\n    return late_neighbour.x\n")
-    build = resolve("nets/late.py:build")
-    with importing("nets/late.py:build"):
-        assert build() == 7
+class TestSearchPath:
+    """Our folders leave ``sys.path`` again; what the user's file did to it stays."""
+
+    @pytest.fixture
+    def project(self, write):
+        """A project whose entry file makes a folder of sources importable, as scripts do.
+
+        train/entry.py extends the path by src/ and imports src/late_part.py when called.
+        """
+        write(
+            "train/entry.py",
+            "import sys\n"
+            "from pathlib import Path\n"
+            "sys.path.append(str(Path(__file__).resolve().parent.parent / 'src'))\n"
+            "def build():\n"
+            "    import late_part, late_neighbour\n"
+            "    return late_part.VALUE, late_neighbour.VALUE\n",
+        )
+        write("train/late_neighbour.py", "VALUE = 'neighbour'\n")
+        return write("src/late_part.py", "VALUE = 'source'\n").parent
+
+    def late_modules_forgotten(self):
+        for name in ("late_part", "late_neighbour"):
+            sys.modules.pop(name, None)
+
+    def test_what_a_file_adds_is_there_when_its_factory_imports(self, project):
+        for _ in range(2):  # the file runs once, its factory imports twice
+            build = resolve("train/entry.py:build")
+            for _ in range(2):
+                self.late_modules_forgotten()
+                with importing("train/entry.py:build"):
+                    assert build() == ("source", "neighbour")
+        assert sys.path.count(str(project)) == 1
+
+    def test_a_path_put_back_as_it_was_breaks_the_factory(self, project):
+        """Restoring a copy from before forgets what the file added."""
+        before = list(sys.path)
+        build = resolve("train/entry.py:build")
+        sys.path[:] = before
+        with (
+            importing("train/entry.py:build"),
+            pytest.raises(ModuleNotFoundError, match="late_part"),
+        ):
+            build()
+
+    def test_two_files_after_one_another(self, project, write):
+        write("libs/late_other.py", "VALUE = 'other'\n")
+        write(
+            "second.py",
+            "import sys\nsys.path.insert(0, 'libs')\n"
+            "def build():\n    import late_other\n    return late_other.VALUE\n",
+        )
+        before = list(sys.path)
+        first, second = resolve("train/entry.py:build"), resolve("second.py:build")
+        with importing("second.py:build"):
+            assert second() == "other"
+        with importing("train/entry.py:build"):
+            assert first() == ("source", "neighbour")
+        assert sys.path == ["libs", *before, str(project)]
+
+    def test_blocks_may_be_nested(self, project, write):
+        write("second.py", "x = 1\n")
+        before = list(sys.path)
+        with importing("train/entry.py:build"):
+            inside = list(sys.path)
+            build = resolve("train/entry.py:build")
+            assert resolve("second.py:x") == 1
+            assert sys.path == [*inside, str(project)]
+            assert build() == ("source", "neighbour")
+        assert sys.path == [*before, str(project)]
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_our_folders_leave_also_after_an_error(self, write, fails):
+        write("model.py", "x = 1 / 0\n" if fails else "x = 1\n")
+        before = list(sys.path)
+        if fails:
+            with pytest.raises(ValueError, match="ZeroDivisionError"):
+                resolve("model.py:x")
+        else:
+            resolve("model.py:x")
+        assert sys.path == before
+
+    @pytest.mark.parametrize(
+        ("code", "change"),
+        [
+            ("sys.path.remove('/removed')", lambda before: before[:-1]),
+            ("sys.path.pop(0)", lambda before: before),  # a script's own folder, here ours
+            ("sys.path[:] = ['/only']", lambda _: ["/only"]),
+            ("sys.path = ['/only']", lambda _: ["/only"]),
+            (
+                "sys.path.pop(0); sys.path.append(str(Path(__file__).resolve().parent))",
+                lambda before: [*before, str(Path.cwd() / "nets")],
+            ),
+        ],
+    )
+    def test_what_a_file_removes_stays_removed(self, write, code, change):
+        sys.path.append("/removed")
+        write("nets/deep.py", f"import sys\nfrom pathlib import Path\n{code}\nx = 1\n")
+        before = list(sys.path)
+        resolve("nets/deep.py:x")
+        assert sys.path == change(before)
+
+    def test_a_folder_that_was_there_before_is_not_lost_to_a_file_that_drops_doubles(self, write):
+        write("model.py", "import sys\nsys.path = list(dict.fromkeys(sys.path))\nx = 1\n")
+        sys.path.append(str(Path.cwd()))
+        before = set(sys.path)
+        resolve("model.py:x")
+        assert sorted(sys.path) == sorted(before)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -69,7 +69,8 @@ def importing(spec: str) -> Iterator[None]:
     """Make the current directory and a spec's own folder importable inside the block.
 
     Wrap calls of what :func:`resolve` returned as well, where these may import further
-    modules. ``sys.path`` is restored afterwards.
+    modules. Afterwards the two folders leave ``sys.path``; what the user's code added or removed
+    stays, since it may import later.
     """
     target, _ = split_spec(spec)
     before = list(sys.path)
@@ -82,7 +83,21 @@ def importing(spec: str) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.path[:] = before
+        for folder in folders:
+            _remove_entry(folder, before)
+
+
+def _remove_entry(folder: str, before: Sequence[str]) -> None:
+    """Remove the entry that is this very string, unless the user's code has removed it.
+
+    Code that drops double entries may have kept ours in place of an equal one from before, which
+    then has to stay.
+    """
+    for index, entry in enumerate(sys.path):
+        if entry is folder:
+            if sys.path.count(folder) > before.count(folder):
+                del sys.path[index]
+            return
 
 
 def _is_file(target: str) -> bool:
