@@ -53,17 +53,21 @@ X = inputs(5, 3, 5, 5, seed=9)
 class TestFunction:
     """Where the formulas agree, so do the models."""
 
-    @pytest.mark.parametrize("to", ["batch", "batch_renorm", "ghost", "four_things", "noisy"])
+    @pytest.mark.parametrize(
+        "to", ["batch", "batch_renorm", "ghost", "four_things", "noisy", "synchronised"]
+    )
     def test_batch_norms_agree_in_evaluation(self, trained, to):
         found = convert(trained.eval(), "batch", to).model
         assert_close(found(X), trained(X), rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("to", ["group", "none"])
-    def test_others_do_not(self, trained, to):
+    def test_other_kinds_do_not(self, trained, to):
         found = convert(trained.eval(), "batch", to).model
         assert (found(X) - trained(X)).abs().max() > 0.1
 
-    @pytest.mark.parametrize("to", ["batch_renorm", "ghost", "four_things", "noisy"])
+    @pytest.mark.parametrize(
+        "to", ["batch_renorm", "ghost", "four_things", "noisy", "synchronised"]
+    )
     def test_there_and_back_is_the_same_model(self, trained, to):
         back = convert(convert(trained, "batch", to).model, to, "batch").model
         assert str(back) == str(trained)
@@ -87,27 +91,26 @@ class TestFunction:
         assert_close(found(x), x * (x.square().mean(1, keepdim=True) + 1e-5).rsqrt())
 
 
-class TestEveryPair:
-    @pytest.mark.parametrize("to", TARGETS)
-    @pytest.mark.parametrize("from_", SOURCES)
-    @pytest.mark.parametrize("dims", [0, 2])
-    def test_runs_or_is_skipped(self, from_, to, dims):
-        """γ and β stay the same parameters, and no parameter is added."""
-        dims = 1 if from_ == "instance" and dims == 0 else dims
+@pytest.mark.parametrize("dims", [0, 2])
+@pytest.mark.parametrize("from_", SOURCES)
+def test_every_pair_runs_or_is_skipped(from_, dims):
+    """γ and β stay the same parameters, and no parameter is added."""
+    dims = 1 if from_ == "instance" and dims == 0 else dims
+    for to in TARGETS:
         old = example(from_, dims)
         before = dict(old.named_parameters())
         result = convert(old, from_, to, dims=dims, inplace=True)
-        assert bool(result.skipped) == is_misfit(from_, to, dims)
+        assert bool(result.skipped) == is_misfit(from_, to, dims), to
         if result.skipped:
             assert result.model is old
-            return
+            continue
         (change,) = result.changed
         after = dict(result.model.named_parameters())
-        assert all(before[name] is parameter for name, parameter in after.items())
-        assert set(before) - set(after) == set(change.lost) & {"weight", "bias"}
+        assert all(before[name] is parameter for name, parameter in after.items()), to
+        assert set(before) - set(after) == set(change.lost) & {"weight", "bias"}, to
         positions = (3,) * dims
         shape = (4, *positions, 6) if from_ in CHANNELS_LAST else (4, 6, *positions)
-        assert result.model(inputs(*shape)).shape == shape
+        assert result.model(inputs(*shape)).shape == shape, to
 
 
 CHANNELS_LAST = ("layer", "rms")
@@ -129,7 +132,7 @@ def example(kind, dims):
     return made(*sizes, affine=True) if kind == "instance" else made(*sizes)
 
 
-class TestReport:
+class TestConversion:
     def test_names_kept_and_lost(self, trained):
         result = convert(trained, "batch", "group", groups=4)
         first, head = result.changed
@@ -142,7 +145,7 @@ class TestReport:
         assert result.model.first[1].num_groups == 2  # the common divisor of 4 and 6
         assert result.model.head[2].num_groups == 4
 
-    def test_tells_that_statistics_start_anew(self):
+    def test_says_when_statistics_start_at_0_and_1(self):
         (change,) = convert(nn.GroupNorm(2, 6), "group", "batch", dims=2).changed
         assert "train before evaluation" in change.note
         assert change.note in str(change)
@@ -154,7 +157,7 @@ class TestReport:
         assert change.lost == ("running_mean", "running_var", "num_batches_tracked")
         assert "train before evaluation" in change.note
 
-    def test_does_not_where_they_are_passed_on(self, trained):
+    def test_says_nothing_where_they_are_passed_on(self, trained):
         (change, _) = convert(trained, "batch", "batch_renorm").changed
         assert change.lost == ()
         assert change.note == ""
@@ -220,7 +223,7 @@ class TestModel:
         assert found.head[2].weight.requires_grad
         assert (found.head[2].eps, found.head[2].momentum) == (0.01, None)
 
-    @pytest.mark.parametrize("to", ["batch_renorm", "ghost", "four_things", "group", "layer"])
+    @pytest.mark.parametrize("to", ["group", "batch_renorm"])
     def test_devices_and_types(self, to):
         for options in ({"dtype": torch.bfloat16}, {"device": "meta"}):
             layer = nn.BatchNorm2d(6, **options)
@@ -230,13 +233,13 @@ class TestModel:
                 layer.weight.device,
             )
 
-    @pytest.mark.parametrize("to", ["group", "layer", "batch_renorm", "four_things"])
+    @pytest.mark.parametrize("to", ["group", "batch_renorm"])
     def test_without_parameters_or_statistics(self, to):
         layer = nn.BatchNorm2d(6, affine=False, track_running_stats=False)
         found = convert(layer, "batch", to).model
         assert (list(found.parameters()), list(found.buffers())) == ([], [])
 
-    @pytest.mark.parametrize("to", ["group", "layer", "batch_renorm", "four_things"])
+    @pytest.mark.parametrize("to", ["group", "batch_renorm"])
     def test_gamma_without_beta(self, to):
         layer = nn.BatchNorm2d(6)
         layer.register_parameter("bias", None)
@@ -266,7 +269,7 @@ class TestModel:
         assert torch.equal(result.model.first[1].weight, trained.first[1].weight)
 
 
-def test_an_error_half_way_leaves_the_model_as_it_was(trained):
+def test_an_error_midway_leaves_the_model_as_it_was(trained):
     def fail_late(old):
         if old.channels == 4:
             return "no module"

@@ -1,0 +1,87 @@
+"""The registry of normalisation layers: PyTorch's kinds, their subclasses, and layers by name."""
+
+import pytest
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from equipoise.instrument.normalisers import (
+    NormaliserKind,
+    is_batch_norm,
+    is_channels_first,
+    is_normaliser,
+    kind_of,
+    register,
+    shares_batch_statistics,
+)
+
+
+class OwnStatistics(nn.modules.batchnorm._NormBase):
+    """A user's layer on PyTorch's base."""
+
+
+class GroupNormAct(nn.GroupNorm):
+    """More than a group norm."""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "shares", "channels_first"),
+    [
+        (nn.BatchNorm2d(2), "batch", True, True),
+        (nn.LazyBatchNorm1d(), "batch", True, True),
+        (nn.SyncBatchNorm(2), "batch", True, True),
+        (nn.InstanceNorm1d(2), "instance", False, True),
+        (nn.LazyInstanceNorm3d(), "instance", False, True),
+        (OwnStatistics(2, 1e-5, 0.1, True, True), "custom", True, True),
+        (nn.GroupNorm(1, 2), "group", False, True),
+        (GroupNormAct(1, 2), "group", False, True),
+        (parametrizations.spectral_norm(nn.BatchNorm2d(2)), "batch", True, True),
+        (nn.LayerNorm(2), "layer", False, False),
+        (nn.RMSNorm(2), "rms", False, False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_pytorchs_layers_and_their_subclasses(module, name, shares, channels_first):
+    assert kind_of(module).name == name
+    assert is_normaliser(module)
+    assert shares_batch_statistics(module) == shares
+    assert is_channels_first(module) == channels_first
+    assert is_batch_norm(module) == (name == "batch")
+
+
+class LlamaRMSNorm(nn.Module):
+    """A language model's own layer."""
+
+
+class NormalisedBlock(nn.Sequential):
+    """A block that is named after its normaliser."""
+
+
+def test_a_layer_named_after_a_norm_counts_without_facts():
+    for module in (LlamaRMSNorm(), nn.LocalResponseNorm(2)):
+        assert is_normaliser(module)
+        assert kind_of(module) is None
+        assert not shares_batch_statistics(module)
+        assert not is_channels_first(module)
+
+
+def test_other_layers_and_blocks_do_not():
+    for module in (nn.Linear(2, 2), nn.Identity(), NormalisedBlock(nn.Linear(2, 2))):
+        assert not is_normaliser(module)
+
+
+def test_a_registered_layer_counts_whatever_its_name_and_children():
+    class Whitening(nn.Sequential):
+        pass
+
+    class Faster(Whitening):
+        pass
+
+    layer = Faster(nn.Linear(2, 2))
+    assert not is_normaliser(layer)
+    kind = NormaliserKind(
+        "whitening", (Whitening,), shares_batch_statistics=True, channels_first=False
+    )
+    assert register(kind) is kind
+    assert is_normaliser(layer)
+    assert kind_of(layer) is kind
+    assert (shares_batch_statistics(layer), is_channels_first(layer)) == (True, False)
