@@ -142,7 +142,7 @@ def test_accelerators(monkeypatch, names, keys):
     """Each has a state of its own; of the one MPS device, older versions ask without naming it."""
     fake = FakeDevices()
     devices = [torch.device(name) for name in names]
-    monkeypatch.setattr(random_states, "_accelerators", lambda model: devices)
+    monkeypatch.setattr(random_states, "_accelerators", lambda modules: devices)
     monkeypatch.setattr(torch, "get_device_module", lambda device: fake)
     fake.states = {key: torch.full((1,), float(i)) for i, key in enumerate(keys)}
     before = dict(fake.states)

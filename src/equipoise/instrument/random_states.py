@@ -39,7 +39,8 @@ class RandomStates:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        devices, own = _accelerators(model), _own_generators(model)
+        modules = list(model.modules())
+        devices, own = _accelerators(modules), _own_generators(modules)
         own_torch = [g for g in own if isinstance(g, torch.Generator)]
         own_others = [g for g in own if not isinstance(g, torch.Generator)]
         self._devices, self._own_torch = len(devices), len(own_torch)
@@ -156,16 +157,17 @@ def _set_python_state(state: Any, generator: Any = random) -> None:
     generator.setstate((version, tuple(words), gauss))  # a file may have made it a list
 
 
-def _accelerators(model: nn.Module) -> list[torch.device]:
-    tensors = (*model.parameters(), *model.buffers())
-    return sorted({t.device for t in tensors if t.device.type not in ("cpu", "meta")}, key=str)
+def _accelerators(modules: list[nn.Module]) -> list[torch.device]:
+    tensors = (t for m in modules for t in (*m._parameters.values(), *m._buffers.values()))
+    devices = {tensor.device for tensor in tensors if tensor is not None}
+    return sorted((d for d in devices if d.type not in ("cpu", "meta")), key=str)
 
 
-def _own_generators(model: nn.Module) -> list[OwnGenerator]:
+def _own_generators(modules: list[nn.Module]) -> list[OwnGenerator]:
     """The generators that modules keep as attributes, each once, in order."""
     found: dict[int, OwnGenerator] = {}
     searched: set[int] = set()
-    for module in model.modules():
+    for module in modules:
         for name, value in vars(module).items():
             if name not in _ATTRIBUTES_OF_EVERY_MODULE:
                 found |= {id(generator): generator for generator in _generators(value, searched)}

@@ -14,17 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.instrument.random_states import RandomStates
+from equipoise.instrument.snapshot import ModuleStates, refuse_lazy
 from equipoise.instrument.types import LossFunction
 
 
 class Replay:
     r"""A loss as a function of the parameters' present values.
 
-    Random states, buffers and training modes are remembered when the object is built. Every
-    evaluation starts from them and leaves them so, also when the loss raises; only if it draws
-    from NumPy's generator, it must do so from the first time on. Parameters are the caller's
-    business: use this inside :func:`equipoise.probes.untouched`, or move them and put them back
-    yourself.
+    Random states, buffers and training modes are captured when the object is built. Every
+    evaluation starts from them and restores them, also when the loss raises. A loss that draws
+    from NumPy's global generator must do so in its first evaluation already. Parameters are not
+    restored: move them inside :func:`~equipoise.instrument.snapshot.parameters_restored` or
+    :func:`~equipoise.instrument.snapshot.untouched`.
 
     Buffers are never written to. Each evaluation works on copies of them, which stay in its
     graph, so that a backward pass may follow at any time.
@@ -35,7 +36,8 @@ class Replay:
         batch: What the user's loader yields.
 
     Attributes:
-        names: Of the trainable parameters, in the model's order; a shared one has its first name.
+        names: Names of the trainable parameters, in the model's order; a shared one has its
+            first name.
         parameters: The trainable parameters, each once.
 
     Raises:
@@ -64,14 +66,7 @@ class Replay:
         self.random_states = RandomStates(model)
         # Setting NumPy's state takes 50 µs, as long as a small network's layer.
         self._uses_numpy: bool | None = None
-        with torch.inference_mode(False):  # an inference tensor could not enter a graph
-            self._modules = [_ModuleState(module) for module in model.modules()]
-            self._values = {
-                id(buffer): buffer.detach().clone()
-                for state in self._modules
-                for buffer in state.buffers.values()
-                if buffer is not None
-            }
+        self._modules = ModuleStates(model)
 
     def loss(self, *, graph: bool = True) -> Tensor:
         """Evaluate the loss at the parameters' present values.
@@ -110,22 +105,19 @@ class Replay:
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """Inside the block everything but the parameters is as it was remembered."""
+        """Inside the block everything but the parameters is as it was captured."""
         self._restore_random()
-        # The cache of casts is kept per parameter and does not notice that its values change.
+        # Autocast caches casts by parameter and does not notice that its values change.
         torch.clear_autocast_cache()
         try:
             with torch.inference_mode(False):
-                copies = {key: values.clone() for key, values in self._values.items()}
-                for state in self._modules:
-                    state.rewind(copies)
+                self._modules.use_copies()
                 yield
         except BaseException:
             self._uses_numpy = True
             raise
         finally:
-            for state in self._modules:
-                state.rewind(None)
+            self._modules.use_originals()
             if self._uses_numpy is None:
                 self._uses_numpy = self.random_states.numpy_was_used()
             self._restore_random()
@@ -135,14 +127,14 @@ class Replay:
         self.random_states.restore(numpy=self._uses_numpy is not False)
 
     def evaluate(self, *, graph: bool = True) -> Tensor:
-        """What :meth:`loss` does, for use inside :meth:`replayed`."""
+        """Evaluate the loss inside :meth:`replayed`; errors as in :meth:`loss`."""
         with torch.set_grad_enabled(graph):
             loss: object = self.loss_fn(self.model, self.batch)
             return _checked(loss).reshape(())
 
 
 def _checked(loss: object) -> Tensor:
-    """Refuse what is not one real number."""
+    """Refuse anything but one real number."""
     if not isinstance(loss, Tensor) or not loss.is_floating_point():
         got = f"a tensor of {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
         raise TypeError(f"loss_fn must return a floating-point tensor with one number, got {got}.")
@@ -185,36 +177,8 @@ def dense(gradient: Tensor | None, parameter: Tensor) -> Tensor:
     return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
-class _ModuleState:
-    """A module's mode, and its buffers by name."""
-
-    __slots__ = ("buffers", "module", "training")
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.training = module.training
-        self.buffers = dict(module._buffers)
-
-    def rewind(self, copies: dict[int, Tensor] | None) -> None:
-        """Give the module its mode and, in their old order, its buffers or copies of them."""
-        if self.module.training != self.training:  # setting a module's attribute takes long
-            self.module.training = self.training
-        if not (self.buffers or self.module._buffers):
-            return
-        self.module._buffers.clear()
-        for name, buffer in self.buffers.items():
-            given = buffer if buffer is None or copies is None else copies[id(buffer)]
-            self.module._buffers[name] = given
-
-
 def _check(model: nn.Module, named: dict[str, nn.Parameter]) -> None:
-    for module in model.modules():
-        own = (*module._parameters.values(), *module._buffers.values())
-        if any(isinstance(t, nn.UninitializedParameter | nn.UninitializedBuffer) for t in own):
-            raise ValueError(
-                f"{type(module).__name__} has lazy parameters without a shape. Run one batch "
-                "through the model first."
-            )
+    refuse_lazy(model)
     if not named:
         raise ValueError(
             "the model has no trainable parameter. Unfreeze some with requires_grad_(True)."

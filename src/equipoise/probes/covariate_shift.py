@@ -9,17 +9,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from equipoise.instrument.held import held, place
-from equipoise.instrument.recording.calls import Calls, DivergedError
-from equipoise.instrument.replay import Replay, dense, differentiate, used_gradients
-from equipoise.instrument.taken_step import (
+from equipoise.instrument.optimizer_step import (
     Stateful,
     Update,
-    checked_update,
-    kept,
-    moved,
-    trained_by,
+    check_update,
+    parameters_after_step,
+    states_restored,
+    trained_parameters,
 )
+from equipoise.instrument.recording.calls import Calls, DivergedError
+from equipoise.instrument.replay import Replay, dense, differentiate, used_gradients
+from equipoise.instrument.snapshot import parameters_restored, write_values
 from equipoise.instrument.types import LossFunction
 from equipoise.numerics.vectors import Reference
 from equipoise.probes._layers_in_use import Layer, layers_in_use, plain_name
@@ -142,17 +142,18 @@ def covariate_shift(
     model, blocks = _joined(model)
     chosen = blocks if layers is None else _resolved(model, layers)
     replay = Replay(model, loss_fn, batch)
-    checked_update(update, stateful, replay.parameters)
-    with held(model, trained_by(update)) as parameters, kept(stateful or ()):
+    check_update(update, stateful, replay.parameters)
+    restored = parameters_restored(model, trained_parameters(update))
+    with restored as saved, states_restored(stateful or ()):
         passes = _Passes(replay, share=share_prefix)
         order = layers_in_use(replay, passes.calls, chosen)
         wanted = _wanted(order, chosen, named=layers is not None)
-        targets = moved(replay, parameters, passes.gradients, update)
+        targets = parameters_after_step(replay, saved, passes.gradients, update)
         shifts = []
         for layer in order:
             if layer in wanted:
                 shifts.append(_shift(layer, passes, first=layer is order[0]))
-            place(layer.of(replay.parameters), layer.of(targets))
+            write_values(layer.of(replay.parameters), layer.of(targets))
     return CovariateShift(
         layers=tuple(shifts),
         loss=float(passes.loss),

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from equipoise.instrument.held import held
 from equipoise.instrument.observers import observers_paused
 from equipoise.instrument.replay import Replay
+from equipoise.instrument.snapshot import parameters_restored
 from equipoise.instrument.types import LossFunction
 from equipoise.numerics.vectors import Reference, norm
 
@@ -175,15 +175,15 @@ def landscape(
     etas = _checked_steps(steps)
     replay = Replay(model, loss_fn, batch)
     kind = _checked_direction(direction, generator, replay)
-    with observers_paused(model), held(model) as kept:
+    with observers_paused(model), parameters_restored(model) as saved:
         loss, gradient = replay.gradient()
         reference = Reference(gradient)
         along = _along(direction, reference, generator, replay.parameters)
         points = []
         for eta in etas:
-            kept.move(replay.parameters, along, eta)
+            saved.move(replay.parameters, along, eta)
             points.append(_point(replay, reference if gradients else None))
-        size = norm(kept.values(replay.parameters))
+        size = norm(saved.values(replay.parameters))
     losses, changes, cosines = zip(*points, strict=True)
     return Landscape(
         direction=kind,

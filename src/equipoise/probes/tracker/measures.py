@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from equipoise.instrument.held import place
 from equipoise.instrument.replay import Replay
+from equipoise.instrument.snapshot import write_values
 from equipoise.instrument.types import LossFunction
 from equipoise.probes.activations import activations
 from equipoise.probes.conditioning import conditioning
@@ -72,6 +72,6 @@ def after_the_step(model: nn.Module, loss_fn: LossFunction, moment: Moment) -> V
     with moment.revisited() as (parameters, now):
 
         def step(_: nn.Module) -> None:
-            place(parameters, now)
+            write_values(parameters, now)
 
         return names.covariate_shift(covariate_shift(model, loss_fn, moment.batch, step))

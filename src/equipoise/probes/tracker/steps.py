@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.instrument.held import place
 from equipoise.instrument.random_states import RandomStates
+from equipoise.instrument.snapshot import ModuleStates, write_values
 from equipoise.numerics.vectors import norm
 
 
@@ -28,11 +28,7 @@ class Moment:
         self.batch = batch
         self._parameters = tuple(model.parameters())
         self._values = tuple(p.detach().clone() for p in self._parameters)
-        self._buffers = [
-            (module, {n: None if b is None else b.detach().clone() for n, b in own.items()})
-            for module in model.modules()
-            if (own := module._buffers)
-        ]
+        self._model, self._modules = model, ModuleStates(model)
         self._random = RandomStates(model)
 
     @contextmanager
@@ -44,18 +40,15 @@ class Moment:
             moment.
         """
         now = tuple(p.detach().clone() for p in self._parameters)
-        buffers = [(module, dict(module._buffers)) for module, _ in self._buffers]
+        modules = ModuleStates(self._model)
         try:
-            place(self._parameters, self._values)
-            for module, kept in self._buffers:
-                module._buffers.update(kept)
+            write_values(self._parameters, self._values)
+            self._modules.use_copies()
             self._random.restore()
             yield self._parameters, now
         finally:
-            for module, own in buffers:
-                module._buffers.clear()
-                module._buffers.update(own)
-            place(self._parameters, now)
+            modules.use_originals()
+            write_values(self._parameters, now)
 
 
 @dataclass(frozen=True, slots=True)

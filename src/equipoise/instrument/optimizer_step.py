@@ -1,12 +1,11 @@
-"""Take the step that training would take, look where it leads, and take it back.
+"""Take the step that training would take next, and undo it bit for bit.
 
-What an optimiser does depends on what it remembers, so it is the user's own optimiser that steps;
-what it remembers is put back bit for bit.
+What an optimiser does depends on its state, so the user's own optimiser takes the step, and its
+state is restored afterwards.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,27 +16,28 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from equipoise.instrument.held import Held
 from equipoise.instrument.replay import Replay
+from equipoise.instrument.snapshot import SavedParameters
 
 Update: TypeAlias = float | Optimizer | Callable[[nn.Module], Any]
+"""A learning rate for plain gradient descent, an optimiser, or a function that takes a step."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Whatever a step changes beside model and optimiser."""
+    """An object that a step changes beside model and optimiser."""
 
     def state_dict(self) -> Any:
-        """What is to be put back."""
+        """Return the state."""
 
     def load_state_dict(self, state: Any) -> Any:
-        """Put it back."""
+        """Restore the state."""
 
 
-def checked_update(
+def check_update(
     update: Update, stateful: Sequence[Stateful] | None, parameters: Sequence[Tensor]
 ) -> None:
-    """Refuse what cannot step, or cannot be taken back.
+    """Refuse an update that cannot take a step, or whose step cannot be undone.
 
     Raises:
         TypeError: If the update is no learning rate, optimiser or function, or LBFGS.
@@ -66,7 +66,7 @@ def checked_update(
 def _check_optimizer(
     optimizer: Optimizer, stateful: Sequence[Stateful] | None, parameters: Sequence[Tensor]
 ) -> None:
-    trained = {id(p) for p in trained_by(optimizer)}
+    trained = {id(p) for p in trained_parameters(optimizer)}
     if not any(id(p) in trained for p in parameters):
         raise ValueError(
             "the optimizer trains no parameter of this model. Give the one that was built on "
@@ -80,52 +80,52 @@ def _check_optimizer(
     )
     if hooked and stateful is None:
         raise ValueError(
-            "the optimizer has step hooks, and what they keep would change with the step. Name "
+            "the optimizer has step hooks, which may keep state that the step changes. Name "
             "the objects behind them, such as stateful=[bnp]; stateful=[] if they keep nothing."
         )
 
 
-def trained_by(update: Update) -> list[Tensor]:
+def trained_parameters(update: Update) -> list[Tensor]:
     """The optimiser's parameters; none for another kind of update."""
     groups = update.param_groups if isinstance(update, Optimizer) else []
     return [p for group in groups for p in group["params"]]
 
 
-def moved(
-    replay: Replay, held: Held, gradients: Sequence[Tensor | None], update: Update
+def parameters_after_step(
+    replay: Replay, saved: SavedParameters, gradients: Sequence[Tensor | None], update: Update
 ) -> tuple[Tensor, ...]:
-    """Where the step leads to: one tensor per parameter, which stays where it is.
+    """Where the step would lead: one tensor per parameter; the parameters stay where they are.
 
     Args:
         replay: The model and its parameters.
-        held: Holds the parameters of model and optimiser.
-        gradients: Of the parameters; ``None`` where the loss does not use one.
-        update: What makes the step.
+        saved: The parameters of model and optimiser, which have no gradients now.
+        gradients: One per parameter; ``None`` where the loss does not use it.
+        update: Takes the step.
     """
     parameters = replay.parameters
-    here = held.values(parameters)
+    values = saved.values(parameters)
     if isinstance(update, int | float):
-        pairs = zip(here, gradients, strict=True)
+        pairs = zip(values, gradients, strict=True)
         return tuple(p if g is None else torch.add(p, g, alpha=-update) for p, g in pairs)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = None if gradient is None else gradient.clone()
     try:
         with (
-            held.same_versions(),
+            saved.versions_kept(),
             replay.replayed(),
             torch.enable_grad(),
-            remembered(update),
+            _optimizer_restored(update),
         ):
             update.step() if isinstance(update, Optimizer) else update(replay.model)
         return tuple(p.detach().clone() for p in parameters)
     finally:
-        with torch.no_grad():
-            held.put_back()
+        saved.restore_values()
+        saved.remove_gradients()
 
 
 @contextmanager
-def kept(stateful: Iterable[Stateful]) -> Iterator[None]:
-    """Put every object's state back at the end of the block."""
+def states_restored(stateful: Iterable[Stateful]) -> Iterator[None]:
+    """Restore every object's state at the end of the block."""
     states = [(item, copy.deepcopy(item.state_dict())) for item in stateful]
     try:
         yield
@@ -135,22 +135,19 @@ def kept(stateful: Iterable[Stateful]) -> Iterator[None]:
 
 
 @contextmanager
-def remembered(update: Update) -> Iterator[None]:
-    """Put an optimiser's state, groups and attributes back bit for bit, with their identity."""
-    if not isinstance(update, Optimizer):
-        with contextlib.nullcontext():
-            yield
-        return
-    put_back = _remember(vars(update), {id(p) for p in trained_by(update)})
+def _optimizer_restored(update: Update) -> Iterator[None]:
+    """Restore an optimiser's state, groups and attributes bit for bit, with their identity."""
+    attributes = vars(update) if isinstance(update, Optimizer) else {}
+    restore = _restorer(attributes, {id(p) for p in trained_parameters(update)})
     try:
         yield
     finally:
         with torch.no_grad():
-            put_back()
+            restore()
 
 
-def _remember(value: Any, parameters: set[int]) -> Callable[[], Any]:
-    """A function that gives a value its old contents, down to the tensors, and returns it."""
+def _restorer(value: Any, parameters: set[int]) -> Callable[[], Any]:
+    """A function that restores a value's contents, down to the tensors, and returns it."""
     if isinstance(value, Tensor) and id(value) not in parameters:
         data = value.detach().clone()
 
@@ -160,7 +157,7 @@ def _remember(value: Any, parameters: set[int]) -> Callable[[], Any]:
 
         return restore_tensor
     if isinstance(value, dict):
-        items = {key: _remember(item, parameters) for key, item in value.items()}
+        items = {key: _restorer(item, parameters) for key, item in value.items()}
 
         def restore_dict() -> dict[Any, Any]:
             restored = {key: item() for key, item in items.items()}
@@ -170,7 +167,7 @@ def _remember(value: Any, parameters: set[int]) -> Callable[[], Any]:
 
         return restore_dict
     if isinstance(value, list):
-        entries = [_remember(item, parameters) for item in value]
+        entries = [_restorer(item, parameters) for item in value]
 
         def restore_list() -> list[Any]:
             value[:] = [entry() for entry in entries]
