@@ -41,9 +41,9 @@ from functools import partial
 import torch
 from scipy.integrate import IntegrationWarning, dblquad
 
-from equipoise.theory import simulate_explosion_rate
-from equipoise.theory.batch_norm.setting import Setting, make_setting
-from equipoise.theory.batch_norm.solver.solve import solve
+from equipoise.theory import Setting
+from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
+from equipoise.theory.simulation.gradients import simulate_explosion_rate
 from theory_against_simulation import ACCURACY, timed
 
 Scalar = Callable[[float], float]
@@ -166,18 +166,6 @@ def simulation_seconds(name: str, batch_size: int, rate: float, quick: bool) -> 
     return spent * (simulated.error / (ACCURACY * rate)) ** 2
 
 
-def plain_setting(name: str, batch_size: int) -> Setting:
-    return make_setting(
-        name,
-        batch_size,
-        eps=0.0,
-        gamma=1.0,
-        beta=0.0,
-        weight_variance=1.0,
-        bias_variance=0.0,
-    )
-
-
 @dataclass(frozen=True)
 class Row:
     """One case: seconds of the three ways, and errors relative to κ and λ_G."""
@@ -200,9 +188,9 @@ class Row:
 
 
 def measure(name: str, batch_size: int, quick: bool) -> Row:
-    setting = plain_setting(name, batch_size)
-    solution = solve.__wrapped__(setting)
-    ours = timed(partial(solve.__wrapped__, setting), 3 if quick else 15)
+    solve_again = partial(solve_by_quadrature.__wrapped__, Setting(name, batch_size))
+    solution = solve_again()
+    ours = timed(solve_again, 3 if quick else 15)
     start = time.perf_counter()
     values, calls = literal(name, batch_size)
     quadrature = time.perf_counter() - start

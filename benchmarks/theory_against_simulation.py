@@ -24,44 +24,41 @@ from functools import partial
 import torch
 
 from equipoise.records import Estimate
-from equipoise.theory import as_activation, simulate_explosion_rate
-from equipoise.theory.batch_norm.setting import make_setting
-from equipoise.theory.batch_norm.solver.solve import solve
+from equipoise.theory import Setting
+from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
+from equipoise.theory.simulation.gradients import simulate_explosion_rate
 
 ACCURACY = 1e-4
 
 
 @dataclass(frozen=True)
 class Case:
-    activation: str
-    batch_size: int
+    setting: Setting
     budget: float  # seconds, warm, one core
-    eps: float = 0.0
-    gamma: float = 1.0
-    beta: float = 0.0
 
     def __str__(self) -> str:
-        extras = {"ε": self.eps, "γ": self.gamma - 1 and self.gamma, "β": self.beta}
+        setting = self.setting
+        extras = {"ε": setting.eps, "β": setting.beta}
         extra = "".join(f" {name}={value:g}" for name, value in extras.items() if value)
-        return f"{self.activation} B={self.batch_size}{extra}"
+        return f"{setting.activation.name} B={setting.batch_size}{extra}"
 
 
 CASES = (
-    Case("identity", 16, 2e-3),
-    Case("tanh", 8, 2e-3),
-    Case("gelu", 16, 2e-3),
-    Case("silu", 32, 2e-3),
-    Case("relu", 16, 5e-3),
-    Case("relu", 64, 5e-3),
-    Case("relu", 32, 5e-3, beta=1.0),
-    Case("hardtanh", 64, 5e-3),
-    Case("relu", 5, 0.1),
-    Case("hardtanh", 6, 0.1, beta=0.3),
-    Case("alpha_relu(1.5)", 6, 0.1),
-    Case("tanh", 16, 0.1, eps=0.1),
-    Case("gelu", 8, 0.1, eps=1e-3),
-    Case("relu", 8, 1.0, eps=0.1, beta=0.5),
-    Case("hardtanh", 6, 1.0, eps=0.01),
+    Case(Setting("identity", 16), 2e-3),
+    Case(Setting("tanh", 8), 2e-3),
+    Case(Setting("gelu", 16), 2e-3),
+    Case(Setting("silu", 32), 2e-3),
+    Case(Setting("relu", 16), 5e-3),
+    Case(Setting("relu", 64), 5e-3),
+    Case(Setting("relu", 32, beta=1.0), 5e-3),
+    Case(Setting("hardtanh", 64), 5e-3),
+    Case(Setting("relu", 5), 0.1),
+    Case(Setting("hardtanh", 6, beta=0.3), 0.1),
+    Case(Setting("alpha_relu(1.5)", 6), 0.1),
+    Case(Setting("tanh", 16, eps=0.1), 0.1),
+    Case(Setting("gelu", 8, eps=1e-3), 0.1),
+    Case(Setting("relu", 8, eps=0.1, beta=0.5), 1.0),
+    Case(Setting("hardtanh", 6, eps=0.01), 1.0),
 )
 
 
@@ -79,14 +76,10 @@ def timed(call: Callable[[], object], repeats: int) -> float:
 def simulate(case: Case, width: int, networks: int, depth: int) -> tuple[Estimate, float]:
     start = time.perf_counter()
     estimate = simulate_explosion_rate(
-        as_activation(case.activation),
-        case.batch_size,
+        case.setting,
         width=width,
         networks=networks,
         depth=depth,
-        eps=case.eps,
-        gamma=case.gamma,
-        beta=case.beta,
         generator=torch.Generator().manual_seed(1),
     )
     return estimate, time.perf_counter() - start
@@ -106,17 +99,9 @@ def main() -> None:
     print(f"{head} {'simulated':>18} {'z':>5} {'ratio':>8} {'at 1e-4':>9}")
     scores, ratios, late = [], [], []
     for case in cases:
-        setting = make_setting(
-            case.activation,
-            case.batch_size,
-            eps=case.eps,
-            gamma=case.gamma,
-            beta=case.beta,
-            weight_variance=1.0,
-            bias_variance=0.0,
-        )
-        rate = solve(setting).rate
-        seconds = timed(partial(solve.__wrapped__, setting), 3 if quick else 15)
+        rate = solve_by_quadrature(case.setting).rate
+        solve_again = partial(solve_by_quadrature.__wrapped__, case.setting)
+        seconds = timed(solve_again, 3 if quick else 15)
         simulated, spent = simulate(case, width, networks, depth)
         z = (simulated.value - rate.value) / simulated.error
         equal = spent / seconds * (simulated.error / (ACCURACY * rate.value)) ** 2

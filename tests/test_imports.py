@@ -73,7 +73,7 @@ def test_the_table_has_no_cycles():
 @pytest.mark.parametrize(
     ("line", "room"),
     [
-        ("import equipoise.theory.batch_norm.solver.solve", "theory"),
+        ("import equipoise.theory.batch_norm.fixed_point.solve", "theory"),
         ("from equipoise.probes import guard", "probes"),
         ("from equipoise import data, models", "data"),
         ("def f():\n    from equipoise.report import save", "report"),

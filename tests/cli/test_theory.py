@@ -29,7 +29,7 @@ def test_options_reach_the_theory(equipoise):
     (row,) = done.json
     expected = theory.explosion_rate("tanh", 16, eps=0.3, gamma=0.7, beta=0.2, weight_variance=1.5)
     assert row["rate"]["value"] == pytest.approx(expected.value)
-    assert (row["eps"], row["gamma"], row["beta"]) == (0.3, 0.7, 0.2)
+    assert (row["eps"], row["gamma"], row["beta"], row["weight_variance"]) == (0.3, 0.7, 0.2, 1.5)
 
 
 def test_negative_numbers_are_arguments(equipoise):

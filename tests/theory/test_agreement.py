@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.theory import sample_spectra
-from equipoise.theory.batch_norm.setting import make_setting
-from equipoise.theory.batch_norm.solver.solve import solve
+from equipoise.theory import Setting
+from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
+from equipoise.theory.simulation.spectra import sample_spectra
 
 SETTINGS = [
     ("identity", {}),
@@ -30,12 +30,11 @@ BATCHES = (4, 5, 6, 8, 11, 16, 33)
 SMALLEST_ERROR = 1e-9
 
 
-def twins(name, batch_size, options, generator, shift=0.0):
+def twins(name, batch_size, options, generator):
     """Pairs of an exact number and its simulated twin."""
-    defaults = {"eps": 0.0, "gamma": 1.0, "beta": 0.0, "weight_variance": 1.0}
-    options = defaults | options
-    exact = solve(make_setting(name, batch_size, bias_variance=0.0, **options))
-    sampled = sample_spectra(name, batch_size, samples=3000, generator=generator, **options)
+    setting = Setting(name, batch_size, **options)
+    exact = solve_by_quadrature(setting)
+    sampled = sample_spectra(setting, samples=3000, generator=generator)
     back, forth = sampled.backward, sampled.forward
     return list(
         zip(
@@ -80,10 +79,6 @@ def test_each_number_is_unbiased(scores):
 
 def test_a_wrong_eps_would_be_noticed():
     generator = torch.Generator().manual_seed(5)
-    right = solve(
-        make_setting(
-            "tanh", 8, eps=0.1, gamma=1.0, beta=0.0, weight_variance=1.0, bias_variance=0.0
-        )
-    )
+    right = solve_by_quadrature(Setting("tanh", 8, eps=0.1))
     sampled = sample_spectra("tanh", 8, eps=0.12, samples=20_000, generator=generator)
     assert abs(sampled.backward.G.value - right.rate.value) > 5 * sampled.backward.G.error

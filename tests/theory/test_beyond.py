@@ -126,7 +126,7 @@ class TestResidual:
         Exact for the identity, whose branches turn nothing of the shared gradient into others.
         """
         blocks, rate, a = 40, (B - 2) / (B - 3), 0.7 * (B - 1) / B
-        growth = residual_growth("identity", B, blocks, start_variance=0.7)
+        growth = residual_growth("identity", B, blocks=blocks, start_variance=0.7)
         assert growth.exponent.value == pytest.approx(rate, rel=1e-14)
         exact = (
             math.lgamma(blocks + a + rate)
@@ -140,7 +140,7 @@ class TestResidual:
 
     def test_relu_adds_what_samples_share(self):
         """The shared part p enters g with u/(B-1) - v, here positive, as long as g is small."""
-        growth = residual_growth("relu", 8, 40, start_variance=0.7)
+        growth = residual_growth("relu", 8, blocks=40, start_variance=0.7)
         a = 0.7 / np.diff(growth.variances)[0]
         alone = 1 + growth.exponent.value / (np.arange(40) + a)
         assert (growth.factors > alone).all()
@@ -148,14 +148,14 @@ class TestResidual:
         assert growth.factors[-1] > 1.0005 * alone[-1]
 
     def test_the_exponent_is_the_plain_rate(self):
-        assert residual_growth("tanh", 16, 3).exponent.value == pytest.approx(
+        assert residual_growth("tanh", 16, blocks=3).exponent.value == pytest.approx(
             explosion_rate("tanh", 16).value, rel=1e-13
         )
-        double = residual_growth("tanh", 16, 3, stages=2).exponent.value
+        double = residual_growth("tanh", 16, blocks=3, stages=2).exponent.value
         assert double == pytest.approx(explosion_rate("tanh", 16).value ** 2, rel=1e-9)
 
     def test_variance_grows_linearly(self):
-        variances = residual_growth("gelu", 8, 10).variances
+        variances = residual_growth("gelu", 8, blocks=10).variances
         assert np.diff(variances) == pytest.approx(np.diff(variances)[0])
 
     @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ class TestResidual:
     def test_networks_follow_the_recursion(self, name, B, options):
         stages, leading = options.pop("stages"), options.pop("leading", False)
         blocks, networks = 12 // stages, 24
-        theory = residual_growth(name, B, blocks, stages=stages, leading=leading, **options)
+        theory = residual_growth(name, B, blocks=blocks, stages=stages, leading=leading, **options)
         run = simulate_networks(
             name,
             B,
@@ -188,7 +188,7 @@ class TestResidual:
 
     def test_a_plain_network_does_not(self):
         plain = 12 * math.log(explosion_rate("relu", 8).value)
-        stream = math.log(residual_growth("relu", 8, 12).growth.value)
+        stream = math.log(residual_growth("relu", 8, blocks=12).growth.value)
         assert stream < 0.7 * plain
 
     @pytest.mark.parametrize(
@@ -202,13 +202,13 @@ class TestResidual:
     )
     def test_bad_arguments_are_named(self, options, message):
         with pytest.raises(ValueError, match=message):
-            residual_growth(**({"activation": "relu", "batch_size": 8, "blocks": 2} | options))
+            residual_growth("relu", **({"batch_size": 8, "blocks": 2} | options))
 
 
 class TestFollowedBatch:
     def test_equally_correlated_samples_follow_the_recursion(self):
         B, blocks = 8, 10
-        theory = residual_growth("relu", B, blocks, start_variance=1.0)
+        theory = residual_growth("relu", B, blocks=blocks, start_variance=1.0)
         followed = follow_batch(
             np.eye(B), "relu", blocks, architecture=Architecture(stages=1), samples=8192
         )

@@ -13,14 +13,13 @@ from equipoise.theory import (
     group_norm,
     iterate_map,
     layer_norm,
-    linear_rate,
-    linear_step,
     residual_growth,
-    sample_spectra,
     simulate_networks,
     simulate_spectra,
     vanilla,
 )
+from equipoise.theory.covariance.linear_case import linear_rate, linear_step
+from equipoise.theory.simulation.spectra import sample_spectra
 
 # Gauss–Gegenbauer quadrature of the two-sample integral, with the singularity substituted away.
 NEAR_ONE_HALF = [(0.51, 8, 0.3, 20.190), (0.51, 6, -0.4, 34.335)]
@@ -119,7 +118,7 @@ class TestCounts:
     def test_numpy_integers(self):
         eight = np.int64(8)
         assert group_norm("relu", eight).rate.value == pytest.approx(1.2)
-        assert residual_growth("relu", eight, np.int32(2)).factors.shape == (2,)
+        assert residual_growth("relu", eight, blocks=np.int32(2)).factors.shape == (2,)
         assert linear_rate(np.int64(2)).value == 0.5
         assert iterate_map("relu", eight, steps=np.int64(1)).covariances.shape == (2, 8, 8)
         run = simulate_networks("relu", eight, width=np.int64(8), depth=2, networks=1)
@@ -129,7 +128,7 @@ class TestCounts:
     @pytest.mark.parametrize(
         "call",
         [
-            lambda: residual_growth("relu", 8, True),
+            lambda: residual_growth("relu", 8, blocks=True),
             lambda: simulate_networks("relu", 8, depth=0),
             lambda: simulate_spectra("relu", 8, networks=0),
             lambda: simulate_spectra("relu", 8, depth=0),

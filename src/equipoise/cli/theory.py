@@ -35,7 +35,7 @@ def configure(parser: ArgumentParser) -> None:
         "--weight-variance",
         type=float,
         default=1.0,
-        help="fan-in times the weights' variance; matters with --eps (default: 1)",
+        help="fan-in times the weights' variance; changes rates only with --eps (default: 1)",
     )
 
     parser.add_argument(

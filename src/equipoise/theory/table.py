@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Unpack
 
-from equipoise.records import Estimate
+from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
-from equipoise.theory.batch_norm.explosion import (
-    UnstableFixedPointWarning,
-    depth_scale,
-    explosion_rate,
-    max_trainable_depth,
-)
-from equipoise.theory.batch_norm.fixed_point import bsb1_fixed_point
-from equipoise.theory.batch_norm.setting import make_setting
-from equipoise.theory.batch_norm.spectra.eigenvalues import solve_by
+from equipoise.theory.batch_norm.explosion import depth_scale, max_trainable_depth
+from equipoise.theory.batch_norm.fixed_point.solve import bsb1_fixed_point, solve
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """One activation at one batch size, deep inside a wide random network.
+class SettingRecord:
+    """A :class:`Setting` in plain values, as the rows of a table store it.
 
     Args:
         activation: Name of the activation.
         batch_size: Samples that share batch statistics.
-        eps: The normaliser's ε.
+        eps: Batch norm's ε.
         gamma: Its scale.
         beta: Its shift.
-        rate: Factor per layer on the squared gradient norm, on the way back.
-        depth_scale: Layers over which that norm changes by a factor of e.
-        max_depth: Layers over which it changes by e^16.
-        q: Mean square of the activations at the fixed point.
-        c: Their correlation between two samples of a batch.
-        kappa: q (1 − c), the variance that batch normalisation leaves after centring.
+        weight_variance: Fan-in times the variance of the weights.
+        bias_variance: Variance of the biases.
     """
 
     activation: str
@@ -42,6 +32,23 @@ class Prediction:
     eps: float
     gamma: float
     beta: float
+    weight_variance: float
+    bias_variance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction(SettingRecord):
+    """What theory predicts deep inside a wide random network of a setting.
+
+    Args:
+        rate: Factor per layer on the squared gradient norm, on the way back.
+        depth_scale: Layers over which that norm changes by a factor of e.
+        max_depth: Layers over which it changes by e^16.
+        q: Mean square of the pre-activations at the fixed point.
+        c: Their correlation between two samples of a batch.
+        kappa: q (1 − c), the variance that batch normalisation leaves after centring.
+    """
+
     rate: Estimate
     depth_scale: float
     max_depth: float
@@ -51,15 +58,10 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class SpectrumPrediction:
-    """Every eigenvalue of one activation at one batch size.
+class SpectrumPrediction(SettingRecord):
+    """Every eigenvalue of a setting.
 
     Args:
-        activation: Name of the activation.
-        batch_size: Samples that share batch statistics.
-        eps: The normaliser's ε.
-        gamma: Its scale.
-        beta: Its shift.
         q: Mean square of the pre-activations at the fixed point.
         c: Their correlation between two samples of a batch.
         backward: Eigenvalues of the gradients' covariance along G, L and M.
@@ -68,11 +70,6 @@ class SpectrumPrediction:
         stable: Whether networks stay near the fixed point.
     """
 
-    activation: str
-    batch_size: int
-    eps: float
-    gamma: float
-    beta: float
     q: Estimate
     c: Estimate
     backward: tuple[Estimate, Estimate, Estimate]
@@ -90,81 +87,55 @@ class SpectrumPrediction:
 
 
 def prediction_table(
-    activations: Sequence[ActivationLike],
-    batch_sizes: Sequence[int],
-    *,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
+    settings: Sequence[Setting | ActivationLike],
+    batch_sizes: Sequence[int] | None = None,
+    **options: Unpack[SettingOptions],
 ) -> list[Prediction]:
-    """Predict rate, depth scale, trainable depth and fixed point for every combination.
+    """Predict rate, depth scale, trainable depth and fixed point for every setting.
 
-    Instability is reported on each rate (``rate.stable``), not as a warning. Arguments as in
-    :func:`explosion_rate`.
+    Instability is reported on each rate (``rate.stable``), not as a warning.
+
+    Args:
+        settings: Settings; or activations, which are combined with every batch size and take
+            the keywords of :class:`Setting`.
+        batch_sizes: The batch sizes beside activations.
 
     Raises:
-        ValueError: If any combination is out of range.
+        ValueError: If any setting is out of range.
 
     Examples:
         >>> (row,) = prediction_table(["relu"], [64])
         >>> row.activation, round(row.rate.value, 4), round(row.max_depth)
         ('relu', 1.4931, 40)
+        >>> [row.gamma for row in prediction_table([Setting("tanh", 8, gamma=0.5)])]
+        [0.5]
     """
     rows = []
-    for activation in map(as_activation, activations):
-        for batch_size in batch_sizes:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UnstableFixedPointWarning)
-                rate = explosion_rate(
-                    activation,
-                    batch_size,
-                    eps=eps,
-                    gamma=gamma,
-                    beta=beta,
-                    weight_variance=weight_variance,
-                )
-            point = bsb1_fixed_point(
-                activation,
-                batch_size,
-                eps=eps,
-                gamma=gamma,
-                beta=beta,
-                weight_variance=weight_variance,
+    for setting in _combinations(settings, batch_sizes, options):
+        solution, point = solve(setting), bsb1_fixed_point(setting)
+        rate = replace(solution.rate, stable=solution.stable)
+        rows.append(
+            Prediction(
+                **_plain(setting),
+                rate=rate,
+                depth_scale=depth_scale(rate) if rate.value > 0 else 0.0,
+                max_depth=max_trainable_depth(rate) if rate.value > 0 else 0.0,
+                q=point.q,
+                c=point.c,
+                kappa=point.kappa,
             )
-            rows.append(
-                Prediction(
-                    activation=activation.name,
-                    batch_size=batch_size,
-                    eps=eps,
-                    gamma=gamma,
-                    beta=beta,
-                    rate=rate,
-                    depth_scale=depth_scale(rate) if rate.value > 0 else 0.0,
-                    max_depth=max_trainable_depth(rate) if rate.value > 0 else 0.0,
-                    q=point.q,
-                    c=point.c,
-                    kappa=point.kappa,
-                )
-            )
+        )
     return rows
 
 
 def spectrum_table(
-    activations: Sequence[ActivationLike],
-    batch_sizes: Sequence[int],
-    *,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
+    settings: Sequence[Setting | ActivationLike],
+    batch_sizes: Sequence[int] | None = None,
+    **options: Unpack[SettingOptions],
 ) -> list[SpectrumPrediction]:
-    """Fixed point and every eigenvalue for every combination.
+    """Fixed point and every eigenvalue for every setting.
 
-    Arguments as in :func:`backward_spectrum`.
-
-    Raises:
-        ValueError: If any combination is out of range.
+    Arguments and errors as in :func:`prediction_table`.
 
     Examples:
         >>> (row,) = spectrum_table(["identity"], [9])
@@ -172,31 +143,34 @@ def spectrum_table(
         [0.0, 0.8, 0.8]
     """
     rows = []
-    for activation in map(as_activation, activations):
-        for batch_size in batch_sizes:
-            setting = make_setting(
-                activation,
-                batch_size,
-                eps=eps,
-                gamma=gamma,
-                beta=beta,
-                weight_variance=weight_variance,
-                bias_variance=0.0,
+    for setting in _combinations(settings, batch_sizes, options):
+        solution = solve(setting)
+        rows.append(
+            SpectrumPrediction(
+                **_plain(setting),
+                q=solution.q,
+                c=solution.c,
+                backward=solution.flagged(solution.backward),
+                forward=solution.flagged(solution.forward),
+                cross_batch=replace(solution.cross_rate, stable=solution.stable),
+                stable=solution.stable,
             )
-            solution = solve_by(setting, "auto")
-            rows.append(
-                SpectrumPrediction(
-                    activation=activation.name,
-                    batch_size=batch_size,
-                    eps=eps,
-                    gamma=gamma,
-                    beta=beta,
-                    q=solution.q,
-                    c=solution.c,
-                    backward=solution.flagged(solution.backward),
-                    forward=solution.flagged(solution.forward),
-                    cross_batch=replace(solution.cross_rate, stable=solution.stable),
-                    stable=solution.stable,
-                )
-            )
+        )
     return rows
+
+
+def _combinations(
+    settings: Sequence[Setting | ActivationLike],
+    batch_sizes: Sequence[int] | None,
+    options: SettingOptions,
+) -> Iterator[Setting]:
+    for one in settings:
+        # Adapted once for all batch sizes: an unknown module costs a search for kinks.
+        setting = one if isinstance(one, Setting) else as_activation(one)
+        for batch_size in batch_sizes if batch_sizes is not None else (None,):
+            yield as_setting(setting, batch_size, options)
+
+
+def _plain(setting: Setting) -> dict[str, Any]:
+    values = {field.name: getattr(setting, field.name) for field in fields(setting)}
+    return values | {"activation": setting.activation.name}

@@ -236,7 +236,7 @@ class TestPrediction:
         leading_variance = blocks[0].weight_variance if leading else 1.0
         prediction = predict_stack(stack, found, blocks, leading_variance * np.eye(16))
         recursion = theory.residual_growth(
-            "relu", 16, 6, stages=stages, leading=leading, eps=1e-5,
+            "relu", 16, blocks=6, stages=stages, leading=leading, eps=1e-5,
             weight_variance=stack.weight_variance,
         )  # fmt: skip
         expected = np.log(recursion.normalisers.reshape(-1))
@@ -301,7 +301,7 @@ class TestCheckup:
         (growth,) = report.comparisons
         assert growth.quantity == "gradient growth per layer"
         assert growth.measured == report.growth.rate
-        assert growth.agrees
+        assert growth.outcome == "agrees"
         assert abs(growth.z) <= 3
         plain = theory.explosion_rate("relu", 32, eps=1e-5).value
         error = np.hypot(growth.measured.error, growth.finite_width)

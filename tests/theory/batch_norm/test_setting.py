@@ -1,18 +1,145 @@
-"""Bad arguments raise, with the value received and what to do about it."""
+"""A setting in both its forms; bad arguments raise, with the value received and the remedy."""
 
 import math
+from dataclasses import FrozenInstanceError, replace
 
+import numpy as np
 import pytest
+import torch
 
+from equipoise.records import to_plain
 from equipoise.theory import (
+    ACTIVATIONS,
+    Architecture,
+    Setting,
+    as_activation,
+    backward_spectrum,
     bsb1_fixed_point,
     critical_eps,
+    cross_batch,
     explosion_rate,
-    simulate_explosion_rate,
+    follow_batch,
+    forward_spectrum,
+    gegenbauer_expansion,
+    group_norm,
+    iterate_map,
+    layer_norm,
+    prediction_table,
+    residual_growth,
     simulate_networks,
+    simulate_spectra,
+    spectrum_table,
+    stability,
+    tune,
+    weight_gradients,
 )
+from equipoise.theory.simulation.gradients import simulate_explosion_rate
+from equipoise.theory.simulation.spectra import sample_spectra
 
-ENTRANCES = [explosion_rate, bsb1_fixed_point, simulate_explosion_rate, simulate_networks]
+ENTRANCES = [Setting, explosion_rate, bsb1_fixed_point, simulate_networks]
+
+OPTIONS = {"gamma": 0.5, "beta": 0.3, "weight_variance": 1.4, "bias_variance": 0.2}
+SMALL = {"width": 8, "networks": 2, "depth": 4}
+BOTH_FORMS = {
+    "explosion_rate": explosion_rate,
+    "weight_gradients": weight_gradients,
+    "bsb1_fixed_point": bsb1_fixed_point,
+    "critical_eps": critical_eps,
+    "backward_spectrum": backward_spectrum,
+    "forward_spectrum": forward_spectrum,
+    "cross_batch": cross_batch,
+    "stability": stability,
+    "gegenbauer_expansion": lambda *args, **o: gegenbauer_expansion(*args, terms=4, **o),
+    "tune": lambda *args, **o: tune(*args, depth=100, **o),
+    "residual_growth": lambda *args, **o: residual_growth(*args, blocks=3, **o),
+    "iterate_map": lambda *args, **o: iterate_map(*args, steps=2, **o),
+    "iterate_map from a start": lambda *args, **o: iterate_map(
+        *args, steps=2, start=np.diag(np.arange(1.0, 9)), **o
+    ),
+    "simulate_networks": lambda *args, **o: simulate_networks(*args, **SMALL, **o),
+    "simulate_explosion_rate": lambda *args, **o: simulate_explosion_rate(*args, **SMALL, **o),
+    "simulate_spectra": lambda *args, **o: simulate_spectra(*args, **SMALL, **o),
+    "sample_spectra": lambda *args, **o: sample_spectra(*args, samples=16, **o),
+}
+
+
+class TestSetting:
+    def test_activations_are_adapted(self):
+        tanh = ACTIVATIONS["tanh"]
+        for given in ("tanh", torch.nn.Tanh(), torch.tanh, tanh):
+            assert Setting(given, 8).activation is tanh
+
+    def test_equal_settings_have_one_hash(self):
+        settings = {Setting("relu", 8), Setting("relu", 8.0, eps=0), Setting("relu", 8, gamma=-1)}
+        assert settings == {Setting("relu", 8)}
+        assert Setting("relu", 9) not in settings
+
+    def test_it_is_frozen_and_replaced_with_the_same_checks(self):
+        setting = Setting("relu", 8)
+        with pytest.raises(FrozenInstanceError):
+            setting.eps = 0.1
+        assert replace(setting, eps=0.1) == Setting("relu", 8, eps=0.1)
+        with pytest.raises(ValueError, match="not negative"):
+            replace(setting, eps=-0.1)
+
+    def test_its_repr_shows_what_was_set(self):
+        setting = Setting(as_activation(lambda x: x, name="mine"), 8, beta=0.5, eps=1e-5)
+        assert repr(setting) == "Setting('mine', 8, eps=1e-05, beta=0.5)"
+
+
+class TestBothForms:
+    @pytest.mark.parametrize("name", BOTH_FORMS)
+    def test_a_setting_is_its_keywords(self, name):
+        call = BOTH_FORMS[name]
+        one, other = call(Setting("tanh", 8, **OPTIONS)), call("tanh", 8, **OPTIONS)
+        assert repr(to_plain(one)) == repr(to_plain(other))
+        assert repr(to_plain(one)) != repr(to_plain(call("tanh", 8, gamma=0.6)))
+
+    def test_without_batches(self):
+        setting = Setting("tanh", 64, eps=0.1, **OPTIONS)
+        assert layer_norm(setting) == layer_norm("tanh", eps=0.1, **OPTIONS)
+        assert group_norm(setting, 6) == group_norm("tanh", 6, eps=0.1, **OPTIONS)
+
+    def test_a_batch_that_is_followed(self):
+        options = {"architecture": Architecture(stages=1), "samples": 64, "repeats": 2}
+        one = follow_batch(np.eye(8), Setting("tanh", 8, gamma=0.5), 2, **options)
+        other = follow_batch(np.eye(8), "tanh", 2, gamma=0.5, **options)
+        np.testing.assert_array_equal(one.log_gradients, other.log_gradients)
+        with pytest.raises(ValueError, match="cov has 8 samples, but the setting a batch size of"):
+            follow_batch(np.eye(8), Setting("tanh", 9), 2, **options)
+
+    @pytest.mark.parametrize("table", [prediction_table, spectrum_table])
+    def test_tables(self, table):
+        settings = [Setting(name, B, **OPTIONS) for name in ("relu", "tanh") for B in (8, 16)]
+        rows = table(settings)
+        assert rows == table(["relu", "tanh"], [8, 16], **OPTIONS)
+        assert [(row.activation, row.batch_size) for row in rows][1:3] == [
+            ("relu", 16),
+            ("tanh", 8),
+        ]
+        for name, value in OPTIONS.items():
+            assert {getattr(row, name) for row in rows} == {value}
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("relu",), "batch_size is missing"),
+            ((Setting("relu", 8), 16), r"got batch_size beside Setting\('relu', 8\), .*replace\("),
+        ],
+    )
+    def test_half_a_setting_is_refused(self, arguments, message):
+        with pytest.raises(TypeError, match=message):
+            explosion_rate(*arguments)
+
+    def test_keywords_beside_a_setting_are_refused(self):
+        with pytest.raises(TypeError, match="got eps, beta beside Setting"):
+            explosion_rate(Setting("relu", 8), eps=0.1, beta=0.2)
+        with pytest.raises(TypeError, match="got gamma beside Setting"):
+            layer_norm(Setting("relu", 8), gamma=0.1)
+
+    def test_unknown_keywords_are_refused(self):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'epsilon'"):
+            explosion_rate("relu", 8, epsilon=0.1)
 
 
 @pytest.mark.parametrize("entrance", ENTRANCES)

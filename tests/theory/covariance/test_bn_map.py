@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from equipoise.theory import as_activation, bsb1_fixed_point
 from equipoise.theory.covariance.bn_map import bn_map, centred_spectrum
 from equipoise.theory.covariance.kernels import closed_form_kernel
-from equipoise.theory.covariance.quadrature import fourier_rule, laplace_rule
+from equipoise.theory.covariance.laplace_fourier import fourier_rule, laplace_rule
 
 HOMOGENEOUS = ["identity", "relu", "leaky_relu(0.2)", "abs", "alpha_relu(1.5)", "square"]
 WITH_KERNEL = [*HOMOGENEOUS, "erf", "sin"]

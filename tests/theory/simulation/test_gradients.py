@@ -16,9 +16,9 @@ from equipoise.theory import (
     UnstableFixedPointWarning,
     bsb1_fixed_point,
     explosion_rate,
-    simulate_explosion_rate,
     simulate_networks,
 )
+from equipoise.theory.simulation.gradients import simulate_explosion_rate
 
 WIDTH, NETWORKS, BIAS = 600, 8, 8.0
 

@@ -9,18 +9,24 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.report import wording
+from equipoise.records import wording
 from equipoise.theory.table import Prediction
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _STABILITY = {True: "yes", False: "no", None: "–"}
-_SETTINGS = {"eps": "ε", "gamma": "γ", "beta": "β"}
+_SETTINGS = {
+    "eps": "ε",
+    "gamma": "γ",
+    "beta": "β",
+    "weight_variance": "σ_w²",
+    "bias_variance": "σ_b²",
+}
 
 
 def print_predictions(rows: Sequence[Prediction], console: Console) -> None:
-    """Print one row per prediction; settings that all rows share stand below the table."""
+    """Print one row per prediction; list the settings that all rows share below the table."""
     rows = [wording.printable(row) for row in rows]
     if not rows:
         console.print(Text("No predictions."))
@@ -54,7 +60,7 @@ def _legend(rows: Sequence[Prediction], shared: set[str]) -> str:
     lines = [
         "growth: factor per layer on the squared gradient norm, on the way back",
         "scale, depth: layers until it has changed by e and by e¹⁶",
-        "q, c: second moment and correlation of activations; κ = q (1 − c)",
+        "q, c: second moment and correlation of pre-activations; κ = q (1 − c)",
         f"largest relative error of a growth: {wording.number(error, 1)}",
     ]
     if shared:

@@ -10,8 +10,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from equipoise.records import wording
 from equipoise.records.estimate import Estimate
-from equipoise.report import wording
 from equipoise.theory.table import SpectrumPrediction
 
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Unpack
 
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.setting import Method, make_setting
-from equipoise.theory.batch_norm.spectra.eigenvalues import solve_by
+from equipoise.theory.batch_norm.fixed_point.solve import Method, solve
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 
 # Gradient variances that differ by e^16 (norms by e^8 ≈ 3000) mark the end of the trainable
 # region in Fig. 2 of [yang2019].
@@ -21,15 +22,11 @@ class UnstableFixedPointWarning(UserWarning):
 
 
 def explosion_rate(
-    activation: ActivationLike,
-    batch_size: int,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
     *,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
-    bias_variance: float = 0.0,
     method: Method = "auto",
+    **options: Unpack[SettingOptions],
 ) -> Estimate:
     r"""Factor by which each layer multiplies the squared gradient norm.
 
@@ -43,14 +40,8 @@ def explosion_rate(
     normalised batch.
 
     Args:
-        activation: A name (``"relu"``), a module, or an elementwise callable on float64
-            tensors; see :func:`as_activation`.
-        batch_size: Samples that share batch statistics, at least 4.
-        eps: Batch norm's ε, in units of the pre-activations' variance.
-        gamma: Batch norm's scale.
-        beta: Batch norm's shift.
-        weight_variance: :math:`\sigma_w^2`, fan-in times the variance of the weights.
-        bias_variance: :math:`\sigma_b^2`; without effect on the rate.
+        setting: A :class:`Setting`, or its activation, followed by its batch size and keywords.
+        batch_size: Only beside an activation.
         method: ``"closed form"`` exists for positive-homogeneous activations at ε = β = 0;
             ``"quadrature"`` always; ``"auto"`` takes the former where it can.
 
@@ -77,22 +68,14 @@ def explosion_rate(
     References:
         [yang2019], Theorems 7 and 8; extended to ε > 0, γ and β here.
     """
-    setting = make_setting(
-        activation,
-        batch_size,
-        eps=eps,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=weight_variance,
-        bias_variance=bias_variance,
-    )
-    solution = solve_by(setting, method)
+    setting = as_setting(setting, batch_size, options)
+    solution = solve(setting, method)
     rate = replace(solution.rate, stable=solution.stable)
     if not rate.stable:
         warnings.warn(
-            f"the BSB1 fixed point of {setting.activation.name} at batch size {batch_size} is "
-            "not linearly stable: deep networks leave it, and their gradients grow at another "
-            f"rate than {rate.value:.4g}.",
+            f"the BSB1 fixed point of {setting.activation.name} at batch size "
+            f"{setting.batch_size} is not linearly stable: deep networks leave it, and their "
+            f"gradients grow at another rate than {rate.value:.4g}.",
             UnstableFixedPointWarning,
             stacklevel=2,
         )
@@ -147,3 +130,49 @@ def max_trainable_depth(rate: Estimate | float, factor: float = TRAINABLE_FACTOR
     if not factor > 0:
         raise ValueError(f"factor must be positive, got {factor}.")
     return factor * abs(depth_scale(rate))
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGradients:
+    r"""Gradients with respect to a layer's weights, deep in a network.
+
+    Args:
+        per_trace: :math:`E(\partial\mathcal L/\partial W_{ij})^2` for tr Π = 1, where Π is the
+            batch's second moment of gradients with respect to one neuron's pre-activations.
+        rate: Factor per layer by which the squared gradients grow on the way back.
+    """
+
+    per_trace: Estimate
+    rate: Estimate
+
+
+def weight_gradients(
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
+    *,
+    method: Method = "auto",
+    **options: Unpack[SettingOptions],
+) -> WeightGradients:
+    r"""Size and growth of the gradients of the weights that feed a batch norm.
+
+    .. math:: E\Big(\frac{\partial\mathcal L}{\partial W_{ij}}\Big)^2 = \langle\Sigma_x, \Pi\rangle
+              = \frac{\kappa}{\sigma_w^2}\,\mathrm{tr}\,\Pi
+
+    because batch norm's gradients sum to 0 over the batch. For the same reason the gradient of a
+    bias in front of batch norm is 0. Arguments as in :func:`explosion_rate`.
+
+    Raises:
+        ValueError: As :func:`explosion_rate`.
+
+    Examples:
+        >>> print(weight_gradients("identity", 5).per_trace)  # κ = B/(B - 1)
+        1.25
+
+    References:
+        [yang2019], Appendix G.
+    """
+    setting = as_setting(setting, batch_size, options)
+    solution, variance = solve(setting, method), setting.weight_variance
+    kappa = solution.kappa
+    per_trace = Estimate(kappa.value / variance, kappa.error / variance, kappa.method)
+    return WeightGradients(per_trace, replace(solution.rate, stable=solution.stable))

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Unpack
 
 from scipy.optimize import brentq
 
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Activation, alpha_relu
-from equipoise.theory.batch_norm.setting import SMALLEST_BATCH, Setting, make_setting
-from equipoise.theory.batch_norm.solver.solution import Solution
-from equipoise.theory.batch_norm.spectra.eigenvalues import solve_by
+from equipoise.theory.batch_norm.fixed_point.solve import solve
+from equipoise.theory.batch_norm.setting import (
+    SMALLEST_BATCH,
+    Setting,
+    SettingOptions,
+    as_setting,
+)
 
 LARGEST_BATCH = 10**6
 # Sampled more finely than any known eigenvalue turns: a factor of 1.5 between batch sizes.
@@ -41,13 +46,9 @@ class Stability:
 
 
 def stability(
-    activation: ActivationLike,
-    batch_size: int,
-    *,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
+    **options: Unpack[SettingOptions],
 ) -> Stability:
     r"""Linear stability of the BSB1 fixed point.
 
@@ -56,12 +57,8 @@ def stability(
     :math:`B \ge 64` states whose samples differ enough go elsewhere (:func:`iterate_map`).
 
     Args:
-        activation: A name, a module, or an elementwise callable on float64 tensors.
-        batch_size: Samples that share batch statistics, at least 4.
-        eps: Batch norm's ε.
-        gamma: Batch norm's scale.
-        beta: Batch norm's shift.
-        weight_variance: :math:`\sigma_w^2`; matters with ε.
+        setting: A :class:`Setting`, or its activation, followed by its batch size and keywords.
+        batch_size: Only beside an activation.
 
     Raises:
         ValueError: If a number is out of range or the activation is not usable.
@@ -79,22 +76,11 @@ def stability(
     References:
         [yang2019], Section 3 and Appendix B.4.
     """
-
-    def setting_at(size: int) -> Setting:
-        return make_setting(
-            activation,
-            size,
-            eps=eps,
-            gamma=gamma,
-            beta=beta,
-            weight_variance=weight_variance,
-            bias_variance=0.0,
-        )
-
-    solution = _solution(setting_at(batch_size))
+    setting = as_setting(setting, batch_size, options)
+    solution = solve(setting)
     along, largest = max(zip("GLM", solution.forward, strict=True), key=lambda part: part[1].value)
     margin = Estimate(1 - largest.value, largest.error, largest.method, stable=solution.stable)
-    crossing = _first_change(lambda size: _solution(setting_at(size)).stable)
+    crossing = _first_change(lambda size: solve(replace(setting, batch_size=size)).stable)
     return Stability(solution.stable, margin, along, crossing)
 
 
@@ -134,20 +120,7 @@ def alpha_transition(batch_size: int) -> Estimate:
 
 
 def _along_l(activation: Activation, batch_size: int) -> Estimate:
-    setting = make_setting(
-        activation,
-        batch_size,
-        eps=0.0,
-        gamma=1.0,
-        beta=0.0,
-        weight_variance=1.0,
-        bias_variance=0.0,
-    )
-    return _solution(setting).forward[1]
-
-
-def _solution(setting: Setting) -> Solution:
-    return solve_by(setting, "auto")
+    return solve(Setting(activation, batch_size)).forward[1]
 
 
 def _first_change(stable: Callable[[int], bool]) -> int | None:

@@ -3,8 +3,9 @@ r"""How one layer with batch norm maps the covariance of a batch, for any covari
 .. math:: V_{B_\phi}(\Sigma) = E[f f^T], \quad f = \phi\Big(\gamma\frac{y}{\sqrt{S+\varepsilon}}
           + \beta\Big), \quad y = Gh, \quad S = \frac{\|y\|^2}{B}, \quad h \sim N(0, \Sigma)
 
-Two integral forms (:mod:`bn_map_rules`) reduce this to Gaussian covariance kernels V_φ of
-matrices with the eigenvectors of GΣG; without a kernel, batches are drawn.
+Two integral forms (:mod:`equipoise.theory.covariance.laplace_fourier`) reduce this to Gaussian
+covariance kernels V_φ of matrices with the eigenvectors of GΣG; without a kernel, batches are
+drawn.
 
 Symbols: B: batch size, G: centring projector, C: rank of GΣG.
 
@@ -27,7 +28,7 @@ from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.batch_norm.setting import whole
 from equipoise.theory.covariance.kernels import Kernel, closed_form_kernel
-from equipoise.theory.covariance.quadrature import Rule, fourier_rule, laplace_rule
+from equipoise.theory.covariance.laplace_fourier import Rule, fourier_rule, laplace_rule
 
 Array = NDArray[np.float64]
 Method = Literal["auto", "laplace", "fourier", "monte carlo"]

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from equipoise.theory.activation.adapt import ActivationLike, as_activation
-from equipoise.theory.activation.catalogue import Activation
-from equipoise.theory.batch_norm.fixed_point import bsb1_fixed_point
-from equipoise.theory.batch_norm.setting import whole
+from equipoise.theory.activation.adapt import ActivationLike
+from equipoise.theory.batch_norm.fixed_point.solve import bsb1_fixed_point
+from equipoise.theory.batch_norm.setting import (
+    SMALLEST_BATCH,
+    Setting,
+    SettingOptions,
+    as_setting,
+    whole,
+)
 from equipoise.theory.covariance.bn_map import Method, bn_map
 
 Array = NDArray[np.float64]
@@ -82,18 +88,15 @@ class CovarianceTrajectory:
 
 
 def iterate_map(
-    activation: ActivationLike,
-    batch_size: int,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
     *,
     steps: int,
     start: ArrayLike | Tensor | None = None,
     perturbation: float = 0.0,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    weight_variance: float = 1.0,
-    bias_variance: float = 0.0,
     method: Method = "auto",
     generator: torch.Generator | None = None,
+    **options: Unpack[SettingOptions],
 ) -> CovarianceTrajectory:
     r"""Iterate the covariance map of batch norm, from a perturbed start.
 
@@ -109,15 +112,11 @@ def iterate_map(
     ``perturbation`` times their mean, and correlations stay as they are.
 
     Args:
-        activation: A name, a module, or an elementwise callable on float64 tensors.
-        batch_size: B, at least 2, and at least 4 without a ``start``.
+        setting: A :class:`Setting`, or its activation, followed by its batch size and keywords.
+        batch_size: Only beside an activation; at least 2 with a ``start``.
         steps: Layers to follow, 0 or more.
         start: A covariance of shape ``[B, B]``; by default the BSB1 fixed point.
         perturbation: Relative spread of the factors above, 0 or more.
-        eps: Batch norm's ε.
-        gamma: Batch norm's scale.
-        weight_variance: :math:`\sigma_w^2`, fan-in times the variance of the weights.
-        bias_variance: :math:`\sigma_b^2`, the variance of the biases.
         method: How each step is computed, as in :func:`bn_map`. Only ``"laplace"`` and
             ``"fourier"`` (what ``"auto"`` takes where it can) settle; ``"monte carlo"`` keeps
             jittering by its standard error.
@@ -143,23 +142,34 @@ def iterate_map(
     References:
         [yang2019], Section 3 and Fig. 1c, d (symmetry breaking).
     """
-    function = as_activation(activation)
-    _check(batch_size, steps, perturbation, weight_variance, bias_variance)
+    whole("steps", steps, 0)
+    if not (math.isfinite(perturbation) and perturbation >= 0):
+        raise ValueError(f"perturbation must be finite and not negative, got {perturbation}.")
+    if start is not None and not isinstance(setting, Setting):
+        # Without a fixed point to solve for, the map itself is defined from two samples on.
+        size = whole("batch_size", batch_size, 2)
+        setting = Setting(setting, max(size, SMALLEST_BATCH), **options)
+    else:
+        setting = as_setting(setting, batch_size, options)
+        size = setting.batch_size
     if generator is None:
         generator = torch.Generator().manual_seed(0)
-    if start is None:
-        options = {"eps": eps, "gamma": gamma}
-        options |= {"weight_variance": weight_variance, "bias_variance": bias_variance}
-        cov = _fixed_point(function, batch_size, options)
-    else:
-        cov = _given(start, batch_size)
+    cov = _fixed_point(setting) if start is None else _checked_start(start, size)
     cov = _perturbed(cov, perturbation, generator)
     covariances, errors, name = [cov], [0.0], str(method)
     for _ in range(steps):
-        mapped = bn_map(cov, function, method, eps=eps, gamma=gamma, generator=generator)
-        cov = weight_variance * mapped.value + bias_variance
+        mapped = bn_map(
+            cov,
+            setting.activation,
+            method,
+            eps=setting.eps,
+            gamma=setting.gamma,
+            beta=setting.beta,
+            generator=generator,
+        )
+        cov = setting.weight_variance * mapped.value + setting.bias_variance
         covariances.append(cov)
-        errors.append(weight_variance * float(mapped.error.max()))
+        errors.append(setting.weight_variance * float(mapped.error.max()))
         name = mapped.method
     stacked = np.stack(covariances)
     return CovarianceTrajectory(stacked, *_variances(stacked), np.array(errors), name)
@@ -180,13 +190,13 @@ def _perturbed(cov: Array, size: float, generator: torch.Generator) -> Array:
     return np.asarray(cov * factor * factor[:, None])
 
 
-def _fixed_point(activation: Activation, batch_size: int, options: dict[str, float]) -> Array:
-    point = bsb1_fixed_point(activation, batch_size, **options)
+def _fixed_point(setting: Setting) -> Array:
+    point = bsb1_fixed_point(setting)
     q, kappa = point.q.value, point.kappa.value
-    return kappa * np.eye(batch_size) + (q - kappa)
+    return kappa * np.eye(setting.batch_size) + (q - kappa)
 
 
-def _given(start: ArrayLike | Tensor, batch_size: int) -> Array:
+def _checked_start(start: ArrayLike | Tensor, batch_size: int) -> Array:
     values = start.detach().cpu().numpy() if isinstance(start, Tensor) else start
     cov = np.array(values, dtype=np.float64)
     if cov.shape != (batch_size, batch_size):
@@ -195,19 +205,3 @@ def _given(start: ArrayLike | Tensor, batch_size: int) -> Array:
             "Give a covariance of one batch, or set batch_size to its size."
         )
     return cov
-
-
-def _check(
-    batch_size: int,
-    steps: int,
-    perturbation: float,
-    weight_variance: float,
-    bias_variance: float,
-) -> None:
-    for name, count, least in (("batch_size", batch_size, 2), ("steps", steps, 0)):
-        whole(name, count, least)
-    for name, value in (("perturbation", perturbation), ("bias_variance", bias_variance)):
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} must be finite and not negative, got {value}.")
-    if not (math.isfinite(weight_variance) and weight_variance > 0):
-        raise ValueError(f"weight_variance must be finite and above 0, got {weight_variance}.")

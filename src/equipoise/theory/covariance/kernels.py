@@ -95,8 +95,8 @@ def correlation_kernels(alpha: float, c: Numbers, *, both: bool = True) -> tuple
         F(x) = {}_2F_1(\tfrac12, \tfrac12; \alpha+\tfrac32; x), \quad x = \frac{1+c}2 .
 
     This is the solution of the kernel's differential equation that vanishes at c = -1. All terms
-    of F are positive, so that no digits cancel, not even near c = -1, where the difference of two
-    functions of c² in :func:`equipoise.theory.batch_norm.solver.homogeneous.kernel` loses them.
+    of F are positive, so that no digits cancel. The difference of two functions of c² in
+    :func:`equipoise.theory.batch_norm.fixed_point.closed_form.kernel` loses them near c = -1.
 
     Args:
         alpha: Power of the rectifier.

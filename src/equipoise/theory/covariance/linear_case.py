@@ -31,7 +31,7 @@ from equipoise.theory.covariance.bn_map import (
     centred_spectrum,
     checked_covariance,
 )
-from equipoise.theory.covariance.quadrature import laplace_rule
+from equipoise.theory.covariance.laplace_fourier import laplace_rule
 
 Array = NDArray[np.float64]
 

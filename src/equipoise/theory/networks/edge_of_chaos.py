@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Activation
-from equipoise.theory.batch_norm.setting import SMALLEST_BATCH, make_setting
+from equipoise.theory.batch_norm.setting import SMALLEST_BATCH, Setting
 from equipoise.theory.networks.gaussian_averages import ROUNDING, moments
 from equipoise.theory.networks.vanilla.variance import mean_square_slope_at_zero
 
@@ -76,15 +76,8 @@ def edge_of_chaos(
     References:
         [yang2019], Section 3 (networks without batch norm); [schoenholz2017].
     """
-    setting = make_setting(
-        activation,
-        SMALLEST_BATCH,  # without normalisation the batch does not matter
-        eps=0.0,
-        gamma=1.0,
-        beta=0.0,
-        weight_variance=1.0,
-        bias_variance=bias_variance,
-    )
+    # Without normalisation the batch size does not matter.
+    setting = Setting(activation, SMALLEST_BATCH, bias_variance=bias_variance)
     phi, source = setting.activation, setting.bias_variance
     shape = phi.homogeneity
     if shape is not None and shape.alpha == 1:

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,20 +32,21 @@ from scipy.optimize import brentq
 from equipoise.numerics.quadrature import gaussian
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.averages import routes
+from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
-from equipoise.theory.batch_norm.setting import (
-    SMALLEST_BATCH,
-    ConvergenceError,
-    Setting,
-    make_setting,
-    whole,
-)
-from equipoise.theory.batch_norm.solver.radius import (
+from equipoise.theory.batch_norm.fixed_point.radius import (
     RadialGrid,
     RadialLaw,
     radial_grid,
     without_eps,
+)
+from equipoise.theory.batch_norm.setting import (
+    SMALLEST_BATCH,
+    ConvergenceError,
+    Setting,
+    SettingOptions,
+    as_setting,
+    whole,
 )
 from equipoise.theory.networks.gaussian_averages import refuse_unresolved
 
@@ -72,13 +74,7 @@ class FeatureNorm:
 
 
 def layer_norm(
-    activation: ActivationLike,
-    *,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
-    bias_variance: float = 0.0,
+    setting: Setting | ActivationLike, **options: Unpack[SettingOptions]
 ) -> FeatureNorm:
     r"""Growth of gradients under layer norm or RMS norm in the wide limit.
 
@@ -90,12 +86,8 @@ def layer_norm(
     second moment, so that layer norm's rate is the smaller one; for ReLU it is exactly 1.
 
     Args:
-        activation: A name, a module, or an elementwise callable on float64 tensors.
-        eps: The normaliser's ε, in units of the pre-activations' variance.
-        gamma: Its scale.
-        beta: Its shift.
-        weight_variance: :math:`\sigma_w^2`, fan-in times the variance of the weights.
-        bias_variance: :math:`\sigma_b^2`, the variance of the biases.
+        setting: A :class:`Setting`, whose batch size does not matter; or its activation and
+            keywords.
 
     Returns:
         q and the rate, each with a bound on its numerical error. Networks of width N differ
@@ -113,16 +105,8 @@ def layer_norm(
     References:
         Derived in this module from the methods of [yang2019].
     """
-    setting = make_setting(
-        activation,
-        SMALLEST_BATCH,  # a batch is not looked at
-        eps=eps,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=weight_variance,
-        bias_variance=bias_variance,
-    )
-    f = Response(setting.activation, setting.gamma, setting.beta)
+    setting = _of_any_batch(setting, SMALLEST_BATCH, options)
+    f = Response.of(setting)
     kinks = sorted(setting.activation.kinks, key=lambda kink: kink.at)
     shifted = gaussian.Piecewise(
         lambda x: np.stack(f(x + f.beta)),
@@ -143,14 +127,7 @@ def layer_norm(
 
 
 def group_norm(
-    activation: ActivationLike,
-    group_size: int,
-    *,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
-    bias_variance: float = 0.0,
+    setting: Setting | ActivationLike, group_size: int, **options: Unpack[SettingOptions]
 ) -> FeatureNorm:
     r"""Growth of gradients under group norm with a fixed number of features per group.
 
@@ -163,14 +140,10 @@ def group_norm(
     It tends to :func:`layer_norm`'s as m grows.
 
     Args:
-        activation: A name, a module, or an elementwise callable on float64 tensors.
+        setting: A :class:`Setting`, whose batch size does not matter; or its activation and
+            keywords.
         group_size: m, features per group and sample, at least 4; positions of a feature map are
             not part of the derivation.
-        eps: The normaliser's ε.
-        gamma: Its scale.
-        beta: Its shift.
-        weight_variance: :math:`\sigma_w^2`.
-        bias_variance: :math:`\sigma_b^2`.
 
     Raises:
         ValueError: If ``group_size < 4``, where the gradient has no second moment, a number is
@@ -185,19 +158,20 @@ def group_norm(
     """
     # With fewer features per group the gradient has no second moment.
     group_size = whole("group_size", group_size, SMALLEST_BATCH)
-    setting = make_setting(
-        activation,
-        group_size,
-        eps=eps,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=weight_variance,
-        bias_variance=bias_variance,
-    )
+    setting = _of_any_batch(setting, group_size, options)
     layer = _Groups(setting).layer
-    f = Response(setting.activation, setting.gamma, setting.beta).within(group_size)
-    levels = routes.levels(f)
+    f = Response.of(setting).within(group_size)
+    levels = compute.levels(f)
     return _solve(setting, layer, levels, f"quadrature over {group_size} features")
+
+
+def _of_any_batch(
+    setting: Setting | ActivationLike, batch_size: int, options: SettingOptions
+) -> Setting:
+    """The setting with a batch size of ours, where samples do not see each other."""
+    if isinstance(setting, Setting):
+        return replace(as_setting(setting, None, options), batch_size=batch_size)
+    return Setting(setting, batch_size, **options)
 
 
 class _Groups:
@@ -206,8 +180,8 @@ class _Groups:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         m = setting.batch_size
-        self.f = Response(setting.activation, setting.gamma, setting.beta).within(m)
-        self.breaks = routes.breaks(self.f, setting.batch_size)
+        self.f = Response.of(setting).within(m)
+        self.breaks = compute.breaks(self.f, setting.batch_size)
         self._kept: dict[int, tuple[RadialGrid, Averages]] = {}
 
     def layer(self, q: float, level: int) -> tuple[float, float]:
@@ -235,11 +209,11 @@ class _Groups:
     def _at(self, q: float, level: int) -> tuple[Averages, RadialLaw]:
         m, eps = self.setting.batch_size, self.setting.eps
         if eps == 0:
-            return routes.one_sample_averages(self.f, m, np.ones(1), level), without_eps(m, q)
+            return compute.one_sample_averages(self.f, m, np.ones(1), level), without_eps(m, q)
         kept = self._kept.get(level)
         if kept is None or not kept[0].reaches(q):
             grid = radial_grid(m, eps, q, self.breaks, min(level, _RADIAL_LEVEL))
-            kept = grid, routes.one_sample_averages(self.f, m, grid.radius, level)
+            kept = grid, compute.one_sample_averages(self.f, m, grid.radius, level)
             self._kept[level] = kept
         return kept[1], kept[0].law(q)
 

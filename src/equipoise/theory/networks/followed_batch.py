@@ -14,6 +14,7 @@ draws afresh, so what remains of sampling is a small error without bias of width
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.setting import Setting, make_setting, whole
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
 from equipoise.theory.covariance.bn_map import checked_covariance
 from equipoise.theory.simulation.networks import Architecture
 
@@ -40,7 +41,8 @@ class FollowedBatch:
         log_gradients: Logarithm of the squared gradient norm with respect to the input of every
             normaliser, and of the output after them, of shape ``[repeats, layers + 1]``, each
             row with its own draws.
-        covariance: Covariance of the batch at the output, mean over repeats, ``[B, B]``.
+        covariance: Covariance of the batch at the output, mean over repeats and without biases,
+            ``[B, B]``.
     """
 
     log_gradients: Array
@@ -49,32 +51,26 @@ class FollowedBatch:
 
 def follow_batch(
     cov: ArrayLike | Tensor,
-    activation: ActivationLike,
+    setting: Setting | ActivationLike,
     layers: int,
     *,
     architecture: Architecture,
     ends_in_norm: bool = False,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
     samples: int = 4096,
     repeats: int = 8,
     generator: torch.Generator | None = None,
+    **options: Unpack[SettingOptions],
 ) -> FollowedBatch:
     r"""Follow a batch through residual blocks with batch norm.
 
     Args:
         cov: Second moments of the batch where it enters the stream, ``[B, B]``.
-        activation: A name, a module, or an elementwise callable on float64 tensors.
+        setting: A :class:`Setting` of that batch size, or its activation and keywords. Biases do
+            not enter: batch norm removes what all samples share.
         layers: Normalisers on the way, a multiple of ``architecture.stages``.
         architecture: Stages per block and whether a linear layer leads; batch norm only.
         ends_in_norm: Whether another batch norm and activation follow the stream; otherwise
             gradients of different samples are independent where it ends.
-        eps: Batch norm's ε.
-        gamma: Its scale.
-        beta: Its shift.
-        weight_variance: :math:`\sigma_w^2` of every linear layer.
         samples: Neurons that a layer is averaged over.
         repeats: Independent repetitions, for a standard error.
         generator: Source of randomness; by default one seeded with 0.
@@ -108,17 +104,15 @@ def follow_batch(
             f"layers must be a multiple of the {architecture.stages} stages per block, got "
             f"{layers}."
         )
-    setting = make_setting(
-        activation,
-        size,
-        eps=eps,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=weight_variance,
-        bias_variance=0.0,
-    )
+    given = None if isinstance(setting, Setting) else size
+    setting = as_setting(setting, given, options)
+    if setting.batch_size != size:
+        raise ValueError(
+            f"cov has {size} samples, but the setting a batch size of {setting.batch_size}. Use "
+            f"dataclasses.replace(setting, batch_size={size})."
+        )
     total = float(second_moments.trace())
-    if eps == 0 and total - float(second_moments.mean()) * size <= _TOLERANCE * total:
+    if setting.eps == 0 and total - float(second_moments.mean()) * size <= _TOLERANCE * total:
         raise ValueError(
             "cov has equal samples only, which batch norm at eps = 0 divides by zero. Give "
             "samples that differ, or an eps."

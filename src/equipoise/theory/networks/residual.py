@@ -25,17 +25,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.averages import routes
+from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.response import SLOPES, Averages, Response
-from equipoise.theory.batch_norm.setting import Setting, make_setting, whole
-from equipoise.theory.batch_norm.solver.radius import RadialLaw, radial_grid, without_eps
-from equipoise.theory.batch_norm.solver.solve import solve
+from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw, radial_grid, without_eps
+from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
 
 Array = NDArray[np.float64]
 
@@ -69,32 +70,25 @@ class ResidualGrowth:
 
 
 def residual_growth(
-    activation: ActivationLike,
-    batch_size: int,
-    blocks: int,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
     *,
+    blocks: int,
     stages: int = 1,
     leading: bool = False,
     start_variance: float = 1.0,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
+    **options: Unpack[SettingOptions],
 ) -> ResidualGrowth:
     r"""Gradients along a pre-activation residual network.
 
     Args:
-        activation: A name, a module, or an elementwise callable on float64 tensors.
-        batch_size: Samples that share batch statistics, at least 4.
+        setting: A :class:`Setting`, or its activation, followed by its batch size and keywords.
+        batch_size: Only beside an activation.
         blocks: Residual blocks, at least 1.
         stages: Batch norm → activation → linear stages in each branch.
         leading: Whether a linear layer precedes the first batch norm of a branch. The stream's
             growth is the same at ε = 0; batch norms then see the branch's gradient alone.
         start_variance: κ⁰, the centred variance of the stream before the first block.
-        eps: Batch norm's ε.
-        gamma: Its scale.
-        beta: Its shift.
-        weight_variance: :math:`\sigma_w^2` of every linear layer.
 
     Raises:
         ValueError: If a number is out of range or the activation is not usable.
@@ -105,10 +99,10 @@ def residual_growth(
         stream with its branches, which this recursion does not contain.
 
     Examples:
-        >>> deep = residual_growth("identity", 32, 100)
+        >>> deep = residual_growth("identity", 32, blocks=100)
         >>> print(deep.exponent)  # (B - 2) / (B - 3)
         1.03448
-        >>> growth = residual_growth("relu", 32, 100).growth  # plain: 1.52^100 = 1e18
+        >>> growth = residual_growth("relu", 32, blocks=100).growth  # plain: 1.52^100 = 1e18
         >>> round(math.log10(growth.value), 1)
         2.3
 
@@ -118,16 +112,8 @@ def residual_growth(
     blocks, stages = whole("blocks", blocks, 1), whole("stages", stages, 1)
     if not 0 < start_variance < math.inf:
         raise ValueError(f"start_variance must be positive and finite, got {start_variance}.")
-    setting = make_setting(
-        activation,
-        batch_size,
-        eps=eps,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=weight_variance,
-        bias_variance=0.0,
-    )
-    solve(replace(setting, eps=0.0))  # refuses what no signal passes
+    setting = as_setting(setting, batch_size, options)
+    solve_by_quadrature(replace(setting, eps=0.0))  # refuses what no signal passes
     level = _level(setting, start_variance)
     coarse, fine = (
         _recursion(setting, blocks, stages, leading, start_variance, at)
@@ -148,7 +134,7 @@ class _Branch:
 
 def _level(setting: Setting, kappa: float) -> int:
     """The first level of refinement that agrees with the one before."""
-    levels = routes.levels(_response(setting))
+    levels = compute.levels(_response(setting))
     for level in range(1, levels):
         before, now = _stage(setting, kappa, level - 1), _stage(setting, kappa, level)
         goal = _GOAL if setting.eps == 0 else _EPS_GOAL
@@ -158,8 +144,7 @@ def _level(setting: Setting, kappa: float) -> int:
 
 
 def _response(setting: Setting) -> Response:
-    f = Response(setting.activation, setting.gamma, setting.beta)
-    return f.within(setting.batch_size)
+    return Response.of(setting).within(setting.batch_size)
 
 
 @lru_cache(maxsize=4096)
@@ -180,10 +165,10 @@ def _stage(setting: Setting, kappa: float, level: int) -> _Branch:
 def _averages(setting: Setting, kappa: float | None, level: int) -> tuple[Averages, RadialLaw]:
     f, B = _response(setting), setting.batch_size
     if kappa is None:
-        return routes.averages(f, B, np.ones(1), level), without_eps(B, 1.0)
-    breaks = np.empty(0) if f.is_homogeneous else routes.breaks(f, B)
+        return compute.averages(f, B, np.ones(1), level), without_eps(B, 1.0)
+    breaks = np.empty(0) if f.is_homogeneous else compute.breaks(f, B)
     grid = radial_grid(B, setting.eps, kappa, breaks, min(level, _RADIAL_LEVEL))
-    return routes.averages(f, B, grid.radius, level), grid.law(kappa)
+    return compute.averages(f, B, grid.radius, level), grid.law(kappa)
 
 
 def _recursion(
@@ -229,7 +214,7 @@ def _recursion(
 
 def _exponent(setting: Setting, stages: int, level: int) -> Estimate:
     """Λ of a stream so large that ε no longer matters in the first stage."""
-    first = solve(replace(setting, eps=0.0))
+    first = solve_by_quadrature(replace(setting, eps=0.0))
     value, error = first.rate.value, first.rate.relative_error
     kappa = first.kappa.value
     for _ in range(stages - 1):

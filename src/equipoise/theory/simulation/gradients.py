@@ -7,6 +7,7 @@ what a network's finite width alone explains.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from equipoise.numerics.growth import mean_with_error
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.setting import Setting, make_setting, whole
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
 from equipoise.theory.simulation.networks import PLAIN, Architecture, Draw, forward
 
 Array = NDArray[np.float64]
@@ -43,37 +44,28 @@ class SimulatedNetworks:
 
 
 def simulate_networks(
-    activation: ActivationLike,
-    batch_size: int,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
     *,
     width: int = 1000,
     depth: int = 20,
     networks: int = 8,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
-    bias_variance: float = 0.0,
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     architecture: Architecture = PLAIN,
+    **options: Unpack[SettingOptions],
 ) -> SimulatedNetworks:
     r"""Run random networks :math:`h^l = W^l\phi(\gamma\,\mathrm{BN}(h^{l-1})+\beta) + b^l`.
 
     Inputs are independent Gaussian samples; the gradient that enters at the top is Gaussian.
 
     Args:
-        activation: A name, a module, or an elementwise callable.
-        batch_size: Samples per batch, at least 4.
+        setting: A :class:`Setting`, or its activation, followed by its batch size and keywords.
+        batch_size: Only beside an activation.
         width: Neurons per layer.
         depth: Layers.
         networks: Independent networks.
-        eps: Batch norm's ε.
-        gamma: Batch norm's scale.
-        beta: Batch norm's shift.
-        weight_variance: fan-in times the variance of the Gaussian weights.
-        bias_variance: Variance of the Gaussian biases.
         generator: Source of randomness on ``device``; by default one seeded with 0.
         device: Where to compute.
         dtype: In which precision; norms are summed in float64 where the device has it.
@@ -87,20 +79,12 @@ def simulate_networks(
         >>> run.log_gradients.shape
         (2, 4)
     """
-    setting = make_setting(
-        activation,
-        batch_size,
-        eps=eps,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=weight_variance,
-        bias_variance=bias_variance,
-    )
+    setting = as_setting(setting, batch_size, options)
     width, depth = whole("width", width, 1), whole("depth", depth, 1)
-    networks, batch_size = whole("networks", networks, 1), setting.batch_size
+    networks = whole("networks", networks, 1)
     if generator is None:
         generator = torch.Generator(device).manual_seed(0)
-    per_network = depth * width * (width + 4 * batch_size)
+    per_network = depth * width * (width + 4 * setting.batch_size)
     at_once = max(1, min(networks, _CHUNK // per_network))
     parts = []
     for start in range(0, networks, at_once):
@@ -112,20 +96,16 @@ def simulate_networks(
 
 
 def simulate_explosion_rate(
-    activation: ActivationLike,
-    batch_size: int,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
     *,
     width: int = 1000,
     depth: int = 20,
     networks: int = 8,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
-    bias_variance: float = 0.0,
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    **options: Unpack[SettingOptions],
 ) -> Estimate:
     r"""Estimate :func:`explosion_rate` from random networks of finite width.
 
@@ -151,16 +131,10 @@ def simulate_explosion_rate(
             f"error, got depth = {depth}, networks = {networks}."
         )
     run = simulate_networks(
-        activation,
-        batch_size,
+        as_setting(setting, batch_size, options),
         width=width,
         depth=depth,
         networks=networks,
-        eps=eps,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=weight_variance,
-        bias_variance=bias_variance,
         generator=generator,
         device=device,
         dtype=dtype,

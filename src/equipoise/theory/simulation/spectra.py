@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -28,8 +29,8 @@ from torch import Tensor
 from equipoise.numerics.growth import mean_with_error
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.setting import Setting, make_setting, whole
-from equipoise.theory.batch_norm.solver.solve import solve
+from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
 from equipoise.theory.batch_norm.spectra.eigenvalues import Spectrum
 from equipoise.theory.simulation.networks import PLAIN, Draw, forward
 
@@ -74,20 +75,16 @@ class SampledTheory:
 
 
 def simulate_spectra(
-    activation: ActivationLike,
-    batch_size: int,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
     *,
     width: int = 1000,
     depth: int = 20,
     networks: int = 8,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
-    bias_variance: float = 0.0,
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    **options: Unpack[SettingOptions],
 ) -> SimulatedSpectra:
     r"""Measure the eigenvalues in the last layer of random networks.
 
@@ -102,17 +99,9 @@ def simulate_spectra(
         >>> run.backward.shape
         (2, 3)
     """
-    setting = make_setting(
-        activation,
-        batch_size,
-        eps=eps,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=weight_variance,
-        bias_variance=bias_variance,
-    )
+    setting = as_setting(setting, batch_size, options)
     width, depth = whole("width", width, 1), whole("depth", depth, 1)
-    networks, batch_size = whole("networks", networks, 1), setting.batch_size
+    networks = whole("networks", networks, 1)
     if generator is None:
         generator = torch.Generator(device).manual_seed(0)
     rows = []
@@ -122,7 +111,7 @@ def simulate_spectra(
             layers, _ = forward(setting, PLAIN, depth, draw)
         h = layers[-1][0].detach()
         h = (h - h.mean(0)).T.double()  # [width, B]
-        kappa = float(h.square().sum(1).mean()) / (batch_size - 1)
+        kappa = float(h.square().sum(1).mean()) / (setting.batch_size - 1)
         parts = [_traces(setting, chunk, kappa).mean(0) * len(chunk) for chunk in _chunks(h)]
         rows.append(torch.stack(parts).sum(0) / width)
     table = torch.stack(rows).cpu().numpy()
@@ -132,15 +121,12 @@ def simulate_spectra(
 
 
 def sample_spectra(
-    activation: ActivationLike,
-    batch_size: int,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
     *,
     samples: int | None = None,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
     generator: torch.Generator | None = None,
+    **options: Unpack[SettingOptions],
 ) -> SampledTheory:
     r"""Estimate the eigenvalues by Monte Carlo at infinite width, where no bias is left.
 
@@ -149,14 +135,10 @@ def sample_spectra(
     reweighted, because a plain average of :math:`\|h\|^{-2}` has infinite variance at B ≤ 5.
 
     Args:
-        activation: A name, a module, or an elementwise callable on float64 tensors.
-        batch_size: Samples that share batch statistics, at least 4.
+        setting: A :class:`Setting`, or its activation, followed by its batch size and keywords.
+        batch_size: Only beside an activation.
         samples: Neurons to draw, at least 2; by default 2¹⁵, fewer at batches above 32, because
             every neuron costs B² numbers.
-        eps: Batch norm's ε.
-        gamma: Batch norm's scale.
-        beta: Batch norm's shift.
-        weight_variance: :math:`\sigma_w^2`; matters with ε.
         generator: Source of randomness; by default one seeded with 0.
 
     Raises:
@@ -165,33 +147,24 @@ def sample_spectra(
 
     Examples:
         >>> sampled = sample_spectra("tanh", 8, samples=4000)
-        >>> exact = solve(make_setting("tanh", 8, eps=0, gamma=1, beta=0, weight_variance=1,
-        ...                            bias_variance=0)).backward[1]
+        >>> exact = solve_by_quadrature(Setting("tanh", 8)).backward[1]
         >>> abs(sampled.backward.L.value - exact.value) < 4 * sampled.backward.L.error
         True
     """
-    setting = make_setting(
-        activation,
-        batch_size,
-        eps=eps,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=weight_variance,
-        bias_variance=0.0,
-    )
-    batch_size = setting.batch_size
+    setting = as_setting(setting, batch_size, options)
+    B = setting.batch_size
     if samples is None:
-        samples = max(_FEWEST, min(_MOST, _WORK // batch_size**2))
+        samples = max(_FEWEST, min(_MOST, _WORK // B**2))
     samples = whole("samples", samples, 2)
-    solution = solve(setting)
+    solution = solve_by_quadrature(setting)
     if solution.kappa.value == 0:
         raise ValueError(
-            f"at eps = {eps:g} all samples become equal, and there is nothing to sample: take an "
-            "eps below critical_eps."
+            f"at eps = {setting.eps:g} all samples become equal, and there is nothing to sample: "
+            "take an eps below critical_eps."
         )
     generator = generator or torch.Generator().manual_seed(0)
-    n, kappa = batch_size - 1, solution.kappa.value
-    direction = torch.randn(samples, batch_size, generator=generator, dtype=torch.float64)
+    n, kappa = B - 1, solution.kappa.value
+    direction = torch.randn(samples, B, generator=generator, dtype=torch.float64)
     direction -= direction.mean(1, keepdim=True)
     direction *= (kappa / direction.square().sum(1, keepdim=True)).sqrt()
     plain, reduced = _chi_squared(n, samples, generator), _chi_squared(n - 2, samples, generator)
@@ -209,7 +182,7 @@ def sample_spectra(
 
     def spectrum(table: Tensor) -> Spectrum:
         G, L, M = estimates(table)
-        return Spectrum(G, L, M, batch_size)
+        return Spectrum(G, L, M, B)
 
     mean_slope, kappa_again = estimates(forward[:, 3:5])
     cross = setting.weight_variance * mean_slope.value**2

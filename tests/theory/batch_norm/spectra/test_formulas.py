@@ -12,32 +12,26 @@ from hypothesis import strategies as st
 
 from equipoise.theory import (
     ACTIVATIONS,
+    Setting,
     UnstableFixedPointWarning,
     alpha_relu,
     backward_spectrum,
     cross_batch,
     explosion_rate,
     forward_spectrum,
-    sample_spectra,
     simulate_networks,
     simulate_spectra,
     weight_gradients,
 )
 from equipoise.theory.activation.catalogue import homogeneous
-from equipoise.theory.batch_norm.setting import make_setting
-from equipoise.theory.batch_norm.solver.homogeneous import closed_form
-from equipoise.theory.batch_norm.solver.solution import Solution
-from equipoise.theory.batch_norm.solver.solve import solve
+from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
+from equipoise.theory.batch_norm.fixed_point.solution import Solution
+from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
+from equipoise.theory.simulation.spectra import _traces, sample_spectra
 from reference.brackets import ACTIVATIONS as REFERENCE
 from reference.brackets import spectra
 
 TABLE = json.loads((Path(__file__).parents[3] / "reference" / "spectra.json").read_text("utf-8"))
-
-
-def setting(activation, batch_size, **options):
-    defaults = {"eps": 0.0, "gamma": 1.0, "beta": 0.0}
-    defaults |= {"weight_variance": 1.0, "bias_variance": 0.0}
-    return make_setting(activation, batch_size, **(defaults | options))
 
 
 def named(solution: Solution):
@@ -59,7 +53,7 @@ class TestAgainstTheBrackets:
     @pytest.mark.parametrize("row", TABLE, ids=case_name)
     def test_every_number_is_within_its_error(self, row):
         options = {key: row[key] for key in ("eps", "gamma", "beta")}
-        ours = named(solve(setting(row["activation"], row["batch_size"], **options)))
+        ours = named(solve_by_quadrature(Setting(row["activation"], row["batch_size"], **options)))
         for name, value in ours.items():
             exact = row["values"][name]
             allowed = value.error + 2 * row["accuracy"] + 4e-16 * abs(exact)
@@ -74,7 +68,7 @@ class TestAgainstTheBrackets:
 
     def test_another_batch_size_would_be_noticed(self):
         row = next(r for r in TABLE if r["activation"] == "tanh" and r["eps"] == 0)
-        ours = named(solve(setting("tanh", row["batch_size"] + 1)))
+        ours = named(solve_by_quadrature(Setting("tanh", row["batch_size"] + 1)))
         assert abs(ours["backward_M"].value - row["values"]["backward_M"]) > 1e-3
 
 
@@ -85,10 +79,10 @@ class TestClosedForms:
         [(1, 1, 1), (1, 1, 0), (1, 1, 0.2), (1, 1, -1), (1.5, 1, 0), (2, 1, 0), (0.75, 1, 0.3)],
     )
     def test_they_are_what_quadrature_finds(self, alpha, a, b, B):
-        problem = setting(
+        problem = Setting(
             homogeneous("f", alpha, a, b), B, gamma=1.3, weight_variance=1.7, bias_variance=0.2
         )
-        closed, quadrature = named(closed_form(problem)), named(solve(problem))
+        closed, quadrature = named(closed_form(problem)), named(solve_by_quadrature(problem))
         for name, value in closed.items():
             other = quadrature[name]
             assert abs(value.value - other.value) <= value.error + other.error, name
@@ -142,7 +136,10 @@ class TestInvariants:
         moved = type(plain)(
             "moved", lambda x: scale * plain.function(x) + shift, None, plain.kinks
         )
-        before, after = named(solve(setting(plain, B))), named(solve(setting(moved, B)))
+        before, after = (
+            named(solve_by_quadrature(Setting(plain, B))),
+            named(solve_by_quadrature(Setting(moved, B))),
+        )
         for key in ("backward_G", "backward_L", "backward_M", "forward_L", "forward_M"):
             assert after[key].value == pytest.approx(before[key].value, abs=1e-9)
         assert after["cross_rate"].value == pytest.approx(before["cross_rate"].value, abs=1e-9)
@@ -194,15 +191,15 @@ class TestCollapsed:
     """Above the critical ε all samples become equal and the eigenvalues are those of a tangent."""
 
     def test_smooth_activations_have_one_eigenvalue(self):
-        solution = solve(setting("tanh", 9, eps=1.25))
+        solution = solve_by_quadrature(Setting("tanh", 9, eps=1.25))
         for value in (*solution.backward, *solution.forward, solution.cross_rate):
             assert value.value == pytest.approx(0.8, abs=1e-12)
 
     def test_relu_keeps_three(self):
         """Just below its critical ε the eigenvalues tend to those above it."""
         critical = 0.339430  # critical_eps("relu", batch_size=64) = 0.33943…
-        below = named(solve(setting("relu", 64, eps=critical * 0.9999)))
-        above = named(solve(setting("relu", 64, eps=critical * 1.0001)))
+        below = named(solve_by_quadrature(Setting("relu", 64, eps=critical * 0.9999)))
+        above = named(solve_by_quadrature(Setting("relu", 64, eps=critical * 1.0001)))
         for name in ("backward_G", "backward_L", "backward_M", "forward_L", "forward_M"):
             assert below[name].value == pytest.approx(above[name].value, rel=2e-3), name
         assert above["kappa"].value == 0 < below["kappa"].value
@@ -273,10 +270,8 @@ class TestSimulatedSpectra:
 
     def test_the_traces_are_the_definition(self):
         """⟨Δ, Jᵀ Δ J⟩ summed over an orthonormal basis of each subspace, through autograd."""
-        from equipoise.theory.simulation.spectra import _traces
-
         B = 5
-        problem = setting("tanh", B, eps=0.1, gamma=1.3, beta=0.2)
+        problem = Setting("tanh", B, eps=0.1, gamma=1.3, beta=0.2)
         generator = torch.Generator().manual_seed(3)
         h = torch.randn(1, B, generator=generator, dtype=torch.float64)
         h -= h.mean()

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from equipoise.records import Estimate
 from equipoise.theory import as_activation, max_trainable_depth
 from equipoise.theory.activation.catalogue import Activation, Kink, alpha_relu
-from equipoise.theory.batch_norm.solver.homogeneous import kernel
+from equipoise.theory.batch_norm.fixed_point.closed_form import kernel
 from equipoise.theory.networks.edge_of_chaos import edge_of_chaos
 from equipoise.theory.networks.gaussian_averages import moments
 from equipoise.theory.networks.vanilla.network import VanillaNetwork, vanilla

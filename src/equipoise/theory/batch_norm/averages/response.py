@@ -8,12 +8,15 @@ pre-activations is, up to a radius R, a uniform random direction w (see
           E[w_1^i f^{(o)}_1\; w_2^j f^{(o)}_2], \qquad f^{(o)}_m = f^{(o)}(R w_m),
 
 with f(x) = φ(γx + β), o = 0 (values, less their mean) or 1 (slopes, with respect to the argument
-of f). Two routes compute them; both vectorise over R:
+of f). Two modules compute them; both vectorise over R:
 
-* ``spectral`` (:mod:`averages_spectral`): expand in ψ_k; a two-sample average is a sum over
-  :math:`\rho_k`, so integrals are one-dimensional. For smooth f, and for kinks at larger B.
-* ``angles`` (:mod:`averages_angles`): integrate over two angles, split at every kink. For kinks
-  at small B, where :math:`\rho_k` decays too slowly.
+* :mod:`polynomials <equipoise.theory.batch_norm.averages.polynomials>` expands in ψ_k; a
+  two-sample average is a sum over :math:`\rho_k`, so integrals are one-dimensional. For smooth f,
+  and for kinks at larger B.
+* :mod:`angles <equipoise.theory.batch_norm.averages.angles>` integrates over two angles, split at
+  every kink. For kinks at small B, where :math:`\rho_k` decays too slowly.
+
+:mod:`compute <equipoise.theory.batch_norm.averages.compute>` chooses between them.
 
 Symbols: B: batch size, n = B - 1, w: normalised sample, R: radius, 1 at ε = 0.
 """
@@ -26,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.theory.activation.catalogue import Activation
+from equipoise.theory.batch_norm.setting import Setting
 
 Array = NDArray[np.float64]
 
@@ -46,8 +50,13 @@ class Response:
     gamma: float
     beta: float
 
+    @classmethod
+    def of(cls, setting: Setting) -> Response:
+        """What follows the normalisation in a setting."""
+        return cls(setting.activation, setting.gamma, setting.beta)
+
     def within(self, batch_size: int) -> Response:
-        """The same without kinks that no normalised sample comes near: there f is smooth."""
+        """Drop the kinks that no normalised sample comes near: f is smooth where samples are."""
         reach = _NEARBY * np.sqrt(batch_size - 1) * self.gamma
         kinks = tuple(k for k in self.activation.kinks if abs(k.at - self.beta) < reach)
         if len(kinks) == len(self.activation.kinks):
@@ -80,7 +89,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Averages:
-    """The averages at each radius.
+    """Averages over one and two samples, at each radius.
 
     Args:
         mean: E[f], of shape ``[radii]``.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Unpack
 
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.setting import Method, Setting, make_setting
-from equipoise.theory.batch_norm.solver.homogeneous import closed_form
-from equipoise.theory.batch_norm.solver.solution import Solution, Triple
-from equipoise.theory.batch_norm.solver.solve import solve
+from equipoise.theory.batch_norm.fixed_point.solution import Solution, Triple
+from equipoise.theory.batch_norm.fixed_point.solve import Method, solve
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,11 @@ class Spectrum:
 
 
 def backward_spectrum(
-    activation: ActivationLike,
-    batch_size: int,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
     *,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
-    bias_variance: float = 0.0,
     method: Method = "auto",
+    **options: Unpack[SettingOptions],
 ) -> Spectrum:
     r"""Eigenvalues of one layer's map of the gradients' covariance, at the BSB1 fixed point.
 
@@ -72,13 +68,8 @@ def backward_spectrum(
     per layer.
 
     Args:
-        activation: A name, a module, or an elementwise callable on float64 tensors.
-        batch_size: Samples that share batch statistics, at least 4.
-        eps: Batch norm's ε, in units of the pre-activations' variance.
-        gamma: Batch norm's scale.
-        beta: Batch norm's shift.
-        weight_variance: :math:`\sigma_w^2`, fan-in times the variance of the weights.
-        bias_variance: :math:`\sigma_b^2`; without effect.
+        setting: A :class:`Setting`, or its activation, followed by its batch size and keywords.
+        batch_size: Only beside an activation.
         method: ``"closed form"`` exists for positive-homogeneous activations at ε = β = 0;
             ``"quadrature"`` always; ``"auto"`` takes the former where it can.
 
@@ -98,28 +89,16 @@ def backward_spectrum(
     References:
         [yang2019], Theorem 7 and Appendix C; L and M at ε > 0, γ and β derived here.
     """
-    setting = make_setting(
-        activation,
-        batch_size,
-        eps=eps,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=weight_variance,
-        bias_variance=bias_variance,
-    )
+    setting = as_setting(setting, batch_size, options)
     return _spectrum(setting, method, lambda solution: solution.backward)
 
 
 def forward_spectrum(
-    activation: ActivationLike,
-    batch_size: int,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
     *,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
-    bias_variance: float = 0.0,
     method: Method = "auto",
+    **options: Unpack[SettingOptions],
 ) -> Spectrum:
     r"""Eigenvalues of one layer's map of small changes of the covariance, at its fixed point.
 
@@ -130,13 +109,8 @@ def forward_spectrum(
     where batch norm forgets the scale of its input.
 
     Args:
-        activation: A name, a module, or an elementwise callable on float64 tensors.
-        batch_size: Samples that share batch statistics, at least 4.
-        eps: Batch norm's ε, in units of the pre-activations' variance.
-        gamma: Batch norm's scale.
-        beta: Batch norm's shift.
-        weight_variance: :math:`\sigma_w^2`, fan-in times the variance of the weights.
-        bias_variance: :math:`\sigma_b^2`; without effect.
+        setting: A :class:`Setting`, or its activation, followed by its batch size and keywords.
+        batch_size: Only beside an activation.
         method: As in :func:`backward_spectrum`.
 
     Returns:
@@ -153,37 +127,11 @@ def forward_spectrum(
     References:
         [yang2019], Appendix B.4; ε > 0, γ and β derived here.
     """
-    setting = make_setting(
-        activation,
-        batch_size,
-        eps=eps,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=weight_variance,
-        bias_variance=bias_variance,
-    )
+    setting = as_setting(setting, batch_size, options)
     return _spectrum(setting, method, lambda solution: solution.forward)
 
 
-def solve_by(setting: Setting, method: Method) -> Solution:
-    """Solve a setting by the method that was asked for.
-
-    Raises:
-        ValueError: If the method is unknown, or no closed form is known for the setting.
-    """
-    if method not in ("auto", "closed form", "quadrature"):
-        raise ValueError(f"method must be auto, closed form or quadrature, got {method!r}.")
-    closed = None if method == "quadrature" else closed_form(setting)
-    if method == "closed form" and closed is None:
-        raise ValueError(
-            f"no closed form is known for {setting.activation.name} at eps = {setting.eps:g}, "
-            f"beta = {setting.beta:g}: it needs a positive-homogeneous activation, eps = 0 and "
-            'beta = 0. Use method="quadrature".'
-        )
-    return closed or solve(setting)
-
-
 def _spectrum(setting: Setting, method: Method, part: Callable[[Solution], Triple]) -> Spectrum:
-    solution = solve_by(setting, method)
+    solution = solve(setting, method)
     G, L, M = solution.flagged(part(solution))
     return Spectrum(G, L, M, setting.batch_size)

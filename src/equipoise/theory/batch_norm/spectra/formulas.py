@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages
-from equipoise.theory.batch_norm.solver.radius import RadialLaw
+from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw
 
 Array = NDArray[np.float64]
 

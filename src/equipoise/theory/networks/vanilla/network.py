@@ -16,7 +16,7 @@ from typing import Literal
 
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.setting import SMALLEST_BATCH, Setting, make_setting
+from equipoise.theory.batch_norm.setting import SMALLEST_BATCH, Setting
 from equipoise.theory.networks.gaussian_averages import ROUNDING, moments
 from equipoise.theory.networks.vanilla.correlation import settle_correlation
 from equipoise.theory.networks.vanilla.variance import mean_square_slope_at_zero, settle_variance
@@ -115,13 +115,11 @@ def vanilla(
     References:
         [yang2019], Section 3 (networks without batch norm); [schoenholz2017].
     """
+    # Without normalisation the batch size does not matter.
     return _solve(
-        make_setting(
+        Setting(
             activation,
-            SMALLEST_BATCH,  # without normalisation the batch does not matter
-            eps=0.0,
-            gamma=1.0,
-            beta=0.0,
+            SMALLEST_BATCH,
             weight_variance=weight_variance,
             bias_variance=bias_variance,
         )

@@ -3,6 +3,10 @@ r"""The explosion rate as a weighted mean over orthonormal polynomials (Theorem 
 An activation of a normalised sample is a sum of components of every degree, and each degree has a
 rate of its own, so the explosion rate is at least that of the lowest.
 
+The coefficients :math:`a_k = E[f(w)\psi_k(w)]` come from quadrature on panels split at the kinks.
+In the angle :math:`\theta = \arccos(w/\sqrt n)` a polynomial of degree k turns k times, so panels
+shrink as the degree grows; their number then makes thousands of coefficients as good as the first.
+
 Symbols: B: batch size, n = B - 1, w: normalised sample, ψ_k: orthonormal polynomials of w,
 f(w) = φ(γw + β), ρ_k: correlation of ψ_k at two samples, :math:`c_k = 1 - \rho_k`.
 """
@@ -11,20 +15,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.numerics.quadrature import gegenbauer
+from equipoise.numerics.quadrature import gegenbauer, panels
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.setting import make_setting
-from equipoise.theory.batch_norm.spectra.coefficients import refined_coefficients
+from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
 
 Array = NDArray[np.float64]
+Level: TypeAlias = tuple[Array, Array]
 
 _METHOD = "quadrature on panels"
 _UNIT = float(np.finfo(float).eps)
+# Beyond 12 standard deviations the density is below 1e-31; at large B the sphere is far wider.
+_REACH = 12.0
+# Panels on which ψ_k turns by at most this angle are resolved by their nodes.
+_TURN = 8.0
+_LEAST_SPLITS = 24
+_RULES = (panels.analytic(20), panels.analytic(28))
+_POWER_RULES = (panels.any_powers(140), panels.any_powers(200))
+# Levels beyond the second cut panels in four; steep functions need that.
+_LEVELS, _GOAL = 5, 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +71,10 @@ class GegenbauerExpansion:
 
     @property
     def kappa(self) -> Estimate:
-        r"""Sum of the terms of :math:`\kappa = \sum_k c_ka_k^2`; its error covers the rest."""
+        r"""Sum of the terms of :math:`\kappa = \sum_k c_ka_k^2`, for :math:`\sigma_w^2 = 1`.
+
+        Its error covers the terms left out.
+        """
         value = float(self.gaps @ self.coefficients**2)
         return Estimate(value, self._rest_of_kappa() + self._rounding(self.gaps), self._method)
 
@@ -95,24 +113,23 @@ class GegenbauerExpansion:
         return self._largest_gap_left_out() * (max(left_out, 0.0) + self.second_moment.error)
 
     def _rest_of_numerator(self) -> float:
-        """The same for the numerator, by Parseval for the slopes."""
+        """The same bound for the numerator, by Parseval for the slopes."""
         B = self.batch_size
         included = (B - 3) * float(self.rates @ self.coefficients**2)
         left_out = max(self.slope_energy.value - included, 0.0) + self.slope_energy.error
         return self._largest_gap_left_out() * left_out / (B - 3)
 
     def _rounding(self, weights: Array) -> float:
-        """What the coefficients' errors make of Σ weight·a_k²."""
+        """Error of Σ weight·a_k² caused by the coefficients' errors."""
         return float(np.abs(weights) @ (2 * np.abs(self.coefficients) * self.errors))
 
 
 def gegenbauer_expansion(
-    activation: ActivationLike,
-    batch_size: int,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
     *,
     terms: int,
-    gamma: float = 1.0,
-    beta: float = 0.0,
+    **options: Unpack[SettingOptions],
 ) -> GegenbauerExpansion:
     r"""Expand φ(γw + β) of a normalised sample w in orthonormal polynomials.
 
@@ -120,11 +137,10 @@ def gegenbauer_expansion(
               \psi_k(w) \propto C_k^{(B-3)/2}(w / \sqrt{B-1})
 
     Args:
-        activation: A name, a module, or an elementwise callable on float64 tensors.
-        batch_size: Samples that share batch statistics, at least 4.
+        setting: A :class:`Setting`, or its activation, followed by its batch size and keywords.
+            Its ε must be 0; the variances of weights and biases do not enter.
+        batch_size: Only beside an activation.
         terms: How many coefficients, at least 1; thousands are fine.
-        gamma: Batch norm's scale.
-        beta: Batch norm's shift.
 
     Returns:
         The coefficients with bounds on their errors, and what the theory makes of them.
@@ -143,21 +159,18 @@ def gegenbauer_expansion(
     References:
         [yang2019], Theorem 9.
     """
-    setting = make_setting(
-        activation,
-        batch_size,
-        eps=0.0,
-        gamma=gamma,
-        beta=beta,
-        weight_variance=1.0,
-        bias_variance=0.0,
-    )
-    count = _check_terms(terms)
-    (coarse, rough), (fine, sharp) = refined_coefficients(setting, count)
+    setting = as_setting(setting, batch_size, options)
+    if setting.eps:
+        raise ValueError(
+            f"the expansion needs eps = 0, got {setting.eps:g}: at eps > 0 the size of a sample "
+            "is random too, and polynomials of w are not enough. Set eps=0.0."
+        )
+    count = whole("terms", terms, 1)
+    (coarse, rough), (fine, sharp) = _refined_coefficients(setting, count)
     if not (np.isfinite(fine).all() and np.isfinite(sharp).all()):
         raise ValueError(
             f"activation {setting.activation.name} overflows on normalised samples at "
-            f"gamma = {gamma:g}, beta = {beta:g}. Use one that grows slower."
+            f"gamma = {setting.gamma:g}, beta = {setting.beta:g}. Use one that grows slower."
         )
     B, k = setting.batch_size, np.arange(count)
     # Angles at large B add ε_mach·√B.
@@ -186,7 +199,93 @@ def _errors(fine: Array, coarse: Array, rounding: float) -> Array:
     return np.asarray(2 * np.maximum.accumulate(np.abs(fine - coarse)) + rounding * growth)
 
 
-def _check_terms(terms: object) -> int:
-    if isinstance(terms, bool) or not isinstance(terms, int | np.integer) or terms < 1:
-        raise ValueError(f"terms must be a whole number of at least 1, got {terms!r}.")
-    return int(terms)
+@np.errstate(over="ignore", invalid="ignore")
+def _refined_coefficients(setting: Setting, terms: int) -> tuple[Level, Level]:
+    """Refine until two levels agree; return the coarser and the finer.
+
+    Args:
+        setting: The activation, γ, β and the batch size.
+        terms: How many coefficients.
+
+    Returns:
+        Two pairs of the coefficients, of shape ``[terms]``, and of E[f²] and E[(n − w²) f′²].
+        Overflows are left to the caller.
+    """
+    fine = _expand(setting, terms, 0)
+    for level in range(1, _LEVELS):
+        coarse, fine = fine, _expand(setting, terms, level)
+        change = float(np.abs(fine[0] - coarse[0]).max())
+        if not change > _GOAL * math.sqrt(fine[1][0]):
+            break
+    return coarse, fine
+
+
+def _expand(setting: Setting, terms: int, level: int) -> Level:
+    """Coefficients, E[f²] and E[(n − w²) f′²]."""
+    f = Response.of(setting)
+    n = setting.batch_size - 1
+    cosine, argument, weights = _nodes(f, n, terms, level)
+    values, slopes = f(argument)
+    values, slopes = (np.where(weights > 0, part, 0.0) for part in (values, slopes))
+    weighted = weights * values
+    polynomials = gegenbauer.polynomials(setting.batch_size, terms, math.sqrt(n) * cosine)
+    coefficients = np.array([weighted @ psi for psi in polynomials])
+    energy = weights @ (n * (1 - cosine**2) * slopes**2)
+    return coefficients, np.array([weighted @ values, energy])
+
+
+def _nodes(f: Response, n: int, terms: int, level: int) -> tuple[Array, Array, Array]:
+    """Nodes cos θ = w/√n on panels of θ, f's arguments γw + β there, and the law's weights."""
+    angles, arguments, singular = _edges(f, n, terms, level)
+    pairs = [np.stack([part[:-1], part[1:]], 1) for part in (angles, arguments)]
+    on_power = singular[:-1] | singular[1:]
+    parts = []
+    for rule, chosen in (
+        (_RULES[min(level, 1)], ~on_power),
+        (_POWER_RULES[min(level, 1)], on_power),
+    ):
+        if chosen.any():
+            edges, x_edges = (pair[chosen] for pair in pairs)
+            nodes = panels.place(rule, edges)
+            cos_edge, step, sine = nodes.on_circle(edges, np.cos(edges))
+            x = np.take_along_axis(x_edges, nodes.edge, 1) + f.gamma * math.sqrt(n) * step
+            weights = nodes.weights * _density(n, cos_edge + step, sine)
+            parts.append([part.ravel() for part in (cos_edge + step, x, weights)])
+    cosines, x, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return cosines, x, weights / weights.sum()
+
+
+def _edges(f: Response, n: int, terms: int, level: int) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Ascending edges in θ, f's arguments there, and whether each is a fractional power."""
+    scale, widest = f.gamma * math.sqrt(n), _widest(n)
+    at = (f.kinks - f.beta) / scale
+    kinks = sorted(f.activation.kinks, key=lambda kink: kink.at)
+    powers = np.array([kink.power for kink in kinks], dtype=bool)
+    inside = np.abs(at) < widest
+    found, powers = np.arccos(at[inside]), powers[inside]
+    ends = np.arccos([widest, -widest])
+    splits = max(_LEAST_SPLITS, math.ceil(float(np.ptp(ends)) * terms / _TURN)) * 4 ** max(
+        0, level - 1
+    )
+    uniform, width = np.linspace(ends[0], ends[1], splits + 1, retstep=True)
+    # A panel that ends close to a fractional power, but not on it, would need its rule too.
+    uniform = uniform[(np.abs(uniform[:, None] - found[powers]) > width / 2).all(1)]
+    angles = np.concatenate([found, uniform, ends])
+    arguments = np.concatenate(
+        [f.kinks[inside], *(scale * np.cos(part) + f.beta for part in (uniform, ends))]
+    )
+    singular = np.zeros(len(angles), dtype=bool)
+    singular[: len(found)] = powers
+    angles, first = np.unique(angles, return_index=True)
+    return angles, arguments[first], singular[first]
+
+
+def _widest(n: int) -> float:
+    return min(_REACH / math.sqrt(n), 1.0)
+
+
+def _density(n: int, cosine: Array, sine: Array) -> Array:
+    """sin^(B-3) θ. A power n loses n·ε_mach, the logarithm loses digits near the poles instead."""
+    if _widest(n) == 1:
+        return np.asarray(sine ** (n - 2))
+    return np.asarray(np.exp((n - 2) / 2 * np.log1p(-(cosine**2))))

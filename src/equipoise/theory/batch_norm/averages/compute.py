@@ -26,7 +26,7 @@ _COARSE_ANGLES, _COARSE_POWERS = panels.half_powers(12), panels.positive_powers(
 
 
 def levels(f: Response) -> int:
-    """How many refinement levels there are."""
+    """Number of refinement levels."""
     if f.has_powers:
         return len(_POWER_RULES)
     if not f.kinks.size:

@@ -13,7 +13,7 @@ from mpmath import mp
 from equipoise.numerics.quadrature import gegenbauer
 from equipoise.theory import UnstableFixedPointWarning, bsb1_fixed_point, explosion_rate
 from equipoise.theory.activation.catalogue import ACTIVATIONS, Activation, Kink
-from equipoise.theory.batch_norm.spectra.expansion import gegenbauer_expansion
+from equipoise.theory.batch_norm.spectra.gegenbauer_expansion import gegenbauer_expansion
 from reference.gegenbauer_series import DIGITS, coefficients, pair_correlation
 
 BATCHES = [4, 5, 8, 33, 1000]

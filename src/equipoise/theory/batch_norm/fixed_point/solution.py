@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from equipoise.records.estimate import Estimate
 from equipoise.theory.batch_norm.averages.response import VALUES, Averages
+from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw
 from equipoise.theory.batch_norm.setting import Setting
-from equipoise.theory.batch_norm.solver.radius import RadialLaw
-from equipoise.theory.batch_norm.spectra import formulas as spectra
+from equipoise.theory.batch_norm.spectra import formulas
 
 Array = NDArray[np.float64]
 Triple = tuple[Estimate, Estimate, Estimate]
@@ -70,8 +70,8 @@ class Numbers:
         mean_squared = averages.mean**2
         moments = (averages.square(VALUES, 0), averages.pair(VALUES, 0, 0))
         q, qc = (variance * float(law.weight @ (m + mean_squared)) + shared for m in moments)
-        backward = (spectra.backward_g, spectra.backward_l, spectra.backward_m)
-        forward = (spectra.forward_g, spectra.forward_l, spectra.forward_m)
+        backward = (formulas.backward_g, formulas.backward_l, formulas.backward_m)
+        forward = (formulas.forward_g, formulas.forward_l, formulas.forward_m)
         return cls(
             np.array(
                 [
@@ -80,8 +80,8 @@ class Numbers:
                     kappa,
                     *(formula(B, variance, averages, law) for formula in backward),
                     *(formula(B, variance, kappa, averages, law) for formula in forward),
-                    spectra.cross_batch_covariance(variance, averages, law) + shared,
-                    spectra.cross_batch_rate(B, variance, kappa, averages, law),
+                    formulas.cross_batch_covariance(variance, averages, law) + shared,
+                    formulas.cross_batch_rate(B, variance, kappa, averages, law),
                 ]
             )
         )

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from mpmath import mp
 
 from equipoise.theory import (
+    Setting,
     UnstableFixedPointWarning,
     alpha_relu,
     bsb1_fixed_point,
     critical_eps,
     explosion_rate,
 )
-from equipoise.theory.batch_norm.setting import make_setting
-from equipoise.theory.batch_norm.solver.solve import solve
+from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
 from reference.gegenbauer_series import theorem_9
 from reference.mean_field import (
     FUNCTIONS,
@@ -34,11 +34,9 @@ from reference.mean_field import (
     theorem_7,
 )
 
-DEFAULTS = {"eps": 0.0, "gamma": 1.0, "beta": 0.0, "weight_variance": 1.0, "bias_variance": 0.0}
-
 
 def solved(activation, batch_size, **options):
-    return solve(make_setting(activation, batch_size, **(DEFAULTS | options)))
+    return solve_by_quadrature(Setting(activation, batch_size, **options))
 
 
 def assert_bounds(estimate, reference, reference_error, at_most=1e-10):
@@ -126,16 +124,17 @@ def test_smooth_activations_match_theorem_9_in_thirty_digits(name, phi, B, terms
 )
 def test_with_eps_every_number_is_within_its_error_of_the_nested_integral(name, B, options, count):
     """κ = F(κ) and λ_G from integrals over x ~ χ² and two samples."""
-    eps, gamma, beta = (options.get(key, DEFAULTS[key]) for key in ("eps", "gamma", "beta"))
-    point = bsb1_fixed_point(name, B, **options)
+    setting = Setting(name, B, **options)
+    point = bsb1_fixed_point(setting)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnstableFixedPointWarning)
-        rate = explosion_rate(name, B, **options)
-    radial = Radial(FUNCTIONS[name].after(gamma, beta), B, eps, count)
+        rate = explosion_rate(setting)
+    function = FUNCTIONS[name].after(setting.gamma, setting.beta)
+    radial = Radial(function, B, setting.eps, count)
     reference = radial.near(point.kappa.value)
     # Measured by doubling the reference's nodes: 1e-12, less where it is smooth.
     relative = 3e-12
-    if name == "tanh" and eps > 0.9:
+    if name == "tanh" and setting.eps > 0.9:
         assert point.kappa.error < 2e-11 * point.kappa.value
     for estimate, exact in (
         (point.q, reference.q),

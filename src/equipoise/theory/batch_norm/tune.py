@@ -3,25 +3,21 @@ r"""The mildest change with which a network of a given depth stays trainable."""
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, Unpack
 
 from scipy.optimize import brentq
 
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.activation.catalogue import ACTIVATIONS, Activation
-from equipoise.theory.batch_norm.explosion import (
-    TRAINABLE_FACTOR,
-    UnstableFixedPointWarning,
-    explosion_rate,
-    max_trainable_depth,
-)
-from equipoise.theory.batch_norm.fixed_point import bsb1_fixed_point, critical_eps
-from equipoise.theory.batch_norm.setting import whole
+from equipoise.theory.batch_norm.explosion import TRAINABLE_FACTOR, max_trainable_depth
+from equipoise.theory.batch_norm.fixed_point.critical_eps import critical_eps
+from equipoise.theory.batch_norm.fixed_point.solve import bsb1_fixed_point
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
+from equipoise.theory.batch_norm.spectra.eigenvalues import backward_spectrum
 
 Knob = Literal["gamma", "beta", "eps", "activation"]
 
@@ -81,17 +77,14 @@ class Tuning:
 
 
 def tune(
-    activation: ActivationLike,
-    batch_size: int,
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
+    *,
     depth: int,
     knob: Knob = "gamma",
-    *,
-    eps: float = 0.0,
-    gamma: float = 1.0,
-    beta: float = 0.0,
-    weight_variance: float = 1.0,
     factor: float = TRAINABLE_FACTOR,
     candidates: Sequence[ActivationLike] = CANDIDATES,
+    **options: Unpack[SettingOptions],
 ) -> Tuning:
     r"""Find the mildest change of one knob with which ``depth`` layers stay trainable.
 
@@ -102,25 +95,22 @@ def tune(
     that batch norm divides by is signal, the rest ε.
 
     Args:
-        activation: A name, a module, or an elementwise callable on float64 tensors.
-        batch_size: Samples that share batch statistics, at least 4.
+        setting: Where the search starts: a :class:`Setting`, or its activation, followed by its
+            batch size and keywords.
+        batch_size: Only beside an activation.
         depth: Layers that shall train, at least 1.
         knob: ``"gamma"`` (searched over :math:`2^{-8}` to :math:`2^8` times its start),
             ``"beta"`` (up to 8 to either side), ``"eps"`` (upwards only, to just below
             :func:`critical_eps`) or ``"activation"``.
-        eps: Batch norm's ε at the start.
-        gamma: Its scale at the start.
-        beta: Its shift at the start.
-        weight_variance: :math:`\sigma_w^2`; matters with ε.
         factor: Logarithm of the ratio of squared gradients that still trains.
         candidates: What to rank for the knob ``"activation"``; those that pass no signal at
             this setting are left out.
 
     Returns:
-        The value, on the trainable side of the boundary to 0.1 % of the search's
-        step, with the rate and depth that it leads to,
-        or None with the reason. Every activation obeys :math:`\lambda_G \ge \frac{B-2}{B-3}` at
-        ε = 0, the rate of a linear network, so that a small batch bounds the depth.
+        The value, on the trainable side of the boundary to 0.1 % of the search's step, with the
+        rate and depth that it leads to, or None with the reason. Every activation obeys
+        :math:`\lambda_G \ge \frac{B-2}{B-3}` at ε = 0, the rate of a linear network, so that a
+        small batch bounds the depth.
 
     Raises:
         ValueError: If a number is out of range, the activation is not usable, or the knob is not
@@ -145,42 +135,34 @@ def tune(
     depth = whole("depth", depth, 1)
     if not factor > 0:
         raise ValueError(f"factor must be positive, got {factor}.")
-    function = as_activation(activation)
-    settings = {
-        "eps": eps,
-        "gamma": gamma,
-        "beta": beta,
-        "weight_variance": weight_variance,
-    }
+    setting = as_setting(setting, batch_size, options)
     if isinstance(candidates, str):
         raise ValueError(f"candidates must be a list, got {candidates!r}: write [{candidates!r}].")
     if knob == "activation":
-        return _rank(function, batch_size, depth, settings, factor, candidates)
-    return _turn(_Search(function, batch_size, depth, settings, factor, knob))
+        return _rank(setting, depth, factor, candidates)
+    return _turn(_Search(setting, depth, factor, knob))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
     """One knob of one network, as a function of its value."""
 
-    activation: Activation
-    batch_size: int
+    setting: Setting
     depth: int
-    settings: dict[str, float]
     factor: float
-    knob: Knob
+    knob: Literal["gamma", "beta", "eps"]
 
     @property
     def start(self) -> float:
-        return self.settings[self.knob]
+        return float(getattr(self.setting, self.knob))
+
+    def at(self, value: float) -> Setting:
+        """The setting with the knob turned to a value."""
+        change: dict[str, Any] = {self.knob: value}
+        return replace(self.setting, **change)
 
     def rate(self, value: float) -> Estimate:
-        return _rate(self.activation, self.batch_size, self.settings | {self.knob: value})
-
-    def is_collapsed(self, value: float) -> bool:
-        """Whether samples become as good as equal, which no gradient can mend."""
-        settings = self.settings | {self.knob: value}
-        return _is_collapsed(self.activation, self.batch_size, settings)
+        return _rate(self.at(value))
 
     def slack(self, value: float) -> float:
         """How much room the depth leaves, in units of the factor; negative if it is too deep."""
@@ -188,7 +170,7 @@ class _Search:
             rate = self.rate(value)
         except ValueError:  # no signal passes there, or nothing converges
             return -math.inf
-        if not (rate.value > 0 and rate.stable) or self.is_collapsed(value):
+        if not (rate.value > 0 and rate.stable) or _is_collapsed(self.at(value)):
             return -math.inf
         return 1 - self.depth * abs(math.log(rate.value)) / self.factor
 
@@ -205,28 +187,17 @@ class _Search:
 
     def _eps_path(self) -> Iterator[float]:
         """Upwards in factors, then closer and closer to where samples become equal."""
-        critical = self.critical
+        critical = critical_eps(self.setting)
         value = max(self.start, _SMALLEST_EPS)
         near = [critical * (1 - 2**-halving) for halving in range(1, _EPS_HALVINGS + 1)]
         while value < _LARGEST_EPS:
             following = value * _EPS_FACTOR
             yield from (v for v in near if max(value, self.start) < v < following)
             # Above the critical ε another state may survive, but not for ever.
-            if following > critical and self.is_collapsed(following):
+            if following > critical and _is_collapsed(self.at(following)):
                 return
             yield following
             value = following
-
-    @property
-    def critical(self) -> float:
-        """The ε from which on all samples become equal."""
-        return critical_eps(
-            self.activation,
-            gamma=self.settings["gamma"],
-            beta=self.settings["beta"],
-            weight_variance=self.settings["weight_variance"],
-            batch_size=self.batch_size,
-        )
 
     def distance(self, value: float) -> float:
         """How far a value is from the start; γ by its logarithm."""
@@ -296,20 +267,20 @@ def _boundary(slack: Callable[[float], float], outside: float, inside: float) ->
 
 
 def _why_none(search: _Search, rate: Estimate, depth: float, best: float) -> str:
-    B = search.batch_size
+    setting = search.setting
+    B, phi = setting.batch_size, setting.activation
     floor = (B - 2) / (B - 3)
     deepest = search.factor / math.log(floor)
-    if search.knob != "eps" and search.settings["eps"] == 0 and deepest < search.depth:
+    if search.knob != "eps" and setting.eps == 0 and deepest < search.depth:
         return (
             f"at batch size {B} and eps = 0 even a linear network's gradients grow "
             f"×{floor:.4g} per layer, which leaves {deepest:.0f} layers. Use a larger batch or "
             "the knob eps."
         )
-    shape = search.activation.homogeneity
-    if search.knob == "gamma" and shape is not None and search.settings["beta"] == 0:
+    if search.knob == "gamma" and phi.homogeneity is not None and setting.beta == 0:
         return (
-            f"{search.activation.name} is positive-homogeneous: gamma only scales its output. "
-            "Use the knob beta or eps."
+            f"{phi.name} is positive-homogeneous: gamma only scales its output. Use the knob beta "
+            "or eps."
         )
     if search.knob == "eps":
         return (
@@ -324,19 +295,17 @@ def _why_none(search: _Search, rate: Estimate, depth: float, best: float) -> str
 
 
 def _rank(
-    activation: Activation,
-    batch_size: int,
-    depth: int,
-    settings: dict[str, float],
-    factor: float,
-    candidates: Sequence[ActivationLike],
+    setting: Setting, depth: int, factor: float, candidates: Sequence[ActivationLike]
 ) -> Tuning:
+    activation = setting.activation
+
     def ranked(candidate: Activation) -> tuple[bool, Ranked]:
         """Whether networks can use the candidate at all, and its rank."""
-        rate = _rate(candidate, batch_size, settings)
+        there = replace(setting, activation=candidate)
+        rate = _rate(there)
         deepest = max_trainable_depth(rate, factor) if rate.value > 0 else 0.0
         sound = rate.value > 0 and rate.stable is not False
-        sound = sound and not _is_collapsed(candidate, batch_size, settings)
+        sound = sound and not _is_collapsed(there)
         return sound, Ranked(candidate.name, rate, deepest)
 
     start = ranked(activation)
@@ -361,29 +330,21 @@ def _rank(
         return finish(mildest.activation, mildest.rate, mildest.max_depth, reason)
     best = ordered[0][1]
     reason = (
-        f"no candidate leaves {depth} layers trainable at batch size {batch_size}; the best, "
-        f"{best.activation}, leaves {best.max_depth:.0f}."
+        f"no candidate leaves {depth} layers trainable at batch size {setting.batch_size}; the "
+        f"best, {best.activation}, leaves {best.max_depth:.0f}."
     )
     return finish(None, best.rate, best.max_depth, reason)
 
 
-def _is_collapsed(activation: Activation, batch_size: int, settings: dict[str, float]) -> bool:
-    """Whether batch norm divides by ε, not by the signal: R² is below 1 %."""
-    if settings["eps"] == 0:
+def _is_collapsed(setting: Setting) -> bool:
+    """Whether samples become as good as equal: batch norm divides by ε, R² being below 1 %."""
+    if setting.eps == 0:
         return False
-    kappa = bsb1_fixed_point(activation, batch_size, **settings).kappa.value
-    signal = kappa * (batch_size - 1) / batch_size
-    return signal < _LEAST_SIGNAL * (signal + settings["eps"])
+    kappa = bsb1_fixed_point(setting).kappa.value
+    signal = kappa * (setting.batch_size - 1) / setting.batch_size
+    return signal < _LEAST_SIGNAL * (signal + setting.eps)
 
 
-def _rate(activation: Activation, batch_size: int, settings: dict[str, float]) -> Estimate:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnstableFixedPointWarning)
-        return explosion_rate(
-            activation,
-            batch_size,
-            eps=settings["eps"],
-            gamma=settings["gamma"],
-            beta=settings["beta"],
-            weight_variance=settings["weight_variance"],
-        )
+def _rate(setting: Setting) -> Estimate:
+    """The explosion rate; its stability is on the estimate, not in a warning."""
+    return backward_spectrum(setting).G

@@ -12,12 +12,20 @@ which is :math:`\sigma_w^2\gamma^2\phi'(\beta)^2` wherever φ has a slope at β.
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import numpy as np
 
+from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Activation, Homogeneity, homogeneous
-from equipoise.theory.batch_norm.averages import routes
+from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.response import Averages, Response
+from equipoise.theory.batch_norm.setting import (
+    SMALLEST_BATCH,
+    Setting,
+    SettingOptions,
+    as_setting,
+)
 
 # Distances from a kink at 0 at which slopes are read: far below any scale of f, far above where
 # a user's x² or x⁴ would underflow. From a kink elsewhere, the smallest that rounding leaves.
@@ -25,6 +33,49 @@ _NEAR, _FAR = 1e-60, 1e-30
 _UNIT = 2.220446049250313e-16
 # Between its two distances a fractional power's slope changes by more than this factor.
 _SAME = 1.1
+
+
+def critical_eps(
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
+    **options: Unpack[SettingOptions],
+) -> float:
+    r"""The ε above which small differences between samples die out with depth.
+
+    .. math:: \varepsilon_c = \sigma_w^2\gamma^2\phi'(\beta)^2
+
+    Just below it small differences survive barely, gradients neither explode nor vanish, and the
+    depth scale diverges. Above it the state in which all samples are equal is stable; where φ is
+    steeper elsewhere than at β, networks that start far from it may still keep another state,
+    which :func:`bsb1_fixed_point` then returns.
+
+    Args:
+        setting: A :class:`Setting`, or its activation, followed by its batch size and keywords;
+            its ε is not looked at.
+        batch_size: Only needed where φ has a kink at β, as ReLU has at 0. Gradients then do
+            not become balanced near the critical ε, though samples still become equal.
+
+    Raises:
+        ValueError: If φ has a kink at β and no batch size is given, or is not usable.
+
+    Examples:
+        >>> critical_eps("tanh"), critical_eps("relu", beta=2.0)
+        (1.0, 1.0)
+        >>> round(critical_eps("relu", batch_size=64), 4)
+        0.3394
+
+    References:
+        [yang2019], Section 4 and Fig. 4c, d.
+    """
+    known = isinstance(setting, Setting) or batch_size is not None
+    setting = as_setting(setting, batch_size, options, default_batch_size=SMALLEST_BATCH)
+    kinks = setting.activation.kinks
+    if not known and any(kink.at == setting.beta for kink in kinks):
+        raise ValueError(
+            f"activation {setting.activation.name} has a kink at beta = {setting.beta:g}, where "
+            "the critical eps depends on the batch size. Give batch_size=..., or move beta."
+        )
+    return setting.weight_variance * critical_variance(Response.of(setting), setting.batch_size)
 
 
 def tangent(f: Response) -> Homogeneity | None:
@@ -58,7 +109,7 @@ def _limit(near: float, far: float) -> float:
 def tangent_averages(slopes: Homogeneity, batch_size: int) -> Averages:
     """Averages of the tangent at R = 1."""
     activation: Activation = homogeneous("tangent", slopes.alpha, slopes.a, slopes.b)
-    return routes.averages(Response(activation, 1.0, 0.0), batch_size, np.ones(1), 2)
+    return compute.averages(Response(activation, 1.0, 0.0), batch_size, np.ones(1), 2)
 
 
 def critical_variance(f: Response, batch_size: int) -> float:

@@ -30,7 +30,7 @@ CASES = [
 class TestTheMildestChange:
     @pytest.mark.parametrize(("name", "B", "depth", "knob"), CASES)
     def test_it_suffices_and_a_milder_one_does_not(self, name, B, depth, knob):
-        tuning = tune(name, B, depth, knob)
+        tuning = tune(name, B, depth=depth, knob=knob)
         start = OPTIONS[knob]
         assert tuning.start == start
         assert tuning.max_depth >= depth
@@ -40,57 +40,57 @@ class TestTheMildestChange:
         assert rate.stable
 
     def test_no_change_where_none_is_needed(self):
-        tuning = tune("tanh", 64, 30, "gamma")
+        tuning = tune("tanh", 64, depth=30, knob="gamma")
         assert tuning.value == 1.0
         assert "without a change" in tuning.reason
 
     def test_factor_sets_what_trains(self):
-        strict, lax = (tune("relu", 64, 40, "beta", factor=f) for f in (8, 17))
+        strict, lax = (tune("relu", 64, depth=40, knob="beta", factor=f) for f in (8, 17))
         assert strict.value > lax.value == 0.0
         assert 40 * math.log(strict.rate.value) <= 8
 
 
 class TestNone:
     def test_the_linear_network_is_a_floor(self):
-        tuning = tune("tanh", 8, 200, "gamma")
+        tuning = tune("tanh", 8, depth=200, knob="gamma")
         assert tuning.value is None
         assert "even a linear network's gradients grow ×1.2 per layer" in tuning.reason
         # γ → 0 makes tanh linear: the best that was found is the floor itself.
         assert tuning.rate.value == pytest.approx(6 / 5, abs=1e-4)
 
     def test_gamma_does_nothing_to_relu(self):
-        tuning = tune("relu", 64, 60, "gamma")
+        tuning = tune("relu", 64, depth=60, knob="gamma")
         assert tuning.value is None
         assert "positive-homogeneous" in tuning.reason
 
     def test_relu_collapses_before_eps_helps(self):
         """Beyond ε_c gradients would be smaller, but all samples are equal there."""
-        tuning = tune("relu", 64, 60, "eps")
+        tuning = tune("relu", 64, depth=60, knob="eps")
         assert tuning.value is None
         assert "samples soon become equal" in tuning.reason
         beyond = backward_spectrum("relu", 64, eps=1.2 * critical_eps("relu", batch_size=64)).G
         assert max_trainable_depth(beyond) > 60
 
     def test_where_everything_is_unstable_the_reason_says_so(self):
-        tuning = tune("silu", 128, 70, "eps")
+        tuning = tune("silu", 128, depth=70, knob="eps")
         assert tuning.value is None
         assert "unstable" in tuning.reason
 
     def test_a_state_that_survives_above_the_critical_eps_counts(self):
         """Flat at 0, so ε_c = 0, but steeper elsewhere."""
         assert critical_eps("alpha_relu(2)", batch_size=4) == 0
-        tuning = tune("alpha_relu(2)", 4, 20, "eps")
+        tuning = tune("alpha_relu(2)", 4, depth=20, knob="eps")
         assert tuning.value == pytest.approx(0.0257, rel=0.01)
         assert tuning.rate.stable
 
     def test_a_value_leaves_some_signal(self):
         """At ε = 2 samples become equal below γ = √2; a hair above it nothing could be learnt."""
-        assert tune("tanh", 64, 100, "gamma", eps=2.0).value > 1.02 * math.sqrt(2)
+        assert tune("tanh", 64, depth=100, knob="gamma", eps=2.0).value > 1.02 * math.sqrt(2)
 
 
 class TestRanking:
     def test_activations_are_ranked_and_one_is_chosen(self):
-        tuning = tune("relu", 32, 60, "activation")
+        tuning = tune("relu", 32, depth=60, knob="activation")
         depths = [r.max_depth for r in tuning.ranking if r.rate.stable is not False]
         assert depths == sorted(depths, reverse=True)
         assert tuning.ranking[0].activation == "identity"
@@ -98,13 +98,13 @@ class TestRanking:
         assert not any(60 <= depth < tuning.max_depth for depth in depths)
 
     def test_unstable_ones_come_last(self):
-        ranking = tune("relu", 64, 60, "activation").ranking
+        ranking = tune("relu", 64, depth=60, knob="activation").ranking
         flags = [ranked.rate.stable is False for ranked in ranking]
         assert flags == sorted(flags)
         assert any(flags)
 
     def test_none_is_deep_enough(self):
-        tuning = tune("relu", 8, 500, "activation")
+        tuning = tune("relu", 8, depth=500, knob="activation")
         assert tuning.value is None
         assert "identity, leaves 88" in tuning.reason
 
@@ -116,27 +116,27 @@ class TestRanking:
             return torch.tanh(0.5 * x)
 
         flat.__name__ = "steep"
-        tuning = tune(steep, 64, 100, "activation", candidates=[flat])
+        tuning = tune(steep, 64, depth=100, knob="activation", candidates=[flat])
         assert len(tuning.ranking) == 2
         assert tuning.reason != "trainable without a change"
         assert tuning.max_depth > 100
 
     def test_collapsed_ones_are_not_recommended(self):
-        tuning = tune("tanh", 64, 60, "activation", eps=1.05)
+        tuning = tune("tanh", 64, depth=60, knob="activation", eps=1.05)
         assert tuning.value not in ("tanh", "identity", "sin")
 
     def test_a_candidate_that_passes_no_signal_is_left_out(self):
-        tuning = tune("tanh", 64, 60, "activation", beta=-9.0)
+        tuning = tune("tanh", 64, depth=60, knob="activation", beta=-9.0)
         assert "relu" not in {ranked.activation for ranked in tuning.ranking}
 
     def test_own_candidates(self):
-        tuning = tune("relu", 32, 60, "activation", candidates=["tanh", torch.sin])
+        tuning = tune("relu", 32, depth=60, knob="activation", candidates=["tanh", torch.sin])
         assert {ranked.activation for ranked in tuning.ranking} == {"relu", "tanh", "sin"}
 
 
 @pytest.mark.parametrize(("name", "B", "depth", "knob"), CASES[:4])
 def test_networks_at_the_tuned_setting_grow_as_promised(name, B, depth, knob):
-    tuning = tune(name, B, depth, knob)
+    tuning = tune(name, B, depth=depth, knob=knob)
     run = simulate_networks(name, B, width=500, depth=20, networks=24, **{knob: tuning.value})
     slopes = -np.diff(run.log_gradients[:, 4:], axis=1).mean(1)
     error = slopes.std(ddof=1) / 24**0.5 + 1 / 500  # and the bias of finite width
@@ -158,6 +158,5 @@ def test_networks_at_the_tuned_setting_grow_as_promised(name, B, depth, knob):
     ],
 )
 def test_bad_arguments_are_named(arguments, message):
-    options = {"activation": "relu", "batch_size": 8, "depth": 10} | arguments
     with pytest.raises(ValueError, match=message):
-        tune(**options)
+        tune("relu", **({"batch_size": 8, "depth": 10} | arguments))

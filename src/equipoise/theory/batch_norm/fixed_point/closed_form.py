@@ -19,8 +19,8 @@ from scipy.special import hyp2f1
 from equipoise.numerics.special import gamma_ratio
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.catalogue import Homogeneity
+from equipoise.theory.batch_norm.fixed_point.solution import Solution, Triple
 from equipoise.theory.batch_norm.setting import Setting
-from equipoise.theory.batch_norm.solver.solution import Solution, Triple
 
 _UNIT = 2.220446049250313e-16
 

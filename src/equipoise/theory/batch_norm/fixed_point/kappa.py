@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
 from scipy.optimize import brentq
 
-from equipoise.theory.batch_norm.averages import routes
+from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.response import Averages, Response
+from equipoise.theory.batch_norm.fixed_point.critical_eps import critical_variance
+from equipoise.theory.batch_norm.fixed_point.radius import RadialGrid, radial_grid
 from equipoise.theory.batch_norm.setting import ConvergenceError, Setting
-from equipoise.theory.batch_norm.solver.radius import RadialGrid, radial_grid
-from equipoise.theory.batch_norm.solver.small_signals import critical_variance
 
 Array = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ def largest_root(setting: Setting, f: Response) -> float | None:
     B, eps, variance = setting.batch_size, setting.eps, setting.weight_variance
     # κ_f on a logarithmic grid of v, once; then F at any κ by monotone interpolation.
     v = np.linspace(-30, 10, 101)
-    kappas = routes.coarse_kappas(f, B, 1 / np.sqrt(1 + np.exp(-v)))
+    kappas = compute.coarse_kappas(f, B, 1 / np.sqrt(1 + np.exp(-v)))
     log_kappas = PchipInterpolator(v, np.log(np.maximum(kappas, np.finfo(float).tiny)))
     d = np.sqrt(2 / (B - 1)) * np.linspace(-10, 7, 86)
     weight = np.exp((B - 1) / 2 * (d - np.expm1(d)))
@@ -67,7 +67,7 @@ def exact_log_ratio(setting: Setting, f: Response, log_kappa: float) -> float:
     """Logarithm of F(κ)/κ from averages made for this κ."""
     B, kappa = setting.batch_size, float(np.exp(log_kappa))
     grid = radial_grid(B, setting.eps, kappa, np.empty(0), 2)
-    mean = grid.law(kappa).weight @ routes.averages(f, B, grid.radius, 1).kappa
+    mean = grid.law(kappa).weight @ compute.averages(f, B, grid.radius, 1).kappa
     return float(
         np.log(np.maximum(setting.weight_variance * mean, np.finfo(float).tiny)) - log_kappa
     )

@@ -6,55 +6,139 @@ for rounding.
 
 Notes:
     Two levels can agree by accident when f has a feature narrower than both grids. Features that
-    narrow are found beforehand as kinks (:mod:`kinks`), unless a user declares fewer kinks than
-    there are.
+    narrow are found beforehand as kinks (:mod:`equipoise.theory.activation.kinks`), unless a user
+    declares fewer kinks than there are.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal, TypeAlias, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.records.estimate import Estimate
-from equipoise.theory.batch_norm.averages import routes
+from equipoise.theory.activation.adapt import ActivationLike
+from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.response import VALUES, Averages, Response
-from equipoise.theory.batch_norm.setting import ConvergenceError, Setting
-from equipoise.theory.batch_norm.solver.kappa import largest_root, refine_root
-from equipoise.theory.batch_norm.solver.radius import (
+from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
+from equipoise.theory.batch_norm.fixed_point.critical_eps import (
+    critical_variance,
+    tangent,
+    tangent_averages,
+)
+from equipoise.theory.batch_norm.fixed_point.kappa import largest_root, refine_root
+from equipoise.theory.batch_norm.fixed_point.radius import (
     RadialGrid,
     RadialLaw,
     radial_grid,
     without_eps,
 )
-from equipoise.theory.batch_norm.solver.small_signals import (
-    critical_variance,
-    tangent,
-    tangent_averages,
+from equipoise.theory.batch_norm.fixed_point.solution import UNIT, Numbers, Solution
+from equipoise.theory.batch_norm.setting import (
+    ConvergenceError,
+    Setting,
+    SettingOptions,
+    as_setting,
 )
-from equipoise.theory.batch_norm.solver.solution import UNIT, Numbers, Solution
-from equipoise.theory.batch_norm.spectra import formulas as spectra
+from equipoise.theory.batch_norm.spectra import formulas
 
 Array = NDArray[np.float64]
+Method: TypeAlias = Literal["auto", "closed form", "quadrature"]
 
 # Relative changes at which refinement stops: of all numbers at ε = 0, and of averages at a few
 # radii, which chooses the level to start from at ε > 0.
 _GOAL, _PROBE_GOAL = 1e-12, 1e-9
 _RADIAL_LEVELS = 4
 _STEP = 1e-5
-# Away from the critical ε the grid is placed right at once; close to it after a few moves.
+# Away from the critical ε the first grid fits; close to it the grid must move a few times.
 _MOST_MOVES = 50
-# A rate is not reported if nothing is known of its second digit.
+# A rate whose second digit is unknown is not reported.
 _LOOSE = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class FixedPoint:
+    """The BSB1 fixed point Σ* = q[(1 − c) I + c 11ᵀ] of the pre-activations.
+
+    Args:
+        q: Second moment of one sample.
+        c: Correlation of two samples.
+        kappa: q(1 − c), the size of what batch norm sees after centring.
+    """
+
+    q: Estimate
+    c: Estimate
+    kappa: Estimate
+
+
+def bsb1_fixed_point(
+    setting: Setting | ActivationLike,
+    batch_size: int | None = None,
+    **options: Unpack[SettingOptions],
+) -> FixedPoint:
+    r"""Solve for the fixed point of the covariance map among BSB1 matrices.
+
+    .. math:: q = \sigma_w^2 E[\phi(w_1)^2] + \sigma_b^2, \quad
+              qc = \sigma_w^2 E[\phi(w_1)\phi(w_2)] + \sigma_b^2, \quad \kappa = q(1 - c)
+
+    with two samples :math:`w_1, w_2` of a normalised batch; at ε > 0, γ ≠ 1 or β ≠ 0 with
+    φ(γRw + β) and an average over the radius R, which itself depends on κ.
+
+    Args:
+        setting: A :class:`Setting`, or its activation, followed by its batch size and keywords.
+        batch_size: Only beside an activation.
+
+    Returns:
+        The fixed point; each number with a bound on its numerical error. Where ε exceeds
+        :func:`critical_eps`, ``kappa`` is 0: all samples become equal.
+
+    Raises:
+        ValueError: If ``batch_size < 4``, a number is out of range or the activation is not
+            usable.
+
+    Examples:
+        >>> point = bsb1_fixed_point("identity", 5)
+        >>> print(point.q, point.c, point.kappa)  # 1, -1/(B - 1), B/(B - 1)
+        1 -0.25 1.25
+
+    References:
+        [yang2019], Section 3.1 and Appendix B.3 (BSB1 fixed points); ε > 0 derived here.
+    """
+    solution = solve_by_quadrature(as_setting(setting, batch_size, options))
+    return FixedPoint(solution.q, solution.c, solution.kappa)
+
+
+def solve(setting: Setting, method: Method = "auto") -> Solution:
+    """Solve for the fixed point and its eigenvalues.
+
+    Args:
+        setting: The problem.
+        method: ``"closed form"`` exists for positive-homogeneous activations at ε = β = 0;
+            ``"quadrature"`` always; ``"auto"`` takes the former where it can.
+
+    Raises:
+        ValueError: If the method is unknown, or no closed form is known for the setting.
+    """
+    if method not in ("auto", "closed form", "quadrature"):
+        raise ValueError(f"method must be auto, closed form or quadrature, got {method!r}.")
+    closed = None if method == "quadrature" else closed_form(setting)
+    if method == "closed form" and closed is None:
+        raise ValueError(
+            f"no closed form is known for {setting.activation.name} at eps = {setting.eps:g}, "
+            f"beta = {setting.beta:g}: it needs a positive-homogeneous activation, eps = 0 and "
+            'beta = 0. Use method="quadrature".'
+        )
+    return closed or solve_by_quadrature(setting)
+
+
 @lru_cache(maxsize=512)
-def solve(setting: Setting) -> Solution:
-    """Solve for the fixed point and its eigenvalues."""
-    f = Response(setting.activation, setting.gamma, setting.beta).within(setting.batch_size)
-    _refuse_no_signal(setting, routes.averages(f, setting.batch_size, np.ones(1), 0))
+def solve_by_quadrature(setting: Setting) -> Solution:
+    """Solve by quadrature, also where a closed form is known."""
+    f = Response.of(setting).within(setting.batch_size)
+    _refuse_no_signal(setting, compute.averages(f, setting.batch_size, np.ones(1), 0))
     if setting.eps == 0:
         return _resolved(setting, _solve_without_eps(setting, f))
     kappa = largest_root(setting, f)
@@ -65,7 +149,7 @@ def solve(setting: Setting) -> Solution:
 
 def _solve_without_eps(setting: Setting, f: Response) -> Solution:
     fine, _ = _explicit(setting, f, 0)
-    for level in range(1, routes.levels(f)):
+    for level in range(1, compute.levels(f)):
         coarse, (fine, averages) = fine, _explicit(setting, f, level)
         change = fine.distance(coarse)
         if (change <= _GOAL * fine.scale).all():
@@ -75,7 +159,7 @@ def _solve_without_eps(setting: Setting, f: Response) -> Solution:
 
 def _explicit(setting: Setting, f: Response, level: int) -> tuple[Numbers, Averages]:
     """At ε = 0 nothing has to be solved for: R = 1, and κ is an average."""
-    averages = routes.averages(f, setting.batch_size, np.ones(1), level)
+    averages = compute.averages(f, setting.batch_size, np.ones(1), level)
     kappa = setting.weight_variance * float(averages.kappa[0])
     law = without_eps(setting.batch_size, kappa)
     return Numbers.of(setting, kappa, averages, law), averages
@@ -87,7 +171,7 @@ def _solve_with_eps(setting: Setting, f: Response, kappa: float) -> Solution:
     probes = np.quantile(_grid(setting, f, kappa, 0).radius, [0.5, 0.75, 1.0])
     *_, first_level = _refined(setting, f, probes, _PROBE_GOAL)
     current, _ = _at_level(setting, f, kappa, first_level, 0)
-    for level in range(first_level, routes.levels(f) - 1):
+    for level in range(first_level, compute.levels(f) - 1):
         coarse, (current, _) = current, _at_level(setting, f, kappa, level + 1, 0)
         directional = current.distance(coarse)
         if (directional <= coarse.goal(setting)).all():
@@ -110,9 +194,9 @@ def _refined(
     setting: Setting, f: Response, radii: Array, goal: float
 ) -> tuple[Averages, Averages, int]:
     """Refine until two levels agree; return both and the coarser's level."""
-    fine = routes.averages(f, setting.batch_size, radii, 0)
-    for level in range(1, routes.levels(f)):
-        coarse, fine = fine, routes.averages(f, setting.batch_size, radii, level)
+    fine = compute.averages(f, setting.batch_size, radii, 0)
+    for level in range(1, compute.levels(f)):
+        coarse, fine = fine, compute.averages(f, setting.batch_size, radii, level)
         if _relative_change(coarse, fine) <= goal:
             break
     return coarse, fine, level - 1
@@ -133,7 +217,7 @@ def _at_level(
 ) -> tuple[Numbers, Averages]:
     for _ in range(_MOST_MOVES):
         grid = _grid(setting, f, kappa, radial_level)
-        averages = routes.averages(f, setting.batch_size, grid.radius, level)
+        averages = compute.averages(f, setting.batch_size, grid.radius, level)
         kappa = refine_root(setting, grid, averages)
         if grid.reaches(kappa):
             numbers = Numbers.of(setting, kappa, averages, grid.law(kappa))
@@ -147,7 +231,7 @@ def _at_level(
 
 
 def _grid(setting: Setting, f: Response, kappa: float, level: int) -> RadialGrid:
-    breaks = np.empty(0) if f.is_homogeneous else routes.breaks(f, setting.batch_size)
+    breaks = np.empty(0) if f.is_homogeneous else compute.breaks(f, setting.batch_size)
     return radial_grid(setting.batch_size, setting.eps, kappa, breaks, level)
 
 
@@ -194,14 +278,14 @@ def _collapsed(setting: Setting, f: Response) -> Solution:
         # Backward at R = 0; forward R² = κx/(Bε) to first order in κ, with E[x²] = n(n + 2).
         law = RadialLaw(0 * one, one, one / eps, one * (B + 1) / (B * eps), one)
         backward = (
-            spectra.backward_g(B, variance, averages, law),
-            spectra.backward_l(B, variance, averages, law),
-            spectra.backward_m(B, variance, averages, law),
+            formulas.backward_g(B, variance, averages, law),
+            formulas.backward_l(B, variance, averages, law),
+            formulas.backward_m(B, variance, averages, law),
         )
         forward = (
             critical_variance(f, B) * variance / eps,
-            spectra.forward_l(B, variance, 1.0, averages, law),
-            spectra.forward_m(B, variance, 1.0, averages, law),
+            formulas.forward_l(B, variance, 1.0, averages, law),
+            formulas.forward_m(B, variance, 1.0, averages, law),
         )
         cross_rate = variance * ((slopes.a + slopes.b) / 2) ** 2 / eps
     method = "closed form: the fixed point has collapsed"
