@@ -1,4 +1,4 @@
-"""Literal transcriptions: batch normalisation of one unit, and the paper's three Hessians."""
+"""Literal transcriptions of the paper on one unit: its three Hessians, and its inequalities."""
 
 from __future__ import annotations
 
@@ -46,3 +46,26 @@ def hessian_41_42(y, g, H, gamma):
     rest = torch.outer(centred, yh) + torch.outer(yh, centred) - 3 / m * gy * yy
     rest = rest + gy * (eye - M / m)
     return gamma**2 / s**2 * (P @ H @ P - rest / (m * gamma))
+
+
+def theorem_4_1(y, g, gamma):
+    """Right side, with g as whoever reads the theorem puts in."""
+    yh, m = bn(y), len(y)
+    return gamma**2 / y.var(correction=0) * (g @ g - g.sum() ** 2 / m - (g @ yh) ** 2 / m)
+
+
+def theorem_4_2(first, y, g, g_y, H, gamma):
+    """Right side of the first display with ``first`` = g_y, and of the second with g."""
+    kappa = (g @ bn(y)) * (g_y @ g_y) / (len(y) * gamma)
+    return gamma**2 / y.var(correction=0) * (first @ H @ first - kappa)
+
+
+def theorem_4_4(y, g, radius):
+    """Right sides at γ = 1: the theorem's, the same with g for g², and that of (17)."""
+    yh, m, variance = bn(y), len(y), y.var(correction=0)
+    g_j, mean, along = radius**2 * (g @ g), g.mean(), (g @ yh) ** 2
+    return {
+        "4.4": (g_j**2 - m * mean**2 - radius**2 * along) / variance,
+        "4.4, unsquared": (g_j - m * mean**2 - radius**2 * along) / variance,
+        "17": radius**2 * (g @ g - g.sum() ** 2 / m - along / m**0.5) / variance,
+    }

@@ -1,4 +1,4 @@
-"""Literal transcriptions of RUN's Theorem 1: closed forms, the printed integrals, the method."""
+"""Literal transcriptions of RUN's Theorem 1: closed forms, printed integrals and proof, method."""
 
 from __future__ import annotations
 
@@ -58,3 +58,9 @@ def run(F, v0, K, *, epsilon, eta):
     P = np.outer(v, v) / (v @ v)
     F_K = F - eta * F @ P
     return B - epsilon * B @ P, F_K.T @ F_K
+
+
+def inequality_14(y, b, s, t):
+    """Both sides for starts whose squared coordinates are the rows of b."""
+    left = (b[..., s] * y[s] - b[..., t] * y[t]) / (b @ y)
+    return left, y[t] / y[0] * (b[..., s] - b[..., t]) / b.sum(-1)

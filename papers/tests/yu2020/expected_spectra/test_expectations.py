@@ -9,15 +9,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise_papers.yu2020.expected_spectra.expectations import (
+from equipoise_papers.yu2020.averages import printed_inequality
+from equipoise_papers.yu2020.expected_spectra import (
     direction_shares,
     expected_factor_spectrum,
     expected_matrix_spectrum,
+    simulate_direction_shares,
 )
 from equipoise_papers.yu2020.expected_spectra.integrals import direction_moments
-from equipoise_papers.yu2020.expected_spectra.simulation import simulate_direction_shares
 from papers_reference.rank_one_update import (
     double_pairs,
+    inequality_14,
     printed_integrals,
     run,
     three_directions,
@@ -248,39 +250,37 @@ class TestStatement:
         assert (found.errors < 2e-13 * found.values).all()
 
 
-class TestErratum1:
-    """Inequality (14): (b_sy_s - b_ty_t)/Σby ≥ (y_t/y_1)(b_s - b_t)/Σb is false pointwise."""
+class TestInequality14:
+    """The printed proof's inequality is false start by start; its average, (13), is true."""
 
-    def sides(self, y, b, s, t):
-        left = (b[..., s] * y[s] - b[..., t] * y[t]) / (b @ y)
-        return left, y[t] / y[0] * (b[..., s] - b[..., t]) / b.sum(-1)
+    @pytest.mark.parametrize("K", [1, 2])
+    def test_it_fails_for_many_starts(self, K):
+        """Only where b_s < b_t, and for every pair."""
+        sigma, draws = torch.tensor(SIGMA, dtype=torch.float64), 4000
+        broken, sound = printed_inequality(sigma, num_steps=K, draws=draws, generator=seeded())
+        b = torch.randn(draws, 5, generator=seeded(), dtype=torch.float64).numpy() ** 2
+        y = (np.array(SIGMA) / max(SIGMA)) ** (2 * K)
+        sides = [inequality_14(y, b, s, t) for s in range(5) for t in range(s + 1, 5)]
+        assert broken.tolist() == [(left < right).mean() for left, right in sides]
+        assert sound == 0
+        assert broken.min() > 0.01
 
     def test_a_counterexample(self):
-        left, right = self.sides(np.array([1, 0.01, 0.01]), np.array([0.0, 0.0, 1.0]), 1, 2)
+        """b = (0, 0, 1): the left side is -1, the right one -0.01."""
+        left, right = inequality_14(np.array([1, 0.01, 0.01]), np.array([0.0, 0.0, 1.0]), 1, 2)
         assert (left, right) == (-1.0, -0.01)
 
-    def test_it_fails_in_many_draws(self):
-        """Only where b_s < b_t, and for every pair; the claim itself, (13), holds on average."""
-        y = np.array(SIGMA) ** 2
+    @pytest.mark.parametrize("K", [1, 2])
+    def test_its_left_side_averages_to_the_difference_of_shares(self, K):
         b = np.random.default_rng(0).normal(size=(100_000, 5)) ** 2
-        fractions = {}
+        y = np.array(SIGMA) ** (2 * K)
+        shares = direction_shares(SIGMA, K).values
         for s in range(5):
             for t in range(s + 1, 5):
-                left, right = self.sides(y, b, s, t)
-                violated = left < right
-                assert not violated[b[:, s] >= b[:, t]].any()
-                assert left.mean() > 10 * left.std() / math.sqrt(len(left))
-                fractions[s, t] = violated.mean()
-        assert 0.09 < min(fractions.values()) < 0.12
-        assert 0.34 < max(fractions.values()) < 0.38
-
-    def test_the_exchange_argument_holds_pointwise(self):
-        """Averaged over swapping b_s and b_t, the difference is never negative."""
-        y = np.array(SIGMA) ** 2
-        b = np.random.default_rng(1).normal(size=(100_000, 5)) ** 2
-        swapped = b[:, [1, 0, 2, 3, 4]]
-        total = self.sides(y, b, 0, 1)[0] + self.sides(y, swapped, 0, 1)[0]
-        assert (total >= 0).all()
+                left, _ = inequality_14(y, b, s, t)
+                error = left.std() / math.sqrt(len(left))
+                assert abs(left.mean() - (shares[s] - shares[t])) < 4 * error
+                assert shares[s] - shares[t] > 10 * error
 
 
 @pytest.mark.parametrize(

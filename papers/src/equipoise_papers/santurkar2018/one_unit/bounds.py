@@ -1,16 +1,16 @@
-r"""How much batch normalisation shortens and straightens gradients: the theorems, as equalities.
+r"""How much batch normalisation shortens gradients: Theorems 4.1 and 4.4, as equalities.
 
 The paper states inequalities between a network and "an identical" one with batch normalisation.
-They hold, as equalities at ε = 0, when g and H are the derivatives handed down *at the same z*;
-with each network at its own activations they fail. What is subtracted are squared derivatives
-with respect to batch normalisation's own parameters, ∂L/∂β = ⟨1, g⟩ and ∂L/∂γ = ⟨g, ŷ⟩: the gain
-belongs to fixed γ and β, and is gone wherever those are at a stationary point.
+They hold, as equalities at ε = 0, if g is the derivative with respect to z *at the same z*; with
+each network at its own activations they fail. The subtracted terms are the squared derivatives
+with respect to batch normalisation's parameters, ∂L/∂β = ⟨1, g⟩ and ∂L/∂γ = ⟨g, ŷ⟩: the gain is
+one at fixed γ and β, and vanishes where those are at a stationary point.
 
-Symbols: as in ``one_unit``; g_y: gradient with respect to y; X: inputs, one row per sample, with
-y = Xw; λ: bound on the largest singular value of X.
+Symbols: as in ``derivatives``; g_y: gradient with respect to y; X: inputs, one row per sample,
+with y = Xw; λ: bound on the largest singular value of X.
 
 References:
-    [santurkar2018], Section 4.2 and Appendix C.2.
+    [santurkar2018], Section 4.2.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LipschitzGap:
 
     @property
     def squared_norm(self) -> Tensor:
-        """‖g_y‖², exact for every ε; where it nearly vanishes, digits cancel."""
+        """‖g_y‖², exact for every ε; digits cancel where it nearly vanishes."""
         return self.factor * (self.gradient - self.shift - (2 - self.kept) * self.scale)
 
     @property
@@ -58,31 +58,12 @@ class LipschitzGap:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CurvatureAlongGradient:
-    r"""The two terms of g_yᵀ(∇²L̂)g_y, each of shape ``[...]``.
-
-    Args:
-        of_loss: :math:`\frac{\gamma^2}{\sigma^2}(Pg_y)^THPg_y`; Pg_y = g_y at ε = 0.
-        of_scale: What dividing by σ subtracts; at ε = 0
-            :math:`\frac\gamma{m\sigma^2}\langle g, \hat y\rangle\|g_y\|^2`.
-    """
-
-    of_loss: Tensor
-    of_scale: Tensor
-
-    @property
-    def value(self) -> Tensor:
-        """The curvature along the gradient, times the gradient's squared norm."""
-        return self.of_loss - self.of_scale
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class MinimaxBound:
     """Largest squared gradient with respect to the weights over inputs, of shape ``[...]``.
 
     Args:
         plain: g_j = λ²‖g‖², of the network without batch normalisation.
-        normalised: ĝ_j = λ²‖g_y‖², of the network with it.
+        normalised: ĝ_j = λ²‖g_y‖², of the network with batch normalisation.
     """
 
     plain: Tensor
@@ -129,49 +110,6 @@ def lipschitz_gap(
         scale=(g * unit.values).sum(-1).square() / m,
         kept=unit.kept,
     )
-
-
-def curvature_along_gradient(
-    y: Tensor, g: Tensor, hessian: Tensor, *, gamma: float | Tensor = 1.0, eps: float = 0.0
-) -> CurvatureAlongGradient:
-    r"""Quadratic form of the Hessian through batch normalisation, along its own gradient.
-
-    At ε = 0
-
-    .. math:: g_y^T\nabla^2_y\hat{\mathcal L}\,g_y = \frac{\gamma^2}{\sigma^2}g_y^THg_y
-        - \frac\gamma{m\sigma^2}\langle g, \hat y\rangle\|g_y\|^2 .
-
-    The paper's second display puts gᵀHg in the place of g_yᵀHg_y, which is no bound.
-
-    Args:
-        y: Outputs of one unit over a batch, of shape ``[..., m]``, m at least 2.
-        g: :math:`\nabla_z\mathcal L`, of y's shape.
-        hessian: H, symmetric, of shape ``[..., m, m]``.
-        gamma: γ, a number or one per unit, of shape ``[...]``.
-        eps: ε; at ε > 0 both terms are exact too, but no longer the printed ones.
-
-    Raises:
-        ValueError: If shapes or numbers are out of range, or a unit is constant at ε = 0.
-
-    Examples:
-        >>> import torch
-        >>> y, g = torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([1.0, -2.0, 1.0])
-        >>> round(curvature_along_gradient(y, g, torch.eye(3)).value.item(), 9)  # ‖g‖²/σ⁴
-        13.5
-
-    References:
-        [santurkar2018], Theorem 4.2, first display.
-    """
-    unit = standardise(y, eps=eps)
-    g_y = bn_gradient(y, g, gamma=gamma, eps=eps)
-    H = checked("hessian", hessian, (*g_y.shape, g_y.shape[-1]))
-    g, m, scale = g.to(g_y), y.shape[-1], scale_of(gamma, unit)
-    again, variance = unit.project(g_y), unit.deviation.square()
-    of_loss = scale.square() / variance * (again * (H @ again.unsqueeze(-1)).squeeze(-1)).sum(-1)
-    along = (g * unit.values).sum(-1) * (g_y * again).sum(-1)
-    # ŷ is orthogonal to g_y at ε = 0 alone.
-    along = along + 2 * (g_y * unit.project(g)).sum(-1) * (g_y * unit.values).sum(-1)
-    return CurvatureAlongGradient(of_loss, scale / (m * variance) * along)
 
 
 def minimax_bound(

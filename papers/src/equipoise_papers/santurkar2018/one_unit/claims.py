@@ -1,6 +1,6 @@
-r"""Two sides of a statement, on many random cases at once, and how often it is broken.
+r"""Claims that one side is at most, or equals, another one, counted on random units.
 
-Symbols: as in ``one_unit``.
+Symbols: as in ``derivatives``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equipoise_papers.santurkar2018.one_unit.derivatives import Standardised, standardise
 
-# Identities hold to 1e-12 in these cases; what breaks a statement breaks it by more than this.
+# Identities hold to 1e-12 in these cases; false claims fail by more than this.
 TOLERANCE = 1e-9
 SAMPLES = 16
 
@@ -27,8 +27,8 @@ class Claim:
         left: Of shape ``[cases]``.
         right: Of shape ``[cases]``.
         relation: Which of the two is claimed.
-        size: Magnitude of the terms that the sides are made of, where these may cancel; rounding
-            is judged against it. By default that of the larger side.
+        size: Magnitude of the terms that the sides are sums of, if these may cancel. Rounding is
+            judged relative to it; by default relative to the larger side.
     """
 
     left: Tensor
@@ -38,7 +38,7 @@ class Claim:
 
     @property
     def broken(self) -> Tensor:
-        """In which cases it fails by more than rounding."""
+        """Whether each case fails by more than rounding."""
         largest = torch.maximum(self.left.abs(), self.right.abs())
         room = TOLERANCE * (largest if self.size is None else torch.maximum(largest, self.size))
         excess = self.left - self.right
@@ -53,7 +53,7 @@ class Claim:
     def worst_factor(self) -> float:
         """Largest factor between the sides where it fails; 1 where it never does.
 
-        Infinite where a right side of 0 or less was exceeded: no factor mends that.
+        Infinite if a right side of 0 or less is exceeded, because no factor could correct that.
         """
         left, right = self.left[self.broken], self.right[self.broken]
         if not len(left):
@@ -66,13 +66,13 @@ class Claim:
 
 
 def vanishes(left: Tensor, size: Tensor) -> Claim:
-    """The claim that a number is 0, up to rounding of numbers of a given size."""
+    """Claim that numbers are 0, up to rounding relative to a size."""
     return Claim(left.abs(), torch.zeros_like(left), "=", size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cases:
-    """Random units with the derivatives that some loss hands down, one unit per case.
+    """Random units with gradients and Hessians of some loss, one unit per case.
 
     Args:
         y: Outputs, of shape ``[cases, m]``; their deviations and means vary between units.

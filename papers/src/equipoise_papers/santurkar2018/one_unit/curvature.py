@@ -1,17 +1,22 @@
-r"""The inputs for which the loss is most curved along its own gradient.
+r"""How batch normalisation changes the curvature of the loss along its own gradient.
 
-With weights w, outputs y = Xw and K = XXᵀ, gradient and Hessian with respect to w are
-:math:`X^Tg` and :math:`X^THX`, and the curvature along the gradient is gᵀKHKg. As K runs through
+Theorem 4.2 is about the curvature with respect to the outputs y. Its first display is an equality
+at ε = 0; its second display bounds nothing.
+
+Theorem C.1 is about the curvature with respect to the weights w, maximised over inputs X. With
+outputs y = Xw and K = XXᵀ, gradient and Hessian with respect to w are :math:`X^Tg` and
+:math:`X^THX`, and the curvature along the gradient is gᵀKHKg. As K runs through
 :math:`0 \preceq K \preceq \lambda^2I`, Kg fills the ball whose diameter joins 0 and λ²g. A
 quadratic form that is positive anywhere has its maximum over a ball on the sphere, which inputs
-of rank one reach. The paper takes K = λ²I, one point of the ball.
+of rank one reach. The paper takes K = λ²I, which is one point of the ball.
 
-Symbols: g, H: gradient and Hessian with respect to y; X: inputs, one row per sample; λ: bound on
-their largest singular value; c, r: centre and radius of the ball; s: from the centre to the
-sphere; δ: distance of the multiplier from the largest eigenvalue of H.
+Symbols: as in ``derivatives``, except that in :func:`largest_curvature` g and H are with respect
+to y; g_y: gradient with respect to y; X: inputs, one row per sample; λ: bound on their largest
+singular value; c, r: centre and radius of the ball; s: from the centre to the sphere; δ: distance
+of the multiplier from the largest eigenvalue of H.
 
 References:
-    [santurkar2018], Theorem C.1 and equation (58).
+    [santurkar2018], Theorems 4.2 and C.1, and equation (58).
 """
 
 from __future__ import annotations
@@ -22,13 +27,37 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise_papers.santurkar2018.one_unit.derivatives import checked
+from equipoise_papers.santurkar2018.one_unit.derivatives import (
+    bn_gradient,
+    checked,
+    scale_of,
+    standardise,
+)
 
 # Bisections of log δ between 1e-20 and 1 of its largest value, to the last digit.
 _BISECTIONS = 64
 _SMALLEST = 1e-20
 # Stands for the size of a Hessian of zeros.
 _TINY = 1e-250
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CurvatureAlongGradient:
+    r"""The two terms of g_yᵀ(∇²L̂)g_y, each of shape ``[...]``.
+
+    Args:
+        of_loss: :math:`\frac{\gamma^2}{\sigma^2}(Pg_y)^THPg_y`; Pg_y = g_y at ε = 0.
+        of_scale: What dividing by σ subtracts; at ε = 0
+            :math:`\frac\gamma{m\sigma^2}\langle g, \hat y\rangle\|g_y\|^2`.
+    """
+
+    of_loss: Tensor
+    of_scale: Tensor
+
+    @property
+    def value(self) -> Tensor:
+        """The curvature along the gradient, times the gradient's squared norm."""
+        return self.of_loss - self.of_scale
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +74,49 @@ class LargestCurvature:
     direction: Tensor
     value: Tensor
     bound: Tensor
+
+
+def curvature_along_gradient(
+    y: Tensor, g: Tensor, hessian: Tensor, *, gamma: float | Tensor = 1.0, eps: float = 0.0
+) -> CurvatureAlongGradient:
+    r"""Quadratic form of the Hessian through batch normalisation, along its own gradient.
+
+    At ε = 0
+
+    .. math:: g_y^T\nabla^2_y\hat{\mathcal L}\,g_y = \frac{\gamma^2}{\sigma^2}g_y^THg_y
+        - \frac\gamma{m\sigma^2}\langle g, \hat y\rangle\|g_y\|^2 .
+
+    The paper's second display puts gᵀHg in the place of g_yᵀHg_y, which is no bound.
+
+    Args:
+        y: Outputs of one unit over a batch, of shape ``[..., m]``, m at least 2.
+        g: :math:`\nabla_z\mathcal L`, of y's shape.
+        hessian: H, symmetric, of shape ``[..., m, m]``.
+        gamma: γ, a number or one per unit, of shape ``[...]``.
+        eps: ε; at ε > 0 both terms are exact too, but no longer the printed ones.
+
+    Raises:
+        ValueError: If shapes or numbers are out of range, or a unit is constant at ε = 0.
+
+    Examples:
+        >>> import torch
+        >>> y, g = torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([1.0, -2.0, 1.0])
+        >>> round(curvature_along_gradient(y, g, torch.eye(3)).value.item(), 9)  # ‖g‖²/σ⁴
+        13.5
+
+    References:
+        [santurkar2018], Theorem 4.2, first display.
+    """
+    unit = standardise(y, eps=eps)
+    g_y = bn_gradient(y, g, gamma=gamma, eps=eps)
+    H = checked("hessian", hessian, (*g_y.shape, g_y.shape[-1]))
+    g, m, scale = g.to(g_y), y.shape[-1], scale_of(gamma, unit)
+    again, variance = unit.project(g_y), unit.deviation.square()
+    of_loss = scale.square() / variance * (again * (H @ again.unsqueeze(-1)).squeeze(-1)).sum(-1)
+    along = (g * unit.values).sum(-1) * (g_y * again).sum(-1)
+    # ŷ is orthogonal to g_y at ε = 0 alone.
+    along = along + 2 * (g_y * unit.project(g)).sum(-1) * (g_y * unit.values).sum(-1)
+    return CurvatureAlongGradient(of_loss, scale / (m * variance) * along)
 
 
 def largest_curvature(g: Tensor, hessian: Tensor, *, radius: float = 1.0) -> LargestCurvature:

@@ -3,8 +3,8 @@ r"""First and second derivatives of any loss through the batch normalisation of 
 .. math:: \hat{\mathcal L}(y) = \mathcal L(z), \qquad z = \gamma\hat y + \beta,
     \qquad \hat y = \frac{y - \mu}\sigma, \qquad \sigma^2 = \mathrm{var}(y) + \varepsilon .
 
-All that batch normalisation does to derivatives is the matrix P below. At ε = 0 it projects out
-the constants and ŷ; with ε it keeps a small part of ŷ, and every formula here keeps it too.
+Batch normalisation acts on derivatives through the matrix P below. At ε = 0, P projects out the
+constants and ŷ; at ε > 0 it keeps a small part of ŷ, and every formula here keeps it too.
 
 Symbols: y: the unit's outputs over a batch of m; μ, σ: their mean and biased deviation; γ, β:
 scale and shift; g, H: gradient and Hessian of the loss with respect to z, at the same z;
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# A deviation of four roundings of the largest value is the rounding of a constant.
+# A unit whose deviation is below four roundings of its largest value counts as constant.
 _CONSTANT = 4 * torch.finfo(torch.float64).eps
 
 
@@ -34,7 +34,7 @@ class Standardised:
     Args:
         values: ŷ, of shape ``[..., m]``.
         mean: μ, of shape ``[...]``.
-        deviation: σ with ε under the root, of shape ``[...]``.
+        deviation: σ, which includes ε, of shape ``[...]``.
     """
 
     values: Tensor
@@ -100,7 +100,7 @@ def bn_gradient(y: Tensor, g: Tensor, *, gamma: float | Tensor = 1.0, eps: float
     .. math:: \nabla_y\hat{\mathcal L} = \frac\gamma\sigma Pg = \frac\gamma{m\sigma}
         \big(mg - \mathbf 1\langle\mathbf 1, g\rangle - \hat y\langle g, \hat y\rangle\big)
 
-    It is orthogonal to the constants, and at ε = 0 to ŷ: with two samples nothing is left.
+    It is orthogonal to the constants, and at ε = 0 to ŷ. So with two samples it is zero.
 
     Args:
         y: Outputs of one unit over a batch, of shape ``[..., m]``, m at least 2.
@@ -149,7 +149,7 @@ def bn_hessian(
         ValueError: If shapes or numbers are out of range, or a unit is constant at ε = 0.
 
     Examples:
-        A loss that is linear in z is curved in y, along every direction that P leaves:
+        A loss that is linear in z is curved in y, along every direction that P does not remove:
 
         >>> y = torch.tensor([-1.0, 0.0, 1.0])
         >>> bn_hessian(y, y, torch.zeros(3, 3)).diagonal() * (2 / 3) ** 0.5
@@ -188,7 +188,7 @@ def scale_of(gamma: float | Tensor, unit: Standardised) -> Tensor:
 
 
 def checked(name: str, value: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-    """A finite tensor as float64, of a given shape.
+    """Check that a tensor is finite and has a given shape; return it as float64.
 
     Raises:
         TypeError: If it is no tensor of floating-point numbers.

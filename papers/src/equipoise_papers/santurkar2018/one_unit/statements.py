@@ -1,8 +1,8 @@
-"""The paper's statements about one unit: as printed, as corrected, and how often each is broken.
+"""The paper's statements about one unit: as printed, as corrected, and how often each fails.
 
-Every statement draws random cases and evaluates both readings on them. What is counted for the
-printed form depends on the law of the cases (``random_cases``); that a corrected form is never
-broken does not.
+Every statement draws random cases and evaluates both forms on them. How often a printed form
+fails depends on the distribution of the cases (``claims.random_cases``); a corrected form never
+fails.
 
 References:
     [santurkar2018], Section 4 and Appendix C.
@@ -16,21 +16,21 @@ from functools import partial
 
 import torch
 
-from equipoise.theory.batch_norm.setting import whole
-from equipoise_papers.santurkar2018.one_unit import readings
-from equipoise_papers.santurkar2018.one_unit.readings import Readings
+from equipoise_papers.checks import whole_number
+from equipoise_papers.santurkar2018.one_unit import printed_and_corrected as forms
+from equipoise_papers.santurkar2018.one_unit.printed_and_corrected import PrintedAndCorrected
 
 
 @dataclass(frozen=True, slots=True)
 class StatementCheck:
-    """How a statement fared on random cases.
+    """How often a statement fails on random cases.
 
     Args:
         name: Of the statement.
         cases: How many were drawn.
-        printed_violations: In how many the printed form is broken.
-        corrected_violations: In how many the corrected form is.
-        worst_factor: By which factor the printed form's right side is exceeded at most; 1 if it
+        printed_violations: Number of cases in which the printed form fails.
+        corrected_violations: Number of cases in which the corrected form fails.
+        worst_factor: Largest factor by which the printed form's right side is exceeded; 1 if it
             never is, infinite if a right side of 0 or less is.
     """
 
@@ -46,16 +46,16 @@ class Statement:
     """One sentence of the paper.
 
     Args:
-        name: Where it stands, and in which reading.
-        printed: What is printed, in words.
+        name: Where it is printed, and how it is read.
+        printed: What is printed.
         corrected: What is true.
-        readings: Draws cases and returns both claims.
+        claims: Draws cases and returns the printed and the corrected claim.
     """
 
     name: str
     printed: str
     corrected: str
-    readings: Callable[[torch.Generator, int], Readings]
+    claims: Callable[[torch.Generator, int], PrintedAndCorrected]
 
     def check(self, generator: torch.Generator, cases: int = 2000) -> StatementCheck:
         """Count violations of both forms.
@@ -72,8 +72,8 @@ class Statement:
             >>> found.printed_violations > 0, found.corrected_violations
             (True, 0)
         """
-        cases = whole("cases", cases, 1)
-        printed, corrected = self.readings(generator, cases)
+        cases = whole_number("cases", cases, 1)
+        printed, corrected = self.claims(generator, cases)
         return StatementCheck(
             self.name, cases, printed.violations, corrected.violations, printed.worst_factor
         )
@@ -105,43 +105,43 @@ STATEMENTS: tuple[Statement, ...] = (
         "Fact C.1",
         "∇_y L̂ = γ/(mσ) (mg - 1⟨1,g⟩ - ŷ⟨g,ŷ⟩)",
         "as printed, also at ε > 0",
-        readings.fact_c1,
+        forms.fact_c1,
     ),
     Statement(
         "Theorem 4.1, γ = σ",
         "‖∇_y L̂‖² ≤ γ²/σ² (‖∇_y L‖² - …), each network at its own activations, logistic loss",
         _SAME_Z,
-        partial(readings.theorem_4_1, matched=True),
+        partial(forms.theorem_4_1, matched=True),
     ),
     Statement(
         "Theorem 4.1, γ = 1",
         "the same with γ = 1",
         _SAME_Z,
-        partial(readings.theorem_4_1, matched=False),
+        partial(forms.theorem_4_1, matched=False),
     ),
     Statement(
         "Theorem 4.1, ε > 0",
         "‖g_y‖² ≤ γ²/σ² (‖g‖² - ⟨1,g⟩²/m - ⟨g,ŷ⟩²/m) at the same z",
         "equality with (2 - ‖ŷ‖²/m)⟨g,ŷ⟩²/m as last term",
-        partial(readings.theorem_4_1_eps, eps=0.1),
+        partial(forms.theorem_4_1_eps, eps=0.1),
     ),
     Statement(
         "After Theorem 4.1",
         "⟨g,ŷ⟩ is bounded away from zero; at the best γ and β of a squared loss",
         "⟨g,ŷ⟩ = ∂L/∂γ, which is zero there",
-        readings.stationary_scale,
+        forms.stationary_scale,
     ),
     Statement(
         "Theorem 4.2, first display",
         "g_yᵀ(∇²L̂)g_y ≤ γ²/σ² g_yᵀHg_y - γ/(mσ²)⟨g,ŷ⟩‖g_y‖²",
         "equality at ε = 0",
-        readings.theorem_4_2_first,
+        forms.theorem_4_2_first,
     ),
     *(
         Statement(
             f"Theorem 4.2, second display, γ = {gamma:g}",
             *_SECOND,
-            partial(readings.theorem_4_2_second, gamma=gamma),
+            partial(forms.theorem_4_2_second, gamma=gamma),
         )
         for gamma in (0.2, 1.0, 3.0)
     ),
@@ -149,78 +149,78 @@ STATEMENTS: tuple[Statement, ...] = (
         "After Theorem 4.2",
         "⟨ŷ,g⟩ > 0 as long as -g points to the minimum",
         "convexity gives ⟨g, z - z*⟩ ≥ 0",
-        readings.positive_correlation,
+        forms.positive_correlation,
     ),
     Statement(
         "Theorem 4.4",
         "ĝ ≤ γ²/σ² (g² - m μ_g² - λ²⟨g,ŷ⟩²)",
         _MINIMAX,
-        partial(readings.theorem_4_4, form="4.4"),
+        partial(forms.theorem_4_4, form="4.4"),
     ),
     Statement(
         "Theorem 4.4, g for g²",
         "ĝ ≤ γ²/σ² (g - m μ_g² - λ²⟨g,ŷ⟩²)",
         _MINIMAX,
-        partial(readings.theorem_4_4, form="4.4, unsquared"),
+        partial(forms.theorem_4_4, form="4.4, unsquared"),
     ),
     Statement(
         "Equation (17)",
         "ĝ ≤ λ²γ²/σ² (‖g‖² - ⟨1,g⟩²/m - ⟨g,ŷ⟩²/√m)",
         _MINIMAX,
-        partial(readings.theorem_4_4, form="17"),
+        partial(forms.theorem_4_4, form="17"),
     ),
     Statement(
         "Equation (58)",
         "max over ‖X‖ ≤ λ of gᵀKHKg, K = XXᵀ, is λ⁴gᵀHg",
         "it is the maximum over a sphere, attained by X of rank one",
-        readings.equation_58,
+        forms.equation_58,
     ),
     Statement(
         "Theorem C.1",
         "largest curvature with BN < γ²/σ² (largest without - λ⁴κ); γ = σ, ⟨g,ŷ⟩ > 0, H ⪰ 0",
         _C1,
-        partial(readings.theorem_c1, everywhere=True),
+        partial(forms.theorem_c1, everywhere=True),
     ),
     Statement(
         "Theorem C.1, XXᵀ = λ²I",
         "the same with K = λ²I in both networks",
         _C1,
-        partial(readings.theorem_c1, everywhere=False),
+        partial(forms.theorem_c1, everywhere=False),
     ),
     Statement(
         "Observation 4.3, activations",
         "γ = σ and β = μ reproduce the activations",
         "as printed, for one batch, where σ > 0",
-        readings.same_activations,
+        forms.same_activations,
     ),
     Statement(
         "Observation 4.3, minima",
         "all minima are preserved; least squares without a bias",
         "with a bias in the layer without BN",
-        readings.preserved_minima,
+        forms.preserved_minima,
     ),
     Statement(
         "Lemma 4.5",
         "‖W_0 - Ŵ*‖² ≤ ‖W_0 - W*‖² - (‖W*‖² - ⟨W*,W_0⟩)²/‖W*‖²",
         "equality for Ŵ* = kW*, k = ⟨W*,W_0⟩/‖W*‖² > 0",
-        partial(readings.nearest_optimum, per_unit=False),
+        partial(forms.nearest_optimum, per_unit=False),
     ),
     Statement(
         "Lemma 4.5, closest optimum",
         "kW* is the closest optimum with BN",
         "scaling every row by itself comes closer still",
-        partial(readings.nearest_optimum, per_unit=True),
+        partial(forms.nearest_optimum, per_unit=True),
     ),
     Statement(
         "Proof of Lemma 4.5, ε = 0",
         "BN(aWx) = BN(Wx), hence ⟨w, ∇_w L̂⟩ = 0 row by row",
         "as printed",
-        partial(readings.scale_invariance, eps=0.0),
+        partial(forms.scale_invariance, eps=0.0),
     ),
     Statement(
         "Proof of Lemma 4.5, ε = 1e-5",
         "the same with PyTorch's default ε",
         "⟨w, ∇_w L̂⟩ = γε⟨g,ŷ⟩/σ²",
-        partial(readings.scale_invariance, eps=1e-5),
+        partial(forms.scale_invariance, eps=1e-5),
     ),
 )

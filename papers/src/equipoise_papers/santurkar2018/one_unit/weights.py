@@ -1,9 +1,10 @@
 r"""What scale invariance means for the weights before batch normalisation.
 
-At ε = 0 the output does not change when a unit's weights are multiplied by a positive number.
-So gradients are orthogonal to weights, row by row, and every optimum is a whole ray.
+At ε = 0 the output does not change when a unit's weights are multiplied by a positive number. So
+gradients are orthogonal to weights, row by row, and all positive multiples of an optimum are
+optima.
 
-Symbols: as in ``one_unit``; W: weights, one row per unit; W*: an optimum without batch
+Symbols: as in ``derivatives``; W: weights, one row per unit; W*: an optimum without batch
 normalisation; W_0: the initial weights; k: the multiple of W* that is nearest to W_0.
 
 References:
@@ -21,7 +22,7 @@ from equipoise_papers.santurkar2018.one_unit.derivatives import checked, scale_o
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NearestMultiple:
-    """The point on the ray of an optimum that is nearest to the initial weights.
+    """The positive multiple of an optimum that is nearest to the initial weights.
 
     Args:
         factor: k, a single number, or one per unit, of shape ``[units]``.
@@ -92,10 +93,10 @@ def matching_scale_and_shift(y: Tensor) -> tuple[Tensor, Tensor]:
 
     .. math:: \gamma = \sigma, \quad \beta = \mu \quad\Longrightarrow\quad \gamma\hat y + \beta = y
 
-    For this one batch only. A minimum of the network without batch normalisation becomes one of
-    the network with it if also ⟨g, ŷ⟩ = ⟨1, g⟩ = 0 there, the derivatives with respect to γ and
-    β. A bias makes the second zero, and bias and weights together the first; without a bias
-    minima are lost.
+    This holds for this batch only. A minimum of the network without batch normalisation becomes
+    one of the network with it if also the derivatives with respect to γ and β are zero there,
+    ⟨g, ŷ⟩ = ⟨1, g⟩ = 0. A bias makes the second zero, and bias and weights together the first;
+    without a bias, minima are lost.
 
     Args:
         y: Outputs over a batch, of shape ``[..., m]``, no unit constant.
@@ -129,7 +130,7 @@ def radial_derivative(
     .. math:: \langle w, \nabla_w\hat{\mathcal L}\rangle = \langle y, \nabla_y\hat{\mathcal L}
         \rangle = \frac{\gamma\varepsilon}{\sigma^3}\,\langle g, y - \mu\rangle :
 
-    zero at ε = 0, so that every step of gradient descent lengthens the weights.
+    which is zero at ε = 0: every step of gradient descent then makes the weights longer.
 
     Args:
         y: Outputs of one unit over a batch, of shape ``[..., m]``, m at least 2.

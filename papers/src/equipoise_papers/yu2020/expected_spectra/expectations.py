@@ -1,8 +1,8 @@
 r"""What rank-1 update normalisation (RUN) does to a spectrum on average over its random start.
 
 RUN finds a direction :math:`\hat v` by K steps of power iteration from a Gaussian start and
-shrinks the features F, or their second moment B = FᵀF, along it. On average the eigenvectors of B
-stay what they are, and each eigenvalue loses in proportion to its share of the direction.
+shrinks the features F, or their second moment B = FᵀF, along it. On average B keeps its
+eigenvectors, and each eigenvalue shrinks in proportion to its share of the direction.
 
 Symbols: σ: eigenvalues of B, which are the squared singular values of F; u: its eigenvectors;
 K: steps; p_l = (u_lᵀv̂)²; α_l = E p_l; ρ = v̂ᵀBv̂; β_l = E ρp_l; ε, η: how much is removed.
@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.records.estimate import Estimate
-from equipoise.theory.batch_norm.setting import whole
+from equipoise.records import Estimate
+from equipoise_papers.checks import whole_number
 from equipoise_papers.yu2020.expected_spectra.integrals import direction_moments
 
 Array = NDArray[np.float64]
@@ -32,12 +32,11 @@ _UNIT = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimates:
-    """One estimate per eigenvalue: arrays to compute with; an index gives an :class:`Estimate`.
+    """One estimate per eigenvalue, as arrays; indexing gives an :class:`Estimate`.
 
     Args:
         values: The numbers, ``[D]``.
-        errors: As the error of an estimate, ``[D]``: a bound for a computation, one standard
-            error for a simulation.
+        errors: Their errors, ``[D]``: bounds for a computation, standard errors for a simulation.
         method: How they were obtained.
     """
 
@@ -60,10 +59,10 @@ def direction_shares(eigenvalues: Eigenvalues, num_steps: int) -> Estimates:
     .. math:: \alpha_l = E\,\frac{(u_l^Tv_K)^2}{\|v_K\|^2}
         = \int_0^\infty \frac{y_l}{1 + 2ty_l} \prod_i \frac1{\sqrt{1 + 2ty_i}}\,dt .
 
-    Shares are ordered as the eigenvalues and sum to 1; equal eigenvalues have equal shares, so an
-    m-fold largest one has 1/m each at large K. They fall slowly: in two dimensions
-    :math:`\alpha_2 = \sigma_2^K / (\sigma_1^K + \sigma_2^K)`, the power K and not 2K, because the
-    start may be almost orthogonal to the first eigenvector.
+    Shares are ordered as the eigenvalues and sum to 1. Equal eigenvalues have equal shares, so an
+    m-fold largest one has 1/m each at large K. Shares decay slowly with K: in two dimensions
+    :math:`\alpha_2 = \sigma_2^K / (\sigma_1^K + \sigma_2^K)`, with the power K and not 2K, because
+    the start may be almost orthogonal to the first eigenvector.
 
     Args:
         eigenvalues: σ, of shape ``[D]`` in any order, not negative and not all zero. Negative
@@ -88,7 +87,7 @@ def direction_shares(eigenvalues: Eigenvalues, num_steps: int) -> Estimates:
         [yu2020], Theorem 1; its proof is wrong (inequality 14 is false), the statement is right.
     """
     sigma = checked_eigenvalues(eigenvalues)
-    moments = direction_moments(sigma, whole("num_steps", num_steps, 0))
+    moments = direction_moments(sigma, whole_number("num_steps", num_steps, 0))
     return Estimates(moments.shares, moments.share_errors, _QUADRATURE)
 
 
@@ -100,7 +99,7 @@ def expected_matrix_spectrum(
     .. math:: E\,B_K = U\,\mathrm{diag}\big(\sigma_l(1 - \epsilon\alpha_l)\big)\,U^T,
         \qquad P = \hat v\hat v^T .
 
-    The order of eigenvalues may change: a dominant pair close together is halved.
+    The order of eigenvalues may change: two dominant eigenvalues close together are halved.
 
     Args:
         eigenvalues: σ, as for :func:`direction_shares`.
@@ -134,8 +133,8 @@ def expected_factor_spectrum(eigenvalues: Eigenvalues, *, eta: float, num_steps:
         = U\,\mathrm{diag}\big(\sigma_l(1 - 2\eta\alpha_l) + \eta^2\beta_l\big)\,U^T,
         \qquad \beta_l = \sum_i \sigma_i E\,p_ip_l = E\,\rho p_l .
 
-    It has the trace of the matrix form's at :math:`\epsilon = 2\eta - \eta^2`, but not its
-    eigenvalues: what the direction carries is spread over all of its coordinates.
+    Its trace equals that of the matrix form at :math:`\epsilon = 2\eta - \eta^2`; its eigenvalues
+    do not, because the term with η² spreads over all coordinates of the direction.
 
     Args:
         eigenvalues: σ, as for :func:`direction_shares`.
@@ -157,7 +156,7 @@ def expected_factor_spectrum(eigenvalues: Eigenvalues, *, eta: float, num_steps:
     """
     eta = _within("eta", eta, 2.0)
     sigma = checked_eigenvalues(eigenvalues)
-    moments = direction_moments(sigma, whole("num_steps", num_steps, 0))
+    moments = direction_moments(sigma, whole_number("num_steps", num_steps, 0))
     taken, returned = 2 * eta * sigma * moments.shares, eta**2 * moments.energies
     values = sigma - taken + returned
     errors = 2 * eta * sigma * moments.share_errors + eta**2 * moments.energy_errors
@@ -166,12 +165,12 @@ def expected_factor_spectrum(eigenvalues: Eigenvalues, *, eta: float, num_steps:
 
 
 def checked_eigenvalues(eigenvalues: Eigenvalues) -> Array:
-    """Eigenvalues of a positive semi-definite matrix as float64, rounding below zero removed.
+    """Check eigenvalues of a positive semi-definite matrix; return float64, rounding below 0 as 0.
 
     Raises:
-        ValueError: If they are none, not finite, negative beyond rounding, or all zero.
+        ValueError: If there are none, or they are not finite, negative beyond rounding, or all 0.
     """
-    sigma, unit = _with_unit(eigenvalues)
+    sigma, unit = _with_rounding_unit(eigenvalues)
     if sigma.ndim != 1 or not len(sigma) or not np.isfinite(sigma).all():
         raise ValueError(
             f"eigenvalues must be finite numbers of shape [D], got shape {sigma.shape} with "
@@ -190,12 +189,12 @@ def checked_eigenvalues(eigenvalues: Eigenvalues) -> Array:
     return np.maximum(sigma, 0)
 
 
-def _with_unit(eigenvalues: Eigenvalues) -> tuple[Array, float]:
-    """Eigenvalues as float64, and the rounding unit of the type that they came in."""
+def _with_rounding_unit(eigenvalues: Eigenvalues) -> tuple[Array, float]:
+    """Eigenvalues as float64, and the rounding unit of their original type."""
     if isinstance(eigenvalues, Tensor):
-        given = eigenvalues.detach()
-        unit = torch.finfo(given.dtype).eps if given.dtype.is_floating_point else _UNIT
-        return np.asarray(given.cpu().double()), unit
+        dtype = eigenvalues.dtype
+        unit = torch.finfo(dtype).eps if dtype.is_floating_point else _UNIT
+        return np.asarray(eigenvalues.detach().cpu().double()), unit
     array = np.asarray(eigenvalues)
     floating = np.issubdtype(array.dtype, np.floating)
     return array.astype(np.float64), float(np.finfo(array.dtype).eps) if floating else _UNIT

@@ -8,12 +8,12 @@ are integrals over one variable, because :math:`1/S = \int_0^\infty e^{-tS}dt`. 
 .. math:: E\,p_l = \frac12\int A_l P\,du, \qquad
           E\,p_ip_l = \frac{1 + 2\delta_{il}}4\int A_iA_lP\,du .
 
-Only logarithms of y enter, so that no power overflows. In u every factor is one and the same
-function, shifted by log y: the trapezoidal rule needs one step for all spectra, whose error is of
-order :math:`e^{-\pi^2/h}` because the factors are analytic and at most 1 for |Im u| < π/2. The
-substitution t = exp(π/2 sinh x) needs fewer nodes where eigenvalues are within a few powers of
-ten, but its nodes thin out where the small ones count: at a ratio of 1e-12 and K = 8 it errs by
-7e-4 with 760 nodes.
+Only logarithms of y are used, so that no power overflows. As functions of u all factors are the
+same function, shifted by log y, so one step h of the trapezoidal rule serves all spectra. Its
+error is of order :math:`e^{-\pi^2/h}`, because the factors are analytic and at most 1 for
+|Im u| < π/2. The substitution t = exp(π/2 sinh x) needs fewer nodes if eigenvalues are within a
+few powers of ten, but has few nodes where small eigenvalues contribute: at a ratio of 1e-12 and
+K = 8 its error is 7e-4 with 760 nodes.
 
 Symbols: σ: eigenvalues; K: steps; y = (σ/σ_1)^(2K); p: squared coordinates; ρ = Σσp: Rayleigh
 quotient; A, P: as above.
@@ -29,14 +29,13 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# With the step 1/8 the rule errs by less than rounding, and with 1/4, on every other node, still
-# by less than 1e-15.
+# With step 1/8 the rule's error is below rounding, and with 1/4, on every other node, below 1e-15.
 _STEP = 0.125
 _BLOCK = 256
-# Left of the first node lies e^-42 of each integral, right of the last less than 1e-24 of it.
+# The part of each integral left of the first node is e^-42 of it, right of the last below 1e-24.
 _LEAD = 42.0
 _NEGLIGIBLE = 1e-24
-# exp(-746) is 0 in float64: further right nothing is left of any integral.
+# exp(-746) is 0 in float64: further right all integrands are 0.
 _UNDERFLOW = -746.0
 _UNIT = np.finfo(np.float64).eps
 _TINY = np.finfo(np.float64).tiny
@@ -62,12 +61,12 @@ class DirectionMoments:
 def direction_moments(eigenvalues: Array, num_steps: int) -> DirectionMoments:
     r"""Integrate E p and E ρp for every eigenvalue.
 
-    Every integrand of E p is log-concave in u: once all are past their modes and a block of nodes
-    adds nothing, nothing follows.
+    Every integrand of E p is log-concave in u. So the sum is complete once all integrands are past
+    their modes and a block of nodes adds nothing.
 
     Args:
         eigenvalues: σ, not negative and not all zero, of shape ``[D]``.
-        num_steps: K, not negative; at 0 every y is 1, also that of a zero.
+        num_steps: K, not negative; at 0 every y is 1, also that of a zero eigenvalue.
 
     Returns:
         The moments. Errors are the difference between steps 1/8 and 1/4, plus rounding, which
@@ -90,19 +89,19 @@ def direction_moments(eigenvalues: Array, num_steps: int) -> DirectionMoments:
 
 
 def _log_powers(eigenvalues: Array, largest: float, num_steps: int) -> Array:
-    """Logarithms of y, to full relative accuracy also for eigenvalues close to the largest."""
+    """Logarithms of y, with full relative accuracy also close to the largest eigenvalue."""
     if num_steps == 0:
         return np.zeros_like(eigenvalues)
     ratios = eigenvalues / largest
     with np.errstate(divide="ignore"):
         below = np.log(ratios)
-    # Close to 1 the ratio is rounded, while the difference is exact.
+    # Close to 1 the ratio is rounded, but the difference is exact.
     near = np.log1p(np.maximum((eigenvalues - largest) / largest, -0.5))
     return 2 * num_steps * np.where(ratios > 0.5, near, below)
 
 
 def _integrate(ratios: Array, log_powers: Array) -> tuple[Array, Array, float]:
-    """Both integrals at σ_1 = 1, ``[2, D]``, with steps 1/8 and 1/4, and the range's length."""
+    """Both integrals at σ_1 = 1, ``[2, D]``, with steps 1/8 and 1/4; and the range's length."""
     start = left = -math.log(np.exp(log_powers).sum()) - _LEAD
     even, odd = np.zeros((2, 2, len(ratios)))
     while True:

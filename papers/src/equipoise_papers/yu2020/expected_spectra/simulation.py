@@ -1,4 +1,4 @@
-"""Shares of RUN's direction by simulation, the check on their quadrature."""
+"""Shares of RUN's direction by simulation, to check their quadrature."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.theory.batch_norm.setting import whole
+from equipoise_papers.checks import whole_number
 from equipoise_papers.yu2020.expected_spectra.expectations import (
     Eigenvalues,
     Estimates,
     checked_eigenvalues,
 )
 
-# Numbers held at once.
+# Numbers drawn at once.
 _CHUNK = 2**20
 
 
@@ -36,7 +36,7 @@ def simulate_direction_shares(
 
     Returns:
         Means with standard errors. At large K the share of a small eigenvalue comes from rare
-        starts; where hardly any of them was drawn, its standard error is too small as well.
+        starts; if few of these are drawn, its standard error is too small as well.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -50,14 +50,15 @@ def simulate_direction_shares(
         [yu2020], equation (11).
     """
     sigma = checked_eigenvalues(eigenvalues)
-    steps, draws = whole("num_steps", num_steps, 0), whole("draws", draws, 2)
+    steps = whole_number("num_steps", num_steps, 0)
+    draws = whole_number("draws", draws, 2)
     ratios = torch.as_tensor(sigma / sigma.max(), device=generator.device)
     log_powers = 2 * steps * ratios.log() if steps else torch.zeros_like(ratios)
     rows = max(2, _CHUNK // len(sigma))
     total = mean = squares = torch.zeros_like(ratios)
     for size in (min(rows, draws - done) for done in range(0, draws, rows)):
         p = _squared_coordinates(log_powers, size, generator)
-        # Chan's update: sums of squares themselves would lose the spread of shares close to 1.
+        # Chan's update: sums of squares would lose the digits of the variance of shares near 1.
         shift, total = p.mean(0) - mean, total + size
         squares = squares + (p - p.mean(0)).square().sum(0)
         squares = squares + shift.square() * size * (total - size) / total

@@ -1,9 +1,9 @@
-r"""What the paper prints about one unit, and what is true: both sides of each, on random cases.
+r"""What the paper prints about one unit, and what is true: both as claims on random cases.
 
-Every function draws its cases and returns the claim as printed and the claim as corrected. The
-words to both stand in ``one_unit_statements``.
+Every function draws its cases and returns the claim as printed and the claim as corrected; the
+words for both are in ``statements``.
 
-Symbols: as in ``one_unit`` and ``one_unit_bounds``; t: targets; κ: what Theorem 4.2 subtracts.
+Symbols: as in ``derivatives`` and ``bounds``; t: targets.
 
 References:
     [santurkar2018], Section 4 and Appendix C.
@@ -11,14 +11,12 @@ References:
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 from torch import Generator, Tensor
 
-from equipoise_papers.santurkar2018.one_unit.bounds import (
-    curvature_along_gradient,
-    lipschitz_gap,
-    minimax_bound,
-)
+from equipoise_papers.santurkar2018.one_unit.bounds import lipschitz_gap, minimax_bound
 from equipoise_papers.santurkar2018.one_unit.claims import (
     SAMPLES,
     Cases,
@@ -28,7 +26,10 @@ from equipoise_papers.santurkar2018.one_unit.claims import (
     squared_norm,
     vanishes,
 )
-from equipoise_papers.santurkar2018.one_unit.curvature import largest_curvature
+from equipoise_papers.santurkar2018.one_unit.curvature import (
+    curvature_along_gradient,
+    largest_curvature,
+)
 from equipoise_papers.santurkar2018.one_unit.derivatives import (
     bn_gradient,
     bn_hessian,
@@ -40,13 +41,13 @@ from equipoise_papers.santurkar2018.one_unit.weights import (
     radial_derivative,
 )
 
-Readings = tuple[Claim, Claim]
+PrintedAndCorrected: TypeAlias = tuple[Claim, Claim]
 
 _INPUTS = 4
 _UNITS = 3
 
 
-def fact_c1(generator: Generator, cases: int) -> Readings:
+def fact_c1(generator: Generator, cases: int) -> PrintedAndCorrected:
     """The gradient through batch normalisation against automatic differentiation."""
     drawn = random_cases(generator, cases)
     y = drawn.y.clone().requires_grad_()
@@ -58,8 +59,8 @@ def fact_c1(generator: Generator, cases: int) -> Readings:
     return claim, claim
 
 
-def theorem_4_1(generator: Generator, cases: int, *, matched: bool) -> Readings:
-    """Logistic loss with each network at its own activations, or both at z; γ = σ or 1."""
+def theorem_4_1(generator: Generator, cases: int, *, matched: bool) -> PrintedAndCorrected:
+    """Printed: each network at its own activations; corrected: both at z. Logistic loss."""
     drawn = random_cases(generator, cases)
     labels = normal(generator, *drawn.y.shape).sign()
     gamma = drawn.unit.deviation if matched else torch.ones_like(drawn.unit.deviation)
@@ -73,16 +74,16 @@ def theorem_4_1(generator: Generator, cases: int, *, matched: bool) -> Readings:
     )
 
 
-def theorem_4_1_eps(generator: Generator, cases: int, *, eps: float) -> Readings:
-    """At ε > 0 the printed side is a bound, and another one is exact."""
+def theorem_4_1_eps(generator: Generator, cases: int, *, eps: float) -> PrintedAndCorrected:
+    """At ε > 0 the printed right side is a bound; the corrected one is exact."""
     drawn = random_cases(generator, cases)
     gap = lipschitz_gap(drawn.y, drawn.g, eps=eps)
     exact, size = squared_norm(bn_gradient(drawn.y, drawn.g, eps=eps)), gap.factor * gap.gradient
     return Claim(exact, gap.printed_bound, size=size), Claim(exact, gap.squared_norm, "=", size)
 
 
-def stationary_scale(generator: Generator, cases: int) -> Readings:
-    """⟨g, ŷ⟩ for a squared loss with the best γ and β, and what it is: ∂L/∂γ."""
+def stationary_scale(generator: Generator, cases: int) -> PrintedAndCorrected:
+    """⟨g, ŷ⟩ for a squared loss at the best γ and β; it equals ∂L/∂γ."""
     drawn = random_cases(generator, cases)
     t, values = normal(generator, *drawn.y.shape), drawn.unit.values
     best = (t * values).mean(-1, keepdim=True)
@@ -97,8 +98,8 @@ def stationary_scale(generator: Generator, cases: int) -> Readings:
     return bounded_away, vanishes(elsewhere - exact[:, 0], size)
 
 
-def theorem_4_2_first(generator: Generator, cases: int) -> Readings:
-    """The curvature along the gradient, from the Hessian itself."""
+def theorem_4_2_first(generator: Generator, cases: int) -> PrintedAndCorrected:
+    """The curvature along the gradient, computed from the Hessian itself."""
     drawn = random_cases(generator, cases)
     g_y = bn_gradient(drawn.y, drawn.g)
     hessian = bn_hessian(drawn.y, drawn.g, drawn.hessian)
@@ -108,7 +109,7 @@ def theorem_4_2_first(generator: Generator, cases: int) -> Readings:
     return Claim(exact, terms.value, size=size), Claim(exact, terms.value, "=", size)
 
 
-def theorem_4_2_second(generator: Generator, cases: int, *, gamma: float) -> Readings:
+def theorem_4_2_second(generator: Generator, cases: int, *, gamma: float) -> PrintedAndCorrected:
     """The same with g in the place of g_y in the Hessian's term."""
     drawn = random_cases(generator, cases)
     terms = curvature_along_gradient(drawn.y, drawn.g, drawn.hessian, gamma=gamma)
@@ -120,8 +121,8 @@ def theorem_4_2_second(generator: Generator, cases: int, *, gamma: float) -> Rea
     return Claim(terms.value, printed, size=size), Claim(terms.value, right, "=", size)
 
 
-def positive_correlation(generator: Generator, cases: int) -> Readings:
-    """⟨ŷ, g⟩ for a squared loss, whose negative gradient points straight at its minimum."""
+def positive_correlation(generator: Generator, cases: int) -> PrintedAndCorrected:
+    """⟨ŷ, g⟩ for a squared loss, whose negative gradient points straight to its minimum."""
     drawn, z_star = random_cases(generator, cases), random_cases(generator, cases).y
     z = drawn.unit.values
     g, size = z - z_star, squared_norm(z - z_star) + SAMPLES
@@ -132,8 +133,8 @@ def positive_correlation(generator: Generator, cases: int) -> Readings:
     )
 
 
-def theorem_4_4(generator: Generator, cases: int, *, form: str) -> Readings:
-    """The longest gradient with respect to the weights, by three printed right sides."""
+def theorem_4_4(generator: Generator, cases: int, *, form: str) -> PrintedAndCorrected:
+    """The longest gradient with respect to the weights against three printed right sides."""
     drawn = random_cases(generator, cases)
     square = normal(generator, cases).exp().square()  # λ²
     bound = minimax_bound(drawn.y, drawn.g)
@@ -153,7 +154,7 @@ def theorem_4_4(generator: Generator, cases: int, *, form: str) -> Readings:
     )
 
 
-def equation_58(generator: Generator, cases: int) -> Readings:
+def equation_58(generator: Generator, cases: int) -> PrintedAndCorrected:
     """The largest curvature over inputs against λ⁴gᵀHg, its value at XXᵀ = λ²I."""
     drawn = random_cases(generator, cases)
     largest = largest_curvature(drawn.g, drawn.hessian)
@@ -163,7 +164,7 @@ def equation_58(generator: Generator, cases: int) -> Readings:
     )
 
 
-def theorem_c1(generator: Generator, cases: int, *, everywhere: bool) -> Readings:
+def theorem_c1(generator: Generator, cases: int, *, everywhere: bool) -> PrintedAndCorrected:
     """Largest curvatures of both networks at γ = σ and ⟨g, ŷ⟩ > 0, or those at XXᵀ = λ²I."""
     drawn = _correlated(random_cases(generator, cases))
     gamma = drawn.unit.deviation
@@ -180,8 +181,8 @@ def theorem_c1(generator: Generator, cases: int, *, everywhere: bool) -> Reading
     return Claim(normalised, plain - terms.of_scale, size=plain), right
 
 
-def same_activations(generator: Generator, cases: int) -> Readings:
-    """γ = σ and β = μ give a batch back."""
+def same_activations(generator: Generator, cases: int) -> PrintedAndCorrected:
+    """γ = σ and β = μ reproduce a batch."""
     drawn = random_cases(generator, cases)
     gamma, beta = matching_scale_and_shift(drawn.y)
     z = gamma[:, None] * drawn.unit.values + beta[:, None]
@@ -189,13 +190,13 @@ def same_activations(generator: Generator, cases: int) -> Readings:
     return claim, claim
 
 
-def preserved_minima(generator: Generator, cases: int) -> Readings:
+def preserved_minima(generator: Generator, cases: int) -> PrintedAndCorrected:
     """Gradient of the normalised network at a minimum of least squares, without and with bias."""
     X, t = normal(generator, cases, SAMPLES, _INPUTS), normal(generator, cases, SAMPLES)
     return _gradient_at_minimum(X, t, bias=False), _gradient_at_minimum(X, t, bias=True)
 
 
-def nearest_optimum(generator: Generator, cases: int, *, per_unit: bool) -> Readings:
+def nearest_optimum(generator: Generator, cases: int, *, per_unit: bool) -> PrintedAndCorrected:
     """Distances from W_0 to kW*, and to the optimum that scales every row by itself."""
     optimum, start = normal(generator, 2, cases, _UNITS, _INPUTS)
     axes = (-1,) if per_unit else (-2, -1)
@@ -212,8 +213,8 @@ def nearest_optimum(generator: Generator, cases: int, *, per_unit: bool) -> Read
     return Claim(whole, right, size=far), Claim(whole, right, "=", far)
 
 
-def scale_invariance(generator: Generator, cases: int, *, eps: float) -> Readings:
-    """⟨w, ∇_wL⟩ for y = Xw, which vanishes at ε = 0 alone."""
+def scale_invariance(generator: Generator, cases: int, *, eps: float) -> PrintedAndCorrected:
+    """⟨w, ∇_wL⟩ for y = Xw, which is zero at ε = 0 only."""
     X, w = normal(generator, cases, SAMPLES, _INPUTS), normal(generator, cases, _INPUTS, 1)
     y, g = (X @ w).squeeze(-1), normal(generator, cases, SAMPLES)
     gradient = (X.mT @ bn_gradient(y, g, eps=eps).unsqueeze(-1)).squeeze(-1)
@@ -228,7 +229,7 @@ def _logistic_gradient(z: Tensor, labels: Tensor) -> Tensor:
 
 
 def _correlated(drawn: Cases) -> Cases:
-    """The same cases with the sign of g such that ⟨g, ŷ⟩ > 0."""
+    """The same cases with the sign of g chosen so that ⟨g, ŷ⟩ > 0."""
     return Cases(drawn.y, drawn.g * drawn.along.sign()[:, None], drawn.hessian, drawn.unit)
 
 
