@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from equipoise.numerics.growth import growth_rate, log_slopes, mean_with_error
+from equipoise.numerics.growth import growth_rate, log_slopes
 
 
 @pytest.mark.parametrize("rate", [0.3, 1.0, 1.7])
@@ -27,13 +27,6 @@ def test_slopes_are_least_squares():
     np.testing.assert_allclose(log_slopes(rows), expected, rtol=1e-12)
 
 
-def test_standard_error_is_that_of_the_mean():
-    samples = np.random.default_rng(1).normal(3.0, 0.5, size=(400, 20))
-    z = [(e.value - 3.0) / e.error for e in (mean_with_error(row, "") for row in samples)]
-    # Student's t with 19 degrees of freedom has variance 19/17.
-    assert np.mean(np.square(z)) == pytest.approx(19 / 17, abs=4 * 0.09)
-
-
 def test_error_of_the_rate_covers_noise_between_replicates():
     generator = np.random.default_rng(2)
     z = []
@@ -42,10 +35,6 @@ def test_error_of_the_rate_covers_noise_between_replicates():
         estimate = growth_rate(-slopes * np.arange(10), "")
         z.append((estimate.value - 1.4) / estimate.error)
     assert np.mean(np.square(z)) == pytest.approx(15 / 13, abs=0.5)
-
-
-def test_one_sample_has_an_unknown_error():
-    assert math.isnan(mean_with_error([2.0], "").error)
 
 
 def test_one_replicate_has_the_error_of_its_line():

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise.instrument.modules import unwatched
-from equipoise.numerics.growth import mean_with_error
 from equipoise.probes import gradient_growth
+from equipoise.records import Estimate
 
 
 def normal(*shape, seed=0):
@@ -267,7 +267,7 @@ class TestRates:
         ]
         for index, layer in enumerate(together.layers):
             means = [growth.layers[index].gradient.value for growth in alone]
-            expected = mean_with_error(means, "mean over 3 initialisations")
+            expected = Estimate.of_mean(means, "mean over 3 initialisations")
             assert layer.gradient.method == expected.method
             assert layer.gradient.value == pytest.approx(expected.value, rel=1e-12)
             assert layer.gradient.error == pytest.approx(expected.error, rel=1e-9)

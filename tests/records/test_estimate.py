@@ -1,7 +1,8 @@
-"""Estimates print what they know."""
+"""Estimates print what they know, and a mean knows its standard error."""
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,3 +41,14 @@ def test_relative_error():
 def test_estimates_are_frozen():
     with pytest.raises(AttributeError):
         Estimate(1.0, 0.0, "m").value = 2.0
+
+
+def test_standard_error_is_that_of_the_mean():
+    samples = np.random.default_rng(1).normal(3.0, 0.5, size=(400, 20))
+    z = [(e.value - 3.0) / e.error for e in (Estimate.of_mean(row, "") for row in samples)]
+    # Student's t with 19 degrees of freedom has variance 19/17.
+    assert np.mean(np.square(z)) == pytest.approx(19 / 17, abs=4 * 0.09)
+
+
+def test_one_sample_has_an_unknown_error():
+    assert math.isnan(Estimate.of_mean([2.0], "").error)

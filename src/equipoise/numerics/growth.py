@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,20 +35,6 @@ def log_slopes(log_norms: Array, positions: Array | None = None) -> Array:
     return np.asarray(log_norms @ columns / (columns @ columns))
 
 
-def mean_with_error(samples: Sequence[float] | Array, method: str) -> Estimate:
-    """Mean and standard error of independent samples; the error of one sample is unknown.
-
-    Examples:
-        >>> print(mean_with_error([1.0, 3.0], "two runs"))
-        2.0 ± 1.0
-    """
-    values = np.asarray(samples, dtype=np.float64)
-    if len(values) < 2:
-        return Estimate(float(values[0]), math.nan, method)
-    error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    return Estimate(float(values.mean()), error, method)
-
-
 def growth_rate(log_norms: Array, method: str, positions: Array | None = None) -> Estimate:
     """Growth per layer *towards the input*: exp of minus the mean slope.
 
@@ -67,7 +52,7 @@ def growth_rate(log_norms: Array, method: str, positions: Array | None = None) -
         >>> round(growth_rate(np.log([[8.0, 4.0, 2.0], [8.0, 4.0, 2.0]]), "exact").value, 9)
         2.0
     """
-    slope = mean_with_error(-log_slopes(log_norms, positions), method)
+    slope = Estimate.of_mean(-log_slopes(log_norms, positions), method)
     error = slope.error
     if len(log_norms) == 1:
         error, method = _line_error(log_norms[0], positions), f"{method}, error of the fit alone"

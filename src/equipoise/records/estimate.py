@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,20 @@ class Estimate:
     error: float
     method: str
     stable: bool | None = None
+
+    @classmethod
+    def of_mean(cls, samples: Sequence[float] | NDArray[np.float64], method: str) -> Estimate:
+        """Mean of independent samples with its standard error, which one sample leaves unknown.
+
+        Examples:
+            >>> print(Estimate.of_mean([1.0, 3.0], "two runs"))
+            2.0 ± 1.0
+        """
+        values = np.asarray(samples, dtype=np.float64)
+        if len(values) < 2:
+            return cls(float(values[0]), math.nan, method)
+        error = float(values.std(ddof=1)) / math.sqrt(len(values))
+        return cls(float(values.mean()), error, method)
 
     @property
     def relative_error(self) -> float:

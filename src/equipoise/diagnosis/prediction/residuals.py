@@ -13,7 +13,6 @@ from equipoise.diagnosis.prediction.blocks import LINEAR, SHAPES, FoundBlock
 from equipoise.diagnosis.prediction.predict import Conditions, as_block, conditions_of, variances
 from equipoise.diagnosis.record import Block
 from equipoise.instrument.recording.operations import Operation, Value
-from equipoise.numerics.growth import mean_with_error
 from equipoise.records.estimate import Estimate
 from equipoise.theory.batch_norm.setting import SMALLEST_BATCH
 from equipoise.theory.networks.followed_batch import LARGEST_FOLLOWED, follow_batch
@@ -127,7 +126,7 @@ def predict_stack(
     steps = logs[:, :-1] - logs[:, 1:]
     records = list(blocks)
     for offset in range(stack.last - stack.first):
-        step = mean_with_error(steps[:, offset], "followed through infinitely wide layers")
+        step = Estimate.of_mean(steps[:, offset], "followed through infinitely wide layers")
         growth = math.exp(step.value)
         rate = Estimate(growth, growth * step.error, step.method)
         index = stack.first + offset

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equipoise.numerics.growth import mean_with_error
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
@@ -141,7 +140,7 @@ def simulate_explosion_rate(
     )
     ratios = np.exp(-np.diff(run.log_gradients[:, _SETTLING:], axis=1))
     method = f"simulation of {networks} networks, width {width}, depth {depth}"
-    return mean_with_error(ratios.mean(1), method)
+    return Estimate.of_mean(ratios.mean(1), method)
 
 
 def _run(

@@ -26,7 +26,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.numerics.growth import mean_with_error
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
@@ -178,7 +177,7 @@ def sample_spectra(
     method = f"Monte Carlo, {samples} neurons"
 
     def estimates(table: Tensor) -> list[Estimate]:
-        return [mean_with_error(column, method) for column in table.T.numpy()]
+        return [Estimate.of_mean(column, method) for column in table.T.numpy()]
 
     def spectrum(table: Tensor) -> Spectrum:
         G, L, M = estimates(table)
