@@ -51,7 +51,7 @@ def together(function, size, folder, *args):
             pid, status = os.waitpid(child, os.WNOHANG)
             if pid:
                 codes[child] = os.waitstatus_to_exitcode(status)
-        if any(codes.values()) or time.monotonic() > deadline:
+        if len(codes) < size and (any(codes.values()) or time.monotonic() > deadline):
             time.sleep(0.2)  # others may be about to die of the same
             for child in [c for c in children if c not in codes]:
                 os.kill(child, signal.SIGKILL)

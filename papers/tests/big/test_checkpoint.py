@@ -1,10 +1,9 @@
-"""A killed training goes on to the same bits; what does not fit is refused before any work."""
+"""A killed training resumes to the bit; checkpoints that do not fit are refused before a step."""
 
 from __future__ import annotations
 
 import copy
 import errno
-from collections import Counter, defaultdict, namedtuple
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, MultiStepLR, OneCycleLR, StepLR
 
-from equipoise.preconditioners import BNP
 from equipoise.training import cross_entropy
 from equipoise_papers.big.checkpoint import (
     CheckpointError,
@@ -22,7 +20,6 @@ from equipoise_papers.big.checkpoint import (
     remove_checkpoint,
     write_checkpoint,
 )
-from equipoise_papers.big.state import full_copy
 from equipoise_papers.big.train import train_big
 from papers_support.big_kills import DEATHS, WRITES, last_checkpoint
 from papers_support.big_problems import (
@@ -48,43 +45,43 @@ from papers_support.checkpoint_problems import (
 from support.forked_ranks import results_of
 
 SCRIPT = Path(__file__).parents[1] / "papers_support" / "big_kills.py"
-STORIES = [(size, name) for size, stories in DEATHS.items() for name in stories]
+KILLS = [(size, name) for size, kills in DEATHS.items() for name in kills]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What killed and undisturbed trainings left."""
+    """The final states of killed and uninterrupted trainings."""
     return results_of(SCRIPT, tmp_path_factory.mktemp("kills"))
 
 
 class TestKilled:
-    """By SIGKILL. Compared: losses, evaluations, and every state, random ones included."""
+    """By SIGKILL. Losses, evaluations and all states, random ones included, are compared."""
 
-    @pytest.mark.parametrize(("size", "name"), STORIES)
-    def test_ends_as_undisturbed(self, found, size, name):
+    @pytest.mark.parametrize(("size", "name"), KILLS)
+    def test_resumes_to_the_bit(self, found, size, name):
         ends, codes = found[size, name]
         assert codes == [-9] * len(DEATHS[size][name])
-        undisturbed, _ = found[size, "undisturbed"]
+        uninterrupted, _ = found[size, "uninterrupted"]
         for rank in range(size):
             assert ends[rank]["resumed at"] == (last_checkpoint(DEATHS[size][name]) or None)
-            assert differences(*forgetting_resumption(ends[rank], undisturbed[rank])) == []
+            assert differences(*without_resumption(ends[rank], uninterrupted[rank])) == []
 
     @pytest.mark.parametrize("moment", WRITES)
-    def test_during_a_checkpoint_too(self, found, moment):
+    def test_resumes_to_the_bit_if_killed_while_writing(self, found, moment):
         (end,), codes, files = found[moment]
         assert codes == [-9]
         assert files == WRITES[moment][1]
         assert end["resumed at"] == WRITES[moment][2]
-        assert differences(*forgetting_resumption(end, found[1, "undisturbed"][0][0])) == []
+        assert differences(*without_resumption(end, found[1, "uninterrupted"][0][0])) == []
 
     def test_ranks_draw_their_own_noise(self, found):
-        """Otherwise two processes would say little about random states."""
-        first, second = found[2, "undisturbed"][0]
+        """Otherwise two processes would not test random states."""
+        first, second = found[2, "uninterrupted"][0]
         assert differences(first["model"], second["model"]) == []
         assert not torch.equal(first["torch"], second["torch"])
 
 
-def forgetting_resumption(*ends):
+def without_resumption(*ends):
     return [{name: value for name, value in end.items() if name != "resumed at"} for end in ends]
 
 
@@ -104,21 +101,21 @@ class TestResuming:
         assert len(again.history.losses) == STEPS
         assert path.read_bytes() == before
 
-    def test_a_finished_training_can_go_on_for_longer(self, path, tmp_path):
+    def test_a_finished_training_can_be_prolonged(self, path, tmp_path):
         longer = run(path, batches=data(steps=STEPS + 4))
         at_once = run(tmp_path / "other.pt", batches=data(steps=STEPS + 4))
         assert longer.resumed_at == STEPS
         assert longer.history.losses == at_once.history.losses
 
     def test_random_states_matter(self, tmp_path):
-        """Without them the kills above would prove less."""
+        """Otherwise the kills above would not test them."""
         runs = []
         for seed in (0, 1):
             torch.manual_seed(seed)
             runs.append(run(None, model=network(dropout=0.3), loss_fn=with_draws))
         assert runs[0].history.losses != runs[1].history.losses
 
-    def test_diverging_leaves_the_last_good_state(self, tmp_path):
+    def test_a_diverging_training_keeps_the_last_good_checkpoint(self, tmp_path):
         file, calls = tmp_path / "run.pt", []
 
         def loss_fn(model, batch):
@@ -131,7 +128,7 @@ class TestResuming:
         assert state["step"] == EVERY
         assert all(bool(value.isfinite().all()) for value in state["model"].values())
 
-    def test_a_module_s_own_generator_counts(self, tmp_path):
+    def test_generators_that_modules_own_are_saved(self, tmp_path):
         whole = run(tmp_path / "whole.pt", model=nn.Sequential(network(), Noise()))
         file = tmp_path / "run.pt"
         run(file, model=nn.Sequential(network(), Noise()), batches=data(steps=EVERY))
@@ -141,7 +138,7 @@ class TestResuming:
 
     @pytest.mark.parametrize("kind", ["NAdam", "ASGD"])
     def test_states_keep_their_types(self, tmp_path, kind):
-        """Of float32 for weights of float64; PyTorch casts them where it loads a state."""
+        """float32 for weights of float64; PyTorch would cast them in load_state_dict."""
 
         def ends(path, *lengths):
             for steps in lengths:
@@ -153,23 +150,11 @@ class TestResuming:
         resumed, whole = ends(tmp_path / "a.pt", 5, STEPS), ends(tmp_path / "b.pt", STEPS)
         assert differences(list(resumed), list(whole)) == []
 
-    def test_modules_learn_which_version_wrote_their_state(self, tmp_path):
+    def test_modules_are_told_which_version_wrote_their_state(self, tmp_path):
         models = [nn.Sequential(Versioned(4, 3, dtype=torch.float64)) for _ in range(2)]
         for model in models:
             run(tmp_path / "run.pt", model=model)
         assert differences(*(dict(model.state_dict()) for model in models)) == []
-
-    def test_copies_of_states_are_of_the_same_kind(self):
-        pair = namedtuple("pair", "a b")
-        state = {
-            "counts": Counter({3: 2}),
-            "default": defaultdict(int, {1: torch.ones(1)}),
-            "pair": pair(torch.zeros(2), [1, (2,)]),
-        }
-        copied = full_copy(state)
-        assert differences(copied, state) == []
-        assert [type(value) for value in copied.values()] == [Counter, defaultdict, pair]
-        assert copied["default"][1] is not state["default"][1]
 
 
 class TestRefusals:
@@ -209,7 +194,7 @@ class TestRefusals:
         assert run(path).resumed_at == 2 * EVERY
 
     def test_one_bit_of_a_weight(self, path):
-        """PyTorch would read it."""
+        """PyTorch reads it without an error."""
         raw = bytearray(path.read_bytes())
         raw[raw.find(read_checkpoint(path)["model"]["0.weight"].numpy().tobytes())] ^= 0x40
         path.write_bytes(raw)
@@ -218,7 +203,7 @@ class TestRefusals:
             run(path)
 
     def test_any_bit(self, path):
-        """A file is refused or read as it was written."""
+        """The file is refused, or read as it was written."""
         raw, whole_state = path.read_bytes(), read_checkpoint(path)
         refused = 0
         for place in torch.randint(8 * len(raw), (60,), generator=generator(0)).tolist():
@@ -285,7 +270,7 @@ class TestRefusals:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("also", [{}, {"part": Refusing()}], ids=["generator", "part"])
-    def test_what_does_not_fit_leaves_the_model_alone(self, tmp_path, also):
+    def test_a_checkpoint_that_does_not_fit_leaves_the_model_alone(self, tmp_path, also):
         plain = also.keys() == set()
         run(tmp_path / "run.pt", also=also)
         model = nn.Sequential(*network(), *([Noise()] if plain else []))
@@ -323,49 +308,6 @@ class TestRefusals:
         assert run(tmp_path / "run.pt", scheduler=schedule).resumed_at == STEPS
         with pytest.raises(CheckpointError, match=message):
             run(tmp_path / "run.pt", scheduler=other)
-
-    @pytest.mark.parametrize("others", [{}, {"part": Refusing()}], ids=["none", "another"])
-    def test_a_preconditioner_that_also_does_not_name(self, tmp_path, others):
-        model = network()
-        stepper = torch.optim.SGD(model.parameters(), lr=0.1)
-        bnp = BNP(model).attach(stepper)
-        stepper.register_step_pre_hook(lambda *_: None)  # has no state that could be known
-        options = {"checkpoint": tmp_path / "run.pt"}
-        with pytest.raises(
-            ValueError, match=r'a BNP that also does not name.*also=\{"bnp": bnp\}'
-        ):
-            train_big(model, data(), cross_entropy, stepper, also=others, **options)
-        also = {"bnp": bnp, **others}
-        assert train_big(model, data(), cross_entropy, stepper, also=also, **options)
-
-    def test_what_also_names_may_have_slots(self, tmp_path):
-        class Counter:
-            __slots__ = ("count",)
-
-            def __init__(self):
-                self.count = 0
-
-            def state_dict(self):
-                return {"count": self.count}
-
-            def load_state_dict(self, state):
-                self.count = state["count"]
-
-        model = network()
-        stepper = torch.optim.SGD(model.parameters(), lr=0.1)
-        also, path = {"counter": Counter()}, tmp_path / "run.pt"
-        assert train_big(model, data(), cross_entropy, stepper, also=also, checkpoint=path)
-
-    def test_a_preconditioner_that_would_be_forgotten(self, tmp_path):
-        model = network()
-        stepper = torch.optim.SGD(model.parameters(), lr=0.1)
-        BNP(model).attach(stepper)
-        with pytest.raises(ValueError, match=r'also=\{"bnp": bnp\}'):
-            train_big(model, data(), cross_entropy, stepper, checkpoint=tmp_path / "run.pt")
-
-    def test_checkpoints_that_would_never_come(self):
-        with pytest.raises(ValueError, match="checkpoint_every must be at least 1, got 0"):
-            train_big(network(), data(), cross_entropy, None, checkpoint_every=0)
 
 
 def test_removing_a_checkpoint_removes_the_one_before_it(path):

@@ -1,4 +1,4 @@
-"""Trainings that are killed with SIGKILL, and go on; run as a script with a folder."""
+"""Trainings that are killed by SIGKILL, and resume; run as a script with a folder."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import torch
 from papers_support.big_problems import EVERY, STEPS, interruptible, with_draws
 from support.forked_ranks import together
 
-# Of which process, in which step (from 1) of its present life.
+# By number of ranks and name: kills one after the other, each of a rank in a step (counted from 1
+# since the last resumption).
 DEATHS = {
     1: {f"step {step}": [(0, step)] for step in range(1, STEPS + 1)}
     | {"again and again": [(0, 3), (0, 7), (0, 2), (0, 1), (0, 1), (0, 6)]},
     2: {"rank 0 in step 3": [(0, 3)], "one after the other": [(1, 8), (0, 2)]},
-    # Three add in an order that DDP may choose; two have no choice.
+    # With three ranks, DDP could choose the order of sums; with two there is only one.
     3: {"rank 2 in step 8": [(2, 8)]},
 }
-# During the checkpoint of step 10: before which rename (from 1), what is left, and the step from
-# which the next life goes on.
+# Kills while the checkpoint of step 10 is written: before which rename (from 1), the files that
+# are left, and the step from which training resumes.
 WRITES = {
     "half of the draft": (None, [".run.pt.part", "run.pt", "run.pt.previous"], EVERY),
     "before the renames": (1, [".run.pt.part", "run.pt", "run.pt.previous"], EVERY),
@@ -31,13 +32,13 @@ WRITES = {
 
 
 def die(folder):
-    """Leave a mark, for an exit code alone may be of a process that waited for this one."""
+    """Leave a mark: exit codes do not tell this process from others that end because of it."""
     (folder / f"died-{time.monotonic_ns()}").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def last_checkpoint(deaths):
-    """Steps of the checkpoint from which the life after these deaths goes on."""
+    """Step of the checkpoint from which training resumes after these kills."""
     at = 0
     for _, step in deaths:
         at += (step - 1) // EVERY * EVERY
@@ -45,7 +46,7 @@ def last_checkpoint(deaths):
 
 
 def killing(rank, folder, death):
-    """A loss in whose computation the process dies."""
+    """A loss that kills its process in one step."""
     calls = []
 
     def loss_fn(model, batch):
@@ -57,13 +58,13 @@ def killing(rank, folder, death):
     return loss_fn
 
 
-def life(rank, folder, death):
-    """A training that may die; it leaves its last states for the test."""
+def training(rank, folder, death):
+    """A training that may be killed; at its end it saves all states for the test."""
     result = interruptible(rank, folder / "run.pt", killing(rank, folder, death))
     torch.save(result, folder / f"rank-{rank}.pt")
 
 
-def life_with_fatal_write(rank, folder, moment):
+def killed_while_writing(rank, folder, moment):
     rename = WRITES[moment][0]
     if rename is None:
         save = torch.save
@@ -84,31 +85,31 @@ def life_with_fatal_write(rank, folder, moment):
             return die(folder) if len(calls) == 3 + rename else replace(path, target)
 
         Path.replace = counted
-    life(rank, folder, None)
+    training(rank, folder, None)
 
 
-def story(size, folder, deaths):
-    """Every death, a last life without one, and what it left; with the exit codes before."""
+def end_and_codes(size, folder, deaths):
+    """All kills, and the training that resumes after them: its end, and the kills' exit codes."""
     folder.mkdir()
-    codes = [together(life, size, folder, folder, death)[death[0]] for death in deaths]
+    codes = [together(training, size, folder, folder, death)[death[0]] for death in deaths]
     assert len(list(folder.glob("died-*"))) == len(deaths)
-    assert together(life, size, folder, folder, None) == [0] * size
+    assert together(training, size, folder, folder, None) == [0] * size
     return [torch.load(folder / f"rank-{r}.pt", weights_only=False) for r in range(size)], codes
 
 
 def main(folder):
     found = {}
-    for size, stories in DEATHS.items():
-        found[size, "undisturbed"] = story(size, folder / f"{size}", [])
-        for name, deaths in stories.items():
-            found[size, name] = story(size, folder / f"{size} {name}", deaths)
+    for size, kills in DEATHS.items():
+        found[size, "uninterrupted"] = end_and_codes(size, folder / f"{size}", [])
+        for name, deaths in kills.items():
+            found[size, name] = end_and_codes(size, folder / f"{size} {name}", deaths)
     for moment in WRITES:
         place = folder / moment
         place.mkdir()
-        (code,) = together(life_with_fatal_write, 1, place, place, moment)
+        (code,) = together(killed_while_writing, 1, place, place, moment)
         left = sorted(path.name for path in place.glob("*run.pt*"))
         assert len(list(place.glob("died-*"))) == 1
-        assert together(life, 1, place, place, None) == [0]
+        assert together(training, 1, place, place, None) == [0]
         found[moment] = ([torch.load(place / "rank-0.pt", weights_only=False)], [code], left)
     torch.save(found, folder / "results.pt")
 

@@ -1,4 +1,4 @@
-"""One small training with everything that has a state, for several processes to share."""
+"""One small training with everything that has a state, for one process or several."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch import nn
 
 from equipoise import layers
 from equipoise.preconditioners import BNP
-from equipoise.training import cross_entropy
-from equipoise.training import Evaluation
+from equipoise.training import Evaluation, cross_entropy
 from equipoise_papers.big.batches import ShuffledBatches
 from equipoise_papers.big.train import train_big
 
@@ -58,13 +57,13 @@ OPTIMIZERS = {
 
 
 def with_draws(model, batch):
-    """A loss that draws from Python's and NumPy's global states, as users' code may."""
+    """A loss that draws from Python's and NumPy's global generators, as users' code may."""
     factor = 1 + 0.1 * random.random() + 0.1 * np.random.random()  # noqa: NPY002
     return factor * cross_entropy(model, batch)
 
 
 def seed_everything(rank):
-    """As a user does at the top of a script, other on every rank."""
+    """As a user does at the top of a script, with another seed on every rank."""
     torch.manual_seed(10 + rank)
     random.seed(20 + rank)
     np.random.seed(30 + rank)  # noqa: NPY002
@@ -95,7 +94,7 @@ def trained(
 
 
 def state(model, run):
-    """What is compared between one process and several."""
+    """Losses and model, to be compared between one process and several."""
     return {
         "losses": torch.tensor(run.history.losses, dtype=torch.float64),
         **{
@@ -106,7 +105,7 @@ def state(model, run):
 
 
 def interruptible(rank, path=None, loss_fn=with_draws):
-    """A training with dropout, draws from all global states, and everything that has a state."""
+    """A training with dropout, draws from all global generators, and all that has a state."""
     seed_everything(rank)
     model = layers.convert(network(dropout=0.3), "batch", "synchronised").model
     optimizer = OPTIMIZERS["momentum"](model.parameters())
@@ -128,7 +127,7 @@ def interruptible(rank, path=None, loss_fn=with_draws):
 
 
 def everything(run, model, optimizer, scheduler, bnp):
-    """All that is left on this rank, random states included."""
+    """All final states of this rank, random states included."""
     return {
         "resumed at": run.resumed_at,
         "losses": run.history.losses,

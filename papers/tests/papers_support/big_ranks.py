@@ -14,8 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from equipoise import layers
-from equipoise.training import cross_entropy
-from equipoise.training import Evaluation
+from equipoise.training import Evaluation, cross_entropy
 from equipoise_papers.big.distributed import ranks
 from equipoise_papers.big.layout import layout
 from equipoise_papers.big.train import train_big
@@ -88,7 +87,7 @@ def cases(rank, folder):
     return found
 
 
-# What rank 1 is told otherwise.
+# Arguments that differ between the ranks.
 UNLIKE = {
     "evaluate on one rank": lambda rank: {"evaluate": None if rank else at_step},
     "other moments": lambda rank: {"evaluate": at_step, "evaluate_at": (rank,)},
@@ -103,7 +102,7 @@ def at_step(step):
 
 
 def evaluated(shard=None, wrap=None):
-    """Where evaluate was called, with a forward pass through whatever is trained."""
+    """The steps at which evaluate was called, with a forward pass of the trained model."""
     model = layers.convert(network(), "batch", "synchronised").model
     if shard is not None:
         shard(model)
@@ -131,7 +130,7 @@ class Unstorable:
 
 
 class Fitting:
-    """Something that may refuse its own state."""
+    """An object that may refuse its own state."""
 
     def __init__(self, fits):
         self.fits = fits
@@ -145,14 +144,13 @@ class Fitting:
 
 
 def attached(path, part):
-    """Its weights are what it began with if nothing was put back."""
     model = network(batch_norm=False)
     stepper = torch.optim.SGD(model.parameters(), lr=0.1)
     train_big(model, data(), cross_entropy, stepper, also={"part": part}, checkpoint=path)
 
 
 def in_groups():
-    """The layout of batch norms that share statistics within groups of one rank, or of all."""
+    """The statistics of batch norms synchronised within groups of one rank, of all, or of both."""
     group, _ = dist.new_subgroups(group_size=1)
     found = []
     for of in ([group], [None], [group, None]):
@@ -162,7 +160,7 @@ def in_groups():
 
 
 class Shares:
-    """Batches of which ranks get 2 and 6 samples, and say 4 and 4."""
+    """Batches of which ranks get 2 and 6 samples, instead of the promised 4 and 4."""
 
     steps, batch_size, identity = 2, 8, {}
 
@@ -206,7 +204,7 @@ class Explosive(torch.autograd.Function):
 
 
 def watched():
-    """Which ranks listen and evaluate, and what all of them get."""
+    """The ranks that listen and evaluate, and the run that all of them get."""
     heard = []
     model = network()
     run = train_big(
@@ -236,14 +234,14 @@ def diverging(rank):
 
 
 def sharded_and_resumed(folder):
-    """FSDP2 to step 5, then anew from its checkpoint."""
+    """FSDP2 to step 5, then resumed from its checkpoint."""
     path = folder / "sharded.pt"
 
     def stop(step, loss):
         if step == 7:
             raise InterruptedError
 
-    # Rank 0 alone listens; the other must stop too, and not wait for it.
+    # Only rank 0 has the listener; the other rank must stop too, instead of waiting for it.
     loss = failing_at(8) if dist.get_rank() else cross_entropy
     options = {"shard": shard, "checkpoint": path, "checkpoint_every": 5}
     with contextlib.suppress(InterruptedError):

@@ -1,4 +1,4 @@
-"""Small trainings with checkpoints, and things whose states make trouble."""
+"""Small trainings with checkpoints, and objects whose states cannot be saved or restored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(
 
 
 class Stubborn:
-    """Something whose state is not plain."""
+    """An object whose state is not plain."""
 
     def state_dict(self):
         return {"function": network}
