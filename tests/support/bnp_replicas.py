@@ -1,11 +1,12 @@
-"""Two gloo processes that train together; run as a script, one process per rank.
+"""Two gloo processes that train together; run as a script, which forks them.
 
-Usage: ``bnp_replicas.py RANK RENDEZVOUS RESULT``. Rank 0 writes what the test compares.
+Usage: ``bnp_replicas.py FOLDER``. Rank 0 writes ``results.pt``, which the test compares.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from equipoise.preconditioners import BNP
 from support.bnp_problems import OPTIMIZERS, batches, flat, mlp
+from support.forked_ranks import together
 
 CASES = {
     "sgd": ("sgd", {}),
@@ -57,20 +59,19 @@ def sharded(case, rank):
     return torch.cat([p.full_tensor().detach().flatten() for p in module.parameters()])
 
 
-def main(rank, rendezvous, result):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
-    alone = [dist.new_group([r]) for r in range(2)][rank]
+def replica(rank, folder):
+    own_group = [dist.new_group([r]) for r in range(2)][rank]
     found = {f"ddp {case}": replicated(case, rank) for case in CASES}
-    found["statistics apart"] = replicated("sgd", rank, alone)
+    found["statistics apart"] = replicated("sgd", rank, own_group)
     other = found["statistics apart"].clone()
     dist.all_reduce(other)
     found["drift"] = (other - 2 * found["statistics apart"]).abs().max()
     found |= {f"fsdp {case}": sharded(case, rank) for case in ("sgd", "adamw")}
     if rank == 0:
-        torch.save(found, result)
+        torch.save(found, folder / "results.pt")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    folder = Path(sys.argv[1])
+    raise SystemExit(any(together(replica, 2, folder, folder)))

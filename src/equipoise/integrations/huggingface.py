@@ -11,7 +11,7 @@ import torch
 
 from equipoise.integrations.optional import base_class
 from equipoise.integrations.options import BNPOptions, checked
-from equipoise.preconditioners.bnp import BNP
+from equipoise.preconditioners.bnp.bnp import BNP
 
 TrainerCallback = base_class("TrainerCallback", "transformers", extra="huggingface")
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from equipoise.integrations.optional import base_class
 from equipoise.integrations.options import BNPOptions, checked
-from equipoise.preconditioners.bnp import BNP
+from equipoise.preconditioners.bnp.bnp import BNP
 
 Callback = base_class("Callback", "lightning.pytorch", "pytorch_lightning", extra="lightning")
 

@@ -7,8 +7,8 @@ from typing import TypedDict, cast
 
 from torch.distributed import ProcessGroup
 
-from equipoise.preconditioners.selection import Choice
-from equipoise.preconditioners.settings import (
+from equipoise.preconditioners.bnp.selection import Choice
+from equipoise.preconditioners.bnp.settings import (
     ConvStatistics,
     Preset,
     Rows,

@@ -1,42 +1,25 @@
 """Gradients preconditioned with activation statistics, for any training loop of PyTorch."""
 
-from equipoise.preconditioners.bnp import BNP
-from equipoise.preconditioners.convergence import (
-    block_conditions,
-    condition,
-    local_rate,
-    norm_estimate,
-    norm_ratio,
-    theorem_4,
-)
-from equipoise.preconditioners.hessian_blocks import (
-    Statistics,
+from equipoise.preconditioners.bnp.bnp import BNP
+from equipoise.preconditioners.hessian.blocks import hessian_block
+from equipoise.preconditioners.hessian.conditions import block_conditions, condition, local_rate
+from equipoise.preconditioners.hessian.preconditioner import (
+    ColumnStatistics,
     column_statistics,
-    extended,
-    hessian_block,
-    im2col,
     preconditioner,
     tap_statistics,
 )
-from equipoise.preconditioners.settings import Settings
 
 __all__ = [
-    # the preconditioner
+    # for training
     "BNP",
-    "Settings",
-    # what it does to a layer's Hessian
-    "hessian_block",
-    "preconditioner",
-    "Statistics",
+    # what it does to a layer's Hessian, and to the rate of gradient descent
+    "ColumnStatistics",
     "column_statistics",
     "tap_statistics",
-    "extended",
-    "im2col",
-    # and to the rate of gradient descent
+    "preconditioner",
+    "hessian_block",
     "block_conditions",
     "condition",
-    "theorem_4",
     "local_rate",
-    "norm_estimate",
-    "norm_ratio",
 ]

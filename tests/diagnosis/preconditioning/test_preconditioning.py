@@ -10,6 +10,7 @@ from torch import nn
 
 from equipoise import preconditioners
 from equipoise.diagnosis.preconditioning.measure import preconditioning
+from equipoise.preconditioners.bnp.settings import Settings
 from equipoise.training import cross_entropy
 
 ROWS = 200
@@ -40,7 +41,7 @@ class TestANetworkWithoutSharedStatistics:
         found = measure(model, data)["0"]
         block = preconditioners.hessian_block(model[0], lambda: cross_entropy(model, data))
         transform = preconditioners.preconditioner(
-            block.statistics(), eps=preconditioners.Settings().eps
+            block.statistics(), eps=Settings().eps
         )
         expected = preconditioners.block_conditions(block, transform)
         assert found.hessian == pytest.approx(expected.raw.value)

@@ -1,8 +1,5 @@
 """Two replicas with 32 rows each train as one process does with 64; so do uneven shards."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,33 +7,15 @@ import torch
 
 from support.bnp_problems import attached, batches, flat, mlp
 from support.bnp_replicas import CASES, ROWS, STEPS
+from support.forked_ranks import results_of
 
-HERE = Path(__file__).parents[2] / "support"
+SCRIPT = Path(__file__).parents[2] / "support" / "bnp_replicas.py"
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What two processes computed."""
-    folder = tmp_path_factory.mktemp("replicas")
-    result = folder / "result.pt"
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, HERE / "bnp_replicas.py", str(r), folder / "meet", result],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(2)
-    ]
-    try:
-        for process in processes:
-            _, error = process.communicate(timeout=100)
-            assert process.returncode == 0, error
-    finally:
-        for process in processes:
-            process.kill()
-    return torch.load(result, weights_only=True)
+    return results_of(SCRIPT, tmp_path_factory.mktemp("replicas"))
 
 
 def alone(case):

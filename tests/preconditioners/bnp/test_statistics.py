@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from equipoise.preconditioners import BNP
-from equipoise.preconditioners.hooks import EAGER
+from equipoise.preconditioners.bnp.layer import EAGER
 from support.bnp_problems import generator
 
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise import data, layers, models
-from equipoise.data.augmentation import crop_and_flip
-from equipoise.models.norms import Norm, make_norm
-from equipoise.preconditioners.bnp import BNP
-from equipoise.training.evaluation import evaluate
-from equipoise.training.losses import cross_entropy
-from equipoise.training.record import Evaluation
+from equipoise.data import crop_and_flip
+from equipoise.models import Norm, make_norm
+from equipoise.preconditioners import BNP
+from equipoise.training import evaluate
+from equipoise.training import cross_entropy
+from equipoise.training import Evaluation
 from equipoise_papers.big.batches import Batches, ShuffledBatches, ShuffledOrder
 from equipoise_papers.big.train import train_big
 from equipoise_papers.lange2022.resnets import imagenet

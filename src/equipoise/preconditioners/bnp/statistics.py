@@ -3,6 +3,8 @@ r"""Running means and variances of all layers at once, in flat tensors on one de
 Flat, because a step then costs a fixed number of small operations for any number of layers, and
 because all replicas agree by one all-reduce. Nothing here waits for the device: what only the
 device knows (whether sums are finite, which layers other replicas used) is decided by masks.
+
+Without the all-reduce, replicas that share gradients but not statistics drift apart silently.
 """
 
 from __future__ import annotations
@@ -12,27 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from equipoise.preconditioners.settings import Settings
-from equipoise.preconditioners.sums import Sums
-from equipoise.preconditioners.transform import Factors
+from equipoise.preconditioners.bnp.maps import Factors
+from equipoise.preconditioners.bnp.settings import Settings
+from equipoise.preconditioners.bnp.sums import Geometry, LayerSums, about
 
 # T: tracked features of all layers, L: layers
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One layer's part: number of tracked features, groups, taps per feature, fan-in."""
-
-    length: int
-    groups: int
-    taps: int
-    fan_in: int
-
-
 @dataclass(slots=True)
-class Batch:
+class StepSums:
     """Sums of one optimizer step over all layers.
 
     Args:
@@ -52,7 +45,7 @@ class RunningStatistics:
     """Exponential averages, exact from the first step and at every batch size.
 
     Args:
-        sections: What the layers look like.
+        geometries: Shapes of the layers' feature matrices.
         settings: Averaging constants and rules.
         device: Where the layers' weights are.
         dtype: Of the statistics.
@@ -60,14 +53,14 @@ class RunningStatistics:
 
     def __init__(
         self,
-        sections: Sequence[Section],
+        geometries: Sequence[Geometry],
         settings: Settings,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        self.sections = tuple(sections)
+        self.geometries = tuple(geometries)
         self.settings = settings
-        self.lengths = [s.length for s in sections]
+        self.lengths = [g.length for g in geometries]
         self.device, self.dtype = device, dtype
         anchor = torch.empty(0, device=device, dtype=dtype)
         features, layers = sum(self.lengths), len(self.lengths)
@@ -80,9 +73,9 @@ class RunningStatistics:
         self.means = self.by_layer(self.mean)
         self.samples = anchor.new_zeros(layers)
         self.positions = anchor.new_zeros(layers)
-        self._fan_in = anchor.new_tensor([float(s.fan_in) for s in sections])
+        self._fan_in = anchor.new_tensor([float(g.fan_in) for g in geometries])
         self.owner = _owners(self.lengths, device)  # [T] which layer a feature belongs to
-        self._segment, self._segments = _segments(self.sections, device)
+        self._segment, self._segments = _segments(self.geometries, device)
         # Weight of one update: the decay of one step, or of all the steps since the last one.
         self._fresh = {
             eager: anchor.new_full((), 1 - (settings.rho if eager else settings.decay))
@@ -102,11 +95,11 @@ class RunningStatistics:
         """Views of the layers' parts."""
         return list(flat.split_with_sizes(self.lengths))
 
-    def batch(self, parts: Sequence[Sums | None], *, with_shift: bool = False) -> Batch:
+    def join(self, parts: Sequence[LayerSums | None], *, with_shift: bool = False) -> StepSums:
         """Lay the layers' sums side by side; a layer without any contributes zeros.
 
         Args:
-            parts: What the layers have seen.
+            parts: By layer.
             with_shift: Whether the shift is needed even if it is the running mean.
         """
         moved, shifts, first, second, counts = with_shift, [], [], [], []
@@ -129,9 +122,9 @@ class RunningStatistics:
         if self._counted is None or self._counted[0] != counts:
             flat = torch.tensor(counts, dtype=self.dtype).T.contiguous()
             self._counted = (counts, flat.to(self.device))
-        return Batch(shift, sums, self._counted[1], None not in parts)
+        return StepSums(shift, sums, self._counted[1], None not in parts)
 
-    def update(self, batch: Batch, *, eager: bool) -> None:
+    def update(self, step: StepSums, *, eager: bool) -> None:
         r"""Average one step's statistics in.
 
         With a the weight of the past, :math:`\mu \leftarrow \mu + (1 - a) \delta`,
@@ -143,28 +136,28 @@ class RunningStatistics:
         :math:`\delta^2` out, except for one row, whose variance it is.
 
         Args:
-            batch: Of one step.
+            step: Sums of all layers.
             eager: Whether every step updates now, whatever ``update_every`` says.
         """
-        per_row, single, used = self._count(batch.counts)
+        per_row, single, used = self._count(step.counts)
         # Finite squares have finite terms. A comparison is one operation, `isfinite` is four.
-        ok = batch.sums[1] < math.inf
-        if not batch.all_used:
+        ok = step.sums[1] < math.inf
+        if not step.all_used:
             ok = ok & used
         self.updates.add_(ok)
         share = ok * self._fresh[eager]
         self.weight.lerp_(self._one, share)
         if self.settings.bias_correction:
             share.div_(self.weight)
-        sums = torch.where(ok, batch.sums, self._zero).mul_(per_row)
+        sums = torch.where(ok, step.sums, self._zero).mul_(per_row)
         first, second = sums[0], sums[1]
-        self._blend(first, second, share, single, batch.shift)
-        self._started = self._started or batch.all_used
+        self._blend(first, second, share, single, step.shift)
+        self._started = self._started or step.all_used
 
     def _blend(
         self, first: Tensor, second: Tensor, share: Tensor, single: Tensor, shift: Tensor | None
     ) -> None:
-        """Means of h − c and (h − c)² into the running values, in place of the latter."""
+        """Move the running values towards the means of h − c and (h − c)², by their share."""
         change = first if shift is None else first + (shift - self.mean)
         step = change * share
         if self.settings.variance == "total" and shift is None:
@@ -223,12 +216,12 @@ class RunningStatistics:
             spread = torch.where(self.updates > 0, spread, 1.0)
         columns = (spread * self._scale[1]).reciprocal_()
         if 0 in self.settings.eps:
-            # A constant feature has no gradient left after centring, and shall get none.
+            # A constant feature's gradient is zero after centring, and has to stay zero.
             columns = torch.where(spread > 0, columns, 0.0)
         if not squared:
             columns = columns.sqrt_()
         parts = zip(
-            self.sections,
+            self.geometries,
             self.means if mean is self.mean else self.by_layer(mean),
             self.by_layer(columns),
             self._biases[squared],
@@ -236,12 +229,12 @@ class RunningStatistics:
             strict=True,
         )
         return [
-            Factors(_per_tap(m, s) if c else None, _per_tap(d, s), b, s.groups)
-            for s, m, d, b, c in parts
+            Factors(g.per_column(m) if c else None, g.per_column(d), b, g.groups)
+            for g, m, d, b, c in parts
         ]
 
-    def recount(self) -> None:
-        """Forget what was derived from counts, after these have been replaced."""
+    def forget_derived(self) -> None:
+        """Drop cached values after the statistics have been replaced."""
         self._last = self._scale = None
         self.means = self.by_layer(self.mean)
         self._started = False
@@ -271,15 +264,50 @@ class RunningStatistics:
         return self._centred[1]
 
 
-def _per_tap(values: Tensor, section: Section) -> Tensor:
-    return values if section.taps == 1 else values.repeat_interleave(section.taps)
+def replicas(group: dist.ProcessGroup | None) -> int:
+    """Processes that share gradients; 1 where nothing is distributed."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 1
+    return dist.get_world_size(group)
+
+
+def reduce_over(
+    step: StepSums, owner: Tensor, group: dist.ProcessGroup | None, *, first: bool
+) -> StepSums:
+    """Add the sums of all replicas, by one flat all-reduce.
+
+    Args:
+        step: This replica's.
+        owner: Layer of each feature.
+        group: The replicas.
+        first: Whether this is the first update, before which replicas have no common shift and
+            so need a second all-reduce, for the mean of theirs.
+    """
+    rows = step.counts[0]
+    shift, sums = step.shift, step.sums
+    if first and shift is not None:
+        mine = shift
+        shift = _mean_shift(mine, (rows > 0).to(shift)[owner], group)
+        sums = torch.stack(about(shift, mine, sums[0], sums[1], rows[owner]))
+    flat = torch.cat([sums.flatten(), step.counts.flatten()])
+    dist.all_reduce(flat, group=group)
+    total, counts = flat.tensor_split([sums.numel()])
+    return StepSums(shift, total.view_as(sums), counts.view_as(step.counts), step.all_used)
+
+
+def _mean_shift(shift: Tensor, used: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Mean over the replicas that have used a feature."""
+    both = torch.cat([shift * used, used])
+    dist.all_reduce(both, group=group)
+    total, users = both.chunk(2)
+    return total / users.clamp(min=1)
 
 
 def _owners(lengths: Sequence[int], device: torch.device) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).to(device)
 
 
-def _segments(sections: Sequence[Section], device: torch.device) -> tuple[Tensor, int]:
+def _segments(geometries: Sequence[Geometry], device: torch.device) -> tuple[Tensor, int]:
     """Which group of which layer a feature belongs to, and the number of groups."""
-    lengths = [s.length // s.groups for s in sections for _ in range(s.groups)]
+    lengths = [g.length // g.groups for g in geometries for _ in range(g.groups)]
     return _owners(lengths, device), len(lengths)

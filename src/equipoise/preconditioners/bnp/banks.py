@@ -9,12 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from equipoise.preconditioners.distributed import reduce_over, replicas
-from equipoise.preconditioners.hooks import UpdateSchedule
-from equipoise.preconditioners.layer import WatchedLayer
-from equipoise.preconditioners.settings import Settings
-from equipoise.preconditioners.statistics import RunningStatistics
-from equipoise.preconditioners.transform import Factors
+from equipoise.preconditioners.bnp.layer import UpdateSchedule, WatchedLayer
+from equipoise.preconditioners.bnp.maps import Factors
+from equipoise.preconditioners.bnp.settings import Settings
+from equipoise.preconditioners.bnp.statistics import RunningStatistics, reduce_over, replicas
 
 _SAVED = ("mean", "variance", "weight", "updates")  # one number per feature
 _SAVED_SCALARS = ("samples", "positions")
@@ -31,19 +29,19 @@ class Bank:
     def __init__(self, layers: Sequence[WatchedLayer], settings: Settings) -> None:
         self.layers = tuple(layers)
         self.key = layers[0].key
-        self.statistics = RunningStatistics([w.section for w in layers], settings, *self.key)
+        self.statistics = RunningStatistics([w.geometry for w in layers], settings, *self.key)
         self._factors: dict[bool, tuple[list[bool], dict[str, Factors]]] = {}
 
     def update(self, group: dist.ProcessGroup | None, *, first: bool, eager: bool) -> None:
-        """Average in what is pending, on all replicas together."""
+        """Average the pending sums in, of all replicas together."""
         parts = [layer.take() for layer in self.layers]
         together = replicas(group) > 1
         if not together and all(part is None for part in parts):
             return
-        batch = self.statistics.batch(parts, with_shift=together and first)
+        step = self.statistics.join(parts, with_shift=together and first)
         if together:
-            batch = reduce_over(batch, self.statistics.owner, group, first=first)
-        self.statistics.update(batch, eager=eager)
+            step = reduce_over(step, self.statistics.owner, group, first=first)
+        self.statistics.update(step, eager=eager)
         self._factors.clear()
         for layer, part, shift in zip(self.layers, parts, self.statistics.means, strict=True):
             # Replicas need one shift even for a layer that only some of them used.
@@ -51,15 +49,15 @@ class Bank:
                 layer.shift = shift
 
     def factors(self, *, squared: bool) -> dict[str, Factors]:
-        """What the layers' maps multiply by, by name, in their order."""
+        """Factors of the layers' maps, by name of the layer and in their order."""
         centred = [layer.centred for layer in self.layers]
-        kept = self._factors.get(squared)
-        if kept is None or kept[0] != centred:
+        cached = self._factors.get(squared)
+        if cached is None or cached[0] != centred:
             found = self.statistics.factors(centred, squared=squared)
             names = (layer.name for layer in self.layers)
-            kept = (centred, dict(zip(names, found, strict=True)))
-            self._factors[squared] = kept
-        return kept[1]
+            cached = (centred, dict(zip(names, found, strict=True)))
+            self._factors[squared] = cached
+        return cached[1]
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Statistics by layer, as copies."""
@@ -73,14 +71,14 @@ class Bank:
         }
 
     def load(self, state: dict[str, dict[str, Tensor]]) -> None:
-        """Replace the statistics; :func:`checked` has looked at the state."""
+        """Replace the statistics by a state that :func:`check_state` has accepted."""
         s = self.statistics
         mine = [state[layer.name] for layer in self.layers]
         for name in (*_SAVED, *_SAVED_SCALARS):
             joined = torch.cat([entry[name].reshape(-1) for entry in mine])
             setattr(s, name, joined.to(device=s.device, dtype=s.dtype))
         s.seen = [int(entry["seen"]) for entry in mine]
-        s.recount()
+        s.forget_derived()
         self._factors.clear()
         pairs = zip(self.layers, s.means, s.by_layer(s.updates), strict=True)
         for layer, shift, updates in pairs:
@@ -130,15 +128,15 @@ class Banks:
         return self._banks
 
     def update(self) -> None:
-        """Average in what the layers have seen, if this step updates the statistics."""
+        """Average the pending sums in, if this step updates the statistics."""
         if self.schedule.recording:
             for bank in self.banks:
                 first, eager = self.schedule.steps == 0, self.schedule.eager
                 bank.update(self.group, first=first, eager=eager)
 
     def factors(self, *, squared: bool) -> dict[str, Factors]:
-        """What the maps multiply by, by name of the layer."""
-        # A whole model moves, not one layer of it, so looking at one is enough here.
+        """Factors of all layers' maps, by name of the layer."""
+        # A whole model moves, not one layer of it, so comparing one is enough here.
         moved = not self._banks or self._banks[0].key != self._banks[0].layers[0].key
         banks = self.banks if moved else self._banks
         if len(banks) == 1:
@@ -155,12 +153,12 @@ class Banks:
         Raises:
             ValueError: If the state is that of other layers, or of other statistics.
         """
-        checked(state, self.layers)
+        check_state(state, self.layers)
         for bank in self.banks:
             bank.load(state)
 
 
-def checked(state: dict[str, dict[str, Tensor]], layers: Sequence[WatchedLayer]) -> None:
+def check_state(state: dict[str, dict[str, Tensor]], layers: Sequence[WatchedLayer]) -> None:
     """Refuse a state that does not fit the layers."""
     here = {layer.name for layer in layers}
     if state.keys() != here:

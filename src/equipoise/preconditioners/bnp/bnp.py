@@ -1,4 +1,4 @@
-"""The preconditioner as users see it: built on a model, attached to an optimizer."""
+"""BNP, the preconditioner: built on a model, attached to an optimizer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from torch import nn
 from torch.optim import ASGD, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from equipoise.preconditioners.attachment import Attachment
-from equipoise.preconditioners.bank import Banks
-from equipoise.preconditioners.gradients import clip, exactly, map_in_place
-from equipoise.preconditioners.hooks import UpdateSchedule, Watch
-from equipoise.preconditioners.layer import WatchedLayer
-from equipoise.preconditioners.report import LayerReport, Report
-from equipoise.preconditioners.selection import Choice, select, unwrapped
-from equipoise.preconditioners.settings import (
+from equipoise.preconditioners.bnp.attachment import Attachment
+from equipoise.preconditioners.bnp.banks import Banks
+from equipoise.preconditioners.bnp.layer import RecordingHook, UpdateSchedule, WatchedLayer
+from equipoise.preconditioners.bnp.maps import (
+    clip_gradients,
+    map_in_place,
+    precondition,
+    without_autocast,
+)
+from equipoise.preconditioners.bnp.report import LayerReport, Report
+from equipoise.preconditioners.bnp.selection import Choice, select, unwrapped
+from equipoise.preconditioners.bnp.settings import (
     ConvStatistics,
     Preset,
     Rows,
@@ -30,7 +34,6 @@ from equipoise.preconditioners.settings import (
     Variance,
     with_preset,
 )
-from equipoise.preconditioners.transform import precondition
 
 
 class BNP:
@@ -68,9 +71,10 @@ class BNP:
             layer: columns, N, output positions.
         conv_stats: One mean and variance per ``"channel"``, or ``"exact"`` ones per kernel tap.
         update_every: Steps between updates of the statistics; 10 is cheaper. Over the first
-            ten times as many steps every one updates, for features move fastest there.
-        include: Names of modules to use, with ``*`` and ``?``, or a test of name and module.
-        exclude: The same, to leave out.
+            ten times as many steps every step updates, because features move fastest there.
+        include: Names of modules to use, with ``*`` and ``?``, or a function that decides by
+            name and module.
+        exclude: Names of modules to leave out, or such a function.
         rows: What N counts for a linear layer on ``[batch, ..., features]``: ``"all"`` rows, or
             ``"samples"`` for a loss that is a mean over them.
         process_group: Processes that share gradients; all of them by default.
@@ -141,16 +145,16 @@ class BNP:
         self._banks = Banks(layers, self.settings, self._schedule, process_group)
         self._attachments: list[Attachment] = []
         self._handles: list[RemovableHandle] = []
-        self._watch()
+        self._register_hooks()
 
     def attach(self, optimizer: Optimizer, *, run_closure: bool = False) -> Self:
         """Precondition every step of an optimizer, until :meth:`detach`.
 
         The optimizer sees Pᵀg/q and its step Δ becomes PΔ/q. Weight decay of preconditioned
         parameters is applied decoupled, θ ← (1 − lr · decay) θ + PΔ/q. Gradients, groups and
-        states stay those of the user. If a step raises, they are given back too, and Δ is taken
-        back. Several optimizers may be attached; the statistics are updated with the steps of
-        the first.
+        states stay those of the user. If a step raises, preconditioned parameters keep the values
+        from before it, and gradients and groups are given back too. Several optimizers may be
+        attached; the statistics are updated with the steps of the first.
 
         Args:
             optimizer: Any first-order optimizer that trains parameters of this model.
@@ -171,17 +175,17 @@ class BNP:
         )
         self._attachments.append(attachment)
         if not self._handles:
-            self._watch()
+            self._register_hooks()
         owned = {p for a in self._attachments for p in a.owned()}
         for layer in self._banks.layers:
-            layer.with_bias = id(layer.bias) in owned
+            layer.bias_is_stepped = id(layer.bias) in owned
         return self
 
     def step(self, optimizer: Optimizer | None = None) -> None:
         """Replace gradients by PPᵀg/q², in place: between ``backward()`` and ``optimizer.step()``.
 
         Args:
-            optimizer: If given, checked to be one that this is right for.
+            optimizer: Checked to be of the SGD family, if given.
 
         Raises:
             TypeError: If the optimizer is not of the SGD family.
@@ -204,8 +208,8 @@ class BNP:
             gradient = layer.weight.grad
             if gradient is None:
                 continue
-            if layer.done == (id(gradient), gradient._version):
-                done = True  # by an earlier step, and not used since
+            if layer.preconditioned == (id(gradient), gradient._version):
+                done = True  # no backward pass since
             else:
                 found.append((layer, gradient))
         if done and not found:
@@ -213,16 +217,16 @@ class BNP:
                 "step() was called twice for the same gradients, which would precondition them "
                 "twice. Call it once between backward() and optimizer.step()."
             )
-        with torch.no_grad(), exactly(self._banks.layers[0].weight.device):
+        with torch.no_grad(), without_autocast(self._banks.layers[0].weight.device):
             self._banks.update()
             factors = self._banks.factors(squared=True)
             for layer, gradient in found:
                 bias = None if layer.bias is None else layer.bias.grad
                 map_in_place(precondition, gradient, bias, factors[layer.name])
             if self.settings.max_norm is not None:
-                clip(self._model.parameters(), self.settings.max_norm)
+                clip_gradients(self._model.parameters(), self.settings.max_norm)
         for layer, gradient in found:
-            layer.done = id(gradient), gradient._version
+            layer.preconditioned = id(gradient), gradient._version
         self._schedule.count_step()
 
     def detach(self) -> None:
@@ -234,7 +238,7 @@ class BNP:
             handle.remove()
         self._handles.clear()
         for layer in self._banks.layers:
-            layer.with_bias = True
+            layer.bias_is_stepped = True
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -254,7 +258,7 @@ class BNP:
         self.detach()
 
     def report(self) -> Report:
-        """Every layer with parameters: used or why not, κ(D), q, updates. Waits for the device."""
+        """List every layer with parameters: used or why not, κ(D), q. Waits for the device."""
         found = {s.name: LayerReport(s.name, s.kind, False, s.reason) for s in self._skipped}
         for bank in self._banks.banks:
             s = bank.statistics
@@ -282,7 +286,7 @@ class BNP:
 
     def state_dict(self) -> dict[str, Any]:
         """Statistics and step count, as copies: tensors and numbers only."""
-        _ = self._banks.banks
+        _ = self._banks.banks  # built anew if the model has moved
         return {"format": 1, "steps": self._schedule.steps, "layers": self._banks.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -312,16 +316,16 @@ class BNP:
         for old, new in zip(self._banks.layers, layers, strict=True):
             new.shift, new.pending = copy.deepcopy((old.shift, old.pending))
         if self._handles:
-            twin._watch()
+            twin._register_hooks()
         for a in self._attachments:
             twin.attach(copy.deepcopy(a.optimizer, memo), run_closure=a.run_closure)
         return twin
 
-    def _watch(self) -> None:
+    def _register_hooks(self) -> None:
         by_sample = self.settings.rows == "samples"
         self._handles = [
             module.register_forward_hook(
-                Watch(layer, self._schedule, by_sample=by_sample), with_kwargs=True
+                RecordingHook(layer, self._schedule, by_sample=by_sample), with_kwargs=True
             )
             for layer in self._banks.layers
             for module in layer.modules

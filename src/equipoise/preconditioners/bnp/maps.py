@@ -1,20 +1,27 @@
-r"""The linear maps Pᵀ, P and PPᵀ on the weight and bias of one layer.
+r"""The linear maps Pᵀ, P and PPᵀ on gradients and steps of one layer.
 
 With features :math:`h = \mu + \tilde\sigma z`, the parameters of the standardised features z are
 :math:`W_z = W \mathrm{diag}(\tilde\sigma)`, :math:`b_z = b + W \mu`. A gradient with respect to
 them is :math:`P^T g`, a change of them is the change :math:`P \Delta` of W and b.
+
+Weights may be of any type, and split over processes: weight and bias are split alike by rows
+(output units) and the maps act on columns, so each shard is mapped without communication.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 # G: gradient or change of the weight, g: of the bias, mu: mean, q: row scale
 Pair: TypeAlias = tuple[Tensor, Tensor | None]
+Map: TypeAlias = Callable[..., Pair]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,82 @@ def precondition(G: Tensor, g: Tensor | None, factors: Factors, *, inplace: bool
     return new, _bias(new, g, factors, inplace=inplace)
 
 
+def mapped(mapping: Map, weight: Tensor, bias: Tensor | None, factors: Factors) -> Pair:
+    """Apply a map to copies of weight and bias."""
+    if _directly(weight, factors):
+        return mapping(weight, bias, factors, inplace=False)
+    pair = torch.empty_like(weight), None if bias is None else torch.empty_like(bias)
+    _map_converted(mapping, (weight, bias), factors, pair)
+    return pair
+
+
+def map_in_place(mapping: Map, weight: Tensor, bias: Tensor | None, factors: Factors) -> None:
+    """Replace weight and bias by what the map makes of them."""
+    if _directly(weight, factors):
+        mapping(weight, bias, factors, inplace=True)
+    else:
+        _map_converted(mapping, (weight, bias), factors, (weight, bias))
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether the tensor is a ``DTensor`` (FSDP2, tensor parallelism)."""
+    # The type is looked at first because asking a tensor for an attribute it lacks is slow.
+    return type(tensor) not in (Tensor, nn.Parameter) and hasattr(tensor, "_local_tensor")
+
+
+def split_by_columns(tensor: Tensor) -> bool:
+    """Whether a process lacks some columns of its rows."""
+    if not is_sharded(tensor):
+        return False
+    return any(
+        not (placement.is_replicate() or placement.is_shard(0))
+        for placement in tensor.placements  # type: ignore[attr-defined]
+    )
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Compute in the tensors' own type, in case the optimizer steps inside autocast."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
+
+
+def clip_gradients(
+    parameters: Iterable[Tensor], max_norm: float, scale: Tensor | None = None
+) -> None:
+    """Bound the norm of all gradients together, without waiting for the device.
+
+    Args:
+        parameters: Those without a gradient are passed over.
+        max_norm: The bound.
+        scale: Of a gradient scaler, if the gradients still carry it.
+    """
+    having = [p for p in parameters if p.grad is not None]
+    norm = get_total_norm([p.grad for p in having if p.grad is not None])
+    clip_grads_with_norm_(having, max_norm, norm if scale is None else norm / scale)
+
+
+def _directly(weight: Tensor, factors: Factors) -> bool:
+    return weight.dtype is factors.columns.dtype and not is_sharded(weight)
+
+
+def _map_converted(mapping: Map, source: Pair, factors: Factors, target: Pair) -> None:
+    """Map the rows held here in the type of the statistics, since G − g μᵀ cancels."""
+    dtype = factors.columns.dtype
+    weight, bias = (None if t is None else _local(t).to(dtype) for t in source)
+    assert weight is not None
+    for kept, new in zip(target, mapping(weight, bias, factors, inplace=False), strict=True):
+        if kept is not None and new is not None:
+            _local(kept).copy_(new)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The rows that this process holds, sharing memory."""
+    # Only a DTensor gets here, and Tensor does not declare its attribute.
+    here: Tensor = tensor._local_tensor if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return here
+
+
 def _weight(G: Tensor, g: Tensor | None, factors: Factors, *, inplace: bool) -> Tensor:
     """(G − g μᵀ) · columns."""
     mean, columns, shape = factors.mean, factors.columns, G.shape
@@ -82,7 +165,7 @@ def _weight(G: Tensor, g: Tensor | None, factors: Factors, *, inplace: bool) -> 
 
 
 def _bias(G: Tensor, g: Tensor | None, factors: Factors, *, inplace: bool) -> Tensor | None:
-    """Return g · bias − G μ, with the G just made."""
+    """Return g · bias − G μ, with the new G."""
     if g is None:
         return None
     g = g.mul_(factors.bias) if inplace else g * factors.bias

@@ -1,4 +1,4 @@
-"""What a preconditioner is set to: averaging constants, variance rule, row scale, presets."""
+"""Options of BNP and their validation: averaging, variance rule, row scale, presets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RowScale: TypeAlias = Literal["paper"] | float | Callable[[Any, Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Validated options; their meaning is told by :class:`~equipoise.preconditioners.BNP`."""
+    """Validated options, described at :class:`~equipoise.preconditioners.BNP`."""
 
     rho: float = 0.99
     eps: tuple[float, float] = (1e-2, 1e-4)

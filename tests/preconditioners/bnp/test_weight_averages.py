@@ -7,7 +7,7 @@ from torch.nn.functional import mse_loss
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from equipoise.preconditioners import BNP
-from equipoise.preconditioners.hooks import Watch
+from equipoise.preconditioners.bnp.layer import RecordingHook
 from support.bnp_problems import OPTIMIZERS, batches, distance, flat, generator, mlp
 
 
@@ -119,7 +119,7 @@ def test_training_goes_the_same_way_to_the_bit(problem, optimizer, use, early):
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_copy_with_live_hooks_would_lead_astray(problem, monkeypatch):
-    monkeypatch.setattr(Watch, "__deepcopy__", lambda watch, memo: watch)
+    monkeypatch.setattr(RecordingHook, "__deepcopy__", lambda hook, memo: hook)
     path, _, _ = train(problem, "adamw", training_mode)
     alone, _, _ = train(problem, "adamw")
     assert (path - alone).abs().max() > 1e-3

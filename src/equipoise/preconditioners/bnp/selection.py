@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, cast
@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from equipoise.instrument.normalisers import kind_of
-from equipoise.preconditioners.geometry import Geometry, Layer
-from equipoise.preconditioners.layer import WatchedLayer
-from equipoise.preconditioners.sharding import is_sharded, split_by_columns
+from equipoise.preconditioners.bnp.layer import WatchedLayer
+from equipoise.preconditioners.bnp.maps import is_sharded, split_by_columns
+from equipoise.preconditioners.bnp.sums import Geometry, Layer
 
-# Names (with * and ?), or a test of a name and its module.
+# Names (with * and ?), or a function that decides by name and module.
 Choice: TypeAlias = Iterable[str] | Callable[[str, nn.Module], bool]
 
 _KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -31,7 +31,7 @@ class Skipped:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside wrappers, so that names are those of the model's own checkpoint.
+    """Strip wrappers, so that names are those of the model's own checkpoint.
 
     Raises:
         ValueError: If the wrapper runs copies of the layers, or flattens their weights.
@@ -59,12 +59,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def select(
     model: nn.Module, *, include: Choice | None, exclude: Choice | None, exact: bool
 ) -> tuple[list[WatchedLayer], list[Skipped]]:
-    """Split the modules that own parameters into entries, one for each weight, and the rest.
+    """Split the modules that own parameters into layers to use, one per weight, and the rest.
 
     Raises:
         ValueError: If a name of ``include`` or ``exclude`` fits no module.
     """
-    chosen = _chooser(model, include, exclude)
+    not_chosen = _not_chosen(model, include, exclude)
     inside_attention = {
         id(m) for a in model.modules() if isinstance(a, nn.MultiheadAttention) for m in a.modules()
     }
@@ -84,10 +84,10 @@ def select(
     skipped: list[Skipped] = []
     for together in users.values():
         reason = (
-            _why_not_any(together, inside_attention)
-            or _why_not_together([m for _, m in together])
-            or _why_not_alone(together[0][1], elsewhere)
-            or next((r for n, m in together if (r := chosen(n, m))), None)
+            _unusable_user(together, inside_attention)
+            or _differing_users([m for _, m in together])
+            or _shared_elsewhere(together[0][1], elsewhere)
+            or next((r for n, m in together if (r := not_chosen(n, m))), None)
         )
         if reason is None:
             modules = [cast(Layer, m) for _, m in together]
@@ -97,21 +97,26 @@ def select(
         else:
             skipped += [Skipped(n, type(m).__name__, reason) for n, m in together]
     for name, module in rest:
-        reason = _why_not(module, inside_attention) or "it has no weight"
+        reason = _unusable(module, inside_attention) or "it has no weight"
         skipped.append(Skipped(name, type(module).__name__, reason))
     order = {name: i for i, (name, _) in enumerate(model.named_modules())}
     return layers, sorted(skipped, key=lambda s: order[s.name])
 
 
-def _why_not_any(together: list[tuple[str, nn.Module]], inside_attention: set[int]) -> str | None:
+# Each of the following functions returns the reason to skip a weight's modules, or None.
+
+
+def _unusable_user(
+    together: list[tuple[str, nn.Module]], inside_attention: set[int]
+) -> str | None:
     for name, module in together:
-        reason = _why_not(module, inside_attention)
+        reason = _unusable(module, inside_attention)
         if reason is not None:
             return reason if len(together) == 1 else f"shares its weight with {name}: {reason}"
     return None
 
 
-def _why_not(module: nn.Module, inside_attention: set[int]) -> str | None:
+def _unusable(module: nn.Module, inside_attention: set[int]) -> str | None:
     if kind_of(module) is not None:
         return "a normaliser acts on single features"
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
@@ -137,8 +142,8 @@ def _why_not(module: nn.Module, inside_attention: set[int]) -> str | None:
     return None
 
 
-def _why_not_together(modules: list[nn.Module]) -> str | None:
-    """A transformation of a shared weight needs one shape of features and one bias."""
+def _differing_users(modules: list[nn.Module]) -> str | None:
+    """A shared weight needs one shape of features and one bias."""
     first, *others = modules
     for other in others:
         if type(other) is not type(first) or _shape(other) != _shape(first):
@@ -148,8 +153,30 @@ def _why_not_together(modules: list[nn.Module]) -> str | None:
     return None
 
 
+def _shared_elsewhere(module: nn.Module, elsewhere: dict[int, set[str]]) -> str | None:
+    for parameter in (module._parameters["weight"], module._parameters.get("bias")):
+        owners = sorted(elsewhere.get(id(parameter), ()))
+        if owners:
+            return f"shares a parameter with {owners[0]}"
+    return None
+
+
+def _not_chosen(
+    model: nn.Module, include: Choice | None, exclude: Choice | None
+) -> Callable[[str, nn.Module], str | None]:
+    wanted = _matcher(model, include, "include", default=True)
+    unwanted = _matcher(model, exclude, "exclude", default=False)
+
+    def reason(name: str, module: nn.Module) -> str | None:
+        if unwanted(name, module):
+            return "excluded"
+        return None if wanted(name, module) else "not included"
+
+    return reason
+
+
 def _other_owners(model: nn.Module) -> dict[int, set[str]]:
-    """Names of parameters that are neither weights, nor the bias next to always one weight."""
+    """Owners of parameters that are neither weights nor a bias always beside the same weight."""
     found: dict[int, set[str]] = {}
     beside: dict[int, int] = {}
     for prefix, module in model.named_modules():
@@ -160,14 +187,6 @@ def _other_owners(model: nn.Module) -> dict[int, set[str]]:
             if name != "bias" or beside.setdefault(id(parameter), weight) != weight:
                 found.setdefault(id(parameter), set()).add(f"{prefix}.{name}".lstrip("."))
     return found
-
-
-def _why_not_alone(module: nn.Module, elsewhere: dict[int, set[str]]) -> str | None:
-    for parameter in (module._parameters["weight"], module._parameters.get("bias")):
-        owners = sorted(elsewhere.get(id(parameter), ()))
-        if owners:
-            return f"shares a parameter with {owners[0]}"
-    return None
 
 
 def _shape(module: nn.Module) -> tuple[Any, ...]:
@@ -183,25 +202,11 @@ def _overrides_forward(module: nn.Module) -> bool:
     return not any(type(module).forward is kind.forward for kind in _KINDS)
 
 
-def _chooser(
-    model: nn.Module, include: Choice | None, exclude: Choice | None
-) -> Callable[[str, nn.Module], str | None]:
-    wanted = _test(model, include, "include", otherwise=True)
-    unwanted = _test(model, exclude, "exclude", otherwise=False)
-
-    def reason(name: str, module: nn.Module) -> str | None:
-        if unwanted(name, module):
-            return "excluded"
-        return None if wanted(name, module) else "not included"
-
-    return reason
-
-
-def _test(
-    model: nn.Module, choice: Choice | None, option: str, *, otherwise: bool
+def _matcher(
+    model: nn.Module, choice: Choice | None, option: str, *, default: bool
 ) -> Callable[[str, nn.Module], bool]:
     if choice is None:
-        return lambda name, module: otherwise
+        return lambda name, module: default
     if callable(choice):
         return choice
     if isinstance(choice, str):
@@ -212,12 +217,8 @@ def _test(
     names = [name for name, _ in model.named_modules()]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
+            known = ", ".join(repr(name) for name in [n for n in names if n][:8])
             raise ValueError(
-                f"{option} names {pattern!r}, which fits no module. There are "
-                f"{', '.join(repr(n) for n in _first(names, 8))}."
+                f"{option} names {pattern!r}, which fits no module. There are {known}."
             )
     return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _first(names: list[str], count: int) -> Iterator[str]:
-    yield from [n for n in names if n][:count]

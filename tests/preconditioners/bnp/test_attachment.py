@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from equipoise.preconditioners import BNP
-from equipoise.preconditioners.transform import (
+from equipoise.preconditioners.bnp.maps import (
     Factors,
     from_standardised,
     precondition,

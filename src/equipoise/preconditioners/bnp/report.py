@@ -1,4 +1,4 @@
-"""What a preconditioner does, layer by layer."""
+"""Report of BNP: which layers it preconditions, and with which scales."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class LayerReport:
         name: In the model; empty for the model itself.
         kind: Class of the module.
         used: Whether its gradients are preconditioned.
-        reason: Why not, or a remark.
+        reason: Why it is not used, or a remark.
         condition: κ(D), ratio of the largest to the smallest scale; None before the first update.
-        row_scale: q.
+        row_scale: q; None before the first update.
         updates: Steps that entered the statistics.
-        non_finite: Steps that did not, for infinite or undefined activations.
+        non_finite: Steps left out of the statistics because activations were infinite or NaN.
     """
 
     name: str

@@ -1,13 +1,18 @@
-r"""What the rows and columns of a layer's feature matrix are, and their sums.
+r"""Sums over the rows of a layer's feature matrix, about a shift.
 
 A convolution is a linear layer of the im2col matrix: one row per sample and output position, one
 column per input channel and kernel tap. Its column statistics are either those of the channel,
 one for all taps (the paper's Algorithm 3), or exact.
+
+The plain :math:`E[h^2] - \mu^2` in float32 is 19 % wrong at :math:`\mu/\sigma = 10^3`. Sums of
+:math:`h - c` and :math:`(h - c)^2` with c near the mean lose nothing, and with a common c they
+add up over batches and replicas.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,9 +20,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.preconditioners.sums import Sums, shifted_sums
-
 Layer: TypeAlias = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+# Elements worked on at once: a temporary that stays in the second-level cache of a CPU
+# (measured: 2^16 and 2^17 are the fastest), and large enough to fill a GPU.
+_CHUNK = {"cpu": 2**17}
+_CHUNK_ELSEWHERE = 2**23
+_MOST_BUFFERS = 16
+_buffers = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class Geometry:
 
     @classmethod
     def of(cls, module: Layer, *, exact: bool) -> Geometry:
-        """That of a layer, whose convolution taps may have statistics of their own."""
+        """Geometry of a layer; ``exact`` matters to kernels with several taps only."""
         if isinstance(module, nn.Linear):
             return cls(module.in_features, 1, 1, 0, False)
         kernel = module.kernel_size
@@ -57,15 +67,15 @@ class Geometry:
         """Columns of one group's feature matrix."""
         return self.channels // self.groups * self.taps
 
-    def columns(self, values: Tensor) -> Tensor:
-        """Tracked values, one for each column of all groups: ``[channels * taps]``."""
+    def per_column(self, values: Tensor) -> Tensor:
+        """Repeat tracked values so that each column has one: ``[channels * taps]``."""
         if self.exact or self.taps == 1:
             return values
         return values.repeat_interleave(self.taps)
 
     def sums(
         self, module: Layer, h: Tensor, output: Tensor, shift: Tensor | None, *, by_sample: bool
-    ) -> Sums:
+    ) -> LayerSums:
         """Sums over one batch about ``shift``, or about the batch's own mean if there is none.
 
         Args:
@@ -82,26 +92,66 @@ class Geometry:
         return _convolution(self, module, batched, positions, shift)
 
 
+@dataclass(slots=True)
+class LayerSums:
+    """What one or several batches contribute to one layer's statistics.
+
+    Args:
+        shift: c, of shape ``[length]``.
+        first: Σ(h − c).
+        second: Σ(h − c)².
+        rows: Number of terms of these sums.
+        samples: N, the rows that the loss averages over.
+        positions: Output positions, summed over the samples.
+    """
+
+    shift: Tensor
+    first: Tensor
+    second: Tensor
+    rows: int
+    samples: int
+    positions: int
+
+    def add(self, other: LayerSums) -> None:
+        """Add another batch, whose sums may be about another shift."""
+        first, second = other.first, other.second
+        if other.shift is not self.shift:
+            first, second = about(self.shift, other.shift, first, second, other.rows)
+        self.first = self.first + first
+        self.second = self.second + second
+        self.rows += other.rows
+        self.samples += other.samples
+        self.positions += other.positions
+
+
+def about(
+    shift: Tensor, old: Tensor, first: Tensor, second: Tensor, rows: int | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Sums about ``old`` as sums about ``shift``."""
+    moved = old - shift
+    return first + rows * moved, second + moved * (2 * first + rows * moved)
+
+
 def statistics_type(dtype: torch.dtype) -> torch.dtype:
     """Float64 for float64, else float32: bfloat16 arithmetic is 6 % off in a variance."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _linear(h: Tensor, shift: Tensor | None, *, by_sample: bool) -> Sums:
+def _linear(h: Tensor, shift: Tensor | None, *, by_sample: bool) -> LayerSums:
     if h.dim() == 1:
         h = h.unsqueeze(0)
     over = list(range(h.dim() - 1))
     if shift is None:
         shift = _finite(h.mean(over, dtype=statistics_type(h.dtype)))
-    first, second = shifted_sums(h, shift, keep=(h.dim() - 1,))
+    first, second = _shifted_sums(h, shift, keep=(h.dim() - 1,))
     rows = math.prod(h.shape[:-1])
     samples = h.shape[0] if by_sample else rows
-    return Sums(shift, first, second, rows, samples, samples)
+    return LayerSums(shift, first, second, rows, samples, samples)
 
 
 def _convolution(
     geometry: Geometry, module: nn.Module, h: Tensor, positions: int, shift: Tensor | None
-) -> Sums:
+) -> LayerSums:
     samples, spatial = h.shape[0], list(range(2, h.dim()))
     taps = geometry.taps if geometry.exact else 1
     if shift is None:
@@ -111,16 +161,17 @@ def _convolution(
     channel = shift.view(-1, taps).mean(1) if taps > 1 else shift
     spread = channel.view(-1, *[1] * len(spatial))
     if not geometry.exact:
-        first, second = shifted_sums(h, spread, keep=(1,))
+        first, second = _shifted_sums(h, spread, keep=(1,))
         rows = samples * math.prod(h.shape[2:])
-        return Sums(shift, first, second, rows, samples, samples * positions)
-    first, second = shifted_sums(h, spread, keep=(1, *spatial))
-    outside = (-samples * spread, samples * spread * spread)  # zeros, seen from the shift
+        return LayerSums(shift, first, second, rows, samples, samples * positions)
+    first, second = _shifted_sums(h, spread, keep=(1, *spatial))
+    padding = (-samples * spread, samples * spread * spread)  # sums of a padded zero
     first, second = (
-        _taps(module, sums, value) for sums, value in zip((first, second), outside, strict=True)
+        _sum_per_tap(module, sums, value)
+        for sums, value in zip((first, second), padding, strict=True)
     )
     common = channel.repeat_interleave(taps)
-    return Sums(common, first, second, samples * positions, samples, samples * positions)
+    return LayerSums(common, first, second, samples * positions, samples, samples * positions)
 
 
 def _finite(mean: Tensor) -> Tensor:
@@ -128,15 +179,66 @@ def _finite(mean: Tensor) -> Tensor:
     return torch.nan_to_num(mean, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _taps(module: nn.Module, sums: Tensor, outside: Tensor) -> Tensor:
+def _shifted_sums(h: Tensor, shift: Tensor, *, keep: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Sums of h − c and (h − c)² over every dimension but those kept.
+
+    No temporary is larger than a fixed chunk or one sample.
+
+    Args:
+        h: Features with the batch in dimension 0, of any floating type.
+        shift: c, broadcastable to h, in the type that the sums shall have.
+        keep: Dimensions that stay; never 0.
+    """
+    reduced = [d for d in range(h.dim()) if d not in keep]
+    at_once = _CHUNK.get(h.device.type, _CHUNK_ELSEWHERE)
+    if h.numel() <= at_once:
+        away = torch.sub(h, shift)
+        return away.sum(reduced), away.mul_(away).sum(reduced)
+    parts = min(len(h), -(-h.numel() // at_once))
+    first: Tensor | None = None
+    second: Tensor | None = None
+    for part in h.tensor_split(parts):
+        away = torch.sub(part, shift, out=_buffer(part, shift.dtype))
+        sums = away.sum(reduced)
+        squares = away.mul_(away).sum(reduced)
+        first = sums if first is None else first.add_(sums)
+        second = squares if second is None else second.add_(squares)
+    assert first is not None
+    assert second is not None
+    return first, second
+
+
+def _buffer(part: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Memory to reuse: on a CPU new pages cost more than the arithmetic."""
+    if part.device.type != "cpu":
+        return None
+    buffers: dict[tuple[torch.dtype, torch.Size], Tensor] = _buffers.__dict__.setdefault(
+        "by_shape", {}
+    )
+    key = dtype, part.shape
+    buffer = buffers.get(key)
+    if buffer is None:
+        if len(buffers) > _MOST_BUFFERS:
+            buffers.clear()
+        buffer = buffers[key] = torch.empty(part.shape, dtype=dtype)
+    return buffer
+
+
+def _sum_per_tap(module: nn.Module, sums: Tensor, padded: Tensor) -> Tensor:
     """Reduce maps ``[C, *positions]`` to ``[C * taps]``: for each tap, the sum over outputs.
 
-    A tap meets input :math:`u s + t d` at output u, a product of ranges: one dimension at a time.
+    At output u a tap t meets input :math:`u s + t d`, a product of ranges: one dimension after
+    the other.
+
+    Args:
+        module: The convolution.
+        sums: Sums over the samples at each position.
+        padded: The sums of a position that is padded with zeros.
     """
     assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
     padding = _padding(module)
     if module.padding_mode == "zeros":
-        sums = F.pad(sums - outside, padding) + outside
+        sums = F.pad(sums - padded, padding) + padded
     elif any(padding):
         sums = F.pad(sums.unsqueeze(0), padding, mode=module.padding_mode).squeeze(0)
     for size, stride, dilation in zip(

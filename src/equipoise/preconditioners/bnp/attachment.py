@@ -23,14 +23,18 @@ from torch import Tensor, nn
 from torch.optim import ASGD, LBFGS, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from equipoise.preconditioners.bank import Banks
-from equipoise.preconditioners.gradients import Map, clip, exactly, map_in_place, mapped
-from equipoise.preconditioners.layer import WatchedLayer
-from equipoise.preconditioners.transform import (
+from equipoise.preconditioners.bnp.banks import Banks
+from equipoise.preconditioners.bnp.layer import WatchedLayer
+from equipoise.preconditioners.bnp.maps import (
     Factors,
+    Map,
+    clip_gradients,
     from_standardised,
+    map_in_place,
+    mapped,
     precondition,
     to_standardised,
+    without_autocast,
 )
 
 
@@ -246,7 +250,7 @@ class Attachment:
         if self.banks.schedule.paused:
             return None
         replaced = self._closure(args, kwargs)
-        with torch.no_grad(), exactly(self.banks.layers[0].weight.device):
+        with torch.no_grad(), without_autocast(self.banks.layers[0].weight.device):
             self.banks.update()
             self._step = _Step()  # known before anything is changed, so that all can be undone
             if self._is_linear():
@@ -260,7 +264,7 @@ class Attachment:
         if step is None:
             return
         step.give_back(self.optimizer)
-        with torch.no_grad(), exactly(self.banks.layers[0].weight.device):
+        with torch.no_grad(), without_autocast(self.banks.layers[0].weight.device):
             for part, factors in step.parts:
                 self._map_change(part, factors, step)
         self._step = None
@@ -307,7 +311,7 @@ class Attachment:
             for p in parameters:  # clipping is in place, and the gradients are the user's
                 if p.grad is not None and id(p) not in shown:
                     step.show(p, p.grad.clone())
-            clip(parameters, max_norm, getattr(self.optimizer, "grad_scale", None))
+            clip_gradients(parameters, max_norm, getattr(self.optimizer, "grad_scale", None))
 
     def _active(self, *, squared: bool) -> list[tuple[_Part, Factors]]:
         """Parts whose layer has gradients; a frozen or unused layer is left alone."""

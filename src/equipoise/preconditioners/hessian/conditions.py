@@ -1,14 +1,11 @@
-r"""What conditioning promises gradient descent, and under which hypotheses it does.
+r"""Condition numbers of Hessian blocks, and the rate of gradient descent that follows.
 
-A theorem is a function that evaluates both sides of its inequalities and says whether its
-hypotheses hold, so that the cases it does not cover are seen and not hidden.
-
-Symbols: Ĥ = [e, H]: extended features, N rows and n + 1 columns; S: curvature of the loss; P = UD:
-centring and scaling; Ĝ = ĤP; κ: largest over smallest *nonzero* singular value; α: learning rate;
-λ: eigenvalues of the Hessian; q²: the estimate of ‖Ĝ‖²/N.
+Symbols: Ĥ = [e, H]: extended features; S: curvature of the loss; P = UD: centring and scaling;
+Ĝ = ĤP; κ: largest over smallest *nonzero* singular value; α: learning rate; λ: eigenvalues of the
+Hessian.
 
 References:
-    [lange2022], Theorems 1 and 4, Propositions 5 and 11.
+    [lange2022], Theorem 1, Proposition 11.
 """
 
 from __future__ import annotations
@@ -19,14 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.preconditioners.hessian_blocks import (
-    HessianBlock,
-    Preconditioner,
-    column_statistics,
-    extended,
-    preconditioner,
-    weighted_gram,
-)
+from equipoise.preconditioners.hessian.blocks import HessianBlock, weighted_gram
+from equipoise.preconditioners.hessian.preconditioner import Preconditioner, preconditioner
 
 _UNIT = torch.finfo(torch.float64).eps
 
@@ -50,13 +41,13 @@ class Condition:
 
     @property
     def full_column_rank(self) -> bool:
-        """Whether no direction of the parameters is lost."""
+        """Whether the matrix has no null space."""
         return self.rank == self.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockConditions:
-    r"""Condition numbers of everything that :math:`\hat H^TS\hat H` is made of.
+    r"""Condition numbers of :math:`\hat H^TS\hat H` and its factors, raw and preconditioned.
 
     Args:
         raw: Of the Hessian block ĤᵀSĤ.
@@ -66,7 +57,8 @@ class BlockConditions:
         curvature: Of S, which no preconditioner changes.
         transform: Of P.
         scaling: κ(D).
-        negative: Negative eigenvalues of S; with any, the block is not a convex problem's.
+        negative: Number of negative eigenvalues of S; with any, the loss is not convex in the
+            unit's parameters.
     """
 
     raw: Condition
@@ -80,7 +72,7 @@ class BlockConditions:
 
     @property
     def comparable(self) -> bool:
-        """Whether both condition numbers count all directions; otherwise gains mean little."""
+        """Whether both blocks have full rank; otherwise their ratio means little."""
         return self.raw.full_column_rank and self.preconditioned.full_column_rank
 
     @property
@@ -90,7 +82,7 @@ class BlockConditions:
 
     @property
     def promised_gain(self) -> float:
-        """κ(D)², the gain that the paper speaks of; neither an estimate nor a bound."""
+        """κ(D)², the gain that the paper announces; neither an estimate nor a bound."""
         return self.scaling**2
 
     @property
@@ -107,46 +99,9 @@ class BlockConditions:
     def product_bound(self) -> float:
         """κ(Ĥ)²κ(S), which bounds κ(ĤᵀSĤ) if S is positive definite (Proposition 11).
 
-        For singular S, usual with ReLU, it does not.
+        It is no bound for a singular S, the usual case with ReLU.
         """
         return self.features.value**2 * self.curvature.value
-
-
-@dataclass(frozen=True, slots=True)
-class Theorem4:
-    r"""Both sides of κ(ĤU) ≤ κ(Ĥ) and of κ(Ĝ) ≤ √(n+1) κ(ĤUD₀).
-
-    Args:
-        raw: κ(Ĥ).
-        centred: κ(ĤU).
-        normalised: κ(Ĝ) = κ(ĤUD).
-        alternative: κ(ĤUD₀) of another diagonal scaling.
-        strict: Whether centring is promised to improve strictly: μ is neither zero nor
-            orthogonal to the first principal component.
-    """
-
-    raw: Condition
-    centred: Condition
-    normalised: Condition
-    alternative: Condition
-    strict: bool
-
-    @property
-    def applies(self) -> bool:
-        """Full column rank, which takes N ≥ n + 1 rows; without it both claims may fail."""
-        return self.raw.full_column_rank
-
-    @property
-    def centring_holds(self) -> bool:
-        """κ(ĤU) ≤ κ(Ĥ) up to rounding."""
-        return self.centred.value <= self.raw.value + self.raw.error + self.centred.error
-
-    @property
-    def scaling_holds(self) -> bool:
-        """κ(Ĝ) ≤ √(n+1) κ(ĤUD₀) up to rounding."""
-        factor = math.sqrt(self.raw.shape[1])
-        bound = factor * (self.alternative.value + self.alternative.error)
-        return self.normalised.value <= bound + self.normalised.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +112,8 @@ class LocalRate:
         rate: r, the factor by which the distance to the nearest minimiser shrinks per step.
         smallest: Smallest eigenvalue that is not zero to rounding.
         largest: Largest eigenvalue.
-        flat: Directions without curvature; they must be those along the manifold of minimisers,
-            which the Hessian cannot show.
+        flat: Number of directions without curvature. The rate holds only if these are the
+            directions along the manifold of minimisers, which the Hessian cannot tell.
     """
 
     rate: float
@@ -221,13 +176,15 @@ def block_conditions(
     """Conditioning of a Hessian block before and after preconditioning.
 
     Args:
-        block: From :func:`hessian_block`. Several times as many rows as columns are needed for
-            numbers that mean much.
+        block: From :func:`hessian_block`. Give it several times as many rows as columns; with
+            fewer, ranks differ and the numbers are hard to compare.
         transform: P; by default that of the block's own statistics with ε = 0.
 
     Examples:
-        >>> curvature, x = torch.ones(3, 1, 1).double(), torch.tensor([[0.0], [2.0], [100.0]])
-        >>> found = block_conditions(HessianBlock(extended(x), curvature, True, 2.2e-16))
+        >>> from equipoise.preconditioners import hessian_block
+        >>> layer = torch.nn.Linear(1, 1).double()
+        >>> x = torch.tensor([[0.0], [2.0], [100.0]], dtype=torch.float64)
+        >>> found = block_conditions(hessian_block(layer, lambda: layer(x).square().mean()))
         >>> round(found.raw.value), round(found.preconditioned.value, 12)
         (5105, 1.0)
 
@@ -251,58 +208,13 @@ def block_conditions(
     )
 
 
-def theorem_4(features: Tensor, *, scaling: Tensor | None = None) -> Theorem4:
-    r"""Check that centring and scaling improve [e, H], and that they have to.
-
-    Args:
-        features: H, shape ``[N, n]``.
-        scaling: Diagonal of D₀, shape ``[n + 1]``, without zeros; ones by default.
-
-    Raises:
-        ValueError: If D₀ is singular, or of the wrong size.
-
-    Examples:
-        >>> check = theorem_4(2 * torch.eye(2))  # two rows, three columns
-        >>> check.applies, round(check.raw.value, 4), round(check.centred.value, 4)
-        (False, 1.2247, 1.4142)
-
-    References:
-        [lange2022], Theorem 4; its Figure 8 has 60 rows and 101 columns.
-    """
-    raw = extended(features)
-    ones = raw.new_ones(raw.shape[1])
-    scaling = ones if scaling is None else scaling.detach().double()
-    if scaling.shape != ones.shape or not bool((scaling != 0).all()):
-        raise ValueError(f"scaling must hold {len(ones)} numbers without a zero, got {scaling}.")
-    statistics = column_statistics(features)
-    centred = Preconditioner(statistics.mean, ones[1:]).normalise(raw)
-    return Theorem4(
-        raw=condition(raw),
-        centred=condition(centred),
-        normalised=condition(preconditioner(statistics).normalise(raw)),
-        alternative=condition(centred * scaling),
-        strict=_promises_strictness(centred[:, 1:], statistics.mean),
-    )
-
-
-def _promises_strictness(centred: Tensor, mean: Tensor) -> bool:
-    """Whether μᵀx ≠ 0 for the first principal component x."""
-    _, values, vectors = torch.linalg.svd(centred, full_matrices=False)
-    tolerance = max(centred.shape) * _UNIT
-    if float(values[0]) ** 2 <= len(centred):
-        part = mean  # the column of ones is the longest direction, any μ tilts it
-    else:
-        part = vectors[values >= (1 - tolerance) * values[0]] @ mean
-    return bool(part.norm() > tolerance * (mean.norm() + centred.abs().max()))
-
-
 def local_rate(hessian: Tensor, learning_rate: float) -> LocalRate:
     r"""Rate at which gradient descent approaches a manifold of minimisers.
 
     .. math:: r = \max(|1 - \alpha\lambda^*_{min}|, |1 - \alpha\lambda_{max}|)
 
-    with :math:`\lambda^*_{min}` the smallest eigenvalue that is not zero. Valid only where
-    r < 1, and at the minimiser nearest to the iterate: it changes along the manifold.
+    with :math:`\lambda^*_{min}` the smallest eigenvalue that is not zero. It holds only where
+    r < 1, and at the minimiser nearest to the iterate: r changes along the manifold.
 
     Args:
         hessian: At a minimiser, symmetric.
@@ -327,52 +239,3 @@ def local_rate(hessian: Tensor, learning_rate: float) -> LocalRate:
         raise ValueError("the Hessian is zero: there is no direction to converge in.")
     rate = float((1 - learning_rate * kept).abs().max())
     return LocalRate(rate, float(kept.min()), float(kept.max()), len(eigenvalues) - len(kept))
-
-
-def norm_estimate(columns: int, samples: int, *, positions: int = 1) -> float:
-    r"""The estimate :math:`q^2 = \max\{n/N, \sqrt{rs}\}` of ‖Ĝ‖²/N.
-
-    Args:
-        columns: n, features, or channels times taps of a convolution.
-        samples: N.
-        positions: rs, output positions of a convolution; 1 for a dense layer.
-
-    Raises:
-        ValueError: If a number is not positive.
-
-    Examples:
-        >>> norm_estimate(784, 60)
-        13.06...
-        >>> norm_estimate(9, 60, positions=784)
-        28.0
-
-    References:
-        [lange2022], Proposition 5 and Section 4.
-    """
-    if min(columns, samples, positions) < 1:
-        raise ValueError(f"need positive numbers, got {columns}, {samples} and {positions}.")
-    return max(columns / samples, math.sqrt(positions))
-
-
-def norm_ratio(normalised: Tensor, samples: int) -> float:
-    r"""How well q² describes Ĝ: :math:`\|\hat G\|/(q\sqrt N)`.
-
-    Between 1 and 2 for independent entries with enough moments; correlated features exceed it.
-
-    Args:
-        normalised: Ĝ with its column of ones, shape ``[N · positions, n + 1]``.
-        samples: N, which must divide the rows.
-
-    Raises:
-        ValueError: If it does not.
-
-    Examples:
-        >>> norm_ratio(torch.ones(4, 2), 4)  # two equal columns
-        1.414...
-    """
-    rows, columns = normalised.shape
-    if samples < 1 or rows % samples:
-        raise ValueError(f"{rows} rows are not a multiple of {samples} samples.")
-    q_squared = norm_estimate(columns - 1, samples, positions=rows // samples)
-    norm = float(torch.linalg.matrix_norm(normalised.detach().double(), ord=2))
-    return norm / math.sqrt(q_squared * samples)

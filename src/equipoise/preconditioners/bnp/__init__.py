@@ -1,0 +1,1 @@
+"""Batch normalisation preconditioning: what is attached to a training."""
