@@ -121,7 +121,9 @@ class TestExecution:
     @pytest.mark.parametrize("blocks", ["whole", "both"])
     def test_progress_ends_with_the_total(self, blocks):
         calls = []
-        measure(build("plain"), blocks=blocks, progress=lambda stage, *numbers: calls.append(numbers))
+        measure(
+            build("plain"), blocks=blocks, progress=lambda stage, *numbers: calls.append(numbers)
+        )
         done, totals = zip(*calls, strict=True)
         assert len(set(totals)) == 1
         assert list(done[:-1]) == list(range(1, len(done)))

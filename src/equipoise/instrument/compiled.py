@@ -1,4 +1,4 @@
-"""Run what a model was compiled from, where hooks must be seen and values may change."""
+"""Compiled models: run them uncompiled, so that hooks run and values may change."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import nn
 
 
 def eager(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Inside the block no compiled code runs, if any part of the model is compiled.
+    """Run the model uncompiled inside the block, if any part of it is compiled.
 
-    Compiled code skips hooks or compiles them in, and need not notice that parameters and
-    buffers were exchanged. Code compiled before serves again after the block.
+    Compiled code skips hooks or compiles them in, and may not notice that parameters and buffers
+    were exchanged. After the block, code compiled before is used again.
 
     Examples:
         >>> model = nn.Linear(2, 1)
@@ -26,3 +26,13 @@ def eager(model: nn.Module) -> contextlib.AbstractContextManager[None]:
         stance: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
         return stance
     return contextlib.nullcontext()
+
+
+def uncompiled_name(name: str) -> str:
+    """The name that a module or parameter had before its model was compiled.
+
+    Examples:
+        >>> uncompiled_name("_orig_mod.encoder.weight")
+        'encoder.weight'
+    """
+    return name.replace("_orig_mod.", "").removesuffix("_orig_mod")

@@ -10,7 +10,7 @@ from torch.autograd.graph import Node
 
 
 def graph_nodes(loss: Tensor) -> Iterator[Node]:
-    """Every node once."""
+    """Yield every node once."""
     seen: set[Node] = set()
     waiting = [loss.grad_fn]
     while waiting:
@@ -33,8 +33,8 @@ def coarsest_rounding(loss: Tensor) -> float:
         >>> coarsest_rounding(x.sum()) == torch.finfo(torch.float32).eps
         True
     """
-    # A node's inputs are what its derivative takes: gradients of what the forward pass gave. The
-    # attribute is PyTorch's own; without it the loss's own type is all that is known.
+    # The inputs of a backward node have the types of the forward operation's outputs. This
+    # attribute is private to PyTorch; without it, only the loss's own type is known.
     outputs = [o for node in graph_nodes(loss) for o in getattr(node, "_input_metadata", ())]
     types = {loss.dtype, *(output.dtype for output in outputs if output is not None)}
     return max(torch.finfo(dtype).eps for dtype in types if dtype.is_floating_point)

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from equipoise.instrument.normalisers import is_normaliser
+
+# The name that torch.nn.utils.parametrize gives to the modules that it puts into a layer.
+_PARAMETRIZATIONS = "parametrizations"
+
+
+def names(model: nn.Module) -> dict[nn.Module, str]:
+    """Name every module once, without the parametrisations inside layers."""
+    return {
+        module: name or type(module).__name__
+        for name, module in model.named_modules()
+        if _PARAMETRIZATIONS not in name.split(".")
+    }
+
+
+def owner_name(model: nn.Module, parameter: str) -> str:
+    """Name of the layer that owns a parameter, which may be that of a parametrisation.
+
+    Examples:
+        >>> layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+        >>> owner_name(nn.Sequential(layer), "0.parametrizations.weight.original0")
+        '0'
+    """
+    path = parameter.split(".")[:-1]
+    if _PARAMETRIZATIONS in path:
+        path = path[: path.index(_PARAMETRIZATIONS)]
+    return ".".join(path) or type(model).__name__
 
 
 def is_parametrised(module: nn.Module) -> bool:
@@ -30,13 +54,8 @@ def _weight(module: nn.Module) -> object:
     return getattr(module, "weight", None)
 
 
-def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """The input of a call, given by position or by keyword."""
-    return next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)), None)
-
-
 def unwatched(model: nn.Module) -> dict[str, int]:
-    """Modules that hold weight matrices which no probe reads, and how many numbers they hold.
+    """Modules with weight matrices that no probe reads, and how many numbers these hold.
 
     Attention's packed projections and recurrent cells multiply by weights of their own, without
     a linear layer that could be watched.
@@ -54,12 +73,3 @@ def unwatched(model: nn.Module) -> dict[str, int]:
             label = f"{name} ({type(module).__name__})"
             found[label] = sum(matrix.numel() for matrix in matrices)
     return found
-
-
-def names(model: nn.Module) -> dict[nn.Module, str]:
-    """Name every module once; the parametrisations inside a layer are no layers."""
-    return {
-        module: name or type(module).__name__
-        for name, module in model.named_modules()
-        if "parametrizations" not in name.split(".")
-    }

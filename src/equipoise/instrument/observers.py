@@ -1,8 +1,9 @@
-"""Hooks of others that gather statistics from training, and must not see a probe's passes.
+"""Pause hooks that gather statistics from training while a probe runs the model.
 
-A preconditioner, for one, counts the rows of every pass that ends in a gradient. Such a hook is
-asked to look away: it is an object, or a method of one, with ``while_probed()``, which returns a
-context manager. Hooks without it, among them those that are part of the function, run as ever.
+A preconditioner, for one, counts the rows of every pass that ends in a gradient. Such a hook is an
+object, or a method of one, with a method ``while_probed()`` that returns a context manager, inside
+which it ignores all passes. Hooks without that method, such as those that are part of the model,
+run in probes as well.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 @contextmanager
 def observers_paused(model: nn.Module, others: Iterable[Pause] = ()) -> Iterator[None]:
-    """Let a model's observers, and others that hooks do not show, look away inside the block.
+    """Pause a model's observers, and others that are no hooks of it, inside the block.
 
     Args:
-        model: Whose hooks are asked.
+        model: Its hooks with ``while_probed()`` are paused.
         others: More context managers to enter, each given as a function that makes one.
 
     Examples:
         >>> import torch
         >>> class Count:
-        ...     calls, awake = 0, True
+        ...     calls, paused = 0, False
         ...     def __call__(self, *_):
-        ...         self.calls += self.awake
+        ...         self.calls += not self.paused
         ...     @contextmanager
         ...     def while_probed(self):
-        ...         self.awake = False
+        ...         self.paused = True
         ...         yield
-        ...         self.awake = True
+        ...         self.paused = False
         >>> layer, count = nn.ReLU(), Count()
         >>> _ = layer.register_forward_hook(count)
         >>> with observers_paused(layer):
@@ -58,5 +59,5 @@ def _pauses(model: nn.Module) -> list[Pause]:
             for hook in getattr(module, kind).values():
                 owner = getattr(hook, "__self__", hook)
                 owners[id(owner)] = owner
-    asked = (getattr(owner, "while_probed", None) for owner in owners.values())
-    return [pause for pause in asked if callable(pause)]
+    pauses = (getattr(owner, "while_probed", None) for owner in owners.values())
+    return [pause for pause in pauses if callable(pause)]

@@ -1,7 +1,7 @@
-"""One loss, evaluated again and again from the same random states and buffers.
+"""Evaluate one loss repeatedly from the same random states, buffers and modes.
 
-Probes compare the loss at several points of parameter space. What differs between two
-evaluations must be the parameters alone: not the dropout mask, not the running statistics.
+Probes compare the loss at several points of parameter space. Between two evaluations only the
+parameters may differ: not the dropout mask, not the running statistics.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.instrument.compiled import uncompiled_name
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.snapshot import ModuleStates, refuse_lazy
 from equipoise.instrument.types import LossFunction
 
 
 class Replay:
-    r"""A loss as a function of the parameters' present values.
+    """A loss as a function of the parameters' present values.
 
     Random states, buffers and training modes are captured when the object is built. Every
     evaluation starts from them and restores them, also when the loss raises. A loss that draws
@@ -53,7 +54,7 @@ class Replay:
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> None:
         named = {
-            name.replace("_orig_mod.", ""): parameter
+            uncompiled_name(name): parameter
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         }

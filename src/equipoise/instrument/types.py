@@ -1,4 +1,4 @@
-"""What every room above calls a loss function, a batch and a progress callback."""
+"""The types of a loss function, a batch and a progress callback."""
 
 from __future__ import annotations
 

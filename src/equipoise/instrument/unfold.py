@@ -1,4 +1,4 @@
-"""The matrix that a convolution multiplies: one row per sample and output position."""
+"""The matrix that a convolution multiplies, with one row per sample and output position."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unfold(module: nn.modules.conv._ConvNd, inputs: Tensor) -> Tensor:
     )
     for axis in range(dims):
         span = module.dilation[axis] * (module.kernel_size[axis] - 1) + 1
-        # The newest window is last; its holes are skipped at once.
+        # The new window is the last dimension; dilation skips entries of it.
         patches = patches.unfold(2 + axis, span, module.stride[axis])
         patches = patches[..., :: module.dilation[axis]]
     n, channels = patches.shape[:2]

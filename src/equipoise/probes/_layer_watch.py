@@ -1,4 +1,4 @@
-"""Hooks that note what passes each layer, and ask autograd for the gradients afterwards."""
+"""Watch the layers of a model in one pass, and differentiate the loss with respect to them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,28 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from equipoise.instrument import modules, normalisers
+from equipoise.instrument import modules
+from equipoise.instrument.forward import first_tensor
+from equipoise.instrument.normalisers import is_channels_first, is_normaliser
 
-# A lone normaliser, such as one before the head, would hide every other layer.
+# Fewer normalisers than this, such as one before the head, do not represent a deep network.
 _FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """One layer in one pass."""
+class LayerPass:
+    """What was measured at one layer in one pass.
+
+    Args:
+        layer: Name of the layer, with the number of the call from the second on.
+        kind: Its class.
+        rows: Samples, times positions for feature maps.
+        features: Neurons or channels.
+        gradient: Squared norm of the loss's gradient with respect to h.
+        weight_gradient: The same for the weights that make h, if there are any.
+        second_moment: Mean square of h.
+        correlation: Mean product of two rows of h over the mean square of one.
+    """
 
     layer: str
     kind: str
@@ -32,8 +45,8 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passing:
-    """What a hook kept: graph edges, not activations, so in-place changes do no harm."""
+class _WatchedCall:
+    """What a hook stores: the edge to h in the graph, not h, which may be changed in place."""
 
     layer: str
     kind: str
@@ -48,25 +61,29 @@ class _Passing:
 class LayerWatch:
     """A context manager that watches one forward pass.
 
-    Normalisers are watched at their input. In a model that runs none, or one or two among many
-    parametrised layers, those are watched at their output.
+    Normalisers are watched at their input. In a model that calls none, or one or two beside many
+    parametrised layers, the parametrised layers are watched at their output instead.
+
+    Args:
+        model: Any module.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._handles: list[RemovableHandle] = []
-        self._at_normalisers: list[_Passing] = []
-        self._at_weights: list[_Passing] = []
-        self._last_output: tuple[Any, int, Tensor | None] = (None, 0, None)
+        self._normaliser_calls: list[_WatchedCall] = []
+        self._weight_calls: list[_WatchedCall] = []
+        # Of the last parametrised layer: its output, the output's version, and its weight.
+        self._last_output: tuple[Tensor | None, int, Tensor | None] = (None, 0, None)
         self._calls: dict[str, int] = {}
 
     def __enter__(self) -> LayerWatch:
         for module, name in modules.names(self._model).items():
-            if normalisers.is_normaliser(module):
+            if is_normaliser(module):
                 hook = self._before_normaliser(name, module)
                 self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             elif modules.is_parametrised(module):
-                after = self._after_weights(name, module)
+                after = self._after_parametrised(name, module)
                 self._handles.append(module.register_forward_hook(after))
         return self
 
@@ -76,76 +93,63 @@ class LayerWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._remove()
+        self._remove_hooks()
 
-    def _remove(self) -> None:
+    def _remove_hooks(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
-    def collect(self, loss: Tensor) -> list[Visit]:
-        """Differentiate the loss and return the layers it depends on, in order of execution."""
-        self._remove()  # checkpointed layers run again during the backward pass
-        passings = self._at_normalisers or self._at_weights
-        if len(passings) < _FEW and len(self._at_weights) > 2 * len(passings) + 1:
-            passings = self._at_weights
-        weights = list({id(p.weight): p.weight for p in passings if p.weight is not None}.values())
-        inputs: list[Any] = [*(p.edge for p in passings), *weights]
+    def differentiate(self, loss: Tensor) -> list[LayerPass]:
+        """Differentiate the loss; return the layers that it depends on, in order of execution."""
+        self._remove_hooks()  # checkpointed layers run again during the backward pass
+        calls = self._normaliser_calls or self._weight_calls
+        if len(calls) < _FEW and len(self._weight_calls) > 2 * len(calls) + 1:
+            calls = self._weight_calls
+        weights = list({id(c.weight): c.weight for c in calls if c.weight is not None}.values())
+        inputs: list[Any] = [*(call.edge for call in calls), *weights]
         if not inputs or not loss.requires_grad:
             return []
-        found = torch.autograd.grad(loss, inputs, allow_unused=True)
-        edges, at_weights = found[: len(passings)], found[len(passings) :]
-        norms = {id(w): g for w, g in zip(weights, at_weights, strict=True) if g is not None}
+        gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
+        pairs = zip(weights, gradients[len(calls) :], strict=True)
+        weight_gradients = {id(weight): g for weight, g in pairs if g is not None}
         return [
-            Visit(
-                layer=p.layer,
-                kind=p.kind,
-                rows=p.rows,
-                features=p.features,
-                gradient=_square_norm(gradient),
-                weight_gradient=_square_norm(norms[id(p.weight)])
-                if id(p.weight) in norms
-                else None,
-                second_moment=float(p.second_moment),
-                correlation=float(p.correlation),
-            )
-            for p, gradient in zip(passings, edges, strict=True)
+            _measured(call, gradient, weight_gradients.get(id(call.weight)))
+            for call, gradient in zip(calls, gradients[: len(calls)], strict=True)
             if gradient is not None
         ]
 
     def _before_normaliser(self, name: str, module: nn.Module) -> Any:
-        channels_first = normalisers.is_channels_first(module)
+        channels_first = is_channels_first(module)
 
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            h = modules.first_tensor(args, kwargs)
+            h = first_tensor(args, kwargs)
             if h is not None and h.requires_grad:
-                output, version, weight = self._last_output
-                made_here = weight if output is h and version == h._version else None
-                self._at_normalisers.append(
-                    self._passing(name, module, h, made_here, channels_first)
-                )
+                output, version, last_weight = self._last_output
+                weight = last_weight if output is h and version == h._version else None
+                call = self._watched(name, module, h, weight, channels_first)
+                self._normaliser_calls.append(call)
 
         return hook
 
-    def _after_weights(self, name: str, module: nn.Module) -> Any:
+    def _after_parametrised(self, name: str, module: nn.Module) -> Any:
         channels_first = isinstance(module, nn.modules.conv._ConvNd)
 
         def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if isinstance(output, Tensor) and output.requires_grad:
                 weight = module._parameters.get("weight")
                 self._last_output = (output, output._version, weight)
-                self._at_weights.append(
-                    self._passing(name, module, output, weight, channels_first)
-                )
+                call = self._watched(name, module, output, weight, channels_first)
+                self._weight_calls.append(call)
 
         return hook
 
-    def _passing(
+    def _watched(
         self, name: str, module: nn.Module, h: Tensor, weight: Tensor | None, channels_first: bool
-    ) -> _Passing:
+    ) -> _WatchedCall:
         call = self._calls[name] = self._calls.get(name, 0) + 1
         rows, second_moment, correlation = _moments(h.detach(), channels_first)
-        return _Passing(
+        return _WatchedCall(
             layer=name if call == 1 else f"{name} (call {call})",
             kind=type(module).__name__,
             rows=rows,
@@ -157,10 +161,23 @@ class LayerWatch:
         )
 
 
-def _moments(h: Tensor, channels_first: bool) -> tuple[int, Tensor, Tensor]:
-    """Rows, mean square, and mean correlation of two rows.
+def _measured(call: _WatchedCall, gradient: Tensor, weight_gradient: Tensor | None) -> LayerPass:
+    return LayerPass(
+        layer=call.layer,
+        kind=call.kind,
+        rows=call.rows,
+        features=call.features,
+        gradient=_square_norm(gradient),
+        weight_gradient=None if weight_gradient is None else _square_norm(weight_gradient),
+        second_moment=float(call.second_moment),
+        correlation=float(call.correlation),
+    )
 
-    Rows are what batch statistics are shared by: samples, times positions of a feature map.
+
+def _moments(h: Tensor, channels_first: bool) -> tuple[int, Tensor, Tensor]:
+    """Number of rows, mean square, and mean correlation of two rows.
+
+    Rows are what batch statistics are taken over: samples, times positions of a feature map.
     """
     h = h.to(torch.float32 if h.device.type == "mps" else torch.float64)
     if channels_first and h.ndim > 2:
@@ -168,8 +185,8 @@ def _moments(h: Tensor, channels_first: bool) -> tuple[int, Tensor, Tensor]:
     h = h.reshape(-1, h.shape[-1]) if h.ndim > 1 else h.reshape(-1, 1)
     rows = h.shape[0]
     square = h.square().mean()
-    together = h.mean(0).square().mean()  # mean over all pairs of rows, equal ones included
-    return rows, square, (rows * together - square) / (max(rows - 1, 1) * square)
+    pairs = h.mean(0).square().mean()  # mean over all pairs of rows, equal ones included
+    return rows, square, (rows * pairs - square) / (max(rows - 1, 1) * square)
 
 
 def _square_norm(gradient: Tensor) -> float:

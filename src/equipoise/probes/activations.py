@@ -1,8 +1,8 @@
-"""Moments of what each layer's weights are fed with: a few numbers, no histograms."""
+"""Mean, variance and dead share of the inputs of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +11,19 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from equipoise.instrument import modules
+from equipoise.instrument.forward import first_tensor, run_on_batch
 from equipoise.instrument.snapshot import untouched
 
 
 @dataclass(frozen=True, slots=True)
 class LayerActivations:
-    """What one layer's weights were fed with on one batch.
+    """Moments of one layer's input on one batch.
 
     Args:
         layer: Name of the layer in the model.
         kind: Its class.
         rows: Samples, times positions for feature maps.
-        features: Inputs of the layer, or channels of its input.
+        features: Input features, or channels.
         mean: Over all entries.
         variance: Over all entries, biased.
         dead: Share of the features that have the same value in every row.
@@ -48,8 +49,8 @@ def activations(
               \text{variance} = \frac1{NF}\sum_{ij} (h_{ij} - \text{mean})^2, \quad
               \text{dead} = \frac1F \#\{j : h_{1j} = \dots = h_{Nj}\} .
 
-    Inputs of the next layer show what an activation function did, whether it is a module or a
-    function. Of a single row it is unknown what is dead: ``nan``.
+    The inputs of a layer show what the activation function before it did, whether that is a
+    module or a function. With a single row the dead share is unknown: ``nan``.
 
     Args:
         model: Any module; it runs once, in the mode it is in, and is left bit-identical.
@@ -73,45 +74,39 @@ def activations(
     References:
         [santurkar2018], Figures 1 and 2.
     """
-    watched: dict[nn.Module, str] = {}
+    layer_names: dict[nn.Module, str] = {}
     shapes: dict[nn.Module, tuple[int, int]] = {}
-    numbers: list[Tensor] = []
+    moments: list[Tensor] = []
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        h = modules.first_tensor(args, kwargs)
+        h = first_tensor(args, kwargs)
         if module in shapes or h is None or not h.is_floating_point() or not h.numel():
             return
         h = h.detach() if h.ndim > 1 else h.detach()[None]
         rows, feature = _rows_and_features(module, h)
         shapes[module] = h.numel() // h.shape[feature], h.shape[feature]
-        numbers.append(_moments(h, rows))
+        moments.append(_moments(h, rows))
 
     handles: list[RemovableHandle] = []
     try:
         with untouched(model), torch.no_grad():
             for module, name in modules.names(model).items():
-                if modules.is_parametrised(module):  # reads the weight: a parametrisation runs
-                    watched[module] = name
+                # Reading the weight runs parametrisations, so this must be done in here.
+                if modules.is_parametrised(module):
+                    layer_names[module] = name
                     handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-            (forward or _call)(model, batch)
+            (forward or run_on_batch)(model, batch)
     finally:
         for handle in handles:
             handle.remove()
-    cases = zip(shapes.items(), _fetched(numbers), strict=True)
     return tuple(
-        LayerActivations(watched[module], type(module).__name__, *shape, *moments)
-        for (module, shape), moments in cases
+        LayerActivations(layer_names[module], type(module).__name__, *shape, *numbers)
+        for (module, shape), numbers in zip(shapes.items(), _numbers(moments), strict=True)
     )
 
 
-def _call(model: nn.Module, batch: Any) -> Any:
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    return model(batch[0] if isinstance(batch, tuple | list) else batch)
-
-
 def _rows_and_features(module: nn.Module, h: Tensor) -> tuple[list[int], int]:
-    """Dimensions of samples and positions, and the one of features."""
+    """Dimensions of samples and positions, and the dimension of features."""
     feature = h.ndim - 1
     if isinstance(module, nn.modules.conv._ConvNd):
         feature -= len(module.kernel_size)  # 0 for a single sample
@@ -119,25 +114,25 @@ def _rows_and_features(module: nn.Module, h: Tensor) -> tuple[list[int], int]:
 
 
 def _moments(h: Tensor, rows: list[int]) -> Tensor:
-    """Mean, variance, and share of constant features, as one tensor that stays on the device."""
+    """Mean, variance and share of constant features, as one tensor on the device of h."""
     if h.dtype in (torch.float16, torch.bfloat16):
         h = h.float()
     exact = torch.float32 if h.device.type == "mps" else torch.float64
     # Two passes over h, because torch.var_mean takes 70 times as long on a CPU.
     rounded = h.mean(rows, keepdim=True)
-    away = h - rounded
-    rest = away.mean(rows, keepdim=True).to(exact)
+    deviation = h - rounded
+    rest = deviation.mean(rows, keepdim=True).to(exact)
     means = torch.where(rest.isfinite(), rounded.to(exact) + rest, rounded.to(exact))
-    within = away.square_().mean(rows, keepdim=True).to(exact) - rest.square()
+    within = deviation.square_().mean(rows, keepdim=True).to(exact) - rest.square()
     dead = (h.amax(rows) == h.amin(rows)).to(exact).mean()
     if h.numel() == means.numel():
-        dead = torch.full_like(dead, torch.nan)  # nothing can be said of a single row
+        dead = torch.full_like(dead, torch.nan)  # a single row
     return torch.stack([means.mean(), within.mean() + means.var(correction=0), dead])
 
 
-def _fetched(numbers: list[Tensor]) -> list[list[float]]:
-    """All with one transfer; layers may live on several devices."""
-    if not numbers:
+def _numbers(moments: list[Tensor]) -> list[list[float]]:
+    """Read all tensors with one transfer; layers may be on several devices."""
+    if not moments:
         return []
-    found: list[list[float]] = torch.stack([n.to(numbers[0].device) for n in numbers]).tolist()
+    found: list[list[float]] = torch.stack([m.to(moments[0].device) for m in moments]).tolist()
     return found

@@ -1,9 +1,9 @@
-r"""Condition numbers of what each layer's weights see.
+r"""Condition numbers of the inputs of layers.
 
 The Hessian of the loss with respect to one output unit's bias and weights is
-:math:`\hat H^T S \hat H` with :math:`\hat H = [\mathbf 1, H]`, H holding one row of inputs per
-sample (and output position). Centring and scaling the columns of H is what batch normalisation
-preconditioning does to it.
+:math:`\hat H^T S \hat H` with :math:`\hat H = [\mathbf 1, H]`, where H has one row of inputs per
+sample (and output position). Batch normalisation preconditioning centres and scales the columns
+of H.
 """
 
 from __future__ import annotations
@@ -16,10 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.instrument import modules
+from equipoise.instrument.forward import first_tensor, run_on_batch
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Progress
 from equipoise.instrument.unfold import unfold
 from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
+
+# Larger Gram matrices take minutes to diagonalise on a CPU.
+_LARGEST = 4096
+# Most numbers of Ĥ in memory at once; in float64, 1 GiB.
+_MOST_ENTRIES = 2**27
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +42,11 @@ class LayerConditioning:
         scaled: After centring and dividing by column standard deviations, as batch
             normalisation preconditioning does.
         scale_spread: κ(D), largest over smallest column scale, the leading 1 included.
-        zero_singular_values: Columns minus numerical rank of Ĥ; what the rounding of the
-            activations alone explains counts as zero.
+        zero_singular_values: Columns minus numerical rank of Ĥ; singular values that rounding
+            of the activations explains count as zero.
         constant_features: Columns of H without any variance; they cannot be scaled.
         method: ``svd``, or ``gram``, which cannot see condition numbers beyond about 10⁷.
-        skipped: Why the layer was not measured, if it was not.
+        skipped: The reason why the layer was not measured; ``None`` if it was.
     """
 
     layer: str
@@ -57,12 +63,6 @@ class LayerConditioning:
     skipped: str | None = None
 
 
-# Larger Gram matrices take minutes to diagonalise on a CPU.
-_LARGEST = 4096
-# Numbers in Ĥ held at once, in float64: 1 GiB.
-_MOST_ENTRIES = 2**27
-
-
 def conditioning(
     model: nn.Module,
     batch: Any,
@@ -77,23 +77,23 @@ def conditioning(
 
     .. math:: \kappa(\hat H), \quad \kappa(\hat H U), \quad \kappa(\hat H U D), \quad \kappa(D),
 
-    each the ratio of the largest to the smallest *nonzero* singular value, where zero is what the
-    rounding of the activations explains. A batch with fewer
-    rows than columns leaves singular values at zero: they are counted, and the condition number
-    is that on the range.
+    each the ratio of the largest to the smallest *nonzero* singular value; singular values that
+    rounding of the activations explains count as zero. A batch with fewer rows than columns leaves
+    singular values at zero: they are counted, and the condition number is that on the range.
 
     Args:
         model: Any module; it runs once, in the mode it is in, and is left bit-identical.
         batch: What the user's loader yields.
         forward: ``forward(model, batch)`` runs the model; by default the model is called with
-            the batch, or with its first element if it is a tuple or list.
+            the batch, with its first element if it is a tuple or list, or with keywords if it
+            is a mapping.
         largest: Layers whose smaller side, rows or columns, exceeds this are skipped.
         progress: Called with the stage, finished layers and their total number.
 
     Returns:
         One record per layer, in order of execution; a layer that runs more than once is
-        measured at its first call. Convolutions use the unfolded input, and of several groups
-        the worst conditioned.
+        measured at its first call. For a convolution, H is the unfolded input, and the worst
+        conditioned of its groups is reported.
 
     Raises:
         ValueError: If ``largest`` is less than 2.
@@ -117,7 +117,7 @@ def conditioning(
     found: dict[nn.Module, LayerConditioning] = {}
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        inputs = modules.first_tensor(args, kwargs)
+        inputs = first_tensor(args, kwargs)
         if module not in found and inputs is not None:
             found[module] = _measure(watched[module], module, inputs.detach(), largest)
             if progress is not None:
@@ -126,15 +126,11 @@ def conditioning(
     handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in watched]
     try:
         with untouched(model), torch.no_grad():
-            (forward or _call)(model, batch)
+            (forward or run_on_batch)(model, batch)
     finally:
         for handle in handles:
             handle.remove()
     return tuple(found.values())
-
-
-def _call(model: nn.Module, batch: Any) -> Any:
-    return model(batch[0] if isinstance(batch, tuple | list) else batch)
 
 
 def _measure(name: str, module: nn.Module, inputs: Tensor, largest: int) -> LayerConditioning:

@@ -1,14 +1,16 @@
-"""Internal covariate shift: how a layer's gradient moves when earlier layers take their step."""
+"""Internal covariate shift: how a layer's gradient changes when earlier layers take a step."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from equipoise.instrument import modules
+from equipoise.instrument.compiled import uncompiled_name
 from equipoise.instrument.optimizer_step import (
     Stateful,
     Update,
@@ -22,23 +24,24 @@ from equipoise.instrument.replay import Replay, dense, differentiate, used_gradi
 from equipoise.instrument.snapshot import parameters_restored, write_values
 from equipoise.instrument.types import LossFunction
 from equipoise.numerics.vectors import Reference
-from equipoise.probes._layers_in_use import Layer, layers_in_use, plain_name
 from equipoise.probes.landscape import resolution
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerShift:
-    r"""How far the gradient of one layer moves when all earlier layers take their step.
+    r"""How much the gradient of one layer changes when all earlier layers take their step.
 
     Args:
         layer: Name of the layer in the model.
         kind: Its class.
-        parameters: How many trainable numbers it holds; shared ones count in the first layer
-            that uses them.
+        parameters: Number of its trainable numbers; shared ones count in the first layer that
+            uses them.
         l2: :math:`\|G_i - G_i'\|`.
-        cosine: Between :math:`G_i` and :math:`G_i'`, ideally 1; ``nan`` where one is zero.
-        gradient_norm: :math:`\|G_i\|`, before the earlier layers moved.
-        moved_gradient_norm: :math:`\|G_i'\|`, after.
+        cosine: Between :math:`G_i` and :math:`G_i'`, ideally 1; ``nan`` if one is zero.
+        gradient_norm: :math:`\|G_i\|`, before the earlier layers take their step.
+        moved_gradient_norm: :math:`\|G_i'\|`, after it.
         zero_gradient: Whether one of the two is exactly zero.
     """
 
@@ -57,11 +60,11 @@ class CovariateShift:
     """Internal covariate shift of every layer, for one batch and one step of the optimiser.
 
     Args:
-        layers: In the order in which they are applied.
-        loss: Before the step.
+        layers: One entry per layer, in the order in which they are applied.
+        loss: Loss before the step.
         relative_floor: Resolution of the coarsest type among parameters and loss. A difference
             of less than this times the gradient's norm is rounding.
-        shared_prefix: Whether the passes shared the work of the layers that had moved already.
+        shared_prefix: Whether passes reused the outputs of layers that had moved already.
     """
 
     layers: tuple[LayerShift, ...]
@@ -83,7 +86,7 @@ def covariate_shift(
     r"""Change of every layer's gradient caused by the step of the layers before it.
 
     With :math:`W_1, \dots, W_k` the layers in the order in which they are applied, and
-    :math:`W_i'` where the optimiser's step on the same batch takes them,
+    :math:`W_i'` their values after the optimiser's step on the same batch,
 
     .. math:: G_i &= \nabla_{W_i}\mathcal L(W_1, \dots, W_k), \\
               G_i' &= \nabla_{W_i}\mathcal L(W_1', \dots, W_{i-1}', W_i, \dots, W_k),
@@ -92,10 +95,10 @@ def covariate_shift(
     of each pass. Parameters, buffers, gradients, modes, random states and the optimiser's state
     are left bit-identical, whatever happens.
 
-    Layer i takes a pass from the first layer that moved since the pass before it: what lies
-    further ahead is known by then and not computed again, which takes about k/3 passes for a
-    chain of k equal layers. Modules that leave more behind than their output run every time, and
-    a model that takes another path once it has moved falls back to whole passes.
+    The pass for layer i reuses the outputs of all layers before those that moved since the pass
+    before it. For a chain of k equal layers, this takes the time of about k/3 passes. Modules
+    that do more than compute their output run every time. If the model takes another path once
+    it has moved, whole passes are taken.
 
     Args:
         model: Any module, in the mode that it is trained in, or an ordered list of blocks whose
@@ -103,25 +106,24 @@ def covariate_shift(
         loss_fn: ``loss_fn(model, batch)`` returns a scalar.
         batch: What the user's loader yields.
         update: The step: a learning rate for plain gradient descent; the optimiser, which takes
-            a step with the gradients of this batch; or a function of the model, called when its
-            parameters have these gradients, which does whatever training does.
-        layers: Modules, or names of modules, to report, each as one layer with all that is
-            inside it; the others move in their turn. By default every innermost module that
-            uses trainable parameters, in order of first use. A shared parameter belongs to the
-            first layer that uses it.
+            a step with the gradients of this batch; or a function of the model that takes the
+            step, called when the parameters have these gradients.
+        layers: Modules to report, or their names, each as one layer with all that is inside
+            it; other layers move in their turn without being reported. By default every innermost
+            module that uses trainable parameters, in order of first use. A shared parameter
+            belongs to the first layer that uses it.
         stateful: Objects that the step changes beside model and optimiser, such as
             :class:`equipoise.BNP`; they must be between two steps. What their ``state_dict()``
             holds is put back with ``load_state_dict()``.
-        share_prefix: Whether to leave out what is known already; otherwise every layer takes a
-            whole pass.
+        share_prefix: Whether to reuse outputs; otherwise every layer takes a whole pass.
 
     Returns:
-        One entry per layer, in order. The first is not shifted. Of a zero gradient the cosine is
-        ``nan`` and ``zero_gradient`` is set.
+        One entry per layer, in order. The first is not shifted. For a zero gradient the cosine
+        is ``nan`` and ``zero_gradient`` is set.
 
     Raises:
-        TypeError: If the update or an entry of ``stateful`` is of no use, or ``loss_fn`` returns
-            something else than a tensor of real numbers.
+        TypeError: If the update or an entry of ``stateful`` has the wrong type, or ``loss_fn``
+            returns something else than a tensor of real numbers.
         ValueError: If that has several numbers or no graph, if the model has no trainable
             parameter or split or lazy ones, if the optimiser does not train it or has step
             hooks without ``stateful``, or if a layer is unknown or has no parameter of its own.
@@ -139,21 +141,21 @@ def covariate_shift(
     References:
         [santurkar2018], Definition 2.1 and Figure 3.
     """
-    model, blocks = _joined(model)
-    chosen = blocks if layers is None else _resolved(model, layers)
+    model, blocks = _as_module(model)
+    chosen = blocks if layers is None else _find_modules(model, layers)
     replay = Replay(model, loss_fn, batch)
     check_update(update, stateful, replay.parameters)
     restored = parameters_restored(model, trained_parameters(update))
     with restored as saved, states_restored(stateful or ()):
         passes = _Passes(replay, share=share_prefix)
-        order = layers_in_use(replay, passes.calls, chosen)
-        wanted = _wanted(order, chosen, named=layers is not None)
-        targets = parameters_after_step(replay, saved, passes.gradients, update)
+        order = _layers_in_order(replay, passes.calls, chosen)
+        reported = _reported(order, chosen, named=layers is not None)
+        stepped = parameters_after_step(replay, saved, passes.gradients, update)
         shifts = []
         for layer in order:
-            if layer in wanted:
+            if layer in reported:
                 shifts.append(_shift(layer, passes, first=layer is order[0]))
-            write_values(layer.of(replay.parameters), layer.of(targets))
+            write_values(layer.of(replay.parameters), layer.of(stepped))
     return CovariateShift(
         layers=tuple(shifts),
         loss=float(passes.loss),
@@ -162,8 +164,29 @@ def covariate_shift(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A module with the parameters that no earlier layer has used.
+
+    Args:
+        module: The module.
+        name: Its name in the model.
+        indices: Indices of its parameters among those of the replay.
+        begins: Time of the first operation on one of them.
+    """
+
+    module: nn.Module
+    name: str
+    indices: tuple[int, ...]
+    begins: int
+
+    def of(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """The layer's entries, out of one entry per parameter of the replay."""
+        return tuple(values[index] for index in self.indices)
+
+
 class _Passes:
-    """One pass that is recorded, then one for each layer that differentiates it alone."""
+    """One recorded pass, and one more for each layer, which differentiates that layer alone."""
 
     def __init__(self, replay: Replay, *, share: bool) -> None:
         states = replay.random_states
@@ -178,8 +201,8 @@ class _Passes:
             self.shared = share and not states.others_than_torch_were_used()
         self._check_uses()
 
-    def gradient(self, layer: Layer) -> tuple[Tensor, ...]:
-        """Differentiate one layer with all parameters where they are."""
+    def gradient(self, layer: _Layer) -> tuple[Tensor, ...]:
+        """Differentiate the loss with respect to one layer, at the parameters' present values."""
         parameters = layer.of(self.replay.parameters)
         for parameter in self.replay.parameters:
             parameter.requires_grad_(False)  # no graph before the layer, no gradients after it
@@ -187,13 +210,13 @@ class _Passes:
             parameter.requires_grad_(True)
         if self.shared:
             try:
-                return self._differentiated(parameters, self.calls.reusing(layer.begins))
+                return self._differentiate(parameters, self.calls.reusing(layer.begins))
             except DivergedError:
                 self.shared = False
-                self.calls.forget()
-        return self._differentiated(parameters, contextlib.nullcontext())
+                self.calls.clear_cache()
+        return self._differentiate(parameters, contextlib.nullcontext())
 
-    def _differentiated(
+    def _differentiate(
         self,
         parameters: tuple[nn.Parameter, ...],
         forward: contextlib.AbstractContextManager[None],
@@ -206,26 +229,27 @@ class _Passes:
             return differentiate(loss, parameters)
 
     def _check_uses(self) -> None:
+        """Refuse parameters with a gradient but no recorded use, which have no place."""
         pairs = zip(self.replay.names, self.replay.parameters, self.gradients, strict=True)
         for name, parameter, gradient in pairs:
             if gradient is not None and id(parameter) not in self.calls.uses:
                 raise ValueError(
-                    f"parameter {name!r} has a gradient, but no operation on it was seen, so its "
-                    "layer has no place in the order. Freeze it, or give the model as blocks."
+                    f"parameter {name!r} has a gradient, but no operation on it was recorded, so "
+                    "its layer has no place in the order. Freeze it, or give the model as blocks."
                 )
 
 
-def _shift(layer: Layer, passes: _Passes, *, first: bool) -> LayerShift:
+def _shift(layer: _Layer, passes: _Passes, *, first: bool) -> LayerShift:
     parameters = layer.of(passes.replay.parameters)
     before = Reference(tuple(map(dense, layer.of(passes.gradients), parameters)))
     after = before.vector if first else passes.gradient(layer)
     found = before.compare(after)
     return LayerShift(
         layer=layer.name,
-        kind=layer.kind,
+        kind=type(layer.module).__name__,
         parameters=sum(p.numel() for p in parameters),
         l2=found.distance,
-        # Rounding of the lengths aside, a vector has the cosine 1 with itself.
+        # The cosine of a vector with itself is 1, but norms are rounded.
         cosine=1.0 if first and before.norm > 0 else found.cosine,
         gradient_norm=before.norm,
         moved_gradient_norm=found.norm,
@@ -233,8 +257,38 @@ def _shift(layer: Layer, passes: _Passes, *, first: bool) -> LayerShift:
     )
 
 
-def _joined(model: nn.Module | Sequence[nn.Module]) -> tuple[nn.Module, list[nn.Module]]:
-    """The model, and its blocks if it was given as such."""
+def _layers_in_order(replay: Replay, calls: Calls, chosen: Sequence[nn.Module]) -> list[_Layer]:
+    """All layers, in the order of the first operation on their parameters.
+
+    A layer is the innermost of the chosen modules that runs when one of its parameters is first
+    used, or the innermost module that runs, if none is chosen. Parameters that no operation uses
+    are in no layer.
+    """
+    names = modules.names(replay.model)
+    owners = {id(p): m for m in names for p in m.parameters(recurse=False)}
+    members: dict[nn.Module, list[int]] = {}
+    for index, parameter in enumerate(replay.parameters):
+        use = calls.uses.get(id(parameter))
+        if use is not None:
+            running = [m for m in use.modules if m in names] or [
+                owners.get(id(parameter), replay.model)
+            ]
+            layer = next((m for m in reversed(running) if m in chosen), running[-1])
+            members.setdefault(layer, []).append(index)
+    layers = [
+        _Layer(
+            module=module,
+            name=uncompiled_name(names[module]) or type(module).__name__,
+            indices=tuple(indices),
+            begins=min(calls.uses[id(replay.parameters[i])].time for i in indices),
+        )
+        for module, indices in members.items()
+    ]
+    return sorted(layers, key=lambda layer: layer.begins)
+
+
+def _as_module(model: nn.Module | Sequence[nn.Module]) -> tuple[nn.Module, list[nn.Module]]:
+    """The model as one module, and its blocks if it was given as a list of them."""
     if isinstance(model, nn.Module) and not isinstance(model, nn.ModuleList):
         return model, []
     blocks = list(model)
@@ -244,23 +298,23 @@ def _joined(model: nn.Module | Sequence[nn.Module]) -> tuple[nn.Module, list[nn.
     return nn.Sequential(*blocks), blocks
 
 
-def _resolved(model: nn.Module, layers: Sequence[nn.Module | str]) -> list[nn.Module]:
-    """Modules of the model by themselves or by name."""
-    names = {plain_name(name): module for name, module in model.named_modules()}
-    modules = set(names.values())
-    found = [names.get(layer) if isinstance(layer, str) else layer for layer in layers]
+def _find_modules(model: nn.Module, layers: Sequence[nn.Module | str]) -> list[nn.Module]:
+    """The modules that the caller gave, some of them by name."""
+    by_name = {uncompiled_name(name): module for name, module in model.named_modules()}
+    known = set(by_name.values())
+    found = [by_name.get(layer) if isinstance(layer, str) else layer for layer in layers]
     for module, layer in zip(found, layers, strict=True):
-        if module not in modules:
+        if module not in known:
             given = repr(layer) if isinstance(layer, str) else f"a {type(layer).__name__}"
-            some = ", ".join(name for name in list(names)[:6] if name)
+            some = ", ".join(name for name in list(by_name)[:6] if name)
             raise ValueError(f"layers names {given}, which the model lacks. It has {some}, …")
     if not found:
         raise ValueError("layers must hold at least one module or name, got none.")
     return [module for module in found if module is not None]
 
 
-def _wanted(order: list[Layer], chosen: Sequence[nn.Module], *, named: bool) -> list[Layer]:
-    """The layers to report; what the caller named must be among them."""
+def _reported(order: list[_Layer], chosen: Sequence[nn.Module], *, named: bool) -> list[_Layer]:
+    """The layers to report, among which those that the caller named must be."""
     if not chosen:
         return order
     found = {layer.module: layer for layer in order}

@@ -1,4 +1,4 @@
-"""Measure how gradients grow from layer to layer of the user's own model."""
+"""How gradients grow from layer to layer of a model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from torch import Tensor, nn
 
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
-from equipoise.numerics.growth import growth_rate, mean_with_error
-from equipoise.probes._layer_watch import LayerWatch, Visit
-from equipoise.records import Estimate
+from equipoise.numerics.growth import growth_rate
+from equipoise.probes._layer_watch import LayerPass, LayerWatch
+from equipoise.records.estimate import Estimate
+
+Array = NDArray[np.float64]
+Initialize = Callable[[nn.Module, int], None]
+Passes = list[list[list[LayerPass]]]  # [replicate][batch][layer]
+
+# A fit needs a third layer: two points always lie on a line. The first layer is left out of the
+# fit where enough others remain, because the data, not the network, set the scale of its input.
+_FEWEST_FITTED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class LayerGradients:
-    r"""What one layer sends forward and receives back.
+    r"""Activations and gradients of one layer, averaged over batches and replicates.
 
     Args:
         layer: Name of the layer in the model.
@@ -49,10 +57,10 @@ class LayerGradients:
 
 @dataclass(frozen=True, slots=True)
 class GradientGrowth:
-    """Gradient norms per layer, in order of execution, and the growth fitted through them.
+    """Gradient norms per layer, and the growth fitted through them.
 
     Args:
-        layers: One entry per tracked layer, from input to output.
+        layers: One entry per watched layer, in order of execution.
         rate: Factor by which the squared gradient norm with respect to pre-activations grows
             per layer on the way back (above 1: early layers receive larger gradients), with
             its standard error over replicates; ``None`` with fewer than three layers.
@@ -66,14 +74,6 @@ class GradientGrowth:
     weight_rate: Estimate | None
     replicates: int
     batches: int
-
-
-Array = NDArray[np.float64]
-Initialize = Callable[[nn.Module, int], None]
-
-# Two points always lie on a line; the first layer is left out where there are enough others,
-# because the data, not the network, set the scale of its input.
-_LEAST_LAYERS = 3
 
 
 class GrowthInterrupted(KeyboardInterrupt):
@@ -109,7 +109,7 @@ def gradient_growth(
     Args:
         model: Any module.
         loss_fn: ``loss_fn(model, batch)`` returns a scalar.
-        batches: What the user's loader yields; held while the probe runs.
+        batches: What the user's loader yields; kept in memory while the probe runs.
         replicates: Initialisations to average over. With 1 and no ``initialize`` the weights
             are taken as they are.
         initialize: ``initialize(model, replicate)`` draws new weights; by default every
@@ -118,8 +118,8 @@ def gradient_growth(
         progress: Called with the stage, finished and total passes.
 
     Returns:
-        Layers in order of execution. The fit leaves out the first, whose scale the data set,
-        where at least three others remain, and layers whose gradient is exactly zero. Errors are
+        Layers in order of execution. The fit leaves out layers whose gradient is exactly zero
+        and, where at least three others remain, the first, whose scale the data set. Errors are
         standard errors over replicates, or, with one replicate, over batches.
 
     Raises:
@@ -136,37 +136,37 @@ def gradient_growth(
     References:
         [yang2019], Section 4: gradient explosion.
     """
-    held = list(batches)
-    if not held:
+    all_batches = list(batches)
+    if not all_batches:
         raise ValueError("gradient_growth needs at least one batch, got none.")
     if replicates < 1:
         raise ValueError(f"replicates must be at least 1, got {replicates}.")
     redraw = replicates > 1 or initialize is not None
     if redraw and initialize is None:
         initialize = _reset_parameters
-    visits: list[list[list[Visit]]] = []  # [replicate][batch][layer]
+    passes: Passes = []
     try:
         with untouched(model):
-            _let_gradients_flow(model)
+            _unfreeze(model)
             for replicate in range(replicates):
                 if redraw and initialize is not None:
                     torch.manual_seed(seed + replicate)
                     initialize(model, replicate)
                 row = []
-                for number, batch in enumerate(held):
-                    row.append(_visit(model, loss_fn, batch))
+                for number, batch in enumerate(all_batches):
+                    row.append(_one_pass(model, loss_fn, batch))
                     if progress is not None:
-                        done = replicate * len(held) + number + 1
-                        progress("measuring gradients", done, replicates * len(held))
-                visits.append(row)
+                        done = replicate * len(all_batches) + number + 1
+                        progress("measuring gradients", done, replicates * len(all_batches))
+                passes.append(row)
     except KeyboardInterrupt as interruption:
-        if visits:
-            raise GrowthInterrupted(_summarise(visits)) from interruption
+        if passes:
+            raise GrowthInterrupted(_summary(passes)) from interruption
         raise
-    return _summarise(visits)
+    return _summary(passes)
 
 
-def _visit(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Visit]:
+def _one_pass(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[LayerPass]:
     """One forward and backward pass."""
     with torch.inference_mode(False), torch.enable_grad(), LayerWatch(model) as watch:
         loss = loss_fn(model, batch)
@@ -178,18 +178,18 @@ def _visit(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Visit]:
                 f"the loss is {loss.item()} on a batch: the model or the data produce non-finite "
                 "numbers. Check the inputs' scale and the initialisation."
             )
-        return watch.collect(loss)
+        return watch.differentiate(loss)
 
 
-def _let_gradients_flow(model: nn.Module) -> None:
-    """Frozen weights would cut the graph; the guard freezes them again."""
+def _unfreeze(model: nn.Module) -> None:
+    """Let every parameter take part in the graph; frozen weights would cut it."""
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.requires_grad_(True)
 
 
 def _reset_parameters(model: nn.Module, replicate: int) -> None:
-    kept = []
+    unchanged = []
     # Children first: a parent, such as attention, may reset what its children hold.
     names = {module: name for name, module in model.named_modules()}
     for module in _children_first(model):
@@ -197,19 +197,20 @@ def _reset_parameters(model: nn.Module, replicate: int) -> None:
         reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         own = [p for p in module._parameters.values() if p is not None]
         if not (_redraws(own, reset) if callable(reset) else not own):
-            kept.append(name or type(module).__name__)
-    if kept:
+            unchanged.append(name or type(module).__name__)
+    if unchanged:
         raise ValueError(
-            f"cannot draw new weights: {', '.join(kept[:5])} "
-            f"{'have' if len(kept) > 1 else 'has'} parameters but no reset_parameters(). "
+            f"cannot draw new weights: {', '.join(unchanged[:5])} "
+            f"{'have' if len(unchanged) > 1 else 'has'} parameters but no reset_parameters(). "
             "Pass initialize=, a function of the model and the replicate's number."
         )
 
 
 def _redraws(own: list[nn.Parameter], reset: Callable[[], Any]) -> bool:
-    """Reset, and tell whether all random numbers were written anew; constants may stay.
+    """Call ``reset`` and return whether it wrote all parameters, or all but constant ones.
 
-    Comparing values would not tell: the user may have built the model under the same seed.
+    Parameters are set to nan first: comparing values would not do, since the user may have built
+    the model under the same seed.
     """
     with torch.no_grad():
         before = [p.clone() for p in own]
@@ -232,68 +233,68 @@ def _children_first(module: nn.Module) -> dict[nn.Module, None]:
     return found | {module: None}
 
 
-def _summarise(visits: list[list[list[Visit]]]) -> GradientGrowth:
-    layers = visits[0][0]
+def _summary(passes: Passes) -> GradientGrowth:
+    layers = passes[0][0]
     if not layers:
         raise ValueError(
             "the model ran no normalising or parametrised layer that the loss depends on, so "
             "there is nothing to measure. Does the model detach its output?"
         )
-    counts = {len(batch) for row in visits for batch in row}
+    counts = {len(batch) for row in passes for batch in row}
     if len(counts) > 1:
         raise ValueError(
             f"the model ran {min(counts)} layers on one batch and {max(counts)} on another. "
             "Give batches on which it takes the same path."
         )
     # [replicates, batches, layers]
-    gradients = _numbers(visits, lambda visit: visit.gradient)
+    gradients = _numbers(passes, lambda layer: layer.gradient)
     per_replicate = gradients.mean(1)
-    fitted = slice(1 if len(layers) > _LEAST_LAYERS else 0, None)
-    has_weights = [visit.weight_gradient is not None for visit in layers]
-    weights = _numbers(visits, lambda visit: visit.weight_gradient or 0.0)
-    moments = _numbers(visits, lambda visit: visit.second_moment)
-    correlations = _numbers(visits, lambda visit: visit.correlation)
+    fitted = slice(1 if len(layers) > _FEWEST_FITTED else 0, None)
+    has_weights = [layer.weight_gradient is not None for layer in layers]
+    weights = _numbers(passes, lambda layer: layer.weight_gradient or 0.0)
+    moments = _numbers(passes, lambda layer: layer.second_moment)
+    correlations = _numbers(passes, lambda layer: layer.correlation)
     records = tuple(
         LayerGradients(
-            layer=visit.layer,
-            kind=visit.kind,
-            rows=visit.rows,
-            features=visit.features,
+            layer=layer.layer,
+            kind=layer.kind,
+            rows=layer.rows,
+            features=layer.features,
             gradient=_average(gradients[..., i]),
             weight_gradient=_average(weights[..., i]) if has_weights[i] else None,
             second_moment=_average(moments[..., i]),
             correlation=_average(correlations[..., i]),
         )
-        for i, visit in enumerate(layers)
+        for i, layer in enumerate(layers)
     )
     return GradientGrowth(
         layers=records,
         rate=_rate(per_replicate, fitted),
         weight_rate=_rate(weights.mean(1), fitted) if all(has_weights[fitted]) else None,
-        replicates=len(visits),
-        batches=len(visits[0]),
+        replicates=len(passes),
+        batches=len(passes[0]),
     )
 
 
-def _numbers(visits: list[list[list[Visit]]], pick: Callable[[Visit], float]) -> Array:
-    return np.array([[[pick(visit) for visit in batch] for batch in row] for row in visits])
+def _numbers(passes: Passes, pick: Callable[[LayerPass], float]) -> Array:
+    return np.array([[[pick(layer) for layer in batch] for batch in row] for row in passes])
 
 
 def _average(samples: Array) -> Estimate:
-    """Average ``[replicates, batches]``, with the error of whichever was repeated."""
+    """Average ``[replicates, batches]``, with the error over replicates if there are several."""
     if len(samples) > 1:
-        return mean_with_error(samples.mean(1), f"mean over {len(samples)} initialisations")
+        return Estimate.of_mean(samples.mean(1), f"mean over {len(samples)} initialisations")
     batches = samples.shape[1]
     method = f"mean over {batches} batches" if batches > 1 else "one batch"
-    return mean_with_error(samples[0], method)
+    return Estimate.of_mean(samples[0], method)
 
 
 def _rate(norms: Array, fitted: slice) -> Estimate | None:
-    """Fit the layers that receive gradients; a branch that starts at zero passes none back."""
+    """Fit the layers with gradients; a branch that starts at zero passes none back."""
     positions = np.arange(norms.shape[1], dtype=np.float64)[fitted]
     norms = norms[:, fitted]
     flowing = (norms > 0).all(0)
     positions, norms = positions[flowing], norms[:, flowing]
-    if len(positions) < _LEAST_LAYERS or not np.isfinite(norms).all():
+    if len(positions) < _FEWEST_FITTED or not np.isfinite(norms).all():
         return None
     return growth_rate(np.log(norms), f"fit through {len(positions)} layers", positions)

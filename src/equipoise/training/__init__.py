@@ -1,4 +1,4 @@
-"""The training loop, what it minimises, and how its learning rate is chosen."""
+"""The training loop, losses, evaluation and the choice of a learning rate."""
 
 from equipoise.training.evaluation import evaluate
 from equipoise.training.loop import train

@@ -1,4 +1,4 @@
-"""Loss and accuracy on held-out data, leaving the model as it was."""
+"""Loss and accuracy on held-out data; the model's modes are restored."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def evaluate(
     step: int = 0,
     rows: int = _ROWS,
 ) -> Evaluation:
-    """Mean loss per sample and share of right answers, in evaluation mode.
+    """Mean loss per sample and accuracy, in evaluation mode.
 
     Args:
         model: Its modes are restored; buffers do not change in evaluation mode.
         inputs: Shape ``[N, ...]``.
-        targets: Shape ``[N, ...]``; whole numbers count as classes.
+        targets: Shape ``[N, ...]``; integers are classes.
         loss_fn: A mean over samples.
-        step: Steps taken before.
+        step: Steps of training taken so far.
         rows: Samples per forward pass.
 
     Examples:

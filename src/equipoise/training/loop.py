@@ -1,19 +1,19 @@
-"""The one training loop: steps, a listener, evaluations, and an end when the loss diverges."""
+"""The training loop: steps, a listener, evaluations, and an end when the loss diverges."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from equipoise.instrument.clock import Clock
 from equipoise.instrument.types import LossFunction
 from equipoise.training.record import Evaluation, History
 
-# On accelerators, looking at a loss waits for it; this often is cheap enough.
-_LOOK_EVERY = 50
+# Reading a loss waits for the accelerator: steps from one look for divergence to the next.
+_CHECK_EVERY = 50
 
 
 def train(
@@ -32,12 +32,12 @@ def train(
     .. math:: g_t = \nabla\mathcal L_{b_t}(\theta_t), \qquad
               \theta_{t+1} = \mathrm{step}(\theta_t, g_t)
 
-    The model stays in the mode that it is in, and where it is: batches must be there too. What
-    is attached to the optimiser, :class:`equipoise.BNP` for one, works as in any other loop.
+    The model stays in its mode and on its device; batches must be on the same device. What is
+    attached to the optimiser, such as :class:`equipoise.BNP`, works as in any other loop.
 
     Args:
-        model: What is trained.
-        batches: One per step; training ends with them.
+        model: The model to train.
+        batches: One per step; training ends with the last.
         loss_fn: ``loss_fn(model, batch)``, a scalar.
         optimizer: Any that steps without a closure.
         scheduler: Stepped after every optimiser step.
@@ -46,7 +46,8 @@ def train(
         evaluate_at: Numbers of steps; 0 is before the first.
 
     Returns:
-        The losses. The first one that is not finite ends training, before its step.
+        The losses. The first one that is not finite ends training, before its step; on
+        accelerators up to 49 more steps are taken, whose losses are left out.
 
     Examples:
         >>> from torch import nn
@@ -59,18 +60,19 @@ def train(
         (9.0, 2.25, 0.5625)
     """
     device = next(model.parameters()).device
-    look_every = 1 if device.type == "cpu" or listener is not None else _LOOK_EVERY
+    check_every = 1 if device.type == "cpu" or listener is not None else _CHECK_EVERY
     due = set(evaluate_at) if evaluate is not None else set()
     losses: list[Tensor] = []
     evaluations: list[Evaluation] = []
     clock = Clock(device)
+    clock.start(wait=True)
     for step, batch in enumerate(batches):
         if step in due and evaluate is not None:
             with clock.paused():
                 evaluations.append(evaluate(step))
         loss = loss_fn(model, batch)
         losses.append(loss.detach())
-        if step % look_every == 0 and not torch.isfinite(losses[-1]):
+        if step % check_every == 0 and not torch.isfinite(losses[-1]):
             break
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's is not annotated
@@ -80,38 +82,10 @@ def train(
         if listener is not None:
             with clock.paused():
                 listener(step + 1, float(losses[-1]))
-    seconds = clock.stop()
+    seconds = clock.seconds(wait=True)
     values = torch.stack(losses).double().tolist() if losses else []
     diverged_at = next((i for i, value in enumerate(values) if not abs(value) < torch.inf), None)
     if diverged_at is None and len(values) in due and evaluate is not None:
         evaluations.append(evaluate(len(values)))
-    kept = values if diverged_at is None else values[: diverged_at + 1]
-    return History(tuple(kept), seconds, tuple(evaluations), diverged_at)
-
-
-class Clock:
-    """Seconds since it was made, less those of pauses; waits for the device where it is asked."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._start = self._now()
-        self._entered = 0.0
-
-    def paused(self) -> Clock:
-        """Stand still inside a with block."""
-        return self
-
-    def __enter__(self) -> None:
-        self._entered = self._now()
-
-    def __exit__(self, *exception: object) -> None:
-        self._start += self._now() - self._entered
-
-    def stop(self) -> float:
-        """Read the seconds."""
-        return self._now() - self._start
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+    finished = values if diverged_at is None else values[: diverged_at + 1]
+    return History(tuple(finished), seconds, tuple(evaluations), diverged_at)

@@ -1,4 +1,4 @@
-"""The one contract everywhere: ``loss_fn(model, batch)`` returns a scalar."""
+"""Losses: each is called with a model and a batch and returns a scalar."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from equipoise.instrument.forward import run_on_batch
 from equipoise.instrument.types import LossFunction
 
 
 class UnsuitableBatchError(ValueError):
-    """Model, loss and data do not fit together; the message says how."""
-
-
-def forward(model: nn.Module, batch: Any) -> Any:
-    """Run the model on a batch's inputs."""
-    return model(batch[0])
+    """Model, loss and data do not fit together; the message says why."""
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
     """Mean cross-entropy of logits, of shape ``[N, classes, ...]``."""
-    logits = forward(model, batch)
+    logits = run_on_batch(model, batch)
     targets = batch[1]
     if not isinstance(logits, Tensor):
         raise UnsuitableBatchError(
@@ -41,7 +37,7 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
 
 def mean_squared_error(model: nn.Module, batch: Any) -> Tensor:
     """Mean squared difference between outputs and targets of the same shape."""
-    output = forward(model, batch)
+    output = run_on_batch(model, batch)
     targets = batch[1]
     if output.shape != targets.shape:
         if output.numel() != targets.numel():
@@ -55,7 +51,7 @@ def mean_squared_error(model: nn.Module, batch: Any) -> Tensor:
 
 def summed_squared_error(model: nn.Module, batch: Any) -> Tensor:
     """Squared differences summed over samples and outputs, as [santurkar2018] trains."""
-    output, targets = forward(model, batch), batch[1]
+    output, targets = run_on_batch(model, batch), batch[1]
     if output.shape != targets.shape:
         raise UnsuitableBatchError(
             f"the model returned shape {tuple(output.shape)}, the targets have "

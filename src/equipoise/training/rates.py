@@ -1,4 +1,4 @@
-"""Choose a learning rate on a small logarithmic grid, and see that it is not at its edge."""
+"""Choose a learning rate on a small logarithmic grid, extended while the best is at its edge."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class TunedRate:
-    """The best of the rates that were tried.
+    """The best of the learning rates that were tried.
 
     Args:
-        rate: The one with the lowest score; nan if every rate diverged.
-        scores: Score of every rate, by rising rate; infinite where training diverged.
+        rate: The rate with the lowest score; nan if every rate diverged.
+        scores: Pairs of rate and score, by rising rate; the score is infinite where training
+            diverged.
         at_edge: Whether a rate beyond those tried might be better still.
     """
 
@@ -24,7 +25,7 @@ class TunedRate:
 
     @property
     def safest(self) -> float:
-        """The best rate; where every one diverged, the least, which shows how."""
+        """The best rate; the smallest, if all diverged."""
         return self.scores[0][0] if math.isnan(self.rate) else self.rate
 
 
@@ -33,12 +34,12 @@ def tune_rate(
 ) -> TunedRate:
     """Find the rate with the lowest score.
 
-    While the best rate is the least or the largest one, the grid is extended beyond it by its
-    own factor.
+    While the best rate is the smallest or the largest one, the grid is extended beyond it by the
+    factor between its last two rates.
 
     Args:
-        score: What a rate leads to, such as the mean loss of the second half of a training;
-            what is not finite counts as diverged.
+        score: Called with a rate, such as the mean loss of the second half of a training with
+            it; a score that is not finite counts as diverged.
         rates: At least two, positive, rising.
         extensions: How many rates may be added.
 
@@ -52,7 +53,7 @@ def tune_rate(
     check_rates(rates)
     grid = [float(rate) for rate in rates]
     factor = grid[-1] / grid[-2]
-    scores = {rate: _finite(score(rate)) for rate in grid}
+    scores = {rate: _or_infinite(score(rate)) for rate in grid}
     for _ in range(extensions + 1):
         best = min(scores, key=lambda rate: (scores[rate], rate))
         if math.isinf(scores[best]):
@@ -65,12 +66,16 @@ def tune_rate(
             break
         if len(scores) == len(grid) + extensions:
             return _tuned(scores, best, at_edge=True)
-        scores[_rounded(beyond)] = _finite(score(_rounded(beyond)))
+        scores[_rounded(beyond)] = _or_infinite(score(_rounded(beyond)))
     return _tuned(scores, best, at_edge=False)
 
 
 def check_rates(rates: Sequence[float]) -> None:
-    """Refuse what is not a grid of learning rates."""
+    """Refuse rates that are no grid.
+
+    Raises:
+        ValueError: If there are fewer than two rates, or they do not rise from above zero.
+    """
     rising = all(b > a for a, b in pairwise(rates))
     if len(rates) < 2 or rates[0] <= 0 or not rising:
         raise ValueError(f"rates must be at least two, positive and rising, got {list(rates)}.")
@@ -82,9 +87,9 @@ def _tuned(scores: dict[float, float], best: float, *, at_edge: bool) -> TunedRa
 
 
 def _rounded(rate: float) -> float:
-    """Ten digits: 0.03 · (0.03/0.01) shall be 0.09 wherever it is computed."""
+    """Round to ten digits, so that 0.03 · (0.03/0.01) is 0.09 on every machine."""
     return float(f"{rate:.10g}")
 
 
-def _finite(value: float) -> float:
+def _or_infinite(value: float) -> float:
     return value if math.isfinite(value) else math.inf

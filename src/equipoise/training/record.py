@@ -1,4 +1,4 @@
-"""What a training run left behind."""
+"""Records of a training: losses, curves and evaluations."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A loss against steps, averaged over stretches of equal length.
+    """Losses against steps, averaged over intervals of equal length.
 
     Args:
-        steps: Last step of each stretch, counted from 1.
-        losses: Mean training loss over each stretch.
+        steps: Last step of each interval, counted from 1.
+        losses: Mean training loss over each interval.
     """
 
     steps: tuple[int, ...]
@@ -21,12 +21,12 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A model in evaluation mode on held-out data.
+    """Loss and accuracy of a model in evaluation mode on held-out data.
 
     Args:
-        step: Steps that were taken before.
+        step: Steps of training taken so far.
         loss: Mean loss per sample.
-        accuracy: Share of samples whose largest output is the target; ``None`` where targets
+        accuracy: Share of samples whose largest output is the target; ``None`` if the targets
             are no classes.
     """
 
@@ -41,10 +41,10 @@ class History:
 
     Args:
         losses: Loss of each step's batch, before the step.
-        seconds: Time of all steps; evaluations and listeners are not counted.
-        evaluations: In the order in which they were made.
-        diverged_at: Step (from 0) whose loss was not finite, with which training ended;
-            ``None`` if it ended regularly.
+        seconds: Time of all steps, without evaluations and listeners.
+        evaluations: In chronological order.
+        diverged_at: Step (from 0) whose loss was not finite, which ended the training; ``None``
+            if there was none.
     """
 
     losses: tuple[float, ...]
@@ -53,7 +53,7 @@ class History:
     diverged_at: int | None = None
 
     def mean_loss(self, last: float = 0.5) -> float:
-        """Mean over the last part of the steps; infinite if training diverged.
+        """Mean loss over the last part of the steps; infinite if training diverged.
 
         Examples:
             >>> History((4.0, 3.0, 2.0, 1.0), 0.1).mean_loss()
@@ -65,7 +65,7 @@ class History:
         return math.fsum(tail) / len(tail)
 
     def curve(self, points: int = 50) -> Curve:
-        """Average the losses over at most ``points`` stretches.
+        """Average the losses over at most ``points`` intervals.
 
         Examples:
             >>> History((4.0, 2.0, 2.0, 0.0), 0.1).curve(points=2)
@@ -73,6 +73,6 @@ class History:
         """
         size = max(1, -(-len(self.losses) // points))
         starts = range(0, len(self.losses), size)
-        stretches = [self.losses[start : start + size] for start in starts]
+        parts = [self.losses[start : start + size] for start in starts]
         ends = tuple(min(start + size, len(self.losses)) for start in starts)
-        return Curve(ends, tuple(math.fsum(part) / len(part) for part in stretches))
+        return Curve(ends, tuple(math.fsum(part) / len(part) for part in parts))

@@ -242,6 +242,6 @@ def test_looking_at_what_a_call_leaves_behind_is_needed(name, monkeypatch):
     """The twin: taken for pure, these modules give other numbers, or fail."""
     make, loss = HARD[name]
     whole = measure(make, loss, share_prefix=False)
-    monkeypatch.setattr(call_effects.Surroundings, "unchanged", lambda self: True)
+    monkeypatch.setattr(call_effects.CallSurroundings, "unchanged", lambda self: True)
     with pytest.raises((AssertionError, RuntimeError, IndexError)):
         assert_agree(measure(make, loss), numbers(whole), tolerance=1e-3)

@@ -1,4 +1,4 @@
-"""A tracked training is the untracked one, bit for bit; a careless tracker's is not."""
+"""A tracked training equals the untracked one bit for bit; with a careless tracker it does not."""
 
 import contextlib
 
@@ -18,7 +18,7 @@ every_training = pytest.mark.parametrize("name", TRAININGS)
 
 
 class Observer:
-    """Tracks whatever training it is first told of."""
+    """Tracks the first training that it is called with."""
 
     def __init__(self, **options):
         self.options = {"every": 2, "conditioning": True, **options}
@@ -38,13 +38,13 @@ class Observer:
 
 @every_training
 class TestEveryTraining:
-    def test_tracked_is_untracked(self, name):
+    def test_tracking_changes_nothing(self, name):
         make, _ = TRAININGS[name]
         observer = Observer()
         assert run(make, observer) == run(make)
         assert set(EVERYTHING) <= {n.split("/")[0] for n in observer.tracker.tracking.names}
 
-    def test_with_a_careless_tracker_it_is_not(self, name):
+    def test_a_careless_tracker_changes_it(self, name):
         make, careless = TRAININGS[name]
         assert run(make, careless) != run(make)
 
@@ -98,7 +98,7 @@ class TestHooks:
             fail_in_the_second_step()
         assert self.hooks(training.optimizer) == 0
         assert [sample.step for sample in tracker.history] == [0, 1]
-        assert "landscape/beta" in tracker.latest  # the last words of a training
+        assert "landscape/beta" in tracker.latest  # kept from before the error
         assert "ics/cosine" not in tracker.latest  # its step was never taken
 
     def test_none_is_on_the_model_between_samples(self):
@@ -149,7 +149,7 @@ class TestWhenAMeasurementFails:
 
 
 class CountCalls(TorchDispatchMode):
-    """Counts what PyTorch is asked to compute."""
+    """Counts PyTorch's operations."""
 
     def __init__(self):
         super().__init__()
@@ -160,9 +160,9 @@ class CountCalls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("every", "asked"), [((0, 2), False), ((0, 1), True)])
-def test_between_samples_pytorch_is_asked_nothing(every, asked):
-    """No computation, hence no waiting for a device. The twin takes a sample then."""
+@pytest.mark.parametrize(("every", "measured"), [((0, 2), False), ((0, 1), True)])
+def test_between_samples_nothing_is_computed(every, measured):
+    """Hence nothing waits for a device. The twin takes a sample in that step."""
 
     def calls_of_the_second_step(observe, training):
         observe(BATCHES[0])
@@ -175,7 +175,7 @@ def test_between_samples_pytorch_is_asked_nothing(every, asked):
     plain, tracked = of_model("batch norm and dropout"), of_model("batch norm and dropout")
     tracker = track(tracked.model, loss_fn, tracked.optimizer, every=every)
     alone = calls_of_the_second_step(lambda _: None, plain)
-    assert (calls_of_the_second_step(tracker.observe, tracked) > alone) == asked
+    assert (calls_of_the_second_step(tracker.observe, tracked) > alone) == measured
 
 
 class TestCompiledModels:
@@ -222,33 +222,33 @@ def test_replicated_models(one_process):
 
 
 class Counter:
-    """Keeps a mean of what passes a layer, and can be told to look away."""
+    """Counts the passes of a layer, and can be paused if it has ``while_probed``."""
 
-    def __init__(self, *, polite):
-        self.passes, self.awake = 0, True
-        if polite:
-            self.while_probed = self.asleep
+    def __init__(self, *, pausable):
+        self.passes, self.paused = 0, False
+        if pausable:
+            self.while_probed = self.pause
 
     def __call__(self, *_):
-        self.passes += self.awake
+        self.passes += not self.paused
 
     @contextlib.contextmanager
-    def asleep(self):
-        self.awake = False
+    def pause(self):
+        self.paused = True
         yield
-        self.awake = True
+        self.paused = False
 
 
-@pytest.mark.parametrize("polite", [True, False])
-def test_observers_are_asked_to_look_away(polite):
-    """One that cannot be asked sees more passes than there are steps."""
+@pytest.mark.parametrize("pausable", [True, False])
+def test_observers_are_paused(pausable):
+    """One that cannot be paused sees more passes than there are steps."""
     training = of_model("plain")
-    counter = Counter(polite=polite)
+    counter = Counter(pausable=pausable)
     training.model[0].register_forward_hook(counter)
     tracker = track(training.model, loss_fn, training.optimizer, every=2)
     for batch in tracker.batches(BATCHES):
         training.take(batch)
-    assert (counter.passes == len(BATCHES)) == polite
+    assert (counter.passes == len(BATCHES)) == pausable
 
 
 def test_two_networks():

@@ -1,13 +1,14 @@
-"""The module calls of one forward pass, and passes that leave out what is known of them.
+"""Record the module calls of one forward pass, and skip some of them in later passes.
 
-A call that only depends on parameters which do not change any more need not run again: it answers
-with the output that it had. Everything else runs as the model's own code says, so chains,
-residual connections and branches are treated alike. A call runs again in any case if it leaves
-more behind than its output, or if leaving it out would silence a hook of the user's.
+A call whose parameters no longer change need not run again: its cached output is returned.
+Everything else runs as the model's own code says, so chains, residual connections and branches
+are treated alike. A call always runs again if it does more than compute its output, or if skipping
+it would skip a hook of the user's.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.recording.effects import (
-    Surroundings,
+    CallSurroundings,
     copied,
     is_hooked,
     is_plain,
@@ -41,15 +42,15 @@ class Call:
     """One call of a module.
 
     Args:
-        module: Which.
-        number: Its place among all calls, in the order in which they begin.
-        after: Number of the first call that is not inside this one.
-        ended: When it was over.
-        repeatable: Whether its output is all that it leaves behind.
-        overwritten: Whether its output is changed in place later on.
-        states: Of the random sources when it was over, if it drew from them.
-        known: Whether its output need not be computed again.
-        output: The output, once known.
+        module: The module that was called.
+        number: Its index among all calls, in the order in which they begin.
+        after: Index of the first call after this one that is not inside it.
+        ended: Time at which it ended.
+        repeatable: Whether it does nothing but compute its output.
+        overwritten: Whether its output is changed in place later.
+        random_states: PyTorch's random states at its end, if it drew random numbers.
+        cached: Whether its output need not be computed again.
+        output: The output, if cached.
     """
 
     module: nn.Module
@@ -58,8 +59,8 @@ class Call:
     ended: int = 0
     repeatable: bool = False
     overwritten: bool = False
-    states: tuple[Tensor, ...] | None = None
-    known: bool = False
+    random_states: tuple[Tensor, ...] | None = None
+    cached: bool = False
     output: Any = None
 
 
@@ -68,8 +69,8 @@ class Use:
     """The first operation on a parameter.
 
     Args:
-        time: When it was.
-        modules: Those that were running, outermost first.
+        time: Its time.
+        modules: The modules that were running, outermost first.
     """
 
     time: int
@@ -78,13 +79,15 @@ class Use:
 
 @dataclass(slots=True)
 class Calls:
-    """All module calls of one pass over a model, in order, and the first use of its parameters.
+    """All module calls of one pass of a model, and the first use of each parameter.
+
+    Times count the operations on parameters and the ends of calls.
 
     Args:
         model: Any module.
-        random_states: Of the model.
-        calls: In the order in which they began.
-        uses: By the parameter's identity.
+        random_states: The model's.
+        calls: All calls, in the order in which they began.
+        uses: First uses, by the parameter's ``id``.
     """
 
     model: nn.Module
@@ -104,11 +107,14 @@ class Calls:
         for call, tensor, version in self._versions:
             call.overwritten = call.overwritten or tensor._version != version
         self._versions.clear()
-        self._doubt_calls_that_see_each_other()
+        self._mark_stateful_reused_modules()
 
     @contextmanager
     def reusing(self, until: int) -> Iterator[None]:
-        """Leave out calls whose output is known, and get to know those that end by a time.
+        """Cache the calls that end by ``until``; skip cached ones.
+
+        Args:
+            until: A time of the recorded pass.
 
         Raises:
             DivergedError: If the pass inside the block calls other modules than the recorded one.
@@ -119,20 +125,21 @@ class Calls:
         if self._next != len(self.calls):
             raise DivergedError
 
-    def forget(self) -> None:
-        """Let go of all outputs."""
+    def clear_cache(self) -> None:
+        """Drop all cached outputs."""
         for call in self.calls:
-            call.known, call.output = False, None
+            call.cached, call.output = False, None
 
     def note_use(self, parameter: Tensor) -> None:
-        """Called before every operation on a parameter."""
+        """Note an operation on a parameter; called before each."""
         self._time += 1
         self.uses.setdefault(id(parameter), Use(self._time, tuple(self._running)))
 
     def _record(self, module: nn.Module, forward: _Forward, *args: Any, **kwargs: Any) -> Any:
         call = Call(module, len(self.calls))
         self.calls.append(call)
-        before, states = Surroundings(module, (args, kwargs)), self.random_states.torch_states()
+        surroundings = CallSurroundings(module, (args, kwargs))
+        states = self.random_states.torch_states()
         self._running.append(module)
         try:
             output = forward(*args, **kwargs)
@@ -142,13 +149,13 @@ class Calls:
         call.after, call.ended = len(self.calls), self._time
         inner = self.calls[call.number + 1 :]
         call.repeatable = (
-            before.unchanged()
+            surroundings.unchanged()
             and all(c.repeatable and not is_hooked(c.module) for c in inner)
             and is_plain(output)
         )
         ended = self.random_states.torch_states()
         if not all(map(torch.equal, states, ended)):
-            call.states = ended
+            call.random_states = ended
         self._versions += [(call, *versioned) for versioned in versions(output)]
         return output
 
@@ -158,38 +165,40 @@ class Calls:
         call = self.calls[self._next] if self._next < len(self.calls) else None
         if call is None or call.module is not module:
             raise DivergedError
-        if call.known:
+        if call.cached:
             self._next = call.after
-            if call.states is not None:
-                self.random_states.set_torch_states(call.states)
+            if call.random_states is not None:
+                self.random_states.set_torch_states(call.random_states)
             return copied(call.output) if call.overwritten else call.output
         self._next += 1
         output = forward(*args, **kwargs)
         if self._next != call.after:
             raise DivergedError
-        # What requires a gradient, such as of the batch, must stay in the graph.
+        # An output that requires a gradient, such as one of the batch, must stay in the graph.
         if call.repeatable and call.ended <= until and not requires_gradient(output):
-            call.known = True
+            call.cached = True
             call.output = copied(output) if call.overwritten else output
             for inner in self.calls[call.number + 1 : call.after]:
-                inner.known, inner.output = False, None  # will not be asked any more
+                inner.cached, inner.output = False, None  # no longer needed
         return output
 
-    def _doubt_calls_that_see_each_other(self) -> None:
-        """A module that changes its buffers and runs twice must do so every time."""
-        counts: dict[nn.Module, int] = {}
-        for call in self.calls:
-            counts[call.module] = counts.get(call.module, 0) + 1
-        for doubtful in self.calls:
-            if counts[doubtful.module] > 1 and next(doubtful.module.buffers(), None) is not None:
-                for call in self.calls[: doubtful.number + 1]:
-                    if doubtful.number < call.after:
+    def _mark_stateful_reused_modules(self) -> None:
+        """Mark calls as not repeatable if their module has buffers and is called again.
+
+        The second call may depend on buffers that the first has changed. The calls around them
+        are marked too.
+        """
+        counts = Counter(call.module for call in self.calls)
+        for stateful in self.calls:
+            if counts[stateful.module] > 1 and next(stateful.module.buffers(), None) is not None:
+                for call in self.calls[: stateful.number + 1]:
+                    if stateful.number < call.after:
                         call.repeatable = False
 
 
 # PyTorch does not annotate what the class and its construction call.
 class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation on a parameter, wherever the code that calls it is."""
+    """Notes every operation on a parameter, inside modules or not."""
 
     def __init__(self, calls: Calls) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -209,9 +218,9 @@ class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _intercepted(model: nn.Module, interceptor: Callable[..., Any]) -> Iterator[None]:
-    """Let ``interceptor(module, forward, ...)`` stand in for every module's ``forward``.
+    """Replace every module's ``forward`` by ``interceptor(module, forward, ...)``.
 
-    Hooks of the user's still run around it, as they do around the module's own.
+    The user's hooks run around it as they do around the module's own.
     """
     # A compiled module runs the module that it holds; a scripted one cannot be intercepted.
     modules = [

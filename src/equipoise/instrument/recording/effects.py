@@ -1,4 +1,4 @@
-"""What a module call does beside computing its output, as far as it can be seen from outside."""
+"""Tell whether a module call does more than compute its output."""
 
 from __future__ import annotations
 
@@ -21,10 +21,17 @@ _CONSTANTS = (
     torch.dtype,
     torch.device,
 )
+# Parameters and buffers are restored by whoever replays the model.
+_IGNORED_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"} | {"forward"}
 
 
-class Surroundings:
-    """What a call might change beside computing its output: attributes, and its arguments."""
+class CallSurroundings:
+    """What a call might change beside computing its output: attributes and arguments.
+
+    Args:
+        module: The module that is about to be called.
+        arguments: Its arguments.
+    """
 
     def __init__(self, module: nn.Module, arguments: Any) -> None:
         self._module, self._arguments = module, arguments
@@ -33,7 +40,7 @@ class Surroundings:
         self._versions = _versions(self._leaves)
 
     def unchanged(self) -> bool:
-        """Whether nothing was changed that can be seen; an object of unknown kind cannot."""
+        """Whether nothing has changed; false if an argument is an object of unknown kind."""
         now = _attributes(self._module)
         return (
             all(_is_tensor(leaf) or isinstance(leaf, _CONSTANTS) for leaf in self._leaves)
@@ -44,16 +51,13 @@ class Surroundings:
         )
 
 
-# What every module has: parameters and buffers are handled by whoever replays.
-_MACHINERY = frozenset(vars(nn.Module())) - {"training"} | {"forward"}
-
-
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    return {name: _seen(v) for name, v in vars(module).items() if name not in _MACHINERY}
+    attributes = vars(module).items()
+    return {name: _contents(v) for name, v in attributes if name not in _IGNORED_ATTRIBUTES}
 
 
-def _seen(value: Any) -> Any:
-    """A container is what it holds, and a tensor has a version."""
+def _contents(value: Any) -> Any:
+    """Copy containers, one level deep, and note the version of tensors."""
     if isinstance(value, dict):
         return list(value.items())
     if _is_tensor(value):
@@ -68,7 +72,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether hooks of the user's run around the module's forward pass."""
+    """Whether the user's hooks run around the module's forward pass."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -78,7 +82,7 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def is_plain(output: Any) -> bool:
-    """Whether an output can be given out again: ordinary tensors, in containers at most."""
+    """Whether an output may be returned a second time: ordinary tensors, maybe in containers."""
     return all(
         (type(leaf) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(leaf))
         or isinstance(leaf, _CONSTANTS)
@@ -87,7 +91,10 @@ def is_plain(output: Any) -> bool:
 
 
 def versions(values: Any) -> list[tuple[Tensor, int]]:
-    """A tensor changed in place has another version; those of inference mode have none."""
+    """All tensors with their versions, which in-place changes raise.
+
+    Tensors of inference mode have no version and are left out.
+    """
     return _versions(_leaves(values))
 
 
@@ -96,7 +103,7 @@ def _versions(leaves: list[Any]) -> list[tuple[Tensor, int]]:
 
 
 def _leaves(values: Any) -> list[Any]:
-    """As pytree's, and ten times faster for what most calls take and give."""
+    """The same as pytree's, and ten times faster for what most calls take and return."""
     if _is_tensor(values):
         return [values]
     if type(values) in (tuple, list):
@@ -110,7 +117,7 @@ def _leaves(values: Any) -> list[Any]:
 
 
 def _is_tensor(value: Any) -> bool:
-    """As ``isinstance``, which takes long for a tensor."""
+    """The same as ``isinstance``, which is slow for tensors."""
     return type(value) is Tensor or isinstance(value, Tensor)
 
 

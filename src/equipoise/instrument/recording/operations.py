@@ -1,7 +1,7 @@
-"""Record every tensor operation of one forward pass, with the values that connect them.
+"""Record every tensor operation of one forward pass, and the values that connect them.
 
-Calls are seen where Python makes them, so modules and functions, branches and loops of any
-model are covered without tracing it symbolically.
+Operations are recorded where Python calls torch functions, so any model works, also one with
+branches and loops, without symbolic tracing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from equipoise.instrument import modules
 from equipoise.instrument.snapshot import untouched
 
-# A tensor changed in place is another value: its version tells them apart.
+# A tensor's identity and its version, which every in-place change raises.
 Value: TypeAlias = tuple[int, int]
 
 
@@ -31,9 +31,9 @@ class Operation:
         function: The function itself.
         arguments: Its positional arguments.
         keywords: Its keyword arguments.
-        inputs: Values of the tensors among the arguments that were computed from the batch.
+        inputs: Values of the tensors among the arguments, without parameters and buffers.
         output: Value of the result.
-        module: Innermost module that was running, and its name.
+        module: Innermost module that was running, if any.
         module_name: Its name in the model.
     """
 
@@ -47,7 +47,7 @@ class Operation:
     module_name: str
 
     def value_of(self, argument: Any) -> Value | None:
-        """The value a tensor argument had before this call."""
+        """The value that a tensor argument had before this call; ``None`` if it is no input."""
         for value in self.inputs:
             if isinstance(argument, Tensor) and value[0] == id(argument):
                 return value
@@ -72,7 +72,7 @@ def record_operations(
     """
     recorder = _Recorder()
     outside = torch.inference_mode(False)
-    with untouched(model), outside, torch.no_grad(), recorder.following(model), recorder:
+    with untouched(model), outside, torch.no_grad(), recorder.module_stack(model), recorder:
         forward(model, batch)
     return tuple(recorder.operations)
 
@@ -81,13 +81,13 @@ class _Recorder(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[Operation] = []
-        self._kept: list[Tensor] = []  # identities stay unique while tensors live
+        self._kept: list[Tensor] = []  # the id of a live tensor stays unique
         self._stack: list[tuple[nn.Module, str]] = []
         self._constants: set[int] = set()
 
     @contextmanager
-    def following(self, model: nn.Module) -> Iterator[None]:
-        """Know which module is running."""
+    def module_stack(self, model: nn.Module) -> Iterator[None]:
+        """Keep track of the running modules inside the block."""
         self._constants = {id(t) for t in (*model.parameters(), *model.buffers())}
         handles = []
         for module, name in modules.names(model).items():
@@ -106,7 +106,7 @@ class _Recorder(TorchFunctionMode):
         return hook
 
     def _leave(self, module: nn.Module, *_: Any) -> None:
-        # A hook of the user's that raises keeps a module from entering.
+        # If a hook of the user's raises, the module was never entered.
         if self._stack and self._stack[-1][0] is module:
             self._stack.pop()
 

@@ -1,18 +1,16 @@
-"""Group a model's trainable parameters: all, by layer in order of use, or as the caller says."""
+"""Group a model's trainable parameters: all, by layer in order of use, or as the caller does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from equipoise.instrument.modules import owner_name
+from equipoise.instrument.recording.calls import Calls
 from equipoise.instrument.replay import Replay
-
-# What torch.nn.utils.parametrize calls the modules that it puts into a layer.
-_PARAMETRIZATIONS = "parametrizations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +18,8 @@ class ParameterBlock:
     """Some of a model's trainable parameters.
 
     Args:
-        name: What the caller or the model calls them.
-        indices: Their places among :attr:`Replay.parameters`.
+        name: The caller's name, or the layer's.
+        indices: Their indices in :attr:`Replay.parameters`.
     """
 
     name: str
@@ -42,8 +40,8 @@ def whole(replay: Replay) -> ParameterBlock:
 def layers(replay: Replay) -> tuple[ParameterBlock, ...]:
     """One block per module that owns parameters, in the order in which the loss uses them.
 
-    A shared parameter belongs to the module that has it first. What the loss does not use comes
-    last. The loss is evaluated once.
+    A shared parameter belongs to the module that registered it first. Layers that the loss does
+    not use come last. The loss is evaluated once.
 
     Examples:
         >>> import torch
@@ -53,17 +51,17 @@ def layers(replay: Replay) -> tuple[ParameterBlock, ...]:
     """
     owned: dict[str, list[int]] = {}
     for index, name in enumerate(replay.names):
-        owned.setdefault(_owner(replay.model, name), []).append(index)
-    with _UseOrder(replay.parameters) as uses:
-        replay.loss(graph=False)
-    never = len(uses.order)
-    first = {
-        owner: min(uses.order.get(id(replay.parameters[i]), never) for i in indices)
-        for owner, indices in owned.items()
-    }
+        owned.setdefault(owner_name(replay.model, name), []).append(index)
+    calls = Calls(replay.model, replay.random_states)
+    with replay.replayed(), calls.recording():
+        replay.evaluate(graph=False)
+
+    def first_use(owner: str) -> float:
+        uses = [calls.uses.get(id(replay.parameters[index])) for index in owned[owner]]
+        return min((use.time for use in uses if use is not None), default=math.inf)
+
     return tuple(
-        ParameterBlock(owner, tuple(owned[owner]))
-        for owner in sorted(owned, key=first.__getitem__)
+        ParameterBlock(owner, tuple(owned[owner])) for owner in sorted(owned, key=first_use)
     )
 
 
@@ -73,7 +71,7 @@ def named(
     """The caller's own groups, which may overlap.
 
     Args:
-        replay: Whose parameters they are.
+        replay: The replay of the model.
         groups: Parameters by name, one or several each.
 
     Raises:
@@ -98,42 +96,3 @@ def _indices(
             f"and holds {what}."
         )
     return tuple(sorted(index for index in found if index is not None))
-
-
-def _owner(model: nn.Module, name: str) -> str:
-    """Name of the layer that a parameter belongs to."""
-    path = name.split(".")[:-1]
-    if _PARAMETRIZATIONS in path:
-        path = path[: path.index(_PARAMETRIZATIONS)]
-    return ".".join(path) or type(model).__name__
-
-
-class _UseOrder(TorchFunctionMode):
-    """Notes the order in which torch functions meet parameters for the first time.
-
-    Hooks on modules would miss those that are never called, such as the output projection inside
-    attention or a list of parameters.
-    """
-
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        super().__init__()
-        self.order: dict[int, int] = {}
-        self._watched = {id(parameter) for parameter in parameters}
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") != "__get__":  # reading an attribute is no use
-            for tensor in _tensors((*args, *kwargs.values())):
-                if id(tensor) in self._watched:
-                    self.order.setdefault(id(tensor), len(self.order))
-        return func(*args, **kwargs)
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, tuple | list):
-            yield from _tensors(value)

@@ -1,4 +1,4 @@
-"""What a tracker measures: what the user wants, as far as model, loss and optimiser allow."""
+"""Decide what a tracker measures, from what the user wants and what is given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from equipoise.instrument.normalisers import is_normaliser
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
 
-# What is measured, and what it takes.
+# What each measurement needs.
 _NEEDS = {
     "landscape": ("loss_fn", "lr"),
     "ics": ("loss_fn", "optimizer"),
@@ -38,13 +38,13 @@ class Plan:
 
     Args:
         landscape: Loss and gradient along the gradient.
-        ics: Internal covariate shift of the step that follows.
+        ics: Internal covariate shift of the next step.
         growth: Gradients layer by layer.
         activations: Moments of layer inputs.
         conditioning: Condition numbers of layer inputs.
-        updates: Lengths of gradients and of the step that follows.
-        steps: Of the landscape, in learning rates.
-        lr: The learning rate, if it is not the optimiser's.
+        updates: Lengths of gradients and of the next step.
+        steps: Steps of the landscape, in learning rates.
+        lr: The learning rate; ``None`` for the optimiser's.
     """
 
     landscape: bool
@@ -57,20 +57,20 @@ class Plan:
     lr: float | None
 
     @property
-    def looks_at_batches(self) -> bool:
+    def uses_batches(self) -> bool:
         """Whether anything depends on a batch."""
-        return self.asks_the_loss or self.activations or self.conditioning
+        return self.uses_loss or self.activations or self.conditioning
 
     @property
-    def asks_the_loss(self) -> bool:
+    def uses_loss(self) -> bool:
         """Whether anything depends on the loss."""
         return self.landscape or self.ics or self.growth
 
     def etas(self, optimizer: Optimizer | None) -> list[float]:
-        """Steps along the gradient, at the present learning rate."""
+        """Steps along the gradient at the present learning rate."""
         lr: Any = self.lr
         if lr is None and optimizer is not None:
-            lr = optimizer.param_groups[0]["lr"]  # a tensor, for some optimisers
+            lr = optimizer.param_groups[0]["lr"]  # may be a tensor
         return [] if lr is None else [multiple * float(lr) for multiple in self.steps]
 
 
@@ -83,12 +83,13 @@ def planned(
     steps: Sequence[float],
     lr: float | None,
 ) -> Plan:
-    """Decide what is measured; a wish of ``None`` means what can be.
+    """Decide what is measured; a wish of ``None`` means yes if it can be measured.
 
     Raises:
-        ValueError: If what is wanted cannot be measured, nothing can be, or steps are unfit.
+        ValueError: If a wanted measurement lacks what it needs, nothing is to be measured, or
+            steps or rate are out of range.
     """
-    there = {
+    given = {
         "loss_fn": loss_fn is not None,
         "optimizer": optimizer is not None,
         "lr": optimizer is not None or lr is not None,
@@ -96,7 +97,7 @@ def planned(
     }
     decided = {}
     for name, wish in wishes.items():
-        missing = [need for need in _NEEDS[name] if not there[need]]
+        missing = [need for need in _NEEDS[name] if not given[need]]
         if wish and missing:
             raise ValueError(f"track({name}=True) needs {_MEANING[missing[0]]}.")
         decided[name] = not missing if wish is None else wish
@@ -129,7 +130,10 @@ def _checked_rate(lr: float | None) -> float | None:
 
 
 def due(every: int | Iterable[int]) -> Callable[[int], bool]:
-    """Whether a step is to be looked at.
+    """A function that says whether to take a sample at a step.
+
+    Args:
+        every: Steps from one sample to the next, or the steps to sample.
 
     Raises:
         TypeError: If it is neither a whole number nor several.

@@ -1,4 +1,4 @@
-"""What was measured during a training, step by step, and what it cost."""
+"""Records of a tracked training: numbers step by step, and what measuring cost."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class TrackedStep:
     """Numbers measured at one step of a training.
 
     Args:
-        step: Optimiser steps taken before.
-        values: Numbers by name, such as ``landscape/beta`` or ``ics/conv2/cosine``. Of two
-            parts, they describe the model; of three, the layer in the middle.
+        step: Optimiser steps taken so far.
+        values: Numbers by name. Names of two parts, such as ``landscape/beta``, describe the
+            model; names of three, such as ``ics/conv2/cosine``, the layer in the middle.
     """
 
     step: int
@@ -26,8 +26,8 @@ class Series:
     """One number against steps.
 
     Args:
-        steps: At which it was measured.
-        values: As many.
+        steps: Steps at which it was measured.
+        values: Its value at each of them.
     """
 
     steps: tuple[int, ...]
@@ -39,9 +39,9 @@ class Band:
     """The range of a number against steps.
 
     Args:
-        steps: At which it was measured.
-        lowest: As many.
-        highest: As many.
+        steps: Steps at which it was measured.
+        lowest: Lowest value at each of them.
+        highest: Highest value at each of them.
     """
 
     steps: tuple[int, ...]
@@ -51,14 +51,14 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class TrackingCost:
-    """Seconds spent on measuring, beside those of the training itself.
+    """Seconds spent on measuring and on the training itself.
 
     Args:
-        steps: Taken while the tracker was attached.
+        steps: Steps taken while the tracker was attached.
         samples: Steps at which something was measured.
-        training_seconds: From the first step to the last, measuring left out.
-        probing_seconds: Measuring.
-        parts: Measuring, by what was measured.
+        training_seconds: Time from the first step to the last, without measuring.
+        probing_seconds: Time spent on measuring.
+        parts: The same by measurement.
     """
 
     steps: int
@@ -69,24 +69,24 @@ class TrackingCost:
 
     @property
     def seconds_per_step(self) -> float:
-        """Of the training alone; ``nan`` before the first step."""
+        """Training seconds per step; ``nan`` before the first step."""
         return self.training_seconds / self.steps if self.steps else math.nan
 
     @property
     def seconds_per_sample(self) -> float:
-        """``nan`` before the first sample."""
+        """Probing seconds per sample; ``nan`` before the first sample."""
         return self.probing_seconds / self.samples if self.samples else math.nan
 
     @property
     def steps_per_sample(self) -> float:
-        """How many steps of the training take as long as one sample."""
+        """Number of training steps that take as long as one sample."""
         if not self.training_seconds > 0:
             return math.nan
         return self.seconds_per_sample / self.seconds_per_step
 
     @property
     def percent(self) -> float:
-        """What measuring has added to the time of the training, in per cent of it."""
+        """Time that measuring added to the training, in per cent."""
         if not self.training_seconds > 0:
             return math.nan
         return 100 * self.probing_seconds / self.training_seconds
@@ -98,7 +98,7 @@ class Tracking:
 
     Args:
         samples: In the order of the steps.
-        cost: Up to the latest step.
+        cost: Time spent up to the latest step.
 
     Examples:
         >>> values = ({"loss_min": 1.0, "loss_max": 3.0}, {"loss_min": 0.5, "loss_max": 0.75})
@@ -115,7 +115,7 @@ class Tracking:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of everything that was measured, in the order of first appearance."""
+        """Names of all numbers, in the order of first appearance."""
         return tuple(dict.fromkeys(name for sample in self.samples for name in sample.values))
 
     def series(self, name: str) -> Series:

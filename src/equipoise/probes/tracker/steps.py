@@ -1,4 +1,4 @@
-"""The moment before a step of the training, kept until it is known where the step led."""
+"""The state before a step of the training, and the sizes of the step."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.instrument.modules import owner_name
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.snapshot import ModuleStates, write_values
 from equipoise.numerics.vectors import norm
 
 
 class Moment:
-    """A model as it is when the object is built, with the batch that it is about to see.
+    """The state of a model before a step, and the batch of the step.
 
     Args:
-        model: Whose parameters and buffers are kept, as copies, and random states.
-        batch: Kept too, not as a copy.
+        model: Its parameters, buffers, modes and random states are copied.
+        batch: The batch that the model is about to see; not copied.
     """
 
     def __init__(self, model: nn.Module, batch: Any) -> None:
@@ -33,11 +34,13 @@ class Moment:
 
     @contextmanager
     def revisited(self) -> Iterator[tuple[tuple[nn.Parameter, ...], tuple[Tensor, ...]]]:
-        """Take the model back to the moment, and at the end of the block to where it is now.
+        """Inside the block, return the model to this moment.
+
+        Afterwards parameters, buffers and modes are as they were before the block; random states
+        stay those of the moment.
 
         Yields:
-            The parameters, and the values that they have now. Random states stay those of the
-            moment.
+            The parameters, and the values that they had before the block.
         """
         now = tuple(p.detach().clone() for p in self._parameters)
         modules = ModuleStates(self._model)
@@ -53,12 +56,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class StepSize:
-    """Lengths that belong to one step.
+    """Norms that describe one step.
 
     Args:
-        gradient: Of the gradient.
-        step: Of the difference between the parameters after and before.
-        parameters: Of the parameters before.
+        gradient: Norm of the gradient.
+        step: Norm of the change of the parameters.
+        parameters: Norm of the parameters before the step.
     """
 
     gradient: float
@@ -67,15 +70,15 @@ class StepSize:
 
     @property
     def ratio(self) -> float:
-        """Of step and parameters; ``nan`` if these are all zero."""
+        """Step over parameters; ``nan`` if all parameters are zero."""
         return self.step / self.parameters if self.parameters else math.nan
 
 
 class StepSizes:
-    """The lengths of a step, layer by layer.
+    """Measures the size of a step, layer by layer.
 
     Args:
-        model: Before the step; trainable parameters are kept, as copies.
+        model: The model before the step; its trainable parameters are copied.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -83,10 +86,13 @@ class StepSizes:
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
                 pair = parameter, parameter.detach().clone()
-                self._layers.setdefault(_layer(name, model), []).append(pair)
+                self._layers.setdefault(owner_name(model, name), []).append(pair)
 
-    def measured(self) -> tuple[StepSize, dict[str, StepSize]]:
-        """Of the whole model and of each layer; after the step, while gradients are there."""
+    def measure(self) -> tuple[StepSize, dict[str, StepSize]]:
+        """Sizes for the whole model and for each layer.
+
+        Call it after the step, before gradients are cleared.
+        """
         layers = {name: _size(pairs) for name, pairs in self._layers.items()}
         whole = (
             math.hypot(*(getattr(size, part) for size in layers.values()))
@@ -105,11 +111,3 @@ def _size(pairs: Sequence[tuple[nn.Parameter, Tensor]]) -> StepSize:
 
 def _dense(gradient: Tensor) -> Tensor:
     return gradient if gradient.layout is torch.strided else gradient.to_dense()
-
-
-def _layer(name: str, model: nn.Module) -> str:
-    """The layer that a parameter belongs to."""
-    path = name.split(".")[:-1]
-    if "parametrizations" in path:
-        path = path[: path.index("parametrizations")]
-    return ".".join(path) or type(model).__name__

@@ -1,4 +1,4 @@
-"""The object behind :func:`equipoise.probes.tracker.track`: when to measure, and where numbers go."""
+"""The object that :func:`equipoise.probes.track` returns: it samples a training step by step."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from equipoise.instrument.clock import Clock
 from equipoise.instrument.compiled import eager
 from equipoise.instrument.observers import Pause, observers_paused
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.types import LossFunction
-from equipoise.probes.tracker import names
-from equipoise.probes.tracker.clock import Clock
-from equipoise.probes.tracker.measures import after_the_step, before_the_step
-from equipoise.probes.tracker.names import Values
+from equipoise.probes.tracker import flatten
+from equipoise.probes.tracker.flatten import Values
 from equipoise.probes.tracker.plan import Plan
 from equipoise.probes.tracker.record import TrackedStep, Tracking, TrackingCost
+from equipoise.probes.tracker.sample import measure_after_step, measure_before_step
 from equipoise.probes.tracker.steps import Moment, StepSizes
 from equipoise.records.codec import from_plain, to_plain
 
@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 
 @dataclass(slots=True)
 class _Sample:
-    """What is known of the present step so far, and what is kept to learn the rest."""
+    """What has been measured at the present step, and what is needed to measure the rest."""
 
     values: Values
     moment: Moment | None = None
@@ -41,11 +41,11 @@ class _Sample:
 
 
 class Tracker:
-    """Measures a training while it runs; :func:`equipoise.probes.tracker.track` makes it.
+    """Measures a training while it runs; :func:`equipoise.probes.track` makes one.
 
     Attributes:
         history: All samples so far, in order.
-        steps: Of the optimiser, counted so far.
+        steps: Number of optimiser steps so far.
     """
 
     def __init__(
@@ -64,15 +64,16 @@ class Tracker:
         self._model, self._loss_fn, self._optimizer = model, loss_fn, optimizer
         self._plan, self._is_due, self._sink, self._pause = plan, is_due, sink, pause
         tensors = (*model.parameters(), *model.buffers(), torch.empty(0))
-        self._clock = Clock(tensors[0].device)
+        self._clock = Clock(tensors[0].device)  # measuring pauses it
+        self._training_seconds = 0.0  # up to the latest step
         self._due = is_due(0)
         self._sample: _Sample | None = None  # of the present step
-        self._here = (0, 0)  # samples and steps that others have counted, before a resumption
+        self._loaded = (0, 0)  # samples and steps that were loaded from a checkpoint
         self._attached = True
         self._handles: list[RemovableHandle] = []
         if optimizer is not None:
-            self._handles.append(optimizer.register_step_pre_hook(self._before))
-            self._handles.append(optimizer.register_step_post_hook(self._after))
+            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
+            self._handles.append(optimizer.register_step_post_hook(self._after_step))
 
     @property
     def latest(self) -> dict[str, float]:
@@ -85,17 +86,23 @@ class Tracker:
         return Tracking(tuple(self.history), self.cost())
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain values that JSON can hold."""
+        """:attr:`tracking` as plain values that JSON can hold."""
         found: dict[str, Any] = to_plain(self.tracking)
         return found
 
     def cost(self) -> TrackingCost:
         """Seconds spent on measuring, and on training, while this tracker was attached."""
-        samples, steps = self._here
-        return self._clock.cost(steps=self.steps - steps, samples=len(self.history) - samples)
+        samples, steps = self._loaded
+        return TrackingCost(
+            steps=self.steps - steps,
+            samples=len(self.history) - samples,
+            training_seconds=self._training_seconds,
+            probing_seconds=self._clock.paused_seconds,
+            parts=dict(self._clock.parts),
+        )
 
     def batches(self, loader: Iterable[Item]) -> Iterator[Item]:
-        """Observe each batch of a loader, and hand it on."""
+        """Observe and yield each batch of a loader."""
         for batch in loader:
             self.observe(batch)
             yield batch
@@ -108,23 +115,23 @@ class Tracker:
         """
         if not self._attached:
             raise RuntimeError("the tracker is detached. Observe inside its with statement.")
-        self._clock.begin()
+        self._clock.start()
         if self._optimizer is None:
-            self._clock.lap()
+            self._training_seconds = self._clock.seconds()
         if self._due and self._sample is None:
-            self._sample = self._look(batch)
+            self._sample = self._sample_before_step(batch)
         if self._optimizer is None:
             self._advance()
 
     def detach(self) -> None:
-        """Remove every hook; what was measured of an unfinished step is kept."""
+        """Remove every hook; the sample of an unfinished step is kept as far as it got."""
         if self._optimizer is None and self._attached:
-            self._clock.lap()
+            self._training_seconds = self._clock.seconds()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self._attached = False
-        self._close()
+        self._finish_sample(self.steps)
 
     def __enter__(self) -> Self:
         return self
@@ -142,10 +149,10 @@ class Tracker:
         return {"format": 1, "steps": self.steps, "history": to_plain(self.history)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was taken. Costs are counted from here.
+        """Continue where :meth:`state_dict` was taken; costs are counted from now on.
 
         Raises:
-            ValueError: If the state is not one.
+            ValueError: If the state is not that of a tracker.
         """
         if not isinstance(state, dict) or state.get("format") != 1:
             raise ValueError(
@@ -153,80 +160,89 @@ class Tracker:
             )
         self.history = [from_plain(TrackedStep, sample) for sample in state["history"]]
         self.steps = int(state["steps"])
-        self._here = len(self.history), self.steps
+        self._loaded = len(self.history), self.steps
         self._due = self._is_due(self.steps)
         self._sample = None
 
-    def _before(self, optimizer: Optimizer, *_: object) -> None:
-        self._clock.begin()
+    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
+        self._clock.start()
         if not self._due:
             return
         if self._sample is None:
-            if self._loss_fn is not None and self._plan.looks_at_batches:
+            if self._loss_fn is not None and self._plan.uses_batches:
                 raise RuntimeError(
                     "track has a loss_fn, but optimizer.step() came before it saw a batch. Loop "
                     "over tracker.batches(loader), or call tracker.observe(batch) first."
                 )
             self._sample = _Sample({})
         if self._plan.updates:
-            with self._clock.probing(), self._clock.timed("updates"):
+            with self._clock.paused(), self._timed("updates"):
                 self._sample.sizes = StepSizes(self._model)
-        # Behind hooks that were registered later: they may have a part in the step.
+        # Run after hooks that were registered later: they may take part in the step.
         self._handles.pop().remove()
-        self._handles.append(optimizer.register_step_post_hook(self._after))
+        self._handles.append(optimizer.register_step_post_hook(self._after_step))
 
-    def _after(self, *_: object) -> None:
+    def _after_step(self, *_: object) -> None:
         if self._due and self._sample is not None:
-            self._look_back(self._sample)
+            self._sample_after_step(self._sample)
         self._advance()
-        self._clock.lap()
+        self._training_seconds = self._clock.seconds()
 
-    def _look(self, batch: Any) -> _Sample:
+    def _sample_before_step(self, batch: Any) -> _Sample:
         """Measure what does not depend on the step that follows."""
-        plan, model, timed = self._plan, self._model, self._clock.timed
-        if not plan.looks_at_batches:
+        plan, model = self._plan, self._model
+        if not plan.uses_batches:
             return _Sample({})
-        with self._undisturbed():
-            values = before_the_step(plan, model, self._loss_fn, self._optimizer, batch, timed)
+        with self._measuring():
+            values = measure_before_step(
+                plan, model, self._loss_fn, self._optimizer, batch, self._timed
+            )
             if plan.ics and math.isfinite(values["loss"]):
-                with timed("ics"):
+                with self._timed("ics"):
                     return _Sample(values, Moment(model, batch))
         return _Sample(values)
 
-    def _look_back(self, sample: _Sample) -> None:
-        """Measure what does."""
-        with self._undisturbed():
+    def _sample_after_step(self, sample: _Sample) -> None:
+        """Measure what depends on the step that was taken."""
+        with self._measuring():
             if sample.sizes is not None:
-                with self._clock.timed("updates"):
-                    sample.values |= names.updates(*sample.sizes.measured())
+                with self._timed("updates"):
+                    sample.values |= flatten.updates(*sample.sizes.measure())
             if sample.moment is not None and self._loss_fn is not None:
-                with self._clock.timed("ics"):
-                    sample.values |= after_the_step(self._model, self._loss_fn, sample.moment)
+                with self._timed("ics"):
+                    sample.values |= measure_after_step(self._model, self._loss_fn, sample.moment)
 
     @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """What each probe promises for itself, and what only a training has: its observers."""
-        with self._clock.probing():
-            random = RandomStates(self._model)
+    def _measuring(self) -> Iterator[None]:
+        """Pause the clock and all observers, and restore random states after the block."""
+        with self._clock.paused():
+            random_states = RandomStates(self._model)
             try:
                 with eager(self._model), observers_paused(self._model, self._pause):
                     yield
             finally:
-                random.restore()
+                random_states.restore()
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        with self._clock.part(part):
+            try:
+                yield
+            except Exception as error:
+                error.add_note(f"Raised by what track measures; {part}=False leaves it out.")
+                raise
 
     def _advance(self) -> None:
-        """The step is over, and so is its sample."""
+        """Count a step, and finish its sample."""
         step = self.steps
         self.steps = step + 1
         self._due = self._is_due(step + 1)
-        if self._sample is not None:
-            self._close(step)
+        self._finish_sample(step)
 
-    def _close(self, step: int | None = None) -> None:
+    def _finish_sample(self, step: int) -> None:
         sample, self._sample = self._sample, None
         if sample is None or not sample.values:
             return
-        at = self.steps if step is None else step
-        self.history.append(TrackedStep(at, sample.values))
+        self.history.append(TrackedStep(step, sample.values))
         if self._sink is not None:
-            self._sink(at, dict(sample.values))
+            self._sink(step, dict(sample.values))

@@ -1,4 +1,4 @@
-"""How a tracker is used: when it samples, where numbers go, what they cost, what is refused."""
+"""Using a tracker: when it samples, where numbers go, what measuring costs, what is refused."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.probes.tracker import clock as tracker_clock
+from equipoise.instrument import clock as instrument_clock
 from equipoise.probes.tracker.record import Tracking
 from equipoise.probes.tracker.track import track
 from equipoise.records import from_plain
@@ -36,16 +36,16 @@ def kinds(tracker):
     return {name.split("/")[0] for name in tracker.tracking.names}
 
 
-class TestWhen:
+class TestSampledSteps:
     @pytest.mark.parametrize(
         ("every", "expected"),
         [(1, [0, 1, 2, 3, 4, 5]), (4, [0, 4]), (100, [0]), ((5, 1), [1, 5]), ({9}, [])],
     )
-    def test_steps(self, every, expected):
+    def test_follow_every(self, every, expected):
         assert steps(tracked(every=every)) == expected
 
     def test_a_step_is_a_step_of_the_optimiser(self):
-        """Two batches for each; the first is looked at."""
+        """Two batches for each; the first is measured."""
         training = of_model("plain")
         tracker = track(training.model, loss_fn, training.optimizer, every=1)
         for number, batch in enumerate(tracker.batches(BATCHES)):
@@ -56,7 +56,7 @@ class TestWhen:
         first = loss_fn(build("plain"), BATCHES[0]).detach()
         assert tracker.history[0].values["loss"] == float(first)
 
-    def test_a_step_that_a_scaler_skips_is_none(self):
+    def test_a_step_that_a_scaler_skips_does_not_count(self):
         training = of_model("plain")
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
         tracker = track(training.model, loss_fn, training.optimizer, every=1)
@@ -77,7 +77,7 @@ class TestWhen:
         assert steps(tracker) == [0, 4]
         assert kinds(tracker) == {"loss", "landscape", "growth", "activations"}
 
-    def test_without_a_loss_what_hooks_and_a_pass_tell(self):
+    def test_without_a_loss_only_hooks_and_a_pass_measure(self):
         training = of_model("plain")
         with track(training.model, optimizer=training.optimizer, every=3) as tracker:
             for batch in tracker.batches(BATCHES):
@@ -85,7 +85,7 @@ class TestWhen:
         assert steps(tracker) == [0, 3]
         assert kinds(tracker) == {"activations", "gradients", "updates"}
 
-    def test_without_batches_what_the_steps_tell(self):
+    def test_without_batches_only_steps_are_measured(self):
         training = of_model("plain")
         with track(training.model, optimizer=training.optimizer, every=3) as tracker:
             for batch in BATCHES:
@@ -93,7 +93,7 @@ class TestWhen:
         assert steps(tracker) == [0, 3]
         assert kinds(tracker) == {"gradients", "updates"}
 
-    def test_models_without_layers_have_a_landscape_all_the_same(self):
+    def test_models_without_layers_have_a_landscape(self):
         model = nn.ParameterList([torch.tensor([3.0, 0.0])])
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         tracker = track(model, lambda m, curvature: (curvature * m[0] ** 2).sum(), optimizer)
@@ -102,18 +102,18 @@ class TestWhen:
         assert kinds(tracker) == {"loss", "landscape"}
 
 
-class TestWhere:
-    def test_a_sink_is_given_each_sample_once(self):
+class TestNumbers:
+    def test_a_sink_receives_each_sample_once(self):
         seen = []
         tracker = tracked(sink=lambda step, values: seen.append((step, values)))
         assert seen == [(sample.step, sample.values) for sample in tracker.history]
         assert steps(tracker) == [0, 2, 4]
 
-    def test_what_a_sink_does_to_its_numbers_stays_there(self):
+    def test_a_sink_may_change_the_numbers_that_it_receives(self):
         tracker = tracked(sink=lambda step, values: values.clear())
         assert kinds(tracker) == NUMBERS
 
-    def test_scalars_one_by_one(self):
+    def test_a_sink_for_single_scalars(self):
         """As TensorBoard's writer takes them."""
         seen = []
         writer = SimpleNamespace(add_scalar=lambda name, value, step: seen.append((name, step)))
@@ -121,7 +121,7 @@ class TestWhere:
         assert len(seen) == sum(len(sample.values) for sample in tracker.history)
 
     @pytest.mark.parametrize("name", ["plain", "shared module", "transformer", "containers"])
-    def test_names_are_such_as_loggers_take(self, name):
+    def test_loggers_accept_the_names(self, name):
         """MLflow's rule is the strictest."""
         names = tracked(name=name, every=9, conditioning=True).latest
         assert all(re.fullmatch(r"[\w./-]+", name) for name in names)
@@ -131,7 +131,7 @@ class TestWhere:
     def test_latest_is_empty_before_the_first_sample(self):
         assert track(build("plain"), loss_fn, lr=1.0).latest == {}
 
-    def test_everything_survives_json(self):
+    def test_json_keeps_everything(self):
         tracker = tracked()
         text = json.dumps(tracker.to_dict(), allow_nan=False)
         assert from_plain(Tracking, json.loads(text)) == tracker.tracking
@@ -154,7 +154,7 @@ class TestResuming:
             training.take(batch)
 
     @pytest.mark.parametrize("interrupted_after", [1, 2, 3])
-    def test_measures_what_an_uninterrupted_training_does(self, interrupted_after):
+    def test_measures_the_same_as_without_interruption(self, interrupted_after):
         def start():
             training = of_model("plain")
             return training, track(training.model, loss_fn, training.optimizer, every=2)
@@ -183,13 +183,13 @@ class TestResuming:
 class TestCost:
     @pytest.fixture
     def clock(self, monkeypatch):
-        """Time goes on where someone works, not by itself."""
+        """Time passes only where a test says so."""
         clock = SimpleNamespace(now=0.0)
         fake = SimpleNamespace(perf_counter=lambda: clock.now)
-        monkeypatch.setattr(tracker_clock, "time", fake)
+        monkeypatch.setattr(instrument_clock, "time", fake)
         return clock
 
-    def test_tells_measuring_from_training(self, clock):
+    def test_separates_measuring_from_training(self, clock):
         def slow_loss(model, batch):
             clock.now += 1
             return loss_fn(model, batch)
@@ -218,7 +218,7 @@ class TestCost:
                 clock.now += 25
         assert tracker.cost().training_seconds == 150
 
-    def test_before_the_first_step_is_unknown(self):
+    def test_is_unknown_before_the_first_step(self):
         cost = track(build("plain"), loss_fn, lr=1.0).cost()
         assert all(
             math.isnan(x)
@@ -231,7 +231,7 @@ class TestCost:
         )
 
 
-def mine():
+def model_and_optimizer():
     model = build("plain")
     return model, torch.optim.SGD(model.parameters(), 0.1)
 
@@ -257,7 +257,7 @@ REFUSED = {
         ValueError,
         "the optimizer trains no parameter of this model. Give the one",
     ),
-    "a sink that is none": (
+    "a sink that is no function": (
         lambda m, o: track(m, loss_fn, o, sink={}),
         TypeError,
         "sink must be a function, got dict.",
@@ -321,9 +321,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(case):
+def test_refusals(case):
     make, error, message = REFUSED[case]
-    model, optimizer = mine()
+    model, optimizer = model_and_optimizer()
     with pytest.raises(error, match=re.escape(message)) as refused:
         make(model, optimizer)
     assert "\n" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""A tracker's numbers are those of the probes by themselves, under the step really taken."""
+"""A tracker's numbers are those of single probes, under the step that training takes."""
 
 import copy
 import math
@@ -37,8 +37,8 @@ def tracked(training, *, every=2, **options):
     return tracker
 
 
-def standalone(training, batch):
-    """The probes, one after the other, as they are told apart by name."""
+def single_probes(training, batch):
+    """The numbers of the single probes by name."""
     model, loss = training.model, training.loss_fn
     along = landscape(model, loss, batch, steps=ETAS)
     growth = gradient_growth(model, loss, [batch])
@@ -72,14 +72,14 @@ def standalone(training, batch):
 @pytest.mark.parametrize(
     "name", ["Adam", "batch norm and dropout", "noisy batch norm", "autocast"]
 )
-def test_the_numbers_of_the_probes_by_themselves(name):
-    """To the last bit: the same noise, and the step that the optimiser then took."""
+def test_the_numbers_are_those_of_single_probes(name):
+    """Bit for bit: the same noise, and the step that the optimiser then took."""
     make, _ = TRAININGS[name]
     torch.manual_seed(1)
     training, expected = make(), {}
     for step, batch in enumerate(BATCHES):
         if step % 2 == 0:
-            expected[step] = standalone(training, batch)
+            expected[step] = single_probes(training, batch)
         training.take(batch)
     torch.manual_seed(1)
     training = make()
@@ -140,8 +140,8 @@ def attached_before():
     return training
 
 
-class TestTheStepIsTheOneTaken:
-    """Whatever comes between the gradient and the parameters is a part of it."""
+class TestCovariateShift:
+    """The step includes everything between the gradient and the parameters."""
 
     batch = tuple(part.double() for part in BATCHES[0])
 
@@ -161,20 +161,20 @@ class TestTheStepIsTheOneTaken:
         return found, literal, {f"ics/{x.layer}/cosine": x.cosine for x in naive.layers}
 
     @pytest.mark.parametrize("make", [double, clipped, attached_before])
-    def test_as_a_literal_transcription_says(self, make):
+    def test_agrees_with_a_literal_transcription(self, make):
         found, literal, naive = self.first_sample(make())
         assert found == pytest.approx(literal, abs=1e-10)
         assert (found == pytest.approx(naive, abs=1e-6)) == (make is double)
 
-    def test_also_of_a_preconditioner_attached_after_the_tracker(self):
+    def test_also_under_a_preconditioner_attached_after_the_tracker(self):
         found, literal, naive = self.first_sample(double(), attach_late=True)
         assert found == pytest.approx(literal, abs=1e-10)
         assert found != pytest.approx(naive, abs=1e-6)
 
 
 class TestUpdates:
-    def test_lengths_of_gradients_and_steps(self):
-        """Of plain gradient descent, the step is the gradient times the learning rate."""
+    def test_norms_of_gradients_and_steps(self):
+        """In plain gradient descent, the step is the learning rate times the gradient."""
         training = double(lr=0.3)
         batch = tuple(part.double() for part in BATCHES[0])
         sizes = {n: float(p.detach().norm()) for n, p in training.model.named_parameters()}
@@ -194,7 +194,7 @@ class TestUpdates:
         assert tracker.latest["gradients/norm"] == pytest.approx(whole, rel=1e-12)
         assert tracker.latest["landscape/gradient_norm"] == pytest.approx(whole, rel=1e-12)
 
-    def test_of_accumulated_gradients_their_sum(self):
+    def test_accumulated_gradients_are_summed(self):
         training = double()
         batches = [tuple(part.double() for part in batch) for batch in BATCHES[:2]]
         tracker = track(training.model, loss_fn, training.optimizer)
@@ -206,7 +206,7 @@ class TestUpdates:
         assert [sample.step for sample in tracker.history] == [0]
 
     @pytest.mark.parametrize("fused", [False, True])
-    def test_without_the_scale_of_mixed_precision(self, fused):
+    def test_the_scale_of_mixed_precision_is_removed(self, fused):
         """A fused optimiser gets scaled gradients, and divides them in its step."""
         model = build("plain")
         optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=fused)
@@ -220,7 +220,7 @@ class TestUpdates:
             tracker.latest["landscape/gradient_norm"], rel=1e-5
         )
 
-    def test_of_a_layer_without_length_the_ratio_is_unknown(self):
+    def test_the_ratio_of_a_layer_of_zeros_is_unknown(self):
         model = nn.Linear(2, 1, bias=False)
         nn.init.zeros_(model.weight)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -260,14 +260,14 @@ class TestLandscape:
             found.append(alone.losses[0])
         assert found[0] != found[1]
 
-    def test_a_rate_of_one_takes_steps_as_they_are(self):
+    def test_a_rate_of_one_takes_steps_literally(self):
         model = build("plain")
         tracker = track(model, loss_fn, steps=[0.25], lr=1.0)
         tracker.observe(BATCHES[0])
         alone = landscape(model, loss_fn, BATCHES[0], steps=[0.25])
         assert tracker.latest["landscape/loss_max"] == alone.losses[0]
 
-    def test_a_gradient_of_zero_has_no_smoothness(self):
+    def test_the_smoothness_of_a_zero_gradient_is_nan(self):
         model = nn.Linear(6, 1, bias=False)
         nn.init.zeros_(model.weight)
 
@@ -282,7 +282,7 @@ class TestLandscape:
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_of_a_loss_that_is_not_finite_the_rest_is_still_measured(value):
+def test_other_numbers_are_measured_if_the_loss_is_not_finite(value):
     model = build("batch norm and dropout")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     tracker = track(model, lambda m, b: loss_fn(m, b) * value, optimizer, every=1)

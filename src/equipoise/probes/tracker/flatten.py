@@ -1,7 +1,7 @@
-"""Records as flat numbers by name, such as loggers take them.
+"""Convert the records of probes to numbers by name, as loggers take them.
 
-Names have two parts for the model, as ``ics/cosine``, and three for a layer, as
-``ics/conv2/cosine``. What is not a number, such as a rate that could not be fitted, is left out;
+Names have two parts for the model, such as ``ics/cosine``, and three for a layer, such as
+``ics/conv2/cosine``. Missing numbers, such as a rate that could not be fitted, are left out;
 numbers that are not finite stay.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from equipoise.instrument.compiled import uncompiled_name
 from equipoise.probes.activations import LayerActivations
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.covariate_shift import CovariateShift
@@ -21,12 +22,12 @@ from equipoise.probes.tracker.steps import StepSize
 
 Values = dict[str, float]
 
-# What some loggers refuse in a name, such as the parentheses of "fc (call 2)".
-_UNFIT = re.compile(r"[^\w./-]+")
+# Characters that some loggers refuse in a name, such as the parentheses of "fc (call 2)".
+_REFUSED = re.compile(r"[^\w./-]+")
 
 
 def landscape(found: Landscape) -> Values:
-    """Numbers of a landscape by name, bands as ``_min`` and ``_max``."""
+    """Numbers of a landscape, bands as ``_min`` and ``_max``."""
     values = {"loss": found.initial_loss}
     bands = {"loss": found.loss_band, "gradient_change": found.gradient_change_band}
     for name, band in bands.items():
@@ -38,34 +39,34 @@ def landscape(found: Landscape) -> Values:
 
 
 def covariate_shift(found: CovariateShift) -> Values:
-    """Numbers of a covariate shift by name.
+    """Numbers of a covariate shift.
 
-    The mean cosine leaves out the first layer, before which nothing moves.
+    The mean cosine leaves out the first layer, since no layer before it moves.
     """
     later = [layer.cosine for layer in found.layers[1:]]
     values = {"ics/cosine": float(np.mean(later))} if later else {}
     for layer in found.layers:
-        values[f"ics/{fit(layer.layer)}/cosine"] = layer.cosine
-        values[f"ics/{fit(layer.layer)}/l2"] = layer.l2
+        values[f"ics/{safe_name(layer.layer)}/cosine"] = layer.cosine
+        values[f"ics/{safe_name(layer.layer)}/l2"] = layer.l2
     return values
 
 
 def growth(found: GradientGrowth) -> Values:
-    """Numbers of a gradient growth by name; a rate that was not fitted is left out."""
+    """Numbers of a gradient growth; a rate that was not fitted is left out."""
     values = {} if found.rate is None else {"growth/rate": found.rate.value}
     for layer in found.layers:
-        values[f"growth/{fit(layer.layer)}/gradient"] = layer.gradient.value
+        values[f"growth/{safe_name(layer.layer)}/gradient"] = layer.gradient.value
     return values
 
 
 def activations(found: Iterable[LayerActivations]) -> Values:
-    """Numbers of layer inputs by name."""
+    """Moments of layer inputs."""
     layers = list(found)
     if not layers:
         return {}
     values = {"activations/dead": float(np.mean([layer.dead for layer in layers]))}
     for layer in layers:
-        name = f"activations/{fit(layer.layer)}"
+        name = f"activations/{safe_name(layer.layer)}"
         values |= {
             f"{name}/mean": layer.mean,
             f"{name}/variance": layer.variance,
@@ -75,12 +76,12 @@ def activations(found: Iterable[LayerActivations]) -> Values:
 
 
 def conditioning(found: Iterable[LayerConditioning]) -> Values:
-    """Condition numbers by name; layers that are too large to measure are left out."""
+    """Condition numbers; layers that were skipped are left out."""
     values: Values = {}
     for layer in found:
         if layer.skipped is None:
-            values[f"conditioning/{fit(layer.layer)}/raw"] = layer.raw
-            values[f"conditioning/{fit(layer.layer)}/scaled"] = layer.scaled
+            values[f"conditioning/{safe_name(layer.layer)}/raw"] = layer.raw
+            values[f"conditioning/{safe_name(layer.layer)}/scaled"] = layer.scaled
     if values:
         raw = [value for name, value in values.items() if name.endswith("/raw")]
         values = {"conditioning/raw": max(raw)} | values
@@ -91,16 +92,16 @@ def updates(whole: StepSize, layers: dict[str, StepSize]) -> Values:
     """Lengths of gradients, and of steps relative to what they moved."""
     values = {"gradients/norm": whole.gradient, "updates/ratio": whole.ratio}
     for name, size in layers.items():
-        values[f"gradients/{fit(name)}/norm"] = size.gradient
-        values[f"updates/{fit(name)}/ratio"] = size.ratio
+        values[f"gradients/{safe_name(name)}/norm"] = size.gradient
+        values[f"updates/{safe_name(name)}/ratio"] = size.ratio
     return values
 
 
-def fit(layer: str) -> str:
-    """A layer's name with nothing in it that a logger refuses.
+def safe_name(layer: str) -> str:
+    """A layer's name without characters that a logger refuses.
 
     Examples:
-        >>> fit("_orig_mod.encoder.0.fc (call 2)")
+        >>> safe_name("_orig_mod.encoder.0.fc (call 2)")
         'encoder.0.fc_call_2'
     """
-    return _UNFIT.sub("_", layer.replace("_orig_mod.", "")).strip("_")
+    return _REFUSED.sub("_", uncompiled_name(layer)).strip("_")

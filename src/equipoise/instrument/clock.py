@@ -1,0 +1,82 @@
+"""A clock for trainings and measurements that waits for the device only where asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Clock:
+    """Seconds since :meth:`start`, without those of paused sections.
+
+    Pausing and timing a part wait for the device on entry and on exit.
+
+    Args:
+        device: The device to wait for.
+
+    Attributes:
+        paused_seconds: Time spent in paused sections.
+        parts: Time spent in each named part.
+
+    Examples:
+        >>> clock = Clock(torch.device("cpu"))
+        >>> clock.start()
+        >>> with clock.paused(), clock.part("evaluation"):
+        ...     time.sleep(0.01)
+        >>> clock.seconds() < 0.01 <= clock.parts["evaluation"] <= clock.paused_seconds
+        True
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.paused_seconds = 0.0
+        self.parts: dict[str, float] = {}
+        self._device = device
+        self._start: float | None = None
+
+    def start(self, *, wait: bool = False) -> None:
+        """Start the clock, unless it runs already.
+
+        Args:
+            wait: Whether to wait for the device first.
+        """
+        if self._start is None:
+            self._start = self._now(wait=wait)
+
+    def seconds(self, *, wait: bool = False) -> float:
+        """Seconds since the start, without paused sections; 0 before the start.
+
+        Args:
+            wait: Whether to wait for the device first.
+        """
+        return 0.0 if self._start is None else self._now(wait=wait) - self._start
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the clock inside the block."""
+        begin = self._now()
+        try:
+            yield
+        finally:
+            seconds = self._now() - begin
+            self.paused_seconds += seconds
+            if self._start is not None:
+                self._start += seconds
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Add the time of the block to a named part, whether the clock is paused or not."""
+        begin = self._now()
+        try:
+            yield
+        finally:
+            self.parts[name] = self.parts.get(name, 0.0) + self._now() - begin
+
+    def _now(self, *, wait: bool = True) -> float:
+        if wait and self._device.type == "mps":  # the only device of its type
+            torch.mps.synchronize()
+        elif wait and self._device.type not in ("cpu", "meta"):
+            torch.get_device_module(self._device).synchronize(self._device)
+        return time.perf_counter()
