@@ -10,7 +10,8 @@ from torch.testing import assert_close
 
 from equipoise.data import Samples
 from equipoise.preconditioners import BNP
-from equipoise.training import cross_entropy, train
+from equipoise.training import Evaluation, cross_entropy, train
+from equipoise_papers.big import checkpoint
 from equipoise_papers.big.layout import Layout
 from equipoise_papers.big.train import train_big
 from papers_support.big_problems import STEPS, data, differences, network, state, trained
@@ -146,6 +147,35 @@ class TestOneProcess:
         assert differences(ours.state_dict(), theirs.state_dict()) == []
         assert run.layout == Layout("one process", (8,), "joint")
         assert run.resumed_at is None
+
+    def test_seconds_are_those_of_steps_before_and_after_resuming(self, tmp_path, monkeypatch):
+        """Evaluations, listeners and checkpoints do not count."""
+        now = [0.0]
+
+        def taking(seconds, action):
+            def timed(*arguments, **options):
+                now[0] += seconds
+                return action(*arguments, **options)
+
+            return timed
+
+        write = taking(1e6, checkpoint.write_checkpoint)
+        monkeypatch.setattr("equipoise_papers.big.checkpoint.write_checkpoint", write)
+        monkeypatch.setattr("equipoise_papers.stopwatch.time.perf_counter", lambda: now[0])
+        for steps in (5, STEPS):
+            model = network()
+            run = train_big(
+                model,
+                data(steps=steps),
+                taking(1, cross_entropy),
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                checkpoint=tmp_path / "run.pt",
+                checkpoint_every=2,
+                listener=taking(1e2, lambda step, loss: None),
+                evaluate=taking(1e4, lambda step: Evaluation(step, 0.0, None)),
+                evaluate_at=(0, 3, 8, STEPS),
+            )
+            assert run.history.seconds == steps
 
     def test_another_kind_of_loss_is_refused(self):
         with pytest.raises(ValueError, match='loss_is must be "mean" or "sum", got \'average\''):

@@ -1,4 +1,4 @@
-"""Layers that a stack could silently compute otherwise than each model would."""
+"""Layers that a stack could compute differently from single models without an error."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""A stack steps as the optimisers of its models would, one by one."""
+"""A stack takes the steps that the optimisers of its models would take one by one."""
 
 from functools import partial
 
@@ -63,7 +63,7 @@ def below_one_half(parameters, rate):
 
 
 def of_known_shapes(parameters, rate):
-    """Makes nothing of parameters that have one dimension more than the model's."""
+    """Ignores parameters that have one dimension more than the model's."""
     return SGD([p for p in parameters if p.ndim < 3], lr=rate)
 
 

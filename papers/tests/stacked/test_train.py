@@ -10,14 +10,13 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from equipoise.training import (
+    Evaluation,
     cross_entropy,
     evaluate,
     mean_squared_error,
     summed_squared_error,
     train,
 )
-from equipoise.training import Evaluation
-from equipoise_papers.stacked.batches import stacked_batches
 from equipoise_papers.stacked.train import train_many
 from papers_support.stacked_problems import (
     CLASSES,
@@ -64,7 +63,7 @@ def test_another_rate_is_another_training():
     ],
     ids=["own", "halved"],
 )
-def test_losses_of_ones_own(loss_fn):
+def test_losses_of_the_user(loss_fn):
     assert_same(*both_ways(dense, (FEATURES,), loss_fn=loss_fn))
 
 
@@ -77,7 +76,7 @@ def test_squared_errors(loss_fn):
     assert_same(*both_ways(dense, (FEATURES,), rates=rates, loss_fn=loss_fn, batches=batches))
 
 
-def test_targets_that_do_not_count():
+def test_ignored_targets():
     batches = batches_of((FEATURES,))
     for _, targets in batches:
         targets[0, :2] = -100
@@ -91,7 +90,7 @@ def test_batches_may_shrink():
 
 
 class Residual(nn.Module):
-    """No chain of layers: mapped over the members as a whole."""
+    """Not a chain of layers, so it is mapped over the models as a whole."""
 
     def __init__(self):
         super().__init__()
@@ -153,7 +152,7 @@ def test_evaluation_mode_is_kept():
 @pytest.mark.parametrize(
     "optimizer", [SGD, partial(SGD, momentum=0.5), Adam, partial(SGD, weight_decay=0.01)]
 )
-def test_members_that_diverge_leave_the_others_alone(optimizer):
+def test_models_that_diverge_leave_the_others_alone(optimizer):
     batches = batches_of((FEATURES,))
     batches[7][0][0].fill_(torch.inf)
     batches[12][0][2].fill_(torch.nan)
@@ -207,7 +206,7 @@ class TestBothMethods:
                 assert found.loss == pytest.approx(expected.loss, abs=CLOSE)
                 assert found.accuracy == expected.accuracy
 
-    def test_who_has_diverged_is_not_evaluated(self, method):
+    def test_diverged_models_are_not_evaluated(self, method):
         batches = batches_of((FEATURES,), steps=4)
         batches[1][0][2].fill_(torch.nan)
         histories = train_many(
@@ -216,7 +215,7 @@ class TestBothMethods:
         )  # fmt: skip
         assert [len(history.evaluations) for history in histories] == [2, 2, 1, 2]
 
-    def test_nothing_else_is_left(self, method):
+    def test_random_state_memory_and_gradients_are_as_before(self, method):
         models = stack_of(dense)
         batches = batches_of((FEATURES,), steps=2)
         state = torch.get_rng_state()
@@ -246,7 +245,7 @@ class TestBothMethods:
         assert [history.losses for history in histories] == [()] * K
 
 
-def test_noise_is_drawn_for_every_member():
+def test_noise_is_drawn_for_every_model():
     models = stack_of(lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout()))
     for model in models:
         model.load_state_dict(models[0].state_dict())
@@ -254,10 +253,3 @@ def test_noise_is_drawn_for_every_member():
     batch = (x.expand(K, -1, -1), y.expand(K, -1))
     histories = train_many(models, [batch], cross_entropy, SGD, RATES, method="stacked")
     assert len({history.losses for history in histories}) == K
-
-
-def test_batches_of_models_are_stacked():
-    sources = [[(torch.full((2, 3), float(k)), torch.tensor([k, k]))] * 2 for k in range(3)]
-    batches = list(stacked_batches(sources))
-    assert [(tuple(x.shape), tuple(y.shape)) for x, y in batches] == [((3, 2, 3), (3, 2))] * 2
-    assert batches[0][1].tolist() == [[0, 0], [1, 1], [2, 2]]

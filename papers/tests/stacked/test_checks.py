@@ -1,4 +1,4 @@
-"""What cannot train together is refused by name; what can only train alone does so by "auto"."""
+"""What cannot be stacked is refused with its name; with method "auto" it trains one by one."""
 
 import copy
 from collections import OrderedDict
@@ -10,10 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import SGD
 
-from equipoise.models import cnn5, mlp
+from equipoise.models import mlp
 from equipoise.training import cross_entropy, train
-from equipoise_papers.stacked.batches import stacked_batches
-from equipoise_papers.stacked.choice import multiplications_per_layer, worthwhile
 from equipoise_papers.stacked.train import train_many
 
 K, B, FEATURES, CLASSES = 3, 4, 5, 3
@@ -38,7 +36,7 @@ def run(models=None, batches=None, loss_fn=cross_entropy, rates=(0.1,) * K, meth
 
 
 class TestInputs:
-    def test_none(self):
+    def test_no_models(self):
         with pytest.raises(ValueError, match="at least one model, got none"):
             run(models=[], rates=())
 
@@ -81,19 +79,6 @@ class TestInputs:
     def test_batches_of_something_else(self):
         with pytest.raises(ValueError, match=r"two tensors, \(inputs, targets\).*got Tensor"):
             run(batches=[torch.zeros(K, B, FEATURES)])
-
-    def test_batches_of_unequal_size(self):
-        sizes = ((4, 4), (4, 2))
-        sources = [[(torch.zeros(n, 2), torch.zeros(n)) for n in of_one] for of_one in sizes]
-        with pytest.raises(
-            ValueError, match=r"inputs of step 1 have shapes \[\(2, 2\), \(4, 2\)\]"
-        ):
-            list(stacked_batches(sources))
-
-    def test_batches_of_unequal_number(self):
-        batch = (torch.zeros(4, 2), torch.zeros(4))
-        with pytest.raises(ValueError, match="batches of model 1 end after 1 steps"):
-            list(stacked_batches([[batch, batch], [batch]]))
 
     def test_wrong_classes_have_the_same_message_as_alone(self):
         batches = [(torch.zeros(K, B, FEATURES), torch.full((K, B), CLASSES))]
@@ -320,7 +305,7 @@ def test_outputs_that_are_no_tensors_are_trained_one_by_one():
     assert all(len(history.losses) == 2 for history in histories)
 
 
-def test_autocast_is_not_lost():
+def test_autocast_in_the_loss_is_refused():
     def loss_fn(model, batch):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return cross_entropy(model, batch)
@@ -329,31 +314,6 @@ def test_autocast_is_not_lost():
         run(loss_fn=loss_fn)
 
 
-def test_a_loss_per_sample_is_no_loss():
+def test_a_loss_per_sample_is_refused():
     with pytest.raises(ValueError, match=r"must return a scalar, got shape \(4,\)"):
         run(loss_fn=lambda m, b: F.cross_entropy(m(b[0]), b[1], reduction="none"))
-
-
-class TestChoice:
-    def test_small_layers_are_stacked_and_large_ones_are_not(self):
-        small, large = mlp(64, 10, depth=2, width=64), mlp(64, 10, depth=2, width=1024)
-        x = torch.zeros(4, 64, 64)
-        assert worthwhile([small] * 4, x)
-        assert not worthwhile([large] * 4, x.repeat(1, 8, 1))
-
-    def test_two_are_too_few(self):
-        model, x = mlp(64, 10, depth=2, width=64), torch.zeros(2, 64, 64)
-        assert not worthwhile([model] * 2, x)
-
-    def test_convolutions_count_by_positions(self):
-        model = cnn5(10, 1, image_size=28)
-        counted = multiplications_per_layer(model, torch.zeros(8, 1, 28, 28))
-        of_layers = (26**2 * 9 * 32, 11**2 * 9 * 32 * 64, 3**2 * 9 * 64 * 32, 288 * 64, 64 * 10)
-        assert counted == 8 * sum(of_layers) / 5
-
-    def test_counting_leaves_no_trace(self):
-        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout())
-        before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-        assert multiplications_per_layer(model, torch.zeros(3, 4)) == 48
-        assert torch.equal(torch.get_rng_state(), state)
-        assert_equal_states([model.state_dict()], [before])
