@@ -1,17 +1,17 @@
 """Throughput of 16 small networks trained as one stack, and one after the other.
 
-Run ``python benchmarks/stacked_training.py [--quick]``. First, on all threads, a stack takes turns
-with single trainings, and ratios are medians over neighbours, so that other work on the machine
-meets all alike. Beside them, in processor time, two processes of one thread, which is how sweeps
-run: 8 models each one by one, and two stacks; their ratio is the gain per core. Then, on one
-thread and in processor time, where the gain ends: multiplications per layer and model rise with
-the width, and "auto" is what ``train_many`` would choose. Setting up, which takes as long as a
-few steps, does not count.
+Run ``python papers/benchmarks/stacked_training.py [--quick]``. The first table compares, on all
+threads, a stack with single trainings. They take turns, and ratios are medians over neighbours, so
+that other work on the machine slows both down alike. Beside them it shows, in processor time, two
+processes of one thread, which is how sweeps run: 8 models each one by one, and two stacks; their
+ratio is the gain per core. The second table shows, on one thread and in processor time, where the
+gain ends: multiplications per layer and model rise with the width, and "auto" is what
+``train_many`` would choose. Setting up takes as long as a few steps and does not count.
 
-The full run fails where a claim does not hold: among the networks of at most 64 inputs the median
-gain on all threads is at least 4, and "auto" stacks nothing to its loss. Networks of 784 inputs
-spend their time in the products of the first layer, which a stack does not save; they are shown,
-as bound by products, and not judged.
+The full run fails if a claim does not hold: among the networks of at most 64 inputs the median
+gain on all threads is at least 4, and "auto" stacks nothing that trains slower in a stack.
+Networks of 784 inputs spend their time in the products of the first layer, which a stack does not
+save; they are shown as bound by products, and not judged.
 
 Compiling the stacked forward pass (``torch.compile``, 10 layers of width 32) took 40 s and gained
 nothing: what remains are the matrix products. CUDA graphs are not used.
@@ -32,8 +32,7 @@ from torch import Tensor, nn
 
 from equipoise.models import mlp, vgg
 from equipoise.training import cross_entropy, train
-from equipoise_papers.stacked.choice import multiplications_per_layer, worthwhile
-from equipoise_papers.stacked.train import train_many
+from equipoise_papers.stacked import multiplications_per_layer, train_many, worthwhile
 
 MODELS = 16
 # The project's target for 16 small networks on two cores.
@@ -59,7 +58,7 @@ class Case:
 
     @property
     def bound_by_products(self) -> bool:
-        """Whether there is little between the operations that a stack could save."""
+        """Whether matrix products take most of the time, of which a stack saves nothing."""
         return not self.images and self.inputs > SMALL_INPUTS
 
     def build(self) -> nn.Module:
@@ -93,15 +92,15 @@ CROSSOVER = (
 Way = Callable[[], float]
 
 
-class Stopwatch:
-    """Hands out a batch again and again; a training's first step and setting up do not count."""
+class RepeatedBatch:
+    """Yields one batch again and again, and times all steps of a training but the first."""
 
     def __init__(self, steps: int, clock: Callable[[], float]) -> None:
         self.seconds = 0.0
         self._steps, self._clock = steps, clock
 
     def batches(self, batch: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """The time between the end of the first step and the end of the last is added."""
+        """Add the time from the end of the first step to the end of the last."""
         yield batch
         begin = self._clock()
         for _ in range(self._steps):
@@ -110,29 +109,30 @@ class Stopwatch:
 
 
 def trainings(case: Case, members: int, steps: int, clock: Callable[[], float]) -> dict[str, Way]:
-    """Both ways to train, as functions that return the time of a step of all models."""
+    """Both ways to train, as functions that return the seconds of a step of all models."""
     torch.manual_seed(0)
     models = [case.build() for _ in range(members)]
     x, y = case.batch(members)
     rate, make = 1e-3, torch.optim.SGD
 
     def alone() -> float:
-        watch = Stopwatch(steps, clock)
+        repeated = RepeatedBatch(steps, clock)
         for model, *batch in zip(models, x, y, strict=True):
-            train(model, watch.batches((*batch,)), cross_entropy, make(model.parameters(), rate))
-        return watch.seconds
+            batches = repeated.batches((*batch,))
+            train(model, batches, cross_entropy, make(model.parameters(), rate))
+        return repeated.seconds
 
     def stacked() -> float:
-        watch = Stopwatch(steps, clock)
-        batches, rates = watch.batches((x, y)), [rate] * members
+        repeated = RepeatedBatch(steps, clock)
+        batches, rates = repeated.batches((x, y)), [rate] * members
         train_many(models, batches, cross_entropy, make, rates, method="stacked")
-        return watch.seconds
+        return repeated.seconds
 
     return {"alone": alone, "stacked": stacked}
 
 
 def in_process(case: Case, name: str, members: int, steps: int) -> float:
-    """Processor time of a step in a process of one thread."""
+    """Processor time of a step, in a process with one thread."""
     torch.set_num_threads(1)
     way = trainings(case, members, steps, time.thread_time)[name]
     way()
@@ -155,16 +155,18 @@ def here_and_in_two_processes(case: Case, steps: int, pool: Pool) -> dict[str, W
 
 
 def in_turns(ways: dict[str, Way], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every way in every round; a first round warms up and does not count."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds + 1):
         for name, way in ways.items():
             value = way()
-            if turn:  # the first one warms up
+            if turn:
                 found[name].append(value)
     return found
 
 
 def ratio(found: dict[str, list[float]], base: str, other: str) -> float:
+    """Median over rounds of one way's seconds over another's."""
     return statistics.median(a / b for a, b in zip(found[base], found[other], strict=True))
 
 
@@ -173,7 +175,9 @@ def compare(cases: tuple[Case, ...], *, steps: int, rounds: int) -> list[float]:
     print(f"{MODELS} models, {torch.get_num_threads()} threads; milliseconds per step of all")
     print("network           rows    alone  stacked  2 alone 2 stacks   gain  per core  target")
     gains = []
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    # Forked, because spawned processes import PyTorch again; and before PyTorch starts threads,
+    # which forks lose.
+    with multiprocessing.get_context("fork").Pool(2) as pool:
         for case in cases:
             found = in_turns(here_and_in_two_processes(case, steps, pool), rounds)
             medians = " ".join(f"{statistics.median(v) * 1e3:8.2f}" for v in found.values())
@@ -188,7 +192,7 @@ def compare(cases: tuple[Case, ...], *, steps: int, rounds: int) -> list[float]:
 
 
 def crossover(cases: tuple[Case, ...], *, steps: int, rounds: int) -> list[str]:
-    """Where a stack stops to gain; returns what "auto" stacks to its loss."""
+    """Print where a stack stops to gain; returns what "auto" stacks although it is slower."""
     torch.set_num_threads(1)
     print("\none thread, processor time")
     print("network               rows models  thousands/layer   gain  auto")
@@ -210,19 +214,20 @@ def crossover(cases: tuple[Case, ...], *, steps: int, rounds: int) -> list[str]:
 
 
 def broken_claims(gains: list[float], lost: list[str]) -> list[str]:
-    """What the measured contradicts."""
+    """The claims that the measurements contradict."""
     median = statistics.median(gains)
     broken = [] if median >= TARGET else [f"the median gain is {median:.1f}, not {TARGET:g}"]
     return broken + ([f"a stack is chosen, and slower, for {lost}"] if lost else [])
 
 
 def main() -> None:
+    """Measure, and fail if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few cases, nothing asserted")
     quick = parser.parse_args().quick
     steps, rounds = (2, 1) if quick else (20, 5)
     if quick:
-        torch.set_num_threads(1)  # more wait for each other on a busy machine
+        torch.set_num_threads(1)  # several threads wait for each other on a busy machine
     gains = compare(SMALL[2:3] if quick else SMALL, steps=steps, rounds=rounds)
     lost = crossover(
         CROSSOVER[:1] if quick else CROSSOVER, steps=max(2, steps // 4), rounds=rounds
