@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/pooling_heads.py [--quick] [--bare] [--size N D] [--blocks B]``. It times
 forward and backward pass on rectified standard normal maps, float32, batch 8, one thread, in
-process CPU time. Heads take turns in short blocks, so that other work on the machine meets all
+process CPU time. Heads take turns in short blocks, so that other work on the machine slows all
 alike; a ratio is the median over blocks of the ratio within a block. All heads end in the upper
 triangle, signed root and unit norm, as plain bilinear pooling does; with ``--bare`` in the
 triangle alone, which makes ratios larger.

@@ -2,10 +2,10 @@
 
 Run ``python benchmarks/rank_one_update.py [--quick]``. Forward and backward pass of the factor
 form on rectified Gaussian features, batch 8, float32, one thread, in process CPU time. Variants
-take turns in short blocks, so that other work on the machine meets all alike; a ratio is the
-median over blocks of the ratio within a block. Autograd stands for the faster of two forms.
+take turns in short blocks, so that other work on the machine slows all alike; a ratio is the
+median over blocks of the ratio within a block. Autograd's time is that of the faster of two forms.
 
-The floor is what no implementation avoids: the forward pass reads F and writes F_K (one copy),
+The floor is the work that no implementation avoids: the forward pass reads F and writes F_K (one copy),
 the backward pass reads F and G and writes the gradient (one sum). RUN itself reads F 2K + 2 times
 forwards, F and G together 2K + 3 times backwards, and adds 2K + 1 products of two vectors.
 """
@@ -22,7 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from equipoise.pooling.run.forms import run_factor
+from equipoise.pooling.run.factor import run_factor
 from equipoise.pooling.run.inputs import gaussian_start
 from equipoise.pooling.run.iteration import unit
 

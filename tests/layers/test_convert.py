@@ -341,8 +341,11 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"groups": 0}, "groups must be at least 1"),
-            ({"virtual_batch_size": -1}, "virtual_batch_size must be at least 1"),
+            ({"groups": 0}, "groups must be a whole number of at least 1"),
+            (
+                {"virtual_batch_size": -1},
+                "virtual_batch_size must be a whole number of at least 1",
+            ),
             ({"example_weight": 2.0}, "example_weight must lie in"),
             ({"dims": 4}, "dims must be 0, 1, 2 or 3; got 4"),
         ],

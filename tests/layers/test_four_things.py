@@ -199,8 +199,8 @@ class TestPenalty:
     ("options", "message"),
     [
         ({"groups": 4}, "groups must divide the channels; got 4 groups for 6 channels"),
-        ({"groups": 0}, "groups must be at least 1"),
-        ({"virtual_batch_size": 0}, "virtual_batch_size must be at least 1"),
+        ({"groups": 0}, "groups must be a whole number of at least 1"),
+        ({"virtual_batch_size": 0}, "virtual_batch_size must be a whole number of at least 1"),
         ({"example_weight": 1.1}, r"example_weight must lie in \[0, 1\]; got 1.1"),
     ],
 )

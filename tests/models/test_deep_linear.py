@@ -104,8 +104,8 @@ def test_batch_norm_trains_faster_at_the_papers_rate():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"width": 0}, "width must be a whole number of at least 1, got 0"),
-        ({"depth": 0}, "depth must be a whole number of at least 1, got 0"),
+        ({"width": 0}, "width must be a whole number of at least 1; got 0"),
+        ({"depth": 0}, "depth must be a whole number of at least 1; got 0"),
         ({"norm": "instance"}, "instance norm needs positions"),
         ({"norm": "bn"}, "norm must be one of none, batch"),
     ],

@@ -170,7 +170,7 @@ def test_without_normalisers_convolutions_have_biases():
         ({"depth": 20.0}, "depth must be a whole number"),
         ({"classes": 0}, "classes must be"),
         ({"width": 0}, "width must be"),
-        ({"shortcut": "C"}, "shortcut must be one of A, B, got 'C'"),
+        ({"shortcut": "C"}, "shortcut must be one of A, B; got 'C'"),
         ({"norm": "bn"}, "norm must be one of none, batch"),
         ({"init_scale": 0}, "init_scale must be a finite number above 0"),
     ],

@@ -115,7 +115,7 @@ def test_groups_are_32():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "vgg12"}, "name must be one of vgg11, vgg13, vgg16, vgg19, got 'vgg12'"),
+        ({"name": "vgg12"}, "name must be one of vgg11, vgg13, vgg16, vgg19; got 'vgg12'"),
         ({"classes": 0}, "classes must be"),
         ({"width": -1}, "width must be"),
         ({"norm": "bn"}, "norm must be one of none, batch"),
@@ -123,9 +123,9 @@ def test_groups_are_32():
         ({"name": ()}, "a plan must have blocks of at least one convolution"),
         ({"name": ((8,), ())}, "a plan must have blocks of at least one convolution"),
         ({"name": (8, 8)}, "a block must be a sequence of numbers, as .*; got 8"),
-        ({"name": ((8, 0),)}, "a block must be a whole number of at least 1, got 0"),
+        ({"name": ((8, 0),)}, "a block must be a whole number of at least 1; got 0"),
         ({"dense": 64}, "dense must be a sequence of numbers, as .*; got 64"),
-        ({"dense": (64, 0)}, "dense must be a whole number of at least 1, got 0"),
+        ({"dense": (64, 0)}, "dense must be a whole number of at least 1; got 0"),
         ({"head_size": 0}, "head_size must be"),
     ],
 )

@@ -13,14 +13,13 @@ from equipoise.pooling.heads.isqrt import ISQRTPool
 from equipoise.pooling.heads.log_euclidean import LogEuclideanPool
 from equipoise.pooling.heads.matrix_power import MatrixPowerPool
 from equipoise.pooling.heads.run import RUNPool
+from equipoise.pooling.matrices import bilinear, upper_triangle
 from equipoise.pooling.roots.newton_schulz import sqrt_newton_schulz
 from equipoise.pooling.roots.powers import log_euclidean, matrix_power
-from equipoise.pooling.run.forms import epsilon_from_eta, run_factor, run_symmetric
+from equipoise.pooling.run.factor import run_factor
 from equipoise.pooling.run.layer import RUN
-from equipoise.pooling.sketches.layers import _reached
-from equipoise.pooling.sketches.maps import TensorSketchHash
-from equipoise.pooling.sketches.tensor_sketch import tensor_sketch
-from equipoise.pooling.vectorise import bilinear, signed_sqrt, unit_norm, upper_triangle
+from equipoise.pooling.run.matrix import epsilon_from_eta, run_symmetric
+from equipoise.pooling.vectors import signed_sqrt, unit_norm
 from reference import pooling as reference
 from support.pooling_family import CHANNELS, both_ways, maps
 
@@ -149,29 +148,25 @@ class TestRoutes:
         with pytest.raises(AssertionError, match="was formed"):
             gram(maps())
 
-
-def test_entries_that_no_pair_of_channels_reaches_are_zero():
-    """FFTs leave 1e-9 there, which a signed root makes 3e-5 with a slope of 16,000."""
-    head = CompactBilinearPool(CHANNELS, size=256, route="fft", run=False)
-    x, hashes = maps(dtype=torch.float32), head.sketch._hashes()
-    y, gradient = both_ways(head, x)
-    silent = ~head.sketch.reached
-    assert silent.sum() >= 256 - CHANNELS**2
-    assert (y[:, silent] == 0).all()
-    raw = tensor_sketch(x.flatten(2).mT, hashes, route="fft")
-    assert (raw[:, silent] != 0).any()
-    by_gram = CompactBilinearPool(CHANNELS, size=256, route="gram", run=False)
-    assert_close((y, gradient), both_ways(by_gram, x), rtol=1e-3, atol=1e-5)
+    def test_auto_takes_the_cheaper(self, method):
+        """Bit for bit: one position goes by itself, 4000 through the matrix."""
+        gram, by_position, auto = self.heads(method, size=8, signed_root=False)
+        for positions, expected in ((1, by_position), (4000, gram)):
+            x = maps(2, (1, positions))
+            assert torch.equal(auto(x), expected(x))
 
 
-def test_pairs_that_cancel_reach_nothing():
-    """s_1(i) s_2(l) C_il + s_1(l) s_2(i) C_li is 0 where both fall in one place."""
-    places = torch.tensor([[0, 1], [0, 1]])  # both mixed products at 1
-    signs = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
-    reached = _reached(TensorSketchHash(places, signs, 8))
-    assert reached.nonzero().flatten().tolist() == [0, 2]
-    same = torch.tensor([[1.0, 1.0], [1.0, 1.0]])
-    assert _reached(TensorSketchHash(places, same, 8)).nonzero().flatten().tolist() == [0, 1, 2]
+def test_entries_that_no_pair_of_channels_reaches_have_no_gradient():
+    """FFTs leave 1e-9 there, which a signed root would make 3e-5 with a slope of 16,000."""
+    x = maps(dtype=torch.float32)
+    by_fft, by_gram = (
+        CompactBilinearPool(CHANNELS, size=256, route=route, run=False)
+        for route in ("fft", "gram")
+    )
+    assert_close(both_ways(by_fft, x), both_ways(by_gram, x), rtol=1e-3, atol=1e-5)
+    by_fft.sketch.reached.fill_(True)
+    (_, spoilt), (_, gradient) = both_ways(by_fft, x), both_ways(by_gram, x)
+    assert not torch.allclose(spoilt, gradient, rtol=1e-3, atol=1e-5)
 
 
 class TestVectors:

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from equipoise.instrument.normalisers import NormaliserKind, is_batch_norm
-from equipoise.layers._checks import check_size, check_weight_of_example
 from equipoise.layers.batch_renorm import RenormSchedule
+from equipoise.layers.four_things import check_example_weight
 from equipoise.layers.kinds import (
     PARAMETERS,
     SOURCES,
@@ -26,6 +26,7 @@ from equipoise.layers.kinds import (
     read,
     tensor_of,
 )
+from equipoise.numerics.checks import check_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,7 @@ def _check_options(
 ) -> None:
     given = {"groups": groups, "virtual_batch_size": virtual_batch_size}
     check_size(**{name: size for name, size in given.items() if size is not None})
-    check_weight_of_example(example_weight)
+    check_example_weight(example_weight)
     if dims is not None and dims not in (0, 1, 2, 3):
         raise ValueError(f"dims must be 0, 1, 2 or 3; got {dims}. Images [N, C, H, W] have 2.")
 

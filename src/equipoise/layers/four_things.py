@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise.instrument.normalisers import kind_of
-from equipoise.layers._checks import check_size, check_weight_of_example
 from equipoise.layers._statistics import (
     channel_statistics,
     check_values,
@@ -23,6 +22,7 @@ from equipoise.layers._statistics import (
     laid_out_like,
     virtual_batches,
 )
+from equipoise.numerics.checks import check_size
 from equipoise.numerics.precision import at_least_float32
 
 
@@ -56,7 +56,7 @@ class _FourThings(nn.modules.batchnorm._NormBase):
                 f"groups must divide the channels; got {groups} groups for {num_features} "
                 "channels. math.gcd(groups, num_features) does."
             )
-        check_weight_of_example(example_weight)
+        check_example_weight(example_weight)
         if virtual_batch_size is not None:
             check_size(virtual_batch_size=virtual_batch_size)
         super().__init__(
@@ -241,6 +241,18 @@ class FourThingsBatchNorm3d(_FourThings):
     """
 
     _dims = (5,)
+
+
+def check_example_weight(example_weight: float) -> None:
+    """Refuse weights outside [0, 1].
+
+    Raises:
+        ValueError: Naming the weight.
+    """
+    if not 0 <= example_weight <= 1:
+        raise ValueError(
+            f"example_weight must lie in [0, 1]; got {example_weight}. 0 ignores the example."
+        )
 
 
 def gamma_beta(model: nn.Module) -> list[nn.Parameter]:

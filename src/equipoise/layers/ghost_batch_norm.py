@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.layers._checks import check_size
 from equipoise.layers._statistics import check_values, virtual_batches
+from equipoise.numerics.checks import check_size
 
 
 class _GhostBatchNorm(nn.modules.batchnorm._BatchNorm):

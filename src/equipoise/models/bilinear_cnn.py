@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from equipoise.models.checks import check_positive
 from equipoise.models.initialisation import glorot_uniform_
 from equipoise.models.norms import Norm, make_norm
 from equipoise.models.stack import stage
+from equipoise.numerics.checks import check_size
 from equipoise.pooling.heads.run import RUNPool
 
 
@@ -62,8 +62,8 @@ def bilinear_cnn(
     References:
         [lin2015], with a network of the size of the experiments; [yu2020].
     """
-    check_positive(classes=classes, in_channels=in_channels)
-    check_positive(**{f"filters[{n}]": channels for n, channels in enumerate(filters)})
+    check_size(classes=classes, in_channels=in_channels)
+    check_size(**{f"filters[{n}]": channels for n, channels in enumerate(filters)})
     if not filters:
         raise ValueError("filters must name at least one convolution, got none.")
     layers: OrderedDict[str, nn.Module] = OrderedDict()

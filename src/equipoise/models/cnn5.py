@@ -9,10 +9,10 @@ from typing import Literal
 
 from torch import nn
 
-from equipoise.models.checks import check_choice, check_positive
 from equipoise.models.initialisation import glorot_uniform_
 from equipoise.models.norms import CIFAR_GROUP_SIZE, Norm, make_norm
 from equipoise.models.stack import stage
+from equipoise.numerics.checks import check_choice, check_size
 
 _FILTERS = (32, 64, 32)
 _DENSE = 64
@@ -65,7 +65,7 @@ def cnn5(
     References:
         [lange2022], section 4 and appendix B; [glorot2010], equation 16.
     """
-    check_positive(classes=classes, in_channels=in_channels)
+    check_size(classes=classes, in_channels=in_channels)
     check_choice("padding", padding, ["valid", "same"])
     height, width = (_side_before_dense(side, padding) for side in _sides(image_size))
     if dense_norm is None:
@@ -107,7 +107,7 @@ def _sides(image_size: int | tuple[int, int]) -> tuple[int, int]:
 
 def _side_before_dense(side: int, padding: str) -> int:
     """Side of the map that the dense layer reads."""
-    check_positive(image_size=side)
+    check_size(image_size=side)
     border, least = (2, 18) if padding == "valid" else (0, 4)
     if side < least:
         remedy = " padding='same' needs 4." if padding == "valid" else ""

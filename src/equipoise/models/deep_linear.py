@@ -7,9 +7,9 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-from equipoise.models.checks import check_positive
 from equipoise.models.initialisation import glorot_uniform_
 from equipoise.models.norms import Norm, make_norm
+from equipoise.numerics.checks import check_size
 
 
 def deep_linear(
@@ -56,7 +56,7 @@ def deep_linear(
     References:
         [santurkar2018], appendix A.1; [glorot2010], equation 16.
     """
-    check_positive(width=width, depth=depth)
+    check_size(width=width, depth=depth)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for number in range(1, depth + 1):
         layers[f"linear{number}"] = nn.Linear(width, width, bias=False)

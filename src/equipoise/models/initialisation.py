@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from equipoise.models.checks import check_positive_number
+from equipoise.numerics.checks import check_positive
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -65,7 +65,7 @@ def he_normal_(
     References:
         [he2016], section 3.4; [lange2022], appendix B, for scales of 0.1 and 0.4.
     """
-    check_positive_number(scale=scale)
+    check_positive(scale=scale)
     for module in model.modules():
         if isinstance(module, _CONVOLUTIONS):
             nn.init.kaiming_normal_(

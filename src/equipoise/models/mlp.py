@@ -8,9 +8,9 @@ from functools import partial
 
 from torch import nn
 
-from equipoise.models.checks import check_positive
 from equipoise.models.norms import CIFAR_GROUP_SIZE, Norm, make_norm
 from equipoise.models.stack import stage
+from equipoise.numerics.checks import check_size
 
 
 def mlp(
@@ -66,7 +66,7 @@ def mlp(
         [yang2019] A mean field theory of batch normalization;
         [lange2022], appendix B: 3 hidden layers of 100 neurons.
     """
-    check_positive(in_features=in_features, classes=classes, depth=depth, width=width)
+    check_size(in_features=in_features, classes=classes, depth=depth, width=width)
     make = partial(make_norm, norm, dims=0, group_size=CIFAR_GROUP_SIZE)
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     if norm_input:

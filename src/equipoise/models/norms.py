@@ -17,7 +17,7 @@ from equipoise.layers.four_things import (
 from equipoise.layers.kinds import Options, build, read
 from equipoise.layers.lp_norm import LpNorm
 from equipoise.layers.noisy_batch_norm import ActivationNoise
-from equipoise.models.checks import check_positive
+from equipoise.numerics.checks import check_size
 
 NormKind = Literal[
     "none",
@@ -101,7 +101,7 @@ def make_norm(
         [hoffer2017], [summers2020] and [santurkar2018] for the layers of
         :mod:`equipoise.layers`.
     """
-    check_positive(channels=channels)
+    check_size(channels=channels)
     if callable(kind):
         return _call(kind, channels)
     if kind not in NORMS:
@@ -115,7 +115,7 @@ def make_norm(
             f"got {dims!r}."
         )
     if group_size is not None:
-        check_positive(group_size=group_size)
+        check_size(group_size=group_size)
     if kind == "noise":
         return ActivationNoise()
     if kind in _ORDERS:

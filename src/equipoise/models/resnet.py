@@ -7,9 +7,9 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from equipoise.models.checks import check_positive
 from equipoise.models.initialisation import he_normal_
 from equipoise.models.norms import Norm, make_norm
+from equipoise.numerics.checks import check_size
 
 
 class BasicBlock(nn.Module):
@@ -49,7 +49,7 @@ class BasicBlock(nn.Module):
         downsample: nn.Module | None = None,
     ):
         super().__init__()
-        check_positive(in_channels=in_channels, out_channels=out_channels, stride=stride)
+        check_size(in_channels=in_channels, out_channels=out_channels, stride=stride)
         self.conv1 = convolution(in_channels, out_channels, stride, norm=norm)
         self.bn1 = make_norm(norm, out_channels)
         # One module per use: a hook must see each activation once.
@@ -116,10 +116,10 @@ class ResNet(nn.Module):
         norm: Norm = "batch",
     ):
         super().__init__()
-        check_positive(classes=classes, in_channels=in_channels, width=width)
+        check_size(classes=classes, in_channels=in_channels, width=width)
         if len(blocks) != 4:
             raise ValueError(f"blocks must name four stages, got {list(blocks)}.")
-        check_positive(**{f"blocks[{stage}]": count for stage, count in enumerate(blocks)})
+        check_size(**{f"blocks[{stage}]": count for stage, count in enumerate(blocks)})
         if small_images:
             self.conv1 = convolution(in_channels, width, 1, norm=norm)
         else:

@@ -8,10 +8,10 @@ from typing import Literal, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.models.checks import check_choice, check_positive, check_positive_number
 from equipoise.models.initialisation import he_normal_
 from equipoise.models.norms import CIFAR_GROUP_SIZE, Norm, make_norm
 from equipoise.models.resnet import BasicBlock, convolution
+from equipoise.numerics.checks import check_choice, check_positive, check_size
 
 Shortcut = Literal["A", "B"]
 
@@ -84,7 +84,7 @@ class PreactivationBlock(nn.Module):
         downsample: nn.Module | None = None,
     ):
         super().__init__()
-        check_positive(in_channels=in_channels, out_channels=out_channels, stride=stride)
+        check_size(in_channels=in_channels, out_channels=out_channels, stride=stride)
         self.first = first
         self.bn1 = make_norm(norm, in_channels)
         self.act1 = nn.ReLU()
@@ -126,9 +126,9 @@ class CifarResNet(nn.Module):
         init_scale: float,
     ):
         super().__init__()
-        check_positive(depth=depth, classes=classes, in_channels=in_channels, width=width)
+        check_size(depth=depth, classes=classes, in_channels=in_channels, width=width)
         check_choice("shortcut", shortcut, ["A", "B"])
-        check_positive_number(init_scale=init_scale)
+        check_positive(init_scale=init_scale)
         if depth < 8 or depth % 6 != 2:
             raise ValueError(f"depth must be 6n + 2, as 20, 32, 44, 56 or 110 are, got {depth}.")
         if norm == "group" or norm == "four_things":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equipoise.models.checks import check_positive
+from equipoise.numerics.checks import check_size
 
 
 class RowTransformer(nn.Module):
@@ -53,8 +53,8 @@ class RowTransformer(nn.Module):
         norm_first: bool = True,
     ):
         super().__init__()
-        check_positive(token_features=token_features, classes=classes, tokens=tokens)
-        check_positive(width=width, heads=heads, depth=depth)
+        check_size(token_features=token_features, classes=classes, tokens=tokens)
+        check_size(width=width, heads=heads, depth=depth)
         if width % heads:
             raise ValueError(f"heads must divide width, got {heads} heads for a width of {width}.")
         if not 0 <= dropout < 1:

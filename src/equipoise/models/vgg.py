@@ -10,10 +10,10 @@ from typing import Literal
 
 from torch import nn
 
-from equipoise.models.checks import check_choice, check_positive
 from equipoise.models.initialisation import he_normal_
 from equipoise.models.norms import Norm, make_norm
 from equipoise.models.stack import stage
+from equipoise.numerics.checks import check_choice, check_size
 
 VGGName = Literal["vgg11", "vgg13", "vgg16", "vgg19"]
 
@@ -91,7 +91,7 @@ def vgg(
     References:
         [simonyan2015], table 1.
     """
-    check_positive(classes=classes, in_channels=in_channels, head_size=head_size)
+    check_size(classes=classes, in_channels=in_channels, head_size=head_size)
     blocks = _plan(name, width)
     layers = _blocks(blocks, in_channels, norm)
     layers["avgpool"] = nn.AdaptiveAvgPool2d(head_size)
@@ -111,7 +111,7 @@ def _plan(name: VGGName | Sequence[Sequence[int]], width: int | None) -> list[Se
     if isinstance(name, str):
         check_choice("name", name, _CONVOLUTIONS)
         width = 64 if width is None else width
-        check_positive(width=width)
+        check_size(width=width)
         return [
             count * (widening * width,)
             for count, widening in zip(_CONVOLUTIONS[name], _WIDENING, strict=True)
@@ -133,7 +133,7 @@ def _sizes(name: str, sizes: Sequence[int]) -> Sequence[int]:
     if not isinstance(sizes, Sequence):
         raise ValueError(f"{name} must be a sequence of numbers, as (64,); got {sizes!r}.")
     for size in sizes:
-        check_positive(**{name: size})
+        check_size(**{name: size})
     return sizes
 
 

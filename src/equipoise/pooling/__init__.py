@@ -6,13 +6,15 @@ from equipoise.pooling.heads.isqrt import ISQRTPool
 from equipoise.pooling.heads.log_euclidean import LogEuclideanPool
 from equipoise.pooling.heads.matrix_power import MatrixPowerPool
 from equipoise.pooling.heads.run import RUNPool
+from equipoise.pooling.matrices import bilinear, upper_triangle
 from equipoise.pooling.roots.newton_schulz import sqrt_newton_schulz
-from equipoise.pooling.roots.powers import log_euclidean, matrix_power, sqrt_eigh
+from equipoise.pooling.roots.powers import log_euclidean, matrix_power
 from equipoise.pooling.run.direction import leading_direction
-from equipoise.pooling.run.forms import epsilon_from_eta, run_factor, run_matrix, run_symmetric
+from equipoise.pooling.run.factor import run_factor
 from equipoise.pooling.run.inputs import gaussian_start
 from equipoise.pooling.run.layer import RUN
-from equipoise.pooling.vectorise import bilinear, signed_sqrt, unit_norm, upper_triangle
+from equipoise.pooling.run.matrix import epsilon_from_eta, run_matrix, run_symmetric
+from equipoise.pooling.vectors import signed_sqrt, unit_norm
 
 __all__ = [
     # heads: feature maps in, one vector per sample out
@@ -32,7 +34,6 @@ __all__ = [
     "leading_direction",
     # roots and logarithms
     "matrix_power",
-    "sqrt_eigh",
     "log_euclidean",
     "sqrt_newton_schulz",
     # features to matrix, matrix to vector

@@ -6,9 +6,10 @@ from torch.testing import assert_close
 
 from equipoise.pooling.heads.bilinear import BilinearPool
 from equipoise.pooling.heads.run import RUNPool
+from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.run.bilinear import run_bilinear
-from equipoise.pooling.run.forms import run_factor, run_symmetric
-from equipoise.pooling.vectorise import bilinear
+from equipoise.pooling.run.factor import run_factor
+from equipoise.pooling.run.matrix import run_symmetric
 from reference import run as reference
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}

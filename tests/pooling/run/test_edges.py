@@ -5,14 +5,14 @@ import torch
 from torch.testing import assert_close
 
 from equipoise.pooling.run.direction import leading_direction
-from equipoise.pooling.run.forms import (
+from equipoise.pooling.run.factor import run_factor
+from equipoise.pooling.run.inputs import gaussian_start
+from equipoise.pooling.run.matrix import (
     epsilon_from_eta,
     eta_from_epsilon,
-    run_factor,
     run_matrix,
     run_symmetric,
 )
-from equipoise.pooling.run.inputs import gaussian_start
 
 plain_or_not = pytest.mark.parametrize("plain", [False, True], ids=["custom", "plain"])
 every_word = pytest.mark.parametrize("start", ["mean", "ones"])

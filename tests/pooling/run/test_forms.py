@@ -8,14 +8,14 @@ import torch
 from torch.testing import assert_close
 
 from equipoise.pooling.run.direction import leading_direction
-from equipoise.pooling.run.forms import (
+from equipoise.pooling.run.factor import run_factor
+from equipoise.pooling.run.inputs import gaussian_start
+from equipoise.pooling.run.matrix import (
     epsilon_from_eta,
     eta_from_epsilon,
-    run_factor,
     run_matrix,
     run_symmetric,
 )
-from equipoise.pooling.run.inputs import gaussian_start
 from reference import run as reference
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}

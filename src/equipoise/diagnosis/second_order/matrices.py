@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from equipoise.pooling.heads.base import MatrixHead, PoolingHead
 from equipoise.pooling.heads.compact import CompactBilinearPool
+from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.run.direction import LeadingDirection, leading_direction
 from equipoise.pooling.run.layer import RUN
-from equipoise.pooling.vectorise import bilinear
 
 Layer = PoolingHead | RUN
 

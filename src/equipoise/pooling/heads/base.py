@@ -1,4 +1,4 @@
-"""What all second-order heads share: the way in, from maps to rows, and the way out."""
+"""Bases of all heads: maps become rows, rows a vector or a matrix, a matrix a vector."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from typing import Any, Literal, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
+from equipoise.numerics.checks import check_choice, check_size
 from equipoise.numerics.precision import at_least_float32, without_autocast
-from equipoise.pooling.heads.checks import check_choice, check_size
-from equipoise.pooling.heads.generators import own_generator
+from equipoise.pooling.generators import own_generator
 from equipoise.pooling.heads.layouts import Layout, as_mask, as_positions, check_layout
 from equipoise.pooling.heads.reduction import Reduction
-from equipoise.pooling.run.bilinear import valid_count
-from equipoise.pooling.vectorise import signed_sqrt, triangle_indices, unit_norm, upper_triangle
+from equipoise.pooling.matrices import (
+    triangle_indices,
+    upper_triangle,
+    valid_count,
+    valid_positions,
+)
+from equipoise.pooling.vectors import signed_sqrt, unit_norm
 
 
 class HeadOptions(TypedDict, total=False):
-    """Keyword arguments of every head; what they mean stands at :class:`BilinearPool`."""
+    """Keyword arguments of every head, explained at :class:`BilinearPool`."""
 
     reduction: int | None
     layout: Layout
@@ -28,17 +33,17 @@ class HeadOptions(TypedDict, total=False):
 
 
 class MatrixOptions(HeadOptions, total=False):
-    """Those of heads that end in a matrix."""
+    """Keyword arguments of heads that end in a matrix."""
 
     vector: Literal["triangle", "full"]
     preserve_inner_products: bool
 
 
 class PoolingHead(nn.Module):
-    """Maps to rows, then whatever pools them, then signed root and unit norm.
+    """Make rows of maps, pool them, then take the signed root and the unit norm.
 
-    Subclasses set ``output_dim`` and pool. Arithmetic is in float32 or better, with autocast
-    off; the output is rounded once, to the type of the (reduced) features.
+    Subclasses set ``output_dim`` and define :meth:`pool`. Arithmetic is in float32 or better,
+    with autocast off; the output is rounded once, to the type of the (reduced) features.
     """
 
     output_dim: int
@@ -97,25 +102,25 @@ class PoolingHead(nn.Module):
         raise NotImplementedError
 
     def extra_repr(self) -> str:
-        """Every option; those with their neutral value are left out."""
+        """All options but those that have no effect."""
         parts = [str(self.in_channels)]
         if self.reduction is not None:
             parts.append(f"reduction={self.channels}")
         parts.append(f"layout={self.layout!r}")
         if self.prefix_tokens:
             parts.append(f"prefix_tokens={self.prefix_tokens}")
-        parts += [f"{name}={getattr(self, name)!r}" for name in self._shown()]
+        parts += [f"{name}={getattr(self, name)!r}" for name in self._shown_options()]
         return ", ".join(parts)
 
-    def _shown(self) -> tuple[str, ...]:
-        """Attributes of the representation."""
+    def _shown_options(self) -> tuple[str, ...]:
+        """Names of the attributes to show."""
         return ("centred", "signed_root", "unit_norm", "output_dim")
 
 
 class MatrixHead(PoolingHead):
-    """A head whose rows become a symmetric matrix, and the matrix a vector.
+    """Make a symmetric matrix of the rows, and a vector of the matrix.
 
-    Subclasses make the matrix.
+    Subclasses define :meth:`matrix`.
     """
 
     triangle: Tensor | None
@@ -158,25 +163,25 @@ class MatrixHead(PoolingHead):
         """
         raise NotImplementedError
 
-    def _shown(self) -> tuple[str, ...]:
+    def _shown_options(self) -> tuple[str, ...]:
         scaled = ("preserve_inner_products",) if self.preserve_inner_products else ()
-        return ("vector", *scaled, *super()._shown())
+        return ("vector", *scaled, *super()._shown_options())
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
-        # No part of the state: lost where a head was made on the meta device, then filled.
+        # The indices are not in the state, so a head from the meta device has none yet.
         if self.triangle is not None and not self.triangle.is_meta:
             self.triangle = triangle_indices(self.channels, device=self.triangle.device)
 
 
 def _root(vector: Tensor) -> Tensor:
     if torch.onnx.is_in_onnx_export():
-        # ONNX knows no copysign. The gradient, which this form makes NaN at 0, is not exported.
+        # ONNX has no copysign. This form's gradient is NaN at 0, but gradients are not exported.
         return vector.sign() * vector.abs().sqrt()
     return signed_sqrt(vector)
 
 
 def _centre(features: Tensor, mask: Tensor | None) -> Tensor:
-    """Subtract the mean of the valid positions; what others hold stays arbitrary."""
-    valid = features if mask is None else torch.where(mask[..., None], features, 0.0)
+    """Subtract the mean of the valid positions; masked positions are arbitrary afterwards."""
+    valid = valid_positions(features, mask)
     return valid - valid.sum(-2, keepdim=True) / valid_count(features, mask)

@@ -7,7 +7,7 @@ from typing import Unpack
 from torch import Tensor
 
 from equipoise.pooling.heads.base import MatrixHead, MatrixOptions
-from equipoise.pooling.vectorise import bilinear
+from equipoise.pooling.matrices import bilinear
 
 
 class BilinearPool(MatrixHead):

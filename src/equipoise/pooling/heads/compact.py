@@ -7,15 +7,17 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
+from equipoise.numerics.checks import check_choice, check_size
 from equipoise.pooling.heads.base import HeadOptions, PoolingHead
-from equipoise.pooling.heads.checks import check_choice, check_size
-from equipoise.pooling.run.bilinear import valid_count
-from equipoise.pooling.run.iteration import valid_positions
+from equipoise.pooling.matrices import bilinear, valid_count, valid_positions
 from equipoise.pooling.run.layer import RUN, RunStart
-from equipoise.pooling.sketches.layers import RandomMaclaurinLayer, TensorSketchLayer
-from equipoise.pooling.vectorise import bilinear
+from equipoise.pooling.sketches.random_maclaurin import RandomMaclaurin
+from equipoise.pooling.sketches.tensor_sketch import TensorSketch
 
-_METHODS = {"tensor_sketch": TensorSketchLayer, "random_maclaurin": RandomMaclaurinLayer}
+_METHODS: dict[str, type[TensorSketch] | type[RandomMaclaurin]] = {
+    "tensor_sketch": TensorSketch,
+    "random_maclaurin": RandomMaclaurin,
+}
 
 
 class CompactBilinearPool(PoolingHead):
@@ -141,5 +143,5 @@ class CompactBilinearPool(PoolingHead):
         # An exported program is for any number of positions and has one route.
         return not torch.compiler.is_exporting() and self.sketch.prefers_positions(positions)
 
-    def _shown(self) -> tuple[str, ...]:
-        return ("method", "route", *super()._shown())
+    def _shown_options(self) -> tuple[str, ...]:
+        return ("method", "route", *super()._shown_options())

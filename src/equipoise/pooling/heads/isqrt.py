@@ -6,10 +6,10 @@ from typing import Unpack
 
 from torch import Tensor
 
+from equipoise.numerics.checks import check_choice, check_size
 from equipoise.pooling.heads.base import MatrixHead, MatrixOptions
-from equipoise.pooling.heads.checks import check_choice, check_size
+from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.roots.newton_schulz import Prenormalise, sqrt_newton_schulz
-from equipoise.pooling.vectorise import bilinear
 
 
 class ISQRTPool(MatrixHead):
@@ -75,5 +75,5 @@ class ISQRTPool(MatrixHead):
             prenormalise=self.prenormalise,
         )
 
-    def _shown(self) -> tuple[str, ...]:
-        return ("iterations", "prenormalise", *super()._shown())
+    def _shown_options(self) -> tuple[str, ...]:
+        return ("iterations", "prenormalise", *super()._shown_options())

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from equipoise.pooling.heads.checks import check_choice
+from equipoise.numerics.checks import check_choice
 
 Layout: TypeAlias = Literal["channels_first", "tokens", "channels_last"]
 

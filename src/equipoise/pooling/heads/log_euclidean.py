@@ -7,8 +7,8 @@ from typing import Unpack
 from torch import Tensor
 
 from equipoise.pooling.heads.base import MatrixHead, MatrixOptions
+from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.roots.powers import log_euclidean
-from equipoise.pooling.vectorise import bilinear
 
 
 class LogEuclideanPool(MatrixHead):
@@ -66,5 +66,5 @@ class LogEuclideanPool(MatrixHead):
         """The logarithm."""
         return log_euclidean(bilinear(features, mask=mask), eps=self.eps)
 
-    def _shown(self) -> tuple[str, ...]:
-        return ("eps", *super()._shown())
+    def _shown_options(self) -> tuple[str, ...]:
+        return ("eps", *super()._shown_options())

@@ -7,8 +7,8 @@ from typing import Unpack
 from torch import Tensor
 
 from equipoise.pooling.heads.base import MatrixHead, MatrixOptions
+from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.roots.powers import matrix_power
-from equipoise.pooling.vectorise import bilinear
 
 
 class MatrixPowerPool(MatrixHead):
@@ -76,5 +76,5 @@ class MatrixPowerPool(MatrixHead):
             bilinear(features, mask=mask), self.exponent, relative_cutoff=self.relative_cutoff
         )
 
-    def _shown(self) -> tuple[str, ...]:
-        return ("exponent", "relative_cutoff", *super()._shown())
+    def _shown_options(self) -> tuple[str, ...]:
+        return ("exponent", "relative_cutoff", *super()._shown_options())

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from equipoise.numerics.precision import at_least_float32, without_autocast
-from equipoise.pooling.symmetric import check_square, symmetric_part
+from equipoise.pooling.matrices import check_square, symmetric_part
 
 Prenormalise = Literal["trace", "frobenius"]
 

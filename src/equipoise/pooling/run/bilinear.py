@@ -16,8 +16,8 @@ and for k = K, …, 1, with :math:`z_k = \bar v / n_k`,
 .. math:: \bar v \leftarrow B z_k, \qquad \bar F = \tfrac1N F
           \Big(M S M + \sum_k (z_k \hat v_{k-1}^\top + \hat v_{k-1} z_k^\top)\Big) .
 
-B is updated in place, and recalled as :math:`C_K + \hat v h^\top + h\hat v^\top`: beside F a
-sample keeps the matrix that it returns and (K + 2) D + K + 1 numbers. S is corrected by one
+B is updated in place, and restored as :math:`C_K + \hat v h^\top + h\hat v^\top`: beside F a
+sample saves the matrix that it returns and (K + 2) D + K + 1 numbers. S is corrected by one
 product whose inner dimension is 2K + 2.
 
 Symbols as in :mod:`equipoise.pooling.run.iteration`, except n_k = ‖B v̂_{k-1}‖.
@@ -31,14 +31,15 @@ import torch
 from torch import Tensor
 
 from equipoise.numerics.precision import without_autocast
+from equipoise.pooling.matrices import valid_count, valid_positions
 from equipoise.pooling.run.inputs import Start, first_vector, is_mean
 from equipoise.pooling.run.iteration import (
     Settings,
+    apply_to_joined_batch,
     first_direction,
     mean_gradient,
     position_sum,
     unit,
-    valid_positions,
 )
 
 
@@ -61,7 +62,7 @@ def run_bilinear(
 
     Args:
         features: F, ``[B, N, D]``.
-        start: As in :func:`~equipoise.pooling.run.forms.run_factor`, as are the others.
+        start: As in :func:`~equipoise.pooling.run.factor.run_factor`, as are the others.
         eta: η in [0, 1].
         num_steps: K.
         mask: Boolean ``[B, N]``; N counts its valid positions.
@@ -90,13 +91,6 @@ def run_bilinear(
     return updated
 
 
-def valid_count(features: Tensor, mask: Tensor | None) -> Tensor | int:
-    """How many positions count, at least 1: a number, or ``[B, 1, 1]`` with a mask."""
-    if mask is None:
-        return max(features.shape[-2], 1)
-    return mask.sum(-1).clamp(min=1).to(features.dtype)[:, None, None]
-
-
 class _Found(NamedTuple):
     """The updated matrix, and what the backward pass needs beside it and F.
 
@@ -111,17 +105,17 @@ class _Found(NamedTuple):
 
 
 class _RunBilinear(torch.autograd.Function):
-    """C_K and the rest of what was found; callers keep C_K.
+    """C_K and what the backward pass needs; callers keep C_K.
 
-    Under ``create_graph`` the iteration is repeated from F: saved vectors carry no graph and
-    would make second derivatives wrong without a word.
+    Under ``create_graph`` the iteration is repeated from F: saved vectors carry no graph, so
+    second derivatives would silently be wrong.
     """
 
     @staticmethod
     def forward(
         F: Tensor, start: Tensor | None, count: Tensor | None, settings: Settings
     ) -> tuple[Tensor, ...]:
-        """In place where it can be."""
+        """Compute in place where gradients are off."""
         with without_autocast(F.device):
             found = _find(F, start, count, settings)
         return tuple(part for part in found if part is not None)
@@ -157,19 +151,7 @@ class _RunBilinear(torch.autograd.Function):
         info: Any, in_dims: tuple[int | None, ...], *inputs: Any
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """A further batch dimension joins the first: a rule made by PyTorch is slow in place."""
-        size = info.batch_size
-
-        def joined(tensor: Tensor | None, dim: int | None) -> Tensor | None:
-            if tensor is None:
-                return None
-            front = tensor[None] if dim is None else tensor.movedim(dim, 0)
-            return front.expand(size, *front.shape[1:]).flatten(0, 1)
-
-        *tensors, settings = inputs
-        tensors = [joined(*pair) for pair in zip(tensors, in_dims[:3], strict=True)]
-        # PyTorch does not annotate this method.
-        outputs = _RunBilinear.apply(*tensors, settings)  # type: ignore[no-untyped-call]
-        return tuple(x.unflatten(0, (size, -1)) for x in outputs), (0,) * len(outputs)
+        return apply_to_joined_batch(_RunBilinear.apply, info, in_dims, inputs)
 
 
 def _find(F: Tensor, start: Tensor | None, count: Tensor | None, settings: Settings) -> _Found:
@@ -220,7 +202,7 @@ def _direction_gradient(found: _Found, s: Tensor, Sb: Tensor, h: Tensor, eta: fl
 
 
 def _times(F: Tensor, S: Tensor, row: Tensor | None) -> Tensor:
-    """F S, with a row added to all, laid out as F, which may be a view of channel-first maps."""
+    """F S plus a row, in the memory layout of F, which may be a view of channel-first maps."""
     if F.stride(-2) == 1:
         return (S @ F.mT if row is None else torch.baddbmm(row.mT, S, F.mT)).mT
     return F @ S if row is None else torch.baddbmm(row, F, S)
@@ -232,14 +214,15 @@ def _half(image: Tensor, along: Tensor, v: Tensor, eta: float) -> Tensor:
 
 
 def _number(F: Tensor, count: Tensor | None) -> Tensor | int:
-    return max(F.shape[-2], 1) if count is None else count
+    return valid_count(F, None) if count is None else count
 
 
 def _inner(one: Tensor, other: Tensor) -> Tensor:
     return (one * other).sum(-1, keepdim=True)
 
 
-# In place where it can be: torch.func, which enables gradients in backward, has no rules for that.
+# In place unless gradients are on: torch.func turns them on in backward and has no rules for
+# operations in place.
 def _divide(matrix: Tensor, number: Tensor | int) -> Tensor:
     return matrix / number if torch.is_grad_enabled() else matrix.div_(number)
 

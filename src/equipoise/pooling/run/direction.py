@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.numerics.precision import without_autocast
+from equipoise.pooling.matrices import valid_positions
 from equipoise.pooling.run.inputs import (
     Start,
     as_batch,
@@ -17,7 +18,7 @@ from equipoise.pooling.run.inputs import (
     first_vector,
     is_mean,
 )
-from equipoise.pooling.run.iteration import Settings, iterate, unit, valid_positions
+from equipoise.pooling.run.iteration import Settings, iterate, unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from equipoise.pooling.run.iteration import unit
 
 Start: TypeAlias = Tensor | Literal["mean", "ones"]
 
+DEFAULT_ETA = 0.5
+
 
 def gaussian_start(num_features: int, generator: torch.Generator) -> Tensor:
     r"""Draw a start :math:`v_0 \sim \mathcal N(0, I)`, the paper's choice.

@@ -13,12 +13,11 @@ References:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from equipoise.numerics.precision import at_least_float32
 
 # A sum over positions below 16 roundings of a sum with generic weights is rounding itself.
 _ROUNDINGS = 16.0
@@ -129,12 +128,6 @@ def mean_gradient(gradient: Tensor, mean: Tensor) -> Tensor:
     return torch.where(_vanishes(mean), 0.0, gradient / unit(mean)[1])
 
 
-def valid_positions(features: Tensor, mask: Tensor | None) -> Tensor:
-    """Zero the masked rows, whatever they hold, and compute in float32 or better."""
-    features = at_least_float32(features)
-    return features if mask is None else torch.where(mask[..., None], features, 0.0)
-
-
 def generic_vector(size: int, *, like: Tensor) -> Tensor:
     """A fixed vector without structure: cos 1, cos 4, cos 9 and so on.
 
@@ -147,3 +140,32 @@ def generic_vector(size: int, *, like: Tensor) -> Tensor:
 
 def _vanishes(mean: Tensor) -> Tensor:
     return (mean == 0).all(-1, keepdim=True)
+
+
+def apply_to_joined_batch(
+    apply: Callable[..., tuple[Tensor, ...]],
+    info: Any,
+    in_dims: Sequence[int | None],
+    inputs: Sequence[Any],
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """The vmap rule of an autograd function of batches: join both batch dimensions, and split.
+
+    Args:
+        apply: The function's, of tensors ``[batch, ...]`` or None, and settings at last.
+        info: PyTorch's, with the size of the further dimension.
+        in_dims: Where each input has it.
+        inputs: Tensors and settings.
+    """
+    size = info.batch_size
+
+    def joined(tensor: Tensor | None, dim: int | None) -> Tensor | None:
+        if tensor is None:
+            return None
+        front = tensor[None] if dim is None else tensor.movedim(dim, 0)
+        return front.expand(size, *front.shape[1:]).flatten(0, 1)
+
+    *tensors, settings = inputs
+    outputs = apply(*map(joined, tensors, in_dims), settings)
+    # PyTorch does not annotate this method.
+    split = tuple(x.unflatten(0, (size, -1)) for x in outputs)  # type: ignore[no-untyped-call]
+    return split, (0,) * len(outputs)

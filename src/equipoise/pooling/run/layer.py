@@ -8,11 +8,18 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from equipoise.pooling.heads.checks import check_choice, check_size
-from equipoise.pooling.heads.generators import own_generator, placed
+from equipoise.numerics.checks import check_choice, check_size
+from equipoise.pooling.generators import own_generator, placed
 from equipoise.pooling.run.bilinear import run_bilinear
-from equipoise.pooling.run.forms import eta_from_epsilon, run_factor
-from equipoise.pooling.run.inputs import Start, check_eta, check_steps, gaussian_start
+from equipoise.pooling.run.factor import run_factor
+from equipoise.pooling.run.inputs import (
+    DEFAULT_ETA,
+    Start,
+    check_eta,
+    check_steps,
+    gaussian_start,
+)
+from equipoise.pooling.run.matrix import eta_from_epsilon
 
 RunStart = Literal["gaussian", "mean", "ones"] | Tensor
 
@@ -164,7 +171,7 @@ def _strength(eta: float | None, epsilon: float | None) -> float:
         raise ValueError(f"give eta or epsilon, not both; got eta={eta} and epsilon={epsilon}.")
     if epsilon is not None:
         return eta_from_epsilon(epsilon)
-    strength = 0.5 if eta is None else float(eta)
+    strength = DEFAULT_ETA if eta is None else float(eta)
     check_eta(strength)
     return strength
 

@@ -15,141 +15,102 @@ References:
 
 from __future__ import annotations
 
-from typing import Literal
+import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from equipoise.numerics.precision import at_least_float32
-from equipoise.pooling.sketches.maps import TensorSketchHash, check_channels, tensor_sketch_by_fft
-from equipoise.pooling.symmetric import check_square
-from equipoise.pooling.vectorise import bilinear
+from equipoise.pooling.generators import placed, random_signs
+from equipoise.pooling.matrices import bilinear
 
-
-def tensor_sketch(
-    features: Tensor,
-    hashes: TensorSketchHash,
-    *,
-    route: Literal["auto", "fft", "gram"] = "auto",
-) -> Tensor:
-    r"""Tensor Sketch of every position, summed: :math:`\sum_n\phi(f_n) = \Phi(F^\top F)`.
-
-    Args:
-        features: F, ``[..., N, D]``. Rows of zeros add nothing.
-        hashes: Drawn once; see :class:`TensorSketchHash`.
-        route: "fft" transforms every position and keeps N·d numbers for the backward pass;
-            "gram" forms FᵀF and scatters its D² entries; "auto" takes the cheaper one by
-            :func:`~equipoise.pooling.sketches.maps.tensor_sketch_by_fft`. All agree to
-            rounding.
-
-    Returns:
-        ``[..., d]``, typed as the input; float16 and bfloat16 are computed in float32.
-
-    Raises:
-        ValueError: If the channels are not those of the hashes, or ``route`` is another word.
-        TypeError: If the features are not of floating point.
-
-    Note:
-        ``torch.compile`` traces the FFT route, but its default backend leaves complex numbers to
-        PyTorch and says so in a warning; "gram" compiles whole.
-
-    Examples:
-        >>> hashes = TensorSketchHash.draw(3, 4096, generator=torch.Generator().manual_seed(0))
-        >>> x, y = torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([[3.0, 1.0, 1.0]])
-        >>> round(float(tensor_sketch(x, hashes) @ tensor_sketch(y, hashes)), 4)  # (xᵀy)²
-        25.0
-
-    References:
-        [pham2013], section 3; [gao2016], Algorithm 2.
-    """
-    if route not in ("auto", "fft", "gram"):
-        raise ValueError(f"route must be 'auto', 'fft' or 'gram', got {route!r}.")
-    channels = hashes.places.shape[-1]
-    check_channels(features, channels, dims=2)
-    by_fft = route == "fft"
-    if route == "auto":
-        by_fft = tensor_sketch_by_fft(features.shape[-2], channels, hashes.size)
-    F = at_least_float32(features)
-    # MKL refuses to transform nothing, here and below.
-    if not by_fft or F.numel() == 0:
-        return tensor_sketch_matrix(bilinear(F, scale="none"), hashes).to(features.dtype)
-    spectrum = (_spectrum(F, hashes, 0) * _spectrum(F, hashes, 1)).sum(-2)
-    return _inverse(spectrum, hashes).to(features.dtype)
+# Nanoseconds on one core, forward and backward, fitted to 25 sizes with N in 49..784, D in
+# 128..2048 and d in 1024..16384 (benchmarks/matrix_roots.py has one of them): per d log2(d) and
+# per channel of each position, per multiplication of the matrix, per entry that is scattered.
+# The fitted 1.5 of the first is raised to 2, for FFTs that do not fit the cache. The choice then
+# never costs more than 1.34 times the better route. Only ratios matter: other processors shift
+# the border, not the results.
+_FFT, _CHANNEL, _PRODUCT, _SCATTER = 2.0, 17.0, 0.045, 12.0
 
 
-def tensor_sketch_matrix(matrix: Tensor, hashes: TensorSketchHash) -> Tensor:
-    r"""Tensor Sketch Φ(C) of a matrix, symmetric or not.
+class TensorSketch(nn.Module):
+    r"""Tensor Sketch with hashes and signs that are drawn once.
+
+    For :math:`\phi(x) = \Phi(xx^\top)`,
+    :math:`\mathbb E\langle\phi(x), \phi(y)\rangle = (x^\top y)^2`. Entries that no symmetric
+    matrix can change are exactly 0: Fourier transforms leave rounding there, which a signed root
+    would turn into 1e-4 with a slope of thousands.
 
     Args:
-        matrix: C, ``[..., D, D]``.
-        hashes: Drawn once.
+        channels: D.
+        size: d.
+        generator: Source of hashes and signs.
 
-    Returns:
-        ``[..., d]``, typed as the input; float16 and bfloat16 are computed in float32.
-
-    Raises:
-        ValueError: If the matrices are not square, or of another size than the hashes.
-        TypeError: If the matrices are not of floating point.
-
-    Examples:
-        >>> hashes = TensorSketchHash(torch.tensor([[0, 1], [0, 2]]), torch.ones(2, 2), size=4)
-        >>> tensor_sketch_matrix(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), hashes).tolist()
-        [1.0, 3.0, 2.0, 4.0]
+    Attributes:
+        by_position: Name of the route that takes position by position.
+        places: h_1 and h_2, ``[2, D]``.
+        signs: s_1 and s_2, ``[2, D]``.
+        reached: Which entries of the sketch ``[d]`` a symmetric matrix can change.
     """
-    check_square(matrix)
-    check_channels(matrix, hashes.places.shape[-1], dims=2)
-    C = at_least_float32(matrix)
-    signs = hashes.signs.to(C.dtype)
-    places = (hashes.places[0, :, None] + hashes.places[1]) % hashes.size
-    signed = C * (signs[0, :, None] * signs[1])
-    sketch = C.new_zeros(*C.shape[:-2], hashes.size)
-    return sketch.index_add(-1, places.flatten(), signed.flatten(-2)).to(matrix.dtype)
+
+    by_position = "fft"
+    places: Tensor
+    signs: Tensor
+    reached: Tensor
+
+    def __init__(self, channels: int, size: int, *, generator: torch.Generator):
+        super().__init__()
+        self.size = size
+        places = torch.randint(size, (2, channels), generator=generator, device=generator.device)
+        signs = random_signs(2, channels, generator=generator)
+        self.register_buffer("places", placed(places))
+        self.register_buffer("signs", placed(signs))
+        self.register_buffer("reached", placed(reached_entries(places, signs, size)))
+
+    def of_matrix(self, matrix: Tensor) -> Tensor:
+        """Φ(C) ``[B, d]`` of matrices ``[B, D, D]``: scatter their D² entries."""
+        signs = self.signs.to(matrix.dtype)
+        places = (self.places[0, :, None] + self.places[1]) % self.size
+        signed = matrix * (signs[0, :, None] * signs[1])
+        sketch = matrix.new_zeros(*matrix.shape[:-2], self.size)
+        sketch = sketch.index_add(-1, places.flatten(), signed.flatten(-2))
+        return torch.where(self.reached, sketch, 0.0)
+
+    def of_positions(self, features: Tensor) -> Tensor:
+        """Φ(FᵀF) ``[B, d]`` of rows ``[B, N, D]`` by Fourier transforms of every position.
+
+        Saves N·d numbers for the backward pass. ``torch.compile`` traces it, but its default
+        backend leaves complex numbers to PyTorch and warns about that.
+        """
+        if features.numel() == 0:  # MKL refuses empty transforms
+            return self.of_matrix(bilinear(features, scale="none"))
+        spectrum = (self._spectrum(features, 0) * self._spectrum(features, 1)).sum(-2)
+        sketch: Tensor = torch.fft.irfft(spectrum, n=self.size)
+        return torch.where(self.reached, sketch, 0.0)
+
+    def prefers_positions(self, positions: int) -> bool:
+        r"""Whether FFTs position by position cost less than the matrix and its scatter.
+
+        In nanoseconds on the core that this was fitted on, forward and backward,
+
+        .. math:: N(2\,d\log_2 d + 17D) \quad\text{against}\quad D^2(0.045N + 12) .
+        """
+        size, channels = self.size, self.places.shape[-1]
+        fft = positions * (_FFT * size * math.log2(size) + _CHANNEL * channels)
+        return fft < channels**2 * (_PRODUCT * positions + _SCATTER)
+
+    def _spectrum(self, features: Tensor, which: int) -> Tensor:
+        """Fourier transform of the count sketch Ψ of every row."""
+        signed = features * self.signs[which].to(features.dtype)
+        sketch = features.new_zeros(*features.shape[:-1], self.size)
+        # PyTorch does not annotate its transforms.
+        spectrum: Tensor = torch.fft.rfft(sketch.index_add(-1, self.places[which], signed))
+        return spectrum
 
 
-def tensor_sketch_pair(u: Tensor, v: Tensor, hashes: TensorSketchHash) -> Tensor:
-    r"""Tensor Sketch Φ(uvᵀ) of a pair of vectors, without their D² products.
-
-    It corrects a sketch after a low-rank update of the matrix: RUN's symmetric form
-    :math:`C_K = B - \hat v h^\top - h\hat v^\top` has
-    :math:`\Phi(C_K) = \Phi(B) - \Phi(\hat v h^\top) - \Phi(h\hat v^\top)`.
-
-    Args:
-        u: ``[..., D]``.
-        v: ``[..., D]``, of a shape that broadcasts with u's.
-        hashes: Drawn once.
-
-    Returns:
-        ``[..., d]``, typed as the input; float16 and bfloat16 are computed in float32.
-
-    Raises:
-        ValueError: If the channels are not those of the hashes.
-        TypeError: If the vectors are not of floating point.
-
-    Examples:
-        >>> hashes = TensorSketchHash(torch.tensor([[0, 1], [0, 2]]), torch.ones(2, 2), size=4)
-        >>> u, v = torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0])
-        >>> tensor_sketch_pair(u, v, hashes).round(decimals=4).tolist()
-        [1.0, 3.0, 2.0, 6.0]
-    """
-    for vector in (u, v):
-        check_channels(vector, hashes.places.shape[-1], dims=1)
-    kind = torch.promote_types(u.dtype, v.dtype)
-    u, v = at_least_float32(u), at_least_float32(v)
-    if u.numel() == 0 or v.numel() == 0:
-        return tensor_sketch_matrix(u[..., :, None] * v[..., None, :], hashes).to(kind)
-    spectrum = _spectrum(u, hashes, 0) * _spectrum(v, hashes, 1)
-    return _inverse(spectrum, hashes).to(kind)
-
-
-def _spectrum(x: Tensor, hashes: TensorSketchHash, which: int) -> Tensor:
-    """Fourier transform of the count sketch Ψ of rows."""
-    signed = x * hashes.signs[which].to(x.dtype)
-    sketch = x.new_zeros(*x.shape[:-1], hashes.size)
-    # PyTorch does not annotate its transforms.
-    spectrum: Tensor = torch.fft.rfft(sketch.index_add(-1, hashes.places[which], signed))
-    return spectrum
-
-
-def _inverse(spectrum: Tensor, hashes: TensorSketchHash) -> Tensor:
-    sketch: Tensor = torch.fft.irfft(spectrum, n=hashes.size)
-    return sketch
+def reached_entries(places: Tensor, signs: Tensor, size: int) -> Tensor:
+    """Whether each entry of the sketch ``[d]`` depends on a symmetric matrix at all."""
+    sums = (places[0, :, None] + places[1]) % size
+    products = signs[0, :, None] * signs[1]
+    cancelled = (sums == sums.mT) & (products == -products.mT)
+    reached = torch.zeros(size, dtype=torch.bool, device=places.device)
+    return reached.index_fill(0, sums[~cancelled], True)

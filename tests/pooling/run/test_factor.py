@@ -8,9 +8,9 @@ import torch
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from equipoise.pooling.run.backward import pull_back
-from equipoise.pooling.run.forms import run_factor, run_matrix, run_symmetric
+from equipoise.pooling.run.factor import pull_back, run_factor
 from equipoise.pooling.run.iteration import Settings, iterate, unit
+from equipoise.pooling.run.matrix import run_matrix, run_symmetric
 from reference import run as reference
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}

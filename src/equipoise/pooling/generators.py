@@ -1,4 +1,4 @@
-"""Where a head draws what is random about it: once, from a generator of its own."""
+"""Random parts of heads: drawn once, from a generator of the head's own."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def own_generator(generator: torch.Generator | None, seed: int | None) -> torch.
     return generator
 
 
+def random_signs(*shape: int, generator: torch.Generator) -> Tensor:
+    """Draw -1 and 1 with equal probability, on the generator's device."""
+    bits = torch.randint(2, shape, generator=generator, device=generator.device)
+    return (2 * bits - 1).to(torch.float32)
+
+
 def placed(drawn: Tensor) -> Tensor:
-    """Move what was drawn on a generator's device to where new modules are made."""
+    """Move a draw from the generator's device to where new modules are made."""
     return drawn.to(torch.get_default_device())

@@ -1,16 +1,15 @@
-r"""RUN: shrink the dominant direction of second-order features by a rank-1 update.
+r"""RUN of matrices: the symmetric form, the paper's matrix form, and their strengths.
 
-A few steps of power iteration on :math:`B = F^\top F` find a unit direction :math:`\hat v`, with
+A few steps of power iteration on B find a unit direction :math:`\hat v`, with
 :math:`P = \hat v\hat v^\top`; then
 
 .. math::
 
-    F_K &= F (I - \eta P) & &\text{factor form, `run\_factor`} \\
-    C_K &= F_K^\top F_K & &\text{symmetric form, `run\_symmetric`} \\
+    C_K &= (I - \eta P) B (I - \eta P) & &\text{symmetric form, `run\_symmetric`} \\
     B_K &= B (I - \epsilon P) & &\text{matrix form, `run\_matrix`}
 
-Symbols: F: features ``[N, D]``, one row per position; B: ``[D, D]``; K: ``num_steps``; v_0: start;
-ρ = v̂ᵀBv̂: Rayleigh quotient; η, ε: strengths; b = Bv̂.
+Symbols: B: ``[D, D]``; K: ``num_steps``; v_0: start; ρ = v̂ᵀBv̂: Rayleigh quotient; η, ε: strengths;
+b = Bv̂.
 
 References:
     [yu2020]
@@ -24,100 +23,24 @@ import torch
 from torch import Tensor
 
 from equipoise.numerics.precision import at_least_float32, without_autocast
-from equipoise.pooling.run.backward import RankOneUpdate, update
 from equipoise.pooling.run.inputs import (
+    DEFAULT_ETA,
     Start,
     as_batch,
-    batch_mask,
     check_eta,
     check_features,
     check_steps,
     first_vector,
     is_mean,
 )
-from equipoise.pooling.run.iteration import Settings, unit
-
-_DEFAULT_ETA = 0.5
-
-
-def run_factor(
-    features: Tensor,
-    start: Start,
-    *,
-    eta: float = _DEFAULT_ETA,
-    num_steps: int = 2,
-    mask: Tensor | None = None,
-    fallback: Tensor | None = None,
-    differentiate_direction: bool = True,
-    extended_range: bool = False,
-    plain: bool = False,
-) -> Tensor:
-    r"""Shrink the dominant direction of features; RUN's factor form.
-
-    .. math:: F_K = F\,(I - \eta\,\hat v\hat v^\top), \qquad
-              \hat v = \frac{(F^\top F)^K v_0}{\lVert (F^\top F)^K v_0\rVert} .
-
-    In the direction :math:`\hat v` features become :math:`1 - \eta` times as long, others stay.
-    :math:`F_K^\top F_K` is symmetric and positive semi-definite at every K. The cost is
-    :math:`O(KND)`, and B is never built. Half precision is computed in float32 and rounded once.
-
-    A direction that vanishes, because features are zero or the start is orthogonal to every
-    position, leaves the features as they are, with gradient 1.
-
-    Args:
-        features: F, shape ``[..., N, D]``; a channel-first map as the view
-            ``x.flatten(-2).mT``, which is not copied. Leading dimensions are independent samples.
-        start: v_0, a tensor ``[D]`` that all samples share, or ``[..., D]``; ``"ones"``; or
-            ``"mean"``, the sum :math:`F^\top 1` of each sample. See :func:`gaussian_start` for
-            the paper's. Differentiable; its length does not matter.
-        eta: η in [0, 1]: 0 changes nothing, 1 removes the direction.
-        num_steps: K, at least 1; 0 is allowed with the mean start.
-        mask: Boolean, shape ``[..., N]`` or what broadcasts to it; True at valid positions.
-            Others are inert, whatever they hold: their output and gradient are 0.
-        fallback: With the mean start and K ≥ 1, the start ``[D]`` or ``[..., D]`` of samples
-            whose mean vanishes up to rounding, as that of centred features does; by default a
-            fixed vector without structure. At K = 0 their update is skipped. No gradient flows
-            to the fallback.
-        differentiate_direction: False takes :math:`\hat v` for a constant in the backward pass,
-            which saves a third of the time and keeps D numbers a sample instead of F. The
-            gradient is then wrong, by 8 to 80 % in examples, however large K.
-        extended_range: Allow η up to 2, where :math:`I - \eta P` is a reflection.
-        plain: Leave the backward pass to autograd, which ``torch.func.jvp`` and forward mode
-            need. The gradients are the same, two to three times slower.
-
-    Returns:
-        F_K, shaped and typed as the features.
-
-    Raises:
-        TypeError: If a tensor has the wrong type, or the start is an unknown word.
-        ValueError: If shapes do not match, or η or K are out of range.
-
-    Examples:
-        >>> features = torch.tensor([[4.0, 0.0], [0.0, 1.0]])
-        >>> run_factor(features, torch.tensor([1.0, 0.0]), eta=0.5)
-        tensor([[2., 0.],
-                [0., 1.]])
-
-    References:
-        [yu2020], equation (18) and what precedes it.
-    """
-    check_features(features)
-    check_eta(eta, extended_range=extended_range)
-    check_steps(num_steps, start)
-    v_0 = first_vector(start, features, fallback=fallback)
-    positions = batch_mask(mask, features)
-    if features.shape[-2] == 0:
-        return features.clone()
-    settings = Settings(float(eta), num_steps, is_mean(start), differentiate_direction)
-    run = update if plain else RankOneUpdate.apply
-    return run(as_batch(features), v_0, positions, settings)[0].reshape(features.shape)
+from equipoise.pooling.run.iteration import unit
 
 
 def run_symmetric(
     matrix: Tensor,
     start: Start,
     *,
-    eta: float = _DEFAULT_ETA,
+    eta: float = DEFAULT_ETA,
     num_steps: int = 2,
     differentiate_direction: bool = True,
     extended_range: bool = False,
@@ -208,7 +131,7 @@ def run_matrix(
     if eta is not None and epsilon is not None:
         raise ValueError(f"Give eta or epsilon, not both; got eta={eta} and epsilon={epsilon}.")
     if epsilon is None:
-        epsilon = epsilon_from_eta(_DEFAULT_ETA if eta is None else eta)
+        epsilon = epsilon_from_eta(DEFAULT_ETA if eta is None else eta)
     else:
         _check_epsilon(epsilon)
     B, v = _matrix_direction(matrix, start, num_steps, symmetric=False)

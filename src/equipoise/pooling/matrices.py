@@ -1,4 +1,4 @@
-r"""What second-order pooling begins and ends with: features to matrix, matrix to vector.
+r"""Features to matrices, and symmetric matrices to vectors.
 
 Symbols: F: features of one sample ``[N, D]``, a row per position; G: gradient of the loss with
 respect to a result.
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from equipoise.numerics.precision import at_least_float32, without_autocast
-from equipoise.pooling.symmetric import check_square
 
 
 def bilinear(
@@ -54,18 +53,27 @@ def bilinear(
         [yu2020], the methods that RUN is compared with; [li2018] centres.
     """
     _check_features(features, mask, scale)
-    F = at_least_float32(features)
-    count: Tensor | float = max(features.shape[-2], 1)
-    if mask is not None:
-        F = torch.where(mask[..., None], F, 0.0)
-        count = mask.sum(-1).clamp(min=1).to(F.dtype)[..., None, None]
+    F = valid_positions(features, mask)
     if centred:
-        F = F - F.sum(-2, keepdim=True) / count
-        if mask is not None:
-            F = torch.where(mask[..., None], F, 0.0)
+        F = valid_positions(F - F.sum(-2, keepdim=True) / valid_count(F, mask), mask)
     # PyTorch does not annotate apply.
     product: Tensor = _Gram.apply(F)  # type: ignore[no-untyped-call]
-    return (product / count if scale == "positions" else product).to(features.dtype)
+    if scale == "positions":
+        product = product / valid_count(F, mask)
+    return product.to(features.dtype)
+
+
+def valid_positions(features: Tensor, mask: Tensor | None) -> Tensor:
+    """Features in float32 or better, with zeros in the masked rows, whatever these hold."""
+    features = at_least_float32(features)
+    return features if mask is None else torch.where(mask[..., None], features, 0.0)
+
+
+def valid_count(features: Tensor, mask: Tensor | None) -> Tensor | int:
+    """The number of valid positions, at least 1: an int, or ``[..., 1, 1]`` with a mask."""
+    if mask is None:
+        return max(features.shape[-2], 1)
+    return mask.sum(-1).clamp(min=1).to(features.dtype)[..., None, None]
 
 
 class _Gram(torch.autograd.Function):
@@ -86,7 +94,7 @@ class _Gram(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Laid out in memory as F, which may be a view of channel-first maps."""
+        """In the memory layout of F, which may be a view of channel-first maps."""
         F: Tensor = ctx.saved_tensors[0]
         total = gradient + gradient.mT
         with without_autocast(F.device):
@@ -94,7 +102,7 @@ class _Gram(torch.autograd.Function):
 
 
 def triangle_indices(size: int, *, device: torch.device | str | None = None) -> Tensor:
-    """Places of the upper triangle in a flattened ``[size, size]`` matrix, row by row.
+    """Indices of the upper triangle in a flattened ``[size, size]`` matrix, row by row.
 
     Examples:
         >>> triangle_indices(3)
@@ -134,92 +142,13 @@ def upper_triangle(
     size = matrix.shape[-1]
     if indices is None:
         indices = triangle_indices(size, device=matrix.device)
-    # gather: index_select takes twice the time backward (CPU, 8 x 512 x 512).
+    # index_select would take twice the time backward (CPU, 8 x 512 x 512).
     vector = matrix.flatten(-2).gather(-1, indices.expand(*matrix.shape[:-2], -1))
     if not preserve_inner_products:
         return vector
     diagonal = indices % (size + 1) == 0
-    # Two Python numbers would meet in float32, and √2 with them.
+    # torch.where(diagonal, 1, √2) would be float32, whatever the matrix is.
     return torch.where(diagonal, vector, math.sqrt(2) * vector)
-
-
-def signed_sqrt(x: Tensor) -> Tensor:
-    r"""Signed square root :math:`\mathrm{sgn}(x)\sqrt{|x|}` of every entry.
-
-    The slope :math:`1/(2\sqrt{|x|})` is infinite at 0; there it counts as 0, exactly and only
-    there. No constant is added under the root, so the smallest float16 keeps its digits; the
-    largest slope is 2048 in float16 and 1.3e22 in float32.
-
-    Args:
-        x: Any shape and floating type.
-
-    Returns:
-        Shaped and typed as the input. Derivatives of every order are right, and 0 at 0.
-
-    Examples:
-        >>> x = torch.tensor([-4.0, 0.0, 9.0], requires_grad=True)
-        >>> signed_sqrt(x).sum().backward()
-        >>> signed_sqrt(x).tolist(), x.grad
-        ([-2.0, 0.0, 3.0], tensor([0.2500, 0.0000, 0.1667]))
-
-    References:
-        [yu2020], the methods that RUN is compared with.
-    """
-    # PyTorch does not annotate apply.
-    return _SignedSqrt.apply(x)  # type: ignore[no-untyped-call, no-any-return]
-
-
-class _SignedSqrt(torch.autograd.Function):
-    """Keeps its output alone, where autograd keeps the input, its sign and its root."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        """Two passes over memory."""
-        return x.abs().sqrt_().copysign_(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        """Save the output."""
-        ctx.save_for_backward(output)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """G/(2|y|), with |y| infinite where it is 0."""
-        y: Tensor = ctx.saved_tensors[0]
-        return gradient * (0.5 / y.abs().masked_fill(y == 0, math.inf))
-
-
-def unit_norm(x: Tensor) -> Tensor:
-    r"""Divide vectors by their Euclidean norm.
-
-    The largest entry is divided out first, so the result is right at any scale of the type, as
-    1e30 and 1e-30 in float32, and no constant is added to the norm. A zero vector stays zero,
-    with gradient zero: it has no direction.
-
-    Args:
-        x: ``[..., n]``.
-
-    Returns:
-        Shaped and typed as the input; float16 and bfloat16 are computed in float32. A vector
-        that is not finite gives NaN among its own entries alone.
-
-    Raises:
-        TypeError: If the vectors are not of floating point.
-
-    Examples:
-        >>> unit_norm(torch.tensor([[3e30, -4e30], [0.0, 0.0]]))
-        tensor([[ 0.6000, -0.8000],
-                [ 0.0000,  0.0000]])
-    """
-    wide = at_least_float32(x)
-    # A constant for autograd: the result does not depend on it.
-    largest = wide.detach().abs().amax(-1, keepdim=True)
-    zero = largest == 0
-    scaled = torch.where(zero, 0.0, wide / torch.where(zero, 1.0, largest))
-    norm = torch.where(zero, 1.0, scaled.square().sum(-1, keepdim=True)).sqrt()
-    return (scaled / norm).to(x.dtype)
 
 
 def _check_features(features: Tensor, mask: Tensor | None, scale: str) -> None:
@@ -235,4 +164,23 @@ def _check_features(features: Tensor, mask: Tensor | None, scale: str) -> None:
         raise ValueError(
             f"mask must have the features' shape {tuple(features.shape)} without the channels, "
             f"got {tuple(mask.shape)}."
+        )
+
+
+def symmetric_part(matrix: Tensor) -> Tensor:
+    """(A + Aᵀ)/2, halves first: the sum of two large entries may overflow."""
+    half = 0.5 * matrix
+    return half + half.mT
+
+
+def check_square(matrix: Tensor) -> None:
+    """Refuse what is not ``[..., D, D]`` with D at least 1.
+
+    Raises:
+        ValueError: Naming the shape.
+    """
+    if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] == 0:
+        raise ValueError(
+            f"need square matrices [..., D, D], D at least 1; got shape {tuple(matrix.shape)}. "
+            "bilinear(features) makes them from features [..., N, D]."
         )
