@@ -1,4 +1,4 @@
-"""A probe's passes are no training: preconditioners that watch a model must not count them."""
+"""Preconditioners that watch a model do not count the passes of probes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ PROBES = {
     "gradient_growth": lambda m, x: probes.gradient_growth(m, loss, [x], replicates=1),
     "landscape": lambda m, x: probes.landscape(m, loss, x, steps=[0.1]),
     "hessian": lambda m, x: probes.hessian(m, loss, x),
+    "conditioning": lambda m, x: probes.conditioning(m, x, forward=loss),
+    "activations": lambda m, x: probes.activations(m, x, forward=loss),
+    "covariate_shift": lambda m, x: probes.covariate_shift(m, loss, x, 0.1),
 }
 
 
@@ -42,8 +45,8 @@ def test_a_probe_between_backward_and_step_changes_nothing(name):
     assert str(bnp.report()) == str(untouched.report())
 
 
-def test_a_pass_of_the_users_own_does_count():
-    """The twin: the same passes outside a probe are training."""
+def test_the_users_own_pass_is_counted():
+    """The twin: the same pass outside a probe is training."""
     model, optimizer, bnp, x = prepared()
     loss(model, x).backward()
     optimizer.step()

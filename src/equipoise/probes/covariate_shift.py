@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from equipoise.instrument import modules
 from equipoise.instrument.compiled import uncompiled_name
+from equipoise.instrument.observers import observers_paused
 from equipoise.instrument.optimizer_step import (
     Stateful,
     Update,
@@ -145,8 +146,13 @@ def covariate_shift(
     chosen = blocks if layers is None else _find_modules(model, layers)
     replay = Replay(model, loss_fn, batch)
     check_update(update, stateful, replay.parameters)
-    restored = parameters_restored(model, trained_parameters(update))
-    with restored as saved, states_restored(stateful or ()):
+    # With an optimiser, observers take part in the step; stateful restores them.
+    plain = isinstance(update, int | float)
+    with (
+        observers_paused(model) if plain else contextlib.nullcontext(),
+        parameters_restored(model, trained_parameters(update)) as saved,
+        states_restored(stateful or ()),
+    ):
         passes = _Passes(replay, share=share_prefix)
         order = _layers_in_order(replay, passes.calls, chosen)
         reported = _reported(order, chosen, named=layers is not None)

@@ -1,7 +1,7 @@
 """The loss and its gradient along a line through the parameters, on one batch.
 
-Between two points nothing differs but the parameters: the batch, the noise, the mode and the
-buffers are the same. Separate training runs with several learning rates are another measurement.
+Between two points only the parameters differ: the batch, the noise, the mode and the buffers are
+the same. Separate training runs with several learning rates measure something else.
 """
 
 from __future__ import annotations
@@ -20,14 +20,6 @@ from equipoise.instrument.snapshot import parameters_restored
 from equipoise.instrument.types import LossFunction
 from equipoise.numerics.vectors import Reference, norm
 
-
-def _extremes(values: Sequence[float]) -> tuple[float, float]:
-    """Smallest and largest; ``nan`` if one value is, which ``min`` and ``max`` would hide."""
-    if any(map(math.isnan, values)):
-        return math.nan, math.nan
-    return min(values), max(values)
-
-
 Direction = Literal["gradient", "random", "given"]
 
 
@@ -35,11 +27,11 @@ Direction = Literal["gradient", "random", "given"]
 class Landscape:
     r"""Loss and gradient along a line through the parameters.
 
-    The points are :math:`\theta_\eta = \theta - \eta d`. Numbers that overflow stay in, as ``inf``
-    or ``nan``.
+    The points are :math:`\theta_\eta = \theta - \eta d`. Numbers that overflow are kept, as
+    ``inf`` or ``nan``.
 
     Args:
-        direction: What d is: the loss's own gradient g, a random vector of the same length, or
+        direction: What d is: the gradient g of the loss, a random vector of the same norm, or
             one that the caller gave.
         steps: η, in the caller's order.
         losses: :math:`\mathcal L(\theta_\eta)` at every step.
@@ -84,7 +76,7 @@ class Landscape:
     def beta(self) -> float:
         r"""Effective β-smoothness: the largest of :attr:`betas`.
 
-        Points at distance 0 do not count; ``nan`` without any other, or if one is ``nan``.
+        Points at distance 0 do not count. ``nan`` if there are no others, or if one is ``nan``.
         """
         moved = [b for b, d in zip(self.betas or (), self.distances, strict=False) if d]
         return _extremes(moved)[1] if moved else math.nan
@@ -103,15 +95,22 @@ class Landscape:
 
     @property
     def step_errors(self) -> tuple[float, ...]:
-        """Bound on the error of each step from rounding the moved parameters, relative to it.
+        """Bound on the relative error of each step from rounding the moved parameters.
 
-        At 1 or more the step may be lost altogether, as small steps in half precision are.
+        At 1 or more, the step may be lost altogether, as happens to small steps in half precision.
         """
         unit = self.relative_floor / 2
         return tuple(
             unit * (1 + self.parameter_norm / distance) if distance else 0.0
             for distance in self.distances
         )
+
+
+def _extremes(values: Sequence[float]) -> tuple[float, float]:
+    """Smallest and largest value; ``nan`` if one is ``nan``, which ``min`` may hide."""
+    if any(map(math.isnan, values)):
+        return math.nan, math.nan
+    return min(values), max(values)
 
 
 def landscape(
@@ -133,34 +132,33 @@ def landscape(
               \cos(\nabla\mathcal L(\theta_\eta), g), \quad
               \beta = \max_\eta \frac{\|\nabla\mathcal L(\theta_\eta) - g\|}{\|\eta d\|} .
 
-    Parameters are moved in place, from one saved copy of them. They, buffers, gradients, modes
-    and random states are left bit-identical, whatever happens.
+    Parameters are moved in place, from one saved copy of them. Parameters, buffers, gradients,
+    modes and random states are left bit-identical, whatever happens.
 
     Args:
         model: Any module, in the mode that it is trained in; a compiled one runs uncompiled.
         loss_fn: ``loss_fn(model, batch)`` returns a scalar.
         batch: What the user's loader yields.
         steps: η, finite numbers; 0 and negative ones are allowed. Multiples of the learning
-            rate, such as 8 to 12 points in geometric spacing from ½ to 4 times, ask how far the
+            rate, such as 8 to 12 points in geometric spacing from ½ to 4 times, show how far the
             gradient can be trusted.
-        direction: d: ``"gradient"`` for g; ``"random"`` for a Gaussian vector scaled to the
-            length of g, not layer by layer; or one tensor for each trainable parameter.
+        direction: d: ``"gradient"`` for g; ``"random"`` for a Gaussian vector scaled as a whole
+            to the norm of g; or one tensor for each trainable parameter.
         generator: Source of the random direction.
         gradients: Whether gradients are measured at every step, not only losses.
 
     Returns:
-        One number per step in every field. Losses and gradients that overflow are kept. Of a
-        zero gradient, the landscape along it is flat, β is ``nan`` and ``zero_gradient`` is set.
+        One number per step in every field. Losses and gradients that overflow are kept. Along a
+        zero gradient the landscape is flat, β is ``nan`` and ``zero_gradient`` is set.
 
     Raises:
         TypeError: If ``loss_fn`` returns something else than a tensor of real numbers.
         ValueError: If it returns several numbers or has no graph, if the model has no trainable
-            parameter or split or lazy ones, or if steps, direction or generator are unfit.
+            parameter or split or lazy ones, or if steps, direction or generator are invalid.
 
     Note:
         A loss that keeps state of its own, or draws from a generator that the model does not
-        hold, cannot be replayed. Neither can :class:`equipoise.BNP`, whose statistics see every
-        pass: measure under ``with bnp.paused():``.
+        own, cannot be replayed.
 
     Examples:
         >>> model = nn.ParameterList([torch.tensor([3.0, 0.0])])
@@ -178,12 +176,12 @@ def landscape(
     with observers_paused(model), parameters_restored(model) as saved:
         loss, gradient = replay.gradient()
         reference = Reference(gradient)
-        along = _along(direction, reference, generator, replay.parameters)
+        along = _direction(direction, reference, generator, replay.parameters)
         points = []
         for eta in etas:
             saved.move(replay.parameters, along, eta)
             points.append(_point(replay, reference if gradients else None))
-        size = norm(saved.values(replay.parameters))
+        parameter_norm = norm(saved.values(replay.parameters))
     losses, changes, cosines = zip(*points, strict=True)
     return Landscape(
         direction=kind,
@@ -194,19 +192,19 @@ def landscape(
         initial_loss=float(loss),
         gradient_norm=reference.norm,
         direction_norm=reference.norm if kind == "gradient" else norm(along),
-        parameter_norm=size,
+        parameter_norm=parameter_norm,
         relative_floor=resolution((loss, *replay.parameters)),
         zero_gradient=reference.norm == 0,
     )
 
 
 def resolution(tensors: Iterable[Tensor]) -> float:
-    """Machine epsilon of the coarsest type."""
+    """Machine epsilon of the coarsest floating-point type."""
     return max(torch.finfo(t.dtype).eps for t in tensors)
 
 
 def _point(replay: Replay, reference: Reference | None) -> tuple[float, float, float]:
-    """Loss, gradient change and cosine where the parameters are now."""
+    """Loss, gradient change and cosine at the parameters' present values."""
     if reference is None:
         return float(replay.loss(graph=False)), math.nan, math.nan
     loss, gradient = replay.gradient()
@@ -214,7 +212,7 @@ def _point(replay: Replay, reference: Reference | None) -> tuple[float, float, f
     return float(loss), found.distance, found.cosine
 
 
-def _along(
+def _direction(
     direction: Direction | Sequence[Tensor],
     gradient: Reference,
     generator: torch.Generator | None,
@@ -232,7 +230,7 @@ def _along(
 
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw on the generator's device, so that its numbers are the same for every model's."""
+    """Draw on the generator's device, so that the numbers do not depend on the model's device."""
     drawn = torch.randn(like.shape, generator=generator, device=generator.device, dtype=like.dtype)
     return drawn.to(like.device)
 

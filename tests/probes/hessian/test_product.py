@@ -51,7 +51,7 @@ class TestProduct:
         for parameter in replay.parameters:
             parameter.data.mul_(1.1)
         H = explicit(replay.model, loss_fn, replay.batch)
-        product.release()
+        product.clear_graphs()
         assert_close(product(whole(replay), v), H @ v, **EXACT)
 
 

@@ -1,4 +1,4 @@
-"""Eigenvalues of the loss's Hessian, of a model in the mode in which it is trained."""
+"""Eigenvalues of the Hessian of a loss."""
 
 from __future__ import annotations
 
@@ -42,40 +42,42 @@ def hessian(
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Hessian:
-    r"""Extremal eigenvalues of the Hessian, and if asked how all of them are distributed.
+    r"""Extremal eigenvalues of the Hessian and, on demand, the distribution of all.
 
     .. math:: H = \nabla_\theta^2\,\mathcal L(\theta), \qquad
               \lambda_{\min} = \min_{\|v\|=1} v^THv, \quad \lambda_{\max} = \max_{\|v\|=1} v^THv
 
     of the loss on one batch, or of its mean over several, by Lanczos' method on products Hv. The
-    model runs in the mode it is in: in training mode batch statistics are part of the function
+    model runs in the mode it is in: in training mode, batch statistics are part of the function
     that is differentiated, which changes eigenvalues by orders of magnitude. Dropout and other
-    noise is the same in every product. Parameters, gradients, buffers, modes and random states
+    noise are the same in every product. Parameters, gradients, buffers, modes and random states
     are left bit-identical.
 
     Args:
         model: Any module with trainable parameters; frozen ones are constants.
         loss_fn: ``loss_fn(model, batch)`` returns a scalar.
         batch: What the user's loader yields.
-        more_batches: More of them, taken as if they followed in training, each with its own
+        more_batches: Further batches, run as if they followed in training, each with its own
             batch statistics and noise.
         blocks: ``"whole"``; ``"layers"``, the diagonal block of each module that owns parameters;
             ``"both"``; or parameters of the model by name.
-        density: Whether to find the distribution too. It takes all ``steps`` from each of
+        density: Whether to compute the distribution too. This takes all ``steps`` from each of
             ``probes`` random vectors, or every eigenvalue if there are no more than that.
-        steps: Most products per random vector. One vector more than that is kept, each of the
-            block's size and taken from memory at the start.
-        tolerance: Extremal eigenvalues are wanted to this share of the larger one's magnitude.
-        probes: Random vectors for the density.
+        steps: Most products per random vector. One more vector than that is stored, each of the
+            block's size and allocated at the start.
+        tolerance: Wanted error of the extremal eigenvalues, relative to the larger one's
+            magnitude.
+        probes: Number of random vectors for the density.
         recompute: Whether to evaluate the gradient anew for every product instead of keeping its
-            graph; by default if there are several batches, whose graphs might not fit.
+            graph; by default if there are several batches, whose graphs may not fit in memory.
         generator: For random vectors, by default one seeded with 0.
         progress: Called with the stage, products done and an upper limit of their number.
 
     Returns:
-        Eigenvalues with errors: the distance within which each lies with probability 0.999 over
-        the random vectors, also without convergence; plus what rounding in the parameters'
-        precision may change, from products that are not symmetric and from moved weights.
+        Eigenvalues with errors. An error is the distance within which the eigenvalue lies with
+        probability 0.999 over the random vectors, also without convergence, plus the error of
+        rounding in the parameters' precision, estimated from the asymmetry of products and from
+        moved weights.
 
     Raises:
         TypeError: If ``loss_fn`` does not return a tensor of real numbers.
@@ -104,12 +106,12 @@ def hessian(
             recompute = len(replays) > 1
         count = _Count(progress)
         product = HessianProduct(replays, recompute=recompute, on_product=count)
-        count.most = sum(search.most(product.like(block)) + 2 * DRAWS for block in chosen)
+        count.total = sum(search.most(product.like(block)) + 2 * DRAWS for block in chosen)
         try:
             found = [search(product, block) for block in chosen]
             rounding = _rounding(product, model, chosen, found, generator)
         finally:
-            product.release()  # also for those who hold the traceback
+            product.clear_graphs()  # a traceback may keep the product alive
     count.finish()
     cases = zip(chosen, found, rounding, strict=True)
     records = tuple(_record(block, spectrum, steps, error) for block, spectrum, error in cases)
@@ -120,7 +122,7 @@ def hessian(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """How eigenvalues are looked for; without probes only the extremal ones are."""
+    """How to search for eigenvalues; without probes, only for the extremal ones."""
 
     steps: int
     tolerance: float
@@ -143,22 +145,22 @@ class _Search:
 
 
 class _Count:
-    """Products done, for those who wait."""
+    """Counts the products and reports progress."""
 
     def __init__(self, progress: Progress | None) -> None:
-        self.most = 0
+        self.total = 0
         self._done = 0
         self._progress = progress
 
     def __call__(self) -> None:
         self._done += 1
         if self._progress is not None:
-            self._progress(_STAGE, self._done, self.most)
+            self._progress(_STAGE, self._done, self.total)
 
     def finish(self) -> None:
-        """Say that nothing more comes, where fewer products were enough."""
-        if self._progress is not None and self._done < self.most:
-            self._progress(_STAGE, self.most, self.most)
+        """Report the end, if fewer products than the limit were enough."""
+        if self._progress is not None and self._done < self.total:
+            self._progress(_STAGE, self.total, self.total)
 
 
 def _check(model: nn.Module, *, steps: int, probes: int, tolerance: float) -> None:
@@ -176,7 +178,7 @@ def _check(model: nn.Module, *, steps: int, probes: int, tolerance: float) -> No
 
 
 def _replays(model: nn.Module, loss_fn: LossFunction, batches: list[Any]) -> list[Replay]:
-    """One per batch, each from the noise and the buffers that the one before leaves behind."""
+    """One replay per batch, each with the noise and buffers that the batch before leaves."""
     replays = [Replay(model, loss_fn, batches[0])]
     for before, batch in pairwise(batches):
         loss_fn(model, before)

@@ -2,9 +2,9 @@ r"""Products of a loss's Hessian with vectors, in the mode and with the noise of
 
 .. math:: H_{BB}\,v = \nabla_B \langle \nabla_B \mathcal L, v\rangle
 
-The gradient's graph is built once and differentiated for every v. It contains the batch
-statistics of normalisers in training mode, so the Hessian is that of the function which training
-descends, and no layer runs again.
+The gradient's graph is built once and differentiated for every v, so no layer runs again. It
+contains the batch statistics of normalisers in training mode, so the Hessian is that of the
+function that training minimises.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class HessianProduct:
 
     Args:
         replays: One per batch, of the same model.
-        recompute: Whether to build the graph anew for every product, which takes about twice
-            the time and, of several batches, the memory of one.
+        recompute: Whether to build the graph anew for every product. This takes about twice the
+            time and, with several batches, the memory of one.
         on_product: Called after every product.
 
     Attributes:
-        parameters: The model's trainable ones.
+        parameters: The model's trainable parameters.
         rounding: Relative spacing of the coarsest type that a loss has been computed in so far.
     """
 
@@ -52,10 +52,10 @@ class HessianProduct:
         self.rounding = 0.0
 
     def like(self, block: ParameterBlock) -> Tensor:
-        """An empty flat vector for the block, in the widest of its types, at least float32."""
+        """An empty flat vector for the block, in its widest type, at least float32."""
         members = self._members(block)
-        # Vectors in float64 for parameters in float32 change eigenvalues by 1e-7 of the largest,
-        # no more than the products' own rounding, for twice the memory.
+        # For parameters in float32, vectors in float64 would take twice the memory and change
+        # eigenvalues by 1e-7 of the largest, no more than rounding in the products does.
         dtype = torch.float32
         for parameter in members:
             dtype = torch.promote_types(dtype, parameter.dtype)
@@ -87,8 +87,8 @@ class HessianProduct:
         self._on_product()
         return total.div_(len(self._replays))
 
-    def release(self) -> None:
-        """Forget the graphs and what they keep in memory."""
+    def clear_graphs(self) -> None:
+        """Free all graphs and the memory that they hold."""
         self._graphs.clear()
 
     def _members(self, block: ParameterBlock) -> list[nn.Parameter]:
@@ -117,7 +117,7 @@ class HessianProduct:
         members: list[nn.Parameter],
         pieces: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        """Nothing where the gradient is constant: unused parameters, linear losses."""
+        """Products; empty where the gradient is constant: unused parameters, linear losses."""
         varying = [
             (gradients[index], piece)
             for index, piece in zip(block.indices, pieces, strict=True)
@@ -126,7 +126,7 @@ class HessianProduct:
         if not varying:
             return ()
         outputs, vectors = zip(*varying, strict=True)
-        # Never backward(create_graph=True): its cycle of .grad and graph is never freed.
+        # backward(create_graph=True) would make a cycle of .grad and graph that is never freed.
         return torch.autograd.grad(
             outputs, members, vectors, retain_graph=not self._recompute, materialize_grads=True
         )

@@ -1,4 +1,4 @@
-"""Curvature of a loss: eigenvalues of its Hessian and how they are distributed."""
+"""Records of a Hessian: its extremal eigenvalues and the distribution of all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equipoise.records.estimate import Estimate
 
 @dataclass(frozen=True, slots=True)
 class SpectralDensity:
-    r"""Where the eigenvalues of a symmetric matrix lie.
+    r"""Distribution of the eigenvalues of a symmetric matrix.
 
     A weighted sum over the nodes approximates a mean over the eigenvalues,
 
@@ -21,11 +21,11 @@ class SpectralDensity:
         nodes: θ, ascending.
         weights: w, which sum to 1.
         parameters: n, the number of eigenvalues.
-        probes: Random vectors behind the weights; 0 if the nodes are all the eigenvalues.
-        width: Standard deviation of the Gaussians that :meth:`curve` puts in the nodes' place,
-            unless told otherwise: the range of the nodes over the products per probe. At this
-            width quadrature is wrong by less than a thousandth of the peak, at half of it by a
-            third.
+        probes: Number of random vectors used for the weights; 0 if the nodes are all the
+            eigenvalues.
+        width: Default standard deviation of the Gaussians that :meth:`curve` replaces the nodes
+            with: the range of the nodes over the products per probe. At this width the error of
+            quadrature is less than a thousandth of the peak, at half of it a third.
     """
 
     nodes: tuple[float, ...]
@@ -39,7 +39,7 @@ class SpectralDensity:
 
         Its standard error is exact for random vectors that are uniform on the sphere:
         :math:`\sqrt{2\,\mathrm{Var} f / ((n + 2)\,\text{probes})}`, with the variance over the
-        eigenvalues as the nodes see it. It leaves out the quadrature's own error.
+        nodes. It does not include the error of the quadrature.
 
         Args:
             function: Of one eigenvalue.
@@ -59,7 +59,7 @@ class SpectralDensity:
         return Estimate(mean, error, f"Lanczos quadrature, {self.probes} probes")
 
     def curve(self, points: Sequence[float], *, width: float | None = None) -> list[Estimate]:
-        """The density, every eigenvalue broadened to a Gaussian; it integrates to 1.
+        """The density with every eigenvalue broadened to a Gaussian; it integrates to 1.
 
         Args:
             points: Where to evaluate it.
@@ -86,14 +86,14 @@ class HessianSpectrum:
     """Spectrum of the Hessian, or of one diagonal block of it.
 
     Args:
-        block: Which parameters: ``whole``, a layer's name, or the caller's name.
-        parameters: How many numbers they are; the Hessian's size.
+        block: The parameters: ``whole``, a layer's name, or the caller's name.
+        parameters: Number of parameters; the Hessian's size.
         largest: Largest eigenvalue.
         smallest: Smallest eigenvalue, usually negative.
-        converged: Whether both errors of the iteration came below the tolerance; if not, the
+        converged: Whether both errors of the iteration are below the tolerance; if not, the
             stated errors are still bounds.
-        products: Hessian-vector products that were taken.
-        density: Where the eigenvalues lie, if it was asked for.
+        products: Number of Hessian-vector products taken.
+        density: Distribution of the eigenvalues, if requested.
     """
 
     block: str
@@ -106,7 +106,7 @@ class HessianSpectrum:
 
     @property
     def trace(self) -> Estimate | None:
-        """Sum of the eigenvalues, if their density was asked for."""
+        """Sum of the eigenvalues, if their density was requested."""
         if self.density is None:
             return None
         mean, size = self.density.mean(float), self.parameters
@@ -118,9 +118,9 @@ class Hessian:
     """Curvature of a loss with respect to a model's trainable parameters.
 
     Args:
-        whole: Of all parameters together, if it was asked for.
-        blocks: Of the layers, in order of use, or of the caller's groups.
-        batches: How many batches the loss is a mean over.
+        whole: Spectrum for all parameters together, if requested.
+        blocks: Spectra for the layers, in order of use, or for the caller's groups.
+        batches: Number of batches that the loss is a mean over.
     """
 
     whole: HessianSpectrum | None
@@ -139,12 +139,12 @@ class Hessian:
 
     @property
     def density(self) -> SpectralDensity | None:
-        """Where the eigenvalues of the whole Hessian lie, if it was asked for."""
+        """Distribution of the eigenvalues of the whole Hessian, if requested."""
         return self._whole().density
 
     @property
     def converged(self) -> bool:
-        """Whether everything that was measured did."""
+        """Whether all measured spectra converged."""
         every = (*self.blocks, *([self.whole] if self.whole else []))
         return all(spectrum.converged for spectrum in every)
 

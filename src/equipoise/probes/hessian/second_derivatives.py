@@ -1,4 +1,4 @@
-"""Second derivatives where PyTorch has them, and a clear word where it has not."""
+"""Allow second derivatives where PyTorch has them, and name the operations that have none."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _REMEDIES = {
     "cudnn": "run loss_fn under torch.backends.cudnn.flags(enabled=False)",
     "": "replace it, or measure only blocks of parameters that come after it",
 }
-# What the decorator makes of any function has the decorator's own code.
+# Every function that the decorator returns shares this code object.
 _ONCE = once_differentiable(lambda ctx: None).__code__
 
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Let attention use its formula, for fused kernels have no second derivative.
+    """Make attention use its formula, since fused kernels have no second derivative.
 
     Raises:
-        ValueError: Where PyTorch says that an operation has none either.
+        ValueError: If PyTorch reports that another operation has none.
     """
     try:
         with sdpa_kernel(SDPBackend.MATH):
@@ -42,10 +42,10 @@ def twice_differentiable() -> Iterator[None]:
 
 
 def refuse_once_differentiable(loss: Tensor) -> None:
-    """Refuse what autograd would take for a constant without a word.
+    """Refuse functions whose backward autograd would silently treat as a constant.
 
-    What ``once_differentiable`` marks raises only if it is itself asked for a derivative; asked
-    for that with respect to parameters, autograd leaves the path out.
+    A function marked with ``once_differentiable`` raises only when its own inputs are
+    differentiated; derivatives with respect to parameters leave its path out.
 
     Raises:
         ValueError: If such a function is in the loss's graph.

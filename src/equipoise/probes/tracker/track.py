@@ -34,9 +34,8 @@ def track(
 ) -> Tracker:
     r"""Measure a training at every N-th step.
 
-    The training is the untracked one bit for bit: parameters, buffers, gradients, the
-    optimiser's state and random states are what they would be. Tell the tracker of each batch
-    before the model sees it:
+    The training equals the untracked one bit for bit in parameters, buffers, gradients, the
+    optimiser's state and random states. Give the tracker each batch before the model sees it:
 
     .. code-block:: python
 
@@ -44,8 +43,8 @@ def track(
             for batch in tracker.batches(loader):
                 ...  # your training step, as it is
 
-    which is short for calling ``tracker.observe(batch)`` first thing in the loop. Numbers have
-    names of two parts for the model and of three for a layer:
+    or call ``tracker.observe(batch)`` first in the loop. Numbers have names of two parts for the
+    model and of three for a layer:
 
     ========================================  ====================================================
     ``loss``                                  of the batch, before the step
@@ -63,37 +62,38 @@ def track(
 
     Args:
         model: Any module, in the mode that it is trained in.
-        loss_fn: ``loss_fn(model, batch)`` returns the scalar that is trained on, under
-            ``torch.autocast`` if training is. It runs again for every measurement, so it must not
-            count or log. Without it, the first five rows are not measured.
-        optimizer: The one that trains the model. Without it, a step is an observed batch, and
+        loss_fn: ``loss_fn(model, batch)`` returns the scalar that training minimises, under
+            ``torch.autocast`` if training uses it. It runs again for every measurement, so it
+            must not count or log. Without it, the first five rows are not measured.
+        optimizer: The one that trains the model. Without it, every observed batch is a step, and
             covariate shift and updates are not measured.
         every: Steps from one sample to the next, or the steps to sample, from 0.
-        landscape: Whether to measure it; ``None`` if what it needs is there. So for the others.
+        landscape: Whether to measure the landscape; ``None`` for yes if loss and learning rate
+            are given. The next five likewise.
         ics: Internal covariate shift.
         growth: Gradients, layer by layer.
-        activations: Moments of what layers are fed with.
-        updates: Lengths of gradients and steps.
+        activations: Moments of layer inputs.
+        updates: Norms of gradients and steps.
         conditioning: Condition numbers, which may take long.
-        steps: η of the landscape, in learning rates: of the optimiser's first group as it then
-            is, or of ``lr``. Adaptive optimisers take steps that are no multiples of the
-            gradient: choose ``lr`` such that lr·‖g‖ is about their length.
-        lr: Takes the place of the optimiser's learning rate; 1 makes ``steps`` η itself.
+        steps: η of the landscape, as multiples of ``lr`` or of the present learning rate of the
+            optimiser's first group. The steps of adaptive optimisers are no multiples of the
+            gradient: choose ``lr`` such that lr·‖g‖ is about their norm.
+        lr: Used instead of the optimiser's learning rate; with 1, ``steps`` are η itself.
         sink: Called as ``sink(step, values)`` with each sample.
-        pause: Context managers under which the measurements run, for what gathers statistics
-            from the model's passes, such as ``pause=[bnp.paused]``. Hooks on modules that have
-            ``while_probed()`` are paused without being named.
+        pause: Context managers under which measurements run, such as ``pause=[counter.paused]``,
+            for objects that gather statistics from the model's passes. Hooks on modules that have
+            ``while_probed()``, as :class:`equipoise.BNP`'s do, are paused without being named.
 
     Returns:
-        A tracker, attached already. Use it in a ``with`` statement, or call
-        :meth:`Tracker.detach` in the end.
+        An attached tracker. Use it in a ``with`` statement, or call :meth:`Tracker.detach` in the
+        end.
 
     Raises:
-        TypeError: If ``optimizer`` or ``every`` is something else.
-        ValueError: If what is wanted cannot be measured, or an option is out of range.
+        TypeError: If an argument has the wrong type.
+        ValueError: If a wanted measurement lacks what it needs, or an option is out of range.
 
     Note:
-        What a logger needs is one line: ``sink=`` for
+        For loggers, ``sink=`` is one line:
 
         * TensorBoard: ``lambda step, v: [writer.add_scalar(k, v[k], step) for k in v]``
         * Weights & Biases: ``lambda step, v: wandb.log(v, step=step)``
@@ -105,19 +105,19 @@ def track(
           ``training_step``
 
     Note:
-        A sample costs as much as 11 to 14 steps of a convolutional network of 5 to 8 layers,
-        which at the default interval adds some 4 % to the training, and 22 steps of one of 20
-        layers; ``tracker.cost()`` tells what it is here. Covariate shift grows with the number of
-        layers, the landscape with that of ``steps``. Between samples a step takes a microsecond
-        more, and waits for no device. From a sample to its step, two copies of the parameters
-        are kept.
+        A sample takes the time of 11 to 14 steps of a convolutional network of 5 to 8 layers,
+        which at the default interval adds about 4 % to the training, and of 22 steps of one of 20
+        layers; ``tracker.cost()`` reports the time of yours. The time for covariate shift grows
+        with the number of layers, that for the landscape with the number of ``steps``. Between
+        samples a step takes a microsecond more and does not wait for a device. From a sample to
+        its step, two copies of the parameters are stored.
 
     Note:
-        With accumulated gradients, a sample looks at the first batch of its step, but its step
-        is that of the optimiser. A step that a gradient scaler skips is not counted. Of a
+        With accumulated gradients, a sample uses the first batch of its step, but its step is
+        that of the optimiser. A step that a gradient scaler skips is not counted. For a
         ``DistributedDataParallel`` model, the module inside is measured, on the batch of this
-        process; compiled models run uncompiled. Hooks of your own on modules see the extra
-        passes.
+        process. Compiled models run uncompiled. Other hooks of your own on modules see the
+        additional passes.
 
     Examples:
         >>> import torch
@@ -158,7 +158,7 @@ def track(
 
 
 def _inside_of_replicas(model: nn.Module) -> nn.Module:
-    """The module that is replicated; replicas expect a backward pass of their own."""
+    """The module that is replicated; a replica would wait for a backward pass of its own."""
     inner = getattr(model, "_orig_mod", model)
     return inner.module if isinstance(inner, DistributedDataParallel | DataParallel) else model
 
