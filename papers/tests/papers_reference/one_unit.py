@@ -49,7 +49,7 @@ def hessian_41_42(y, g, H, gamma):
 
 
 def theorem_4_1(y, g, gamma):
-    """Right side, with g as whoever reads the theorem puts in."""
+    """Right side, for a given reading of g."""
     yh, m = bn(y), len(y)
     return gamma**2 / y.var(correction=0) * (g @ g - g.sum() ** 2 / m - (g @ yh) ** 2 / m)
 

@@ -144,7 +144,7 @@ def _proportional(
 
 
 def _steps_by_gradients_alone(optimizer: Optimizer) -> bool:
-    """Whether it is of a known class, has one group, and nothing else acts on its steps."""
+    """Whether it is of a known class, has one group, and no hook or wrapper acts on its steps."""
     return (
         type(optimizer) in _PROPORTIONAL
         and len(optimizer.param_groups) == 1
