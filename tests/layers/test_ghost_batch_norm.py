@@ -101,7 +101,7 @@ class TestRemainder:
 
 
 def test_the_size_must_be_positive():
-    with pytest.raises(ValueError, match="virtual_batch_size must be .* at least 1; got 0"):
+    with pytest.raises(ValueError, match=r"virtual_batch_size must be .* at least 1; got 0"):
         GhostBatchNorm1d(4, virtual_batch_size=0)
 
 

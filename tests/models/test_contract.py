@@ -1,4 +1,9 @@
-"""What holds for every network with every normaliser. A newcomer joins by one line."""
+"""The contract of every network; a newcomer joins by one line in ``MODELS``.
+
+Networks meet a normaliser in few ways: none at all, one that makes biases superfluous, one that
+needs positions, one with groups. Every network is tested with one of each, and every normaliser in
+one network that has convolutions and a dense layer.
+"""
 
 import copy
 import itertools
@@ -36,6 +41,7 @@ MODELS = {
 CASES = [
     (name, norm)
     for name, norm in itertools.product(MODELS, NORMS)
+    if name == "cnn5" or norm in ("none", "batch", "instance", "group")
     # Dense layers have no positions.
     if not (name.startswith("mlp") and norm == "instance")
 ]
@@ -67,23 +73,20 @@ def loss_of(model, x, y):
 
 @pytest.mark.parametrize(("name", "norm"), CASES)
 class TestEveryNormaliser:
-    def test_a_few_steps_reduce_the_loss(self, name, norm):
+    def test_every_parameter_has_a_gradient_and_a_few_steps_reduce_the_loss(self, name, norm):
         model, (x, y) = build(name, norm), inputs(name)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
         losses = []
-        for _ in range(6):
+        for step in range(6):
             loss = loss_of(model, x, y)
             optimizer.zero_grad()
             loss.backward()
+            if step == 0:
+                parameters = model.named_parameters()
+                assert [n for n, p in parameters if p.grad is None or not p.grad.any()] == []
             optimizer.step()
             losses.append(loss.item())
         assert losses[-1] < losses[0]
-
-    def test_gradients_reach_every_parameter(self, name, norm):
-        model = build(name, norm)
-        loss_of(model, *inputs(name)).backward()
-        without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-        assert without == []
 
     def test_evaluation_of_a_copy_with_loaded_state(self, name, norm):
         model, (x, y) = build(name, norm), inputs(name)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.models import BasicBlock, ResNet, resnet18
+from equipoise.models.resnet import BasicBlock, ResNet, resnet18
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,10 @@ from equipoise.models.cnn5 import cnn5
 from equipoise.models.deep_linear import deep_linear
 from equipoise.models.initialisation import glorot_uniform_, he_normal_
 from equipoise.models.mlp import mlp
-from equipoise.models.norms import NORMS, Norm, make_norm
-from equipoise.models.resnet import BasicBlock, ResNet, resnet18
-from equipoise.models.resnet_cifar import (
-    CifarResNet,
-    PadShortcut,
-    PreactivationBlock,
-    resnet_cifar,
-)
-from equipoise.models.transformer import RowTransformer, transformer_classifier
+from equipoise.models.norms import Norm, make_norm
+from equipoise.models.resnet import resnet18
+from equipoise.models.resnet_cifar import resnet_cifar
+from equipoise.models.transformer import transformer_classifier
 from equipoise.models.vgg import vgg
 
 __all__ = [
@@ -26,15 +21,7 @@ __all__ = [
     "resnet_cifar",
     "vgg",
     "transformer_classifier",
-    # their parts
-    "ResNet",
-    "BasicBlock",
-    "CifarResNet",
-    "PreactivationBlock",
-    "PadShortcut",
-    "RowTransformer",
     # normalisers and initialisation
-    "NORMS",
     "Norm",
     "make_norm",
     "glorot_uniform_",

@@ -27,21 +27,20 @@ def bilinear_cnn(
 ) -> nn.Sequential:
     r"""3×3 convolutions, a second-order head, and a linear layer, for images of about 28×28.
 
-    The convolutions keep the resolution; between two of them stands max-pooling, except before
-    the last, so that 28×28 images end in 14×14 positions of ``filters[-1]`` features after a
-    ReLU. Layers are named ``conv1``, ``norm1``, ``act1``, ``pool1``, ``conv2``, …, ``pooling``,
+    The convolutions keep the resolution. Max-pooling stands between them, except before the
+    last, so that 28×28 images become 14×14 positions of ``filters[-1]`` features after a ReLU.
+    Layers are named ``conv1``, ``norm1``, ``act1``, ``pool1``, ``conv2``, …, ``pooling``,
     ``head``. Weights start from Glorot's uniform distribution, biases from 0.
 
     Args:
         classes: Number of logits.
         in_channels: Channels of the images.
-        pooling: Makes the head from the channels of its maps, as
-            ``partial(RUNPool, eta=1.0)`` does. What it makes has an ``output_dim``.
+        pooling: Makes the second-order head when called with its channels, as
+            ``partial(RUNPool, eta=1.0)`` does. The head must have an ``output_dim``.
         filters: Channels of each convolution.
-        norm: A kind of :data:`NORMS`, or a function of the channels that makes a module. See
-            :func:`make_norm`.
-        generator: Source of the weights except the head's, which has its own; PyTorch's own if
-            None.
+        norm: A kind of :func:`make_norm`, or a function of the channels that makes a module.
+        generator: Source of all weights but those of the pooling, which has its own generator;
+            PyTorch's own if None.
 
     Raises:
         ValueError: If a size is not positive, there is no convolution, the norm is unknown, or
@@ -72,7 +71,7 @@ def bilinear_cnn(
         layers |= stage(
             "conv",
             number,
-            partial(_convolution, channels, width),
+            partial(nn.Conv2d, channels, width, 3, padding=1),
             norm=make_norm(norm, width),
         )
         if number < len(filters) - 1:
@@ -80,15 +79,10 @@ def bilinear_cnn(
         channels = width
     layers["pooling"] = head = pooling(channels)
     layers["head"] = nn.Linear(_output_dim(head), classes)
-    return _initialised(nn.Sequential(layers), generator)
-
-
-def _initialised(model: nn.Sequential, generator: torch.Generator | None) -> nn.Sequential:
-    """Glorot's start for all but the pooling, which has drawn its own."""
-    for name, part in model.named_children():
-        if name != "pooling":
+    for name, part in layers.items():
+        if name != "pooling":  # which has drawn its own weights
             glorot_uniform_(part, generator=generator)
-    return model
+    return nn.Sequential(layers)
 
 
 def _output_dim(head: object) -> int:
@@ -99,7 +93,3 @@ def _output_dim(head: object) -> int:
             f"RUNPool does; got {head!r}."
         )
     return size
-
-
-def _convolution(in_channels: int, filters: int, bias: bool) -> nn.Conv2d:
-    return nn.Conv2d(in_channels, filters, 3, padding=1, bias=bias)

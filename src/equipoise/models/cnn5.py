@@ -42,11 +42,11 @@ def cnn5(
         image_size: Height and width of the images, or the side of square ones.
         padding: ``"valid"`` for none, as in TensorFlow's tutorial, which needs images of at
             least 18×18; or ``"same"`` for one pixel on each side, which needs 4×4.
-        norm: A kind of :data:`NORMS`, with groups of 4 channels where there are groups; or a
-            function of the channels that makes a module. See :func:`make_norm`.
+        norm: A kind of :func:`make_norm`, with groups of 4 channels where there are groups; or
+            a function of the channels that makes a module.
         dense_norm: The same for the dense layer, whose input has no positions. By default
-            ``norm``, but ``"none"`` for ``"instance"``, which needs positions. A function
-            that serves images only, as ``nn.BatchNorm2d``, needs its fellow here.
+            ``norm``, but ``"none"`` for ``"instance"``, which needs positions. If ``norm`` is
+            a function for images only, such as ``nn.BatchNorm2d``, pass one for dense layers.
         after_activation: Whether normalisers follow the activations, as in the paper, or
             precede them.
 
@@ -76,7 +76,8 @@ def cnn5(
         layers |= stage(
             "conv",
             number,
-            partial(_convolution, channels, filters, padding),
+            # A number rather than PyTorch's padding="same", which other tools do not read.
+            partial(nn.Conv2d, channels, filters, 3, padding=int(padding == "same")),
             norm=make_norm(norm, filters, dims=2, group_size=CIFAR_GROUP_SIZE),
             after_activation=after_activation,
         )
@@ -87,7 +88,7 @@ def cnn5(
     layers |= stage(
         "linear",
         len(_FILTERS) + 1,
-        partial(_linear, channels * height * width, _DENSE),
+        partial(nn.Linear, channels * height * width, _DENSE),
         norm=make_norm(dense_norm, _DENSE, dims=0, group_size=CIFAR_GROUP_SIZE),
         after_activation=after_activation,
     )
@@ -106,7 +107,7 @@ def _sides(image_size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _side_before_dense(side: int, padding: str) -> int:
-    """Side of the map that the dense layer reads."""
+    """Height or width of the maps that reach the dense layer."""
     check_size(image_size=side)
     border, least = (2, 18) if padding == "valid" else (0, 4)
     if side < least:
@@ -115,12 +116,3 @@ def _side_before_dense(side: int, padding: str) -> int:
             f"image_size must be at least {least} with padding={padding!r}, got {side}.{remedy}"
         )
     return ((side - border) // 2 - border) // 2 - border
-
-
-def _convolution(in_channels: int, filters: int, padding: str, bias: bool) -> nn.Conv2d:
-    # A number rather than PyTorch's padding="same", which other tools do not read.
-    return nn.Conv2d(in_channels, filters, 3, padding=int(padding == "same"), bias=bias)
-
-
-def _linear(in_features: int, out_features: int, bias: bool) -> nn.Linear:
-    return nn.Linear(in_features, out_features, bias=bias)

@@ -24,8 +24,8 @@ def deep_linear(
     .. math:: x^l = \mathrm{norm}(W^l x^{l-1}), \quad l = 1, \dots, \text{depth},
               \qquad W^l \in \mathbb{R}^{\text{width} \times \text{width}} .
 
-    Without a normaliser it computes :math:`W^{\text{depth}} \cdots W^1 x`, no more than one
-    matrix can, but its loss has another landscape. Layers are named ``linear1``, ``norm1``,
+    Without a normaliser it computes :math:`W^{\text{depth}} \cdots W^1 x`, as one matrix could,
+    but its loss has another landscape. Layers are named ``linear1``, ``norm1``,
     ``linear2``, …, in the order in which they are applied; in the paper's
     :math:`W_1 \cdots W_k x` the first one applied has the *largest* index. The paper does not
     say where batch norm stands; here it follows every layer, the last one too, whose γ and β
@@ -35,8 +35,8 @@ def deep_linear(
     Args:
         width: Numbers in an input, an output and everything between.
         depth: Linear layers.
-        norm: A kind of :data:`NORMS` except ``"instance"``, or a function of the width that
-            makes a module. See :func:`make_norm`.
+        norm: A kind of :func:`make_norm` except ``"instance"``, or a function of the width that
+            makes a module.
         generator: Source of the weights; PyTorch's own if None.
 
     Raises:

@@ -32,9 +32,9 @@ def mlp(
     or, with ``after_activation``, :math:`x^l = \mathrm{norm}(\phi(W^l x^{l-1} + b^l))`.
 
     The layers are named ``flatten``, ``linear1``, ``norm1``, ``act1``, ``linear2``, …,
-    ``head``. Just before batch normalisation, or another that subtracts each neuron's mean, a
-    linear layer has no bias, which would be subtracted at once. Weights keep PyTorch's default
-    initialisation; :func:`glorot_uniform_` gives TensorFlow's.
+    ``head``. A linear layer just before batch normalisation, or another that subtracts each
+    neuron's mean, has no bias. Weights keep PyTorch's default initialisation;
+    :func:`glorot_uniform_` gives TensorFlow's.
 
     Args:
         in_features: Numbers in one input, whatever its shape.
@@ -42,9 +42,8 @@ def mlp(
         depth: Hidden layers.
         width: Neurons in each.
         activation: Called without arguments for each activation module.
-        norm: A kind of :data:`NORMS` except ``"instance"``, with groups of 4 neurons where
-            there are groups; or a function of the neurons that makes a module. See
-            :func:`make_norm`.
+        norm: A kind of :func:`make_norm` except ``"instance"``, with groups of 4 neurons where
+            there are groups; or a function of the neurons that makes a module.
         after_activation: Whether normalisers follow the activations, as in the experiments of
             [lange2022].
         norm_input: Whether the flattened input is normalised too, by a layer named
@@ -77,14 +76,10 @@ def mlp(
         layers |= stage(
             "linear",
             number,
-            partial(_linear, in_features if number == 1 else width, width),
+            partial(nn.Linear, in_features if number == 1 else width, width),
             norm=make(width),
             activation=activation,
             after_activation=after_activation,
         )
     layers["head"] = nn.Linear(width, classes)
     return nn.Sequential(layers)
-
-
-def _linear(in_features: int, out_features: int, bias: bool) -> nn.Linear:
-    return nn.Linear(in_features, out_features, bias=bias)

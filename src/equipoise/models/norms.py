@@ -1,4 +1,4 @@
-"""Normalisation layers by name, as every model takes them."""
+"""Normalisation layers by name, for the models of this room."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ NormKind = Literal[
     "linf",
 ]
 Norm = NormKind | Callable[[int], nn.Module]
+"""A kind of :func:`make_norm`, or a function of the channels that makes a module."""
 
 NORMS: tuple[NormKind, ...] = get_args(NormKind)
 
@@ -61,26 +62,27 @@ def make_norm(
     - ``"none"``: the identity.
     - ``"batch"``, ``"batch_renorm"``, ``"ghost"`` (virtual batches of 32), ``"instance"``.
     - ``"group"``: groups of channels, within each sample.
-    - ``"layer"``: all the channels, and positions, of a sample.
-    - ``"four_things"``: batch norm whose statistics are over groups of channels, which
-      batches of one sample can bear. The weight of the example in evaluation is 0; set the
-      layer's ``example_weight`` after training.
+    - ``"layer"``: all channels and positions of a sample.
+    - ``"four_things"``: batch norm with statistics over groups of channels, which also works
+      for batches of one sample. The weight of the example in evaluation is 0; set the layer's
+      ``example_weight`` after training.
     - ``"noisy"``: batch norm followed, in training, by noise of unstable distribution;
       ``"noise"``: the same noise without batch norm, and without γ and β.
-    - ``"l1"``, ``"l2"``, ``"linf"``: the batch's mean is subtracted and its average ℓp size,
-      taken before, divides; see :class:`~equipoise.layers.LpNorm`.
+    - ``"l1"``, ``"l2"``, ``"linf"``: subtract the batch's mean and divide by the average ℓp
+      size of its values before that; see :class:`~equipoise.layers.LpNorm`.
 
-    Other options (a schedule of batch renormalisation, centred ℓp sizes) come with a function,
-    as ``partial(BatchRenorm2d, schedule=schedule)``; and ``partial(make_norm, "batch", dims=0,
-    eps=1e-3, momentum=0.01)`` is TensorFlow's batch norm.
+    For other options (a schedule of batch renormalisation, centred ℓp sizes) pass a function,
+    such as ``partial(BatchRenorm2d, schedule=schedule)``. TensorFlow's batch norm is
+    ``partial(make_norm, "batch", dims=0, eps=1e-3, momentum=0.01)``.
 
     Args:
-        kind: One of :data:`NORMS`; or a function of the channels that makes a module, to
+        kind: One of the names above; or a function of the channels that makes a module, to
             which the other arguments are not passed.
         channels: Channels C of the input.
         dims: Dimensions of positions behind ``[N, C]``: 0 for dense layers, 2 for images.
         group_size: Channels in a group, for ``"group"`` and ``"four_things"``, where they
-            divide C; otherwise their greatest common divisor. None for 32 groups, likewise.
+            divide C; otherwise their greatest common divisor. None for 32 groups, or the
+            greatest common divisor of 32 and C.
         eps: Added to every variance, or ℓp size.
         momentum: Weight of the present batch in running statistics, where there are any; None
             for their cumulative average.
@@ -130,7 +132,7 @@ def make_norm(
 
 
 def subtracts_constants(norm: nn.Module) -> bool:
-    """Whether a layer takes back any constant added to a channel, such as a bias before it.
+    """Whether a layer subtracts any constant added to a channel, such as a bias before it.
 
     Examples:
         >>> [subtracts_constants(make_norm(kind, 8)) for kind in ("batch", "layer")]
@@ -165,7 +167,7 @@ def _check_without_positions(kind: str, channels: int, groups: int) -> None:
     # [N, C] would be taken for one sample [C, L] without a batch, and normalised over channels.
     if kind == "instance":
         raise ValueError(
-            "instance norm needs positions, which inputs [N, C] of dense layers have not: "
+            "instance norm needs positions, which inputs [N, C] of dense layers do not have: "
             "choose 'layer', 'group' or 'none' there."
         )
     if kind == "group" and groups == channels:

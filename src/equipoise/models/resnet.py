@@ -24,8 +24,7 @@ class BasicBlock(nn.Module):
         in_channels: Channels of the input.
         out_channels: Channels of the output.
         stride: Of the first convolution and of the shortcut.
-        norm: A kind of :data:`NORMS`, or a function of the channels that makes a module. See
-            :func:`make_norm`.
+        norm: A kind of :func:`make_norm`, or a function of the channels that makes a module.
         downsample: Shortcut in place of the 1×1 convolution, where the shape changes.
 
     Raises:
@@ -52,7 +51,7 @@ class BasicBlock(nn.Module):
         check_size(in_channels=in_channels, out_channels=out_channels, stride=stride)
         self.conv1 = convolution(in_channels, out_channels, stride, norm=norm)
         self.bn1 = make_norm(norm, out_channels)
-        # One module per use: a hook must see each activation once.
+        # One module per use, so that a hook sees each activation once.
         self.act1 = nn.ReLU()
         self.conv2 = convolution(out_channels, out_channels, 1, norm=norm)
         self.bn2 = make_norm(norm, out_channels)
@@ -74,35 +73,10 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    r"""A residual network: stem, four stages of basic blocks, global mean, linear head.
-
-    Stage s has :math:`2^{s-1}` times ``width`` channels, and every stage after the first
-    halves the resolution. Convolutions start from
-    :math:`\mathcal{N}(0, 2 / \text{fan-out})`. Parameters are named as in torchvision, so
-    state dictionaries can be exchanged.
+    """A residual network of basic blocks; see :func:`resnet18` for the arguments.
 
     Args:
         blocks: Basic blocks in each of the four stages.
-        classes: Number of logits.
-        in_channels: Channels of the images.
-        small_images: For images of about 32×32: a 3×3 stem that keeps the resolution.
-            Otherwise the original's 7×7 convolution of stride 2 and max-pooling.
-        width: Channels of the first stage.
-        norm: A kind of :data:`NORMS`, with 32 groups (fewer where they do not divide) where
-            there are groups; or a function of the channels that makes a module. See
-            :func:`make_norm`. Without any, convolutions have biases.
-
-    Raises:
-        ValueError: If a size is not positive, there are not four stages, or the norm is
-            unknown.
-
-    Shape:
-        - Input: ``[N, in_channels, H, W]``.
-        - Output: ``[N, classes]``.
-
-    References:
-        [he2016] Deep residual learning for image recognition, table 1;
-        [wu2018] Group normalization.
     """
 
     def __init__(
@@ -149,7 +123,28 @@ def resnet18(
     width: int = 64,
     norm: Norm = "batch",
 ) -> ResNet:
-    """ResNet-18: two basic blocks in each stage. See :class:`ResNet` for the arguments.
+    r"""ResNet-18: stem, four stages of two basic blocks each, global mean, linear head.
+
+    Stage s has :math:`2^{s-1}` times ``width`` channels, and every stage after the first halves
+    the resolution. Convolutions start from :math:`\mathcal{N}(0, 2 / \text{fan-out})`. Parameters
+    are named as in torchvision, so state dictionaries can be exchanged.
+
+    Args:
+        classes: Number of logits.
+        in_channels: Channels of the images.
+        small_images: For images of about 32×32: a 3×3 stem that keeps the resolution. Otherwise
+            the original's 7×7 convolution of stride 2 and max-pooling.
+        width: Channels of the first stage.
+        norm: A kind of :func:`make_norm`, with 32 groups (fewer where they do not divide) where
+            there are groups; or a function of the channels that makes a module. With
+            ``"none"``, convolutions have biases.
+
+    Raises:
+        ValueError: If a size is not positive or the norm is unknown.
+
+    Shape:
+        - Input: ``[N, in_channels, H, W]``.
+        - Output: ``[N, classes]``.
 
     Examples:
         >>> model = resnet18(classes=1000, small_images=False)
@@ -157,7 +152,8 @@ def resnet18(
         11689512
 
     References:
-        [he2016] Deep residual learning for image recognition, table 1.
+        [he2016] Deep residual learning for image recognition, table 1;
+        [wu2018] Group normalization.
     """
     return ResNet(
         (2, 2, 2, 2),

@@ -17,7 +17,7 @@ Shortcut = Literal["A", "B"]
 
 
 class PadShortcut(nn.Module):
-    """Shortcut without parameters: every ``stride``-th pixel, and channels of zeros behind.
+    """Shortcut without parameters: every ``stride``-th pixel, and further channels of zeros.
 
     Args:
         extra_channels: Channels of zeros.
@@ -37,7 +37,7 @@ class PadShortcut(nn.Module):
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
-        """Thin out the pixels and append the zeros."""
+        """Subsample the pixels and append channels of zeros."""
         kept = x[:, :, :: self.stride, :: self.stride]
         return F.pad(kept, (0, 0, 0, 0, 0, self.extra_channels))
 
@@ -52,14 +52,14 @@ class PreactivationBlock(nn.Module):
     .. math:: h = \phi(n_1(x)), \quad y = s + W_2 * \phi(n_2(W_1 * h)),
 
     with the shortcut s = x or, in the first block of a stage (``first``), h itself or, where
-    the shape changes, ``downsample`` of h. Nothing stands between the sums of the blocks.
+    the shape changes, ``downsample`` of h. No activation follows the sum.
 
     Args:
         in_channels: Channels of the input.
         out_channels: Channels of the output.
         stride: Of the first convolution.
-        norm: A kind of :data:`NORMS`, or a function of the channels that makes a module.
-        first: Whether the shortcut starts behind the first activation.
+        norm: A kind of :func:`make_norm`, or a function of the channels that makes a module.
+        first: Whether the shortcut starts after the first activation.
         downsample: Shortcut where the shape changes; by default a 1×1 convolution.
 
     Raises:
@@ -141,7 +141,7 @@ class CifarResNet(nn.Module):
         self.layer1 = stage(width, width)
         self.layer2 = stage(width, 2 * width)
         self.layer3 = stage(2 * width, 4 * width)
-        # The original's last block ends in an activation already.
+        # In the original form the last block ends in an activation already.
         self.bn_last = make_norm(norm, 4 * width) if preactivation else nn.Identity()
         self.act_last = nn.ReLU() if preactivation else nn.Identity()
         self.avgpool = nn.AdaptiveAvgPool2d(1)
@@ -172,7 +172,7 @@ def resnet_cifar(
     A 3×3 convolution, three stages of n blocks with 1, 2 and 4 times ``width`` channels (the
     last two halve the resolution), global mean and a linear head. Convolutions start from
     :math:`\mathcal{N}(0, \text{init\_scale}^2 \cdot 2 / \text{fan-out})` and have a bias only
-    if ``norm`` is ``"none"``. Parameters are named as in :class:`ResNet`, with ``bn_last``
+    if ``norm`` is ``"none"``. Parameters are named as in :func:`resnet18`, with ``bn_last``
     before the head of the pre-activation form.
 
     Args:
@@ -180,14 +180,14 @@ def resnet_cifar(
         classes: Number of logits.
         in_channels: Channels of the images.
         preactivation: Whether normaliser and activation precede each convolution, as in
-            :class:`PreactivationBlock`, or follow it, as in :class:`BasicBlock`.
-        norm: A kind of :data:`NORMS`, with groups of 4 channels where there are groups; or a
-            function of the channels that makes a module. See :func:`make_norm`. With
-            ``"none"`` each block nearly doubles the variance, and at depth 110 logits start near
-            10⁷ (10⁵ with pre-activation): choose ``init_scale`` below 1.
-        shortcut: Where the shape changes: ``"A"`` for :class:`PadShortcut`, as in the papers'
-            experiments on CIFAR; ``"B"`` for a 1×1 convolution, normalised in the original
-            form.
+            [he2016b], or follow it.
+        norm: A kind of :func:`make_norm`, with groups of 4 channels where there are groups; or
+            a function of the channels that makes a module. With ``"none"`` each block nearly
+            doubles the variance, and at depth 110 logits start near 10⁷ (10⁵ with
+            pre-activation): choose ``init_scale`` below 1.
+        shortcut: Where the shape changes: ``"A"`` for subsampled pixels and channels of zeros,
+            as in the papers' experiments on CIFAR; ``"B"`` for a 1×1 convolution, normalised in
+            the original form.
         width: Channels of the first stage.
         init_scale: Factor of the convolutions' initial weights, above 0; [lange2022] takes
             0.1 and 0.4 with group norm.

@@ -9,36 +9,7 @@ from equipoise.numerics.checks import check_size
 
 
 class RowTransformer(nn.Module):
-    r"""Transformer classifier with one token for each row of an image.
-
-    .. math:: \text{logits} = W \, \frac{1}{T} \sum_{t=1}^{T}
-              \mathrm{encoder}(E x + p)_t + b
-
-    with rows :math:`x_t`, embedding :math:`E` and learned positions :math:`p`.
-
-    Args:
-        token_features: Numbers in one row: channels times image width.
-        classes: Number of logits.
-        tokens: Rows: the image's height.
-        width: Features of a token inside.
-        heads: Attention heads; must divide ``width``.
-        depth: Encoder layers, each with a feed-forward part of ``4 * width`` neurons.
-        dropout: Probability of dropping, in [0, 1); active in training only.
-        norm_first: Whether layer normalisation stands before each part (and once at the end)
-            or, as in the original, behind each residual sum.
-
-    Raises:
-        ValueError: If a size is not positive, ``heads`` does not divide ``width``, or
-            ``dropout`` is out of range.
-
-    Shape:
-        - Input: ``[N, C, H, W]`` with ``H == tokens`` and ``C * W == token_features``.
-        - Output: ``[N, classes]``.
-
-    References:
-        [vaswani2017] Attention is all you need;
-        [xiong2020] On layer normalization in the transformer architecture.
-    """
+    """Transformer with one token for each row; see :func:`transformer_classifier`."""
 
     def __init__(
         self,
@@ -78,7 +49,7 @@ class RowTransformer(nn.Module):
         self.positions = nn.Parameter(0.02 * torch.randn(tokens, width))
         last = nn.LayerNorm(width) if norm_first else None
         self.encoder = nn.TransformerEncoder(layer(), 1, norm=last, enable_nested_tensor=False)
-        # PyTorch's encoder copies its first layer, weights included; ours start independent.
+        # PyTorch's encoder copies its first layer with its weights; these are drawn independently.
         self.encoder.layers = nn.ModuleList(layer() for _ in range(depth))
         self.encoder.num_layers = depth
         self.head = nn.Linear(width, classes)
@@ -115,12 +86,40 @@ def transformer_classifier(
     dropout: float = 0.0,
     norm_first: bool = True,
 ) -> RowTransformer:
-    """A :class:`RowTransformer`; see there for the arguments.
+    r"""A transformer classifier with one token for each row of an image.
+
+    .. math:: \text{logits} = W \, \frac{1}{T} \sum_{t=1}^{T}
+              \mathrm{encoder}(E x + p)_t + b
+
+    with rows :math:`x_t`, embedding :math:`E` and learned positions :math:`p`.
+
+    Args:
+        token_features: Numbers in one row: channels times image width.
+        classes: Number of logits.
+        tokens: Rows: the image's height.
+        width: Features of an embedded token.
+        heads: Attention heads; must divide ``width``.
+        depth: Encoder layers, each with a feed-forward part of ``4 * width`` neurons.
+        dropout: Probability of dropping, in [0, 1); active in training only.
+        norm_first: Whether layer normalisation stands before each part (and once at the end)
+            or, as in the original, after each residual sum.
+
+    Raises:
+        ValueError: If a size is not positive, ``heads`` does not divide ``width``, or
+            ``dropout`` is out of range.
+
+    Shape:
+        - Input: ``[N, C, H, W]`` with ``H == tokens`` and ``C * W == token_features``.
+        - Output: ``[N, classes]``.
 
     Examples:
         >>> model = transformer_classifier(28, 10, tokens=28)
         >>> tuple(model(torch.zeros(2, 1, 28, 28)).shape)
         (2, 10)
+
+    References:
+        [vaswani2017] Attention is all you need;
+        [xiong2020] On layer normalization in the transformer architecture.
     """
     return RowTransformer(
         token_features,

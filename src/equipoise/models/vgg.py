@@ -42,9 +42,9 @@ def vgg(
     r"""A VGG network: blocks of 3×3 convolutions, mean over positions, linear head.
 
     The named networks have five blocks, of 1, 2, 4, 8 and 8 times ``width`` channels. Each
-    block ends in 2×2 max-pooling (rounded up, so images of any size will do). Each convolution
+    block ends in 2×2 max-pooling (rounded up, so images may have any size). Each convolution
     is normalised, then rectified. The head is one linear layer instead of the original's three,
-    as is usual for CIFAR, unless ``dense`` asks for more. Layers are named ``conv1_1``,
+    as is usual for CIFAR, unless ``dense`` adds more. Layers are named ``conv1_1``,
     ``norm1_1``, ``act1_1``, …, ``pool1``, …, ``avgpool``, ``flatten``, ``head``, and dense
     layers go on counting, as ``linear6``, ``norm6``, ``act6``. Convolutions start from
     :math:`\mathcal{N}(0, 2 / \text{fan-out})`; before a normaliser that subtracts each channel's
@@ -56,13 +56,12 @@ def vgg(
         classes: Number of logits.
         in_channels: Channels of the images.
         width: Channels of the first block of a named network; 64 if None.
-        norm: A kind of :data:`NORMS`, with 32 groups (fewer where they do not divide) where
-            there are groups; or a function of the channels that makes a module. See
-            :func:`make_norm`.
+        norm: A kind of :func:`make_norm`, with 32 groups (fewer where they do not divide) where
+            there are groups; or a function of the channels that makes a module.
         dense: Neurons of dense layers before the head, each normalised, then rectified.
         dense_norm: Normaliser of the dense layers, whose input has no positions. By default
-            ``norm``, but ``"none"`` for ``"instance"``, which needs positions. A function
-            that serves images only, as ``nn.BatchNorm2d``, needs its fellow here.
+            ``norm``, but ``"none"`` for ``"instance"``, which needs positions. If ``norm`` is
+            a function for images only, such as ``nn.BatchNorm2d``, pass one for dense layers.
         head_size: Side of the square map that is flattened for the head. Positions are averaged
             down to it; 1 for their mean.
 
@@ -100,7 +99,7 @@ def vgg(
         dense_norm = "none" if norm == "instance" else norm
     features = [blocks[-1][-1] * head_size**2, *_sizes("dense", dense)]
     for number, (before, after) in enumerate(pairwise(features), start=len(blocks) + 1):
-        make = partial(_linear, before, after)
+        make = partial(nn.Linear, before, after)
         layers |= stage("linear", number, make, norm=make_norm(dense_norm, after, dims=0))
     layers["head"] = nn.Linear(features[-1], classes)
     return he_normal_(nn.Sequential(layers))
@@ -144,17 +143,8 @@ def _blocks(
     before = in_channels
     for block, widths in enumerate(blocks, start=1):
         for number, after in enumerate(widths, start=1):
-            make = partial(_convolution, before, after)
-            norm_of_it = make_norm(norm, after, dims=2)
-            layers |= stage("conv", f"{block}_{number}", make, norm=norm_of_it)
+            make = partial(nn.Conv2d, before, after, 3, padding=1)
+            layers |= stage("conv", f"{block}_{number}", make, norm=make_norm(norm, after))
             before = after
         layers[f"pool{block}"] = nn.MaxPool2d(2, ceil_mode=True)
     return layers
-
-
-def _convolution(in_channels: int, out_channels: int, bias: bool) -> nn.Conv2d:
-    return nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=bias)
-
-
-def _linear(in_features: int, out_features: int, bias: bool) -> nn.Linear:
-    return nn.Linear(in_features, out_features, bias=bias)
