@@ -104,7 +104,7 @@ class TestSearchPath:
         write("train/late_neighbour.py", "VALUE = 'neighbour'\n")
         return write("src/late_part.py", "VALUE = 'source'\n").parent
 
-    def late_modules_forgotten(self):
+    def forget_late_modules(self):
         for name in ("late_part", "late_neighbour"):
             sys.modules.pop(name, None)
 
@@ -112,7 +112,7 @@ class TestSearchPath:
         for _ in range(2):  # the file runs once, its factory imports twice
             build = resolve("train/entry.py:build")
             for _ in range(2):
-                self.late_modules_forgotten()
+                self.forget_late_modules()
                 with importing("train/entry.py:build"):
                     assert build() == ("source", "neighbour")
         assert sys.path.count(str(project)) == 1

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from equipoise.data import DataNotFoundError, Split, split
-from equipoise.data.cifar import cifar_images
-from equipoise.data.mnist import fashion_mnist_images, mnist_images
+from equipoise.data.images.cifar import cifar_images
+from equipoise.data.images.mnist import fashion_mnist_images, mnist_images
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_both_sets_are_read_from_a_folder(folder, name):
     assert found.test.inputs.max() == pytest.approx(0.2)
 
 
-def test_the_users_own_folder_is_looked_in_without_being_named(folder, monkeypatch):
+def test_the_environment_variable_names_a_folder(folder, monkeypatch):
     monkeypatch.setenv("EQUIPOISE_DATA", str(folder))
     assert len(split("fashion-mnist").train) == 6
     monkeypatch.setenv("EQUIPOISE_DATA", str(folder / "nowhere"))
@@ -68,7 +68,7 @@ def test_a_set_without_a_test_part_is_refused():
 
 
 class TestStandardised:
-    def test_the_training_sets_statistics_serve_both(self):
+    def test_both_are_scaled_by_the_training_set(self):
         digits = split("digits")
         found = digits.standardised(eps=(0.0, 0.0), pixels=False)
         x, moved = digits.train.inputs, (digits.test.inputs - digits.train.inputs.mean())
@@ -80,7 +80,7 @@ class TestStandardised:
         assert torch.isfinite(found.train.inputs).all()
         assert float(found.test.inputs.abs().max()) < 30
 
-    def test_without_eps_they_do_not(self):
+    def test_without_eps_they_are_infinite(self):
         assert not torch.isfinite(split("digits").standardised(eps=(0.0, 0.0)).train.inputs).all()
 
     def test_labels_are_kept(self):

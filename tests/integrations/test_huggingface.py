@@ -26,7 +26,7 @@ class TestPlainLoop:
         net = train(Regression(), batches(), folder, BNPCallback(rho=0.9), optimizer=optimizer)
         assert torch.equal(flat(net), flat(attached(mlp(), optimizer, rho=0.9)[0]))
 
-    def test_without_the_callback_it_is_not(self, optimizer, folder):
+    def test_without_the_callback_it_differs(self, optimizer, folder):
         net = train(Regression(), batches(), folder, optimizer=optimizer)
         assert distance(net, attached(mlp(), optimizer, rho=0.9)[0]) > 0.1
 
@@ -39,14 +39,14 @@ class TestAccumulation:
         assert distance(net, attached(mlp(), data=data)[0]) < 1e-13
         assert callback.bnp.report()["net.0"].updates == 10
 
-    def test_steps_for_each_are_not(self, folder):
+    def test_a_step_per_micro_batch_differs(self, folder):
         data = batches(10, rows=64)
         net = train(Regression(), data, folder, BNPCallback(), per_device_train_batch_size=16)
         assert distance(net, attached(mlp(), data=data)[0]) > 1e-3
 
 
 def plainly(step, model=None, data=None):
-    """A loop with BNP, of which ``step`` is what follows ``zero_grad()``."""
+    """A loop with BNP; ``step`` does what follows ``zero_grad()``."""
     model = mlp() if model is None else model
     optimizer = OPTIMIZERS["adam"](model.parameters())
     BNP(model).attach(optimizer)
@@ -63,17 +63,17 @@ def clipped(model, optimizer, x, y):
 
 
 class TestClipping:
-    def test_of_the_trainer_is_that_of_raw_gradients(self, folder):
+    def test_the_trainer_clips_raw_gradients(self, folder):
         with pytest.warns(UserWarning, match=r"max_grad_norm=0\.1 bounds the raw gradients"):
             net = train(Regression(), batches(), folder, BNPCallback(), max_grad_norm=0.1)
         assert torch.equal(flat(net), flat(plainly(clipped)))
 
-    def test_of_the_callback_is_that_of_what_the_optimizer_sees(self, folder):
+    def test_the_callback_clips_preconditioned_gradients(self, folder):
         net = train(Regression(), batches(), folder, BNPCallback(max_norm=0.1))
         assert torch.equal(flat(net), flat(attached(mlp(), max_norm=0.1)[0]))
         assert distance(net, plainly(clipped)) > 1e-3
 
-    def test_whoever_sets_both_is_not_warned(self, folder):
+    def test_no_warning_if_both_are_set(self, folder):
         """Warnings are errors here."""
         train(Regression(), batches(1), folder, BNPCallback(max_norm=1.0), max_grad_norm=1.0)
 
@@ -92,7 +92,7 @@ class TestPrecision:
         assert torch.equal(flat(net), flat(plainly(autocast, copy.deepcopy(model), data)))
         assert distance(net, attached(model, data=data)[0]) > 1e-3
 
-    def test_fp16_is_the_plain_loop_and_a_skipped_step_leaves_no_trace(self):
+    def test_fp16_is_the_plain_loop_and_a_skipped_step_changes_nothing(self):
         """The trainer's fp16 needs a GPU; the optimizer that it wraps and steps does not."""
         accelerate.Accelerator(cpu=True)
         data, model = batches(8, dtype=torch.float32), mlp(dtype=torch.float32)
@@ -196,7 +196,7 @@ class TestDetach:
         assert callback.bnp.report()["net.0"].updates == 2
 
     def test_at_the_latest_when_the_next_training_begins(self, folder):
-        """The Trainer tells nobody that it has failed."""
+        """Callbacks are not told that a training has failed."""
         callback, broken, model = BNPCallback(), Interrupting(), Regression()
         with pytest.raises(ZeroDivisionError):
             train(model, batches(2), folder, callback, broken)

@@ -41,7 +41,7 @@ class TestPlainLoop:
         net = fit(Regression(optimizer), batches(), BNPCallback(rho=0.9))
         assert torch.equal(flat(net), flat(attached(mlp(), optimizer, rho=0.9)[0]))
 
-    def test_without_the_callback_it_is_not(self, optimizer):
+    def test_without_the_callback_it_differs(self, optimizer):
         net = fit(Regression(optimizer), batches())
         assert distance(net, attached(mlp(), optimizer, rho=0.9)[0]) > 0.1
 
@@ -62,13 +62,13 @@ class TestAccumulation:
         assert distance(net, attached(mlp(), data=batches(10, rows=64))[0]) < 1e-13
         assert callback.bnp.report()["net.0"].updates == 10
 
-    def test_steps_for_each_are_not(self):
+    def test_a_step_per_micro_batch_differs(self):
         net = fit(Regression(), self.parts(), BNPCallback())
         assert distance(net, attached(mlp(), data=batches(10, rows=64))[0]) > 1e-3
 
 
 def plainly(step, model=None, data=None):
-    """A loop with BNP, of which ``step`` is what follows ``zero_grad()``."""
+    """A loop with BNP; ``step`` does what follows ``zero_grad()``."""
     model = mlp() if model is None else model
     optimizer = OPTIMIZERS["adam"](model.parameters())
     BNP(model).attach(optimizer)
@@ -85,24 +85,24 @@ def clipped(model, optimizer, x, y):
 
 
 class TestClipping:
-    def test_of_the_trainer_is_that_of_raw_gradients(self):
+    def test_the_trainer_clips_raw_gradients(self):
         with pytest.warns(UserWarning, match=r"gradient_clip_val=0\.1 bounds the raw gradients"):
             net = fit(Regression(), batches(), BNPCallback(), gradient_clip_val=0.1)
         assert torch.equal(flat(net), flat(plainly(clipped)))
 
-    def test_of_the_callback_is_that_of_what_the_optimizer_sees(self):
+    def test_the_callback_clips_preconditioned_gradients(self):
         net = fit(Regression(), batches(), BNPCallback(max_norm=0.1))
         assert torch.equal(flat(net), flat(attached(mlp(), max_norm=0.1)[0]))
         assert distance(net, plainly(clipped)) > 1e-3
 
-    def test_whoever_sets_both_is_not_warned(self):
+    def test_no_warning_if_both_are_set(self):
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             fit(Regression(), batches(1), BNPCallback(max_norm=1.0), gradient_clip_val=0.1)
 
 
 class TestPrecision:
-    """In the words of Lightning: 16-mixed scales gradients, bf16-mixed does not."""
+    """Lightning's 16-mixed scales gradients, bf16-mixed does not."""
 
     @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
     def test_is_the_plain_loop_under_autocast(self, precision):
@@ -123,7 +123,7 @@ class TestPrecision:
         assert torch.equal(flat(net), flat(plainly(step, model, data)))
         assert distance(net, attached(model, data=data)[0]) > 1e-3
 
-    def test_a_skipped_step_leaves_no_trace(self):
+    def test_a_skipped_step_changes_nothing(self):
         """Lightning clears gradients between the forward and the backward pass."""
         nets = []
         for broken in (True, False):
@@ -244,7 +244,7 @@ class TestSeveralOptimizers:
         assert distance(net, by_hand([])) > 1e-2
 
     def test_a_callback_for_each(self):
-        """Their layers are apart, so this is one for both."""
+        """Their layers are disjoint, so two callbacks are as good as one."""
         callbacks = [
             BNPCallback(optimizers=[0], include=["net.0", "net.2"]),
             BNPCallback(optimizers=[1], include=["net.4"]),
@@ -288,8 +288,8 @@ class Path(pl.Callback):
         self.points.append(flat(module.net))
 
 
-def test_averaged_weights_go_beside_it():
-    """Lightning's average does not lead astray, and is that of preconditioned steps."""
+def test_weight_averaging_changes_nothing():
+    """Training is as without the average, which is that of preconditioned steps."""
     plain, averaged = Path(), Path()
     fit(Regression(), batches(), BNPCallback(), plain)
     ema = pl.callbacks.EMAWeightAveraging(decay=0.9)
@@ -301,15 +301,15 @@ def test_averaged_weights_go_beside_it():
     torch.testing.assert_close(flat(net), expected, rtol=0, atol=1e-13)
 
 
-def test_the_finder_of_learning_rates_leaves_no_trace(tmp_path, monkeypatch):
-    """It runs before the callback, and then puts everything back."""
-    monkeypatch.chdir(tmp_path)  # where it keeps what it puts back
+def test_the_learning_rate_finder_changes_nothing(tmp_path, monkeypatch):
+    """It runs before the callback, and restores weights and optimizer."""
+    monkeypatch.chdir(tmp_path)  # where it saves them
     finder = pl.callbacks.LearningRateFinder(num_training_steps=12, update_attr=False)
     net = fit(Regression(), batches(), BNPCallback(), finder)
     assert torch.equal(flat(net), flat(attached(mlp())[0]))
 
 
-def test_the_other_package_of_that_name_will_do():
+def test_pytorch_lightning_works_too():
     """``pytorch_lightning`` has classes of its own, and calls the same hooks."""
     other = pytest.importorskip("pytorch_lightning")
 

@@ -1,4 +1,4 @@
-"""The extras are optional: imported late, and asked for by name. None is needed here."""
+"""The extras are optional: imported late, named in errors. These tests need none."""
 
 import importlib
 import importlib.util
@@ -33,7 +33,7 @@ def test_it_has_no_others():
 
 
 def without_packages(name, monkeypatch):
-    """A second copy of a module; None is how Python is told that a package is not there."""
+    """A second copy of a module; None in `sys.modules` makes a package count as missing."""
     for package in PACKAGES:
         monkeypatch.setitem(sys.modules, package, None)
     spec = importlib.util.find_spec(f"equipoise.integrations.{name}")
@@ -62,15 +62,15 @@ class TestBaseClass:
         monkeypatch.syspath_prepend(tmp_path)
         return "not_installed.callbacks", "first_twin", "second_twin"
 
-    def test_is_that_of_the_first_that_is_installed(self, twins):
+    def test_the_first_installed_module_wins(self, twins):
         assert base_class("Callback", *twins, extra="none").__module__ == "first_twin"
 
-    def test_is_that_of_the_one_in_use(self, twins, monkeypatch):
+    def test_a_module_in_use_comes_first(self, twins, monkeypatch):
         monkeypatch.setitem(sys.modules, "second_twin", importlib.import_module("second_twin"))
         assert base_class("Callback", *twins, extra="none").__module__ == "second_twin"
 
     def test_a_package_without_its_requirements_says_so(self, tmp_path, monkeypatch):
-        """It is installed, so that the extra would not help."""
+        """It is installed, so the extra would not help."""
         (tmp_path / "broken_package.py").write_text("import its_own_requirement")
         monkeypatch.syspath_prepend(tmp_path)
         with pytest.raises(ModuleNotFoundError, match="its_own_requirement"):
@@ -89,5 +89,5 @@ class TestOptions:
         expected["process_group"] = found["process_group"]  # spelt with its package there
         assert list(found.items()) == list(expected.items())
 
-    def test_are_handed_on_as_given(self):
+    def test_are_passed_on_unchanged(self):
         assert checked({"rho": 0.5, "include": ["net.*"]}) == {"rho": 0.5, "include": ["net.*"]}

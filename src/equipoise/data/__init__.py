@@ -1,30 +1,28 @@
-"""Real and synthetic batches: small built-in sets, and whatever the user brings."""
+"""Real and synthetic batches: small built-in sets, and the user's own data."""
 
-from equipoise.data.augmentation import crop_and_flip
 from equipoise.data.catalogue import load
-from equipoise.data.deep_linear import gaussian_regression
-from equipoise.data.download import fetch_fashion_mnist
-from equipoise.data.places import DataNotFoundError, cache_dir, own_dir
-from equipoise.data.source import Batch, Samples, Source
+from equipoise.data.folders import DataNotFoundError, find_folder
+from equipoise.data.images.augmentation import crop_and_flip
+from equipoise.data.source import Samples, Source
 from equipoise.data.splits import Split, split
+from equipoise.data.synthetic import gaussian_regression
 from equipoise.data.user import as_source
+from equipoise.instrument.types import Batch
 
 __all__ = [
-    # by name, or what the user brings
+    # by name, or the user's own
     "load",
     "as_source",
     "Split",
     "split",
-    "fetch_fashion_mnist",
     # sources
-    "Batch",
-    "Samples",
     "Source",
+    "Samples",
+    "Batch",
     "gaussian_regression",
     # augmentation
     "crop_and_flip",
-    # where files lie
+    # files
+    "find_folder",
     "DataNotFoundError",
-    "cache_dir",
-    "own_dir",
 ]

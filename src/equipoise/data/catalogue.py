@@ -1,48 +1,49 @@
-"""The data sets that can be named by a word, and the one function that loads them."""
+"""Data sets that have a name, and the function that loads data by name."""
 
 from __future__ import annotations
 
 import difflib
-import math
-import re
 from pathlib import Path
 
 import torch
 
-from equipoise.data.cifar import cifar10, cifar100
-from equipoise.data.mnist import fashion_mnist, mnist
+from equipoise.data.images.cifar import cifar10, cifar100
+from equipoise.data.images.digits import digits_images
+from equipoise.data.images.mnist import fashion_mnist, mnist
 from equipoise.data.resolve import importing, resolve
 from equipoise.data.source import Samples, Source
+from equipoise.data.synthetic import gaussian_noise
 from equipoise.data.user import as_source
 
-SPECS = {
-    "digits": "1,797 grey 8×8 digits that come with scikit-learn",
-    "fashion-mnist": "60,000 grey 28×28 pieces of clothing; can be downloaded",
-    "mnist": "60,000 grey 28×28 digits, from your files",
-    "cifar10": "50,000 colour 32×32 photographs in 10 classes, from your files",
-    "cifar100": "50,000 colour 32×32 photographs in 100 classes, from your files",
-    "random:SHAPE:CLASSES": "Gaussian noise, as in random:3x32x32:10 (2,048 samples)",
-    "file.py:name": "an iterable, DataLoader, Dataset or function in your file",
-    "package.module:name": "the same in an installed module",
-}
-
-_RANDOM = re.compile(r"random:(\d+(?:x\d+)*):(\d+)(?::(\d+))?", re.ASCII)
-_RANDOM_SAMPLES = 2048
+_SPECS = (
+    "digits",
+    "fashion-mnist",
+    "mnist",
+    "cifar10",
+    "cifar100",
+    "random:SHAPE:CLASSES",
+    "file.py:name",
+    "package.module:name",
+)
 
 
 def load(spec: str, *, data_dir: Path | None = None, download: bool = False) -> Source:
     """Load labelled data by name.
 
     Args:
-        spec: One of :data:`SPECS`. Named sets are training sets, standardised.
+        spec: ``digits``, ``fashion-mnist``, ``mnist``, ``cifar10`` or ``cifar100``, standardised
+            training sets; ``random:SHAPE:CLASSES`` for Gaussian noise, as in
+            ``random:3x32x32:10``; ``file.py:name`` or ``package.module:name`` for an iterable,
+            ``DataLoader``, ``Dataset`` or function of yours.
         data_dir: Where to look first for the files of a named set.
-        download: Whether a set that is nowhere may be fetched; only ``fashion-mnist`` can.
+        download: Whether a set that is in none of the known folders may be fetched into the
+            cache; only ``fashion-mnist`` can.
 
     Returns:
-        What batches can be drawn from.
+        A source, from which batches can be drawn.
 
     Raises:
-        DataNotFoundError: If a named set is on none of the known places.
+        DataNotFoundError: If a named set is in none of the known folders.
         ValueError: If the spec is unknown, or what it names cannot be loaded.
 
     Examples:
@@ -77,58 +78,15 @@ def digits() -> Samples:
     """scikit-learn's 1,797 digits: inputs ``[1797, 1, 8, 8]`` of mean 0 and variance 1.
 
     The whole set is standardised at once, not pixel by pixel: many pixels are always blank.
-
-    References:
-        [alpaydin1998] Optical recognition of handwritten digits, UCI repository.
     """
-    # Imported here because it takes a second, which other data need not wait for.
-    from sklearn.datasets import load_digits
-
-    bundle = load_digits()
-    images = torch.as_tensor(bundle.images, dtype=torch.float64).unsqueeze(1)
+    images, labels = digits_images()
     inputs = (images - images.mean()) / images.std(correction=0)
-    targets = torch.as_tensor(bundle.target, dtype=torch.int64)
-    return Samples("digits", inputs.to(torch.float32), targets, classes=10)
-
-
-def gaussian_noise(spec: str) -> Samples:
-    """Independent standard normal inputs with random classes, always the same for one spec.
-
-    Args:
-        spec: ``random:SHAPE:CLASSES`` with an optional ``:SAMPLES``, such as
-            ``random:3x32x32:10`` or ``random:16:2:4096``.
-
-    Raises:
-        ValueError: If the spec has another form or a number in it is zero.
-
-    Examples:
-        >>> tuple(gaussian_noise("random:3x32x32:10").inputs.shape)
-        (2048, 3, 32, 32)
-    """
-    found = _RANDOM.fullmatch(spec)
-    if found is None:
-        raise ValueError(
-            f"Expected random:SHAPE:CLASSES, such as random:3x32x32:10 or random:16:2, with an "
-            f"optional :SAMPLES, got {spec!r}."
-        )
-    shape = [int(size) for size in found[1].split("x")]
-    classes, samples = int(found[2]), int(found[3] or _RANDOM_SAMPLES)
-    if 0 in shape or not classes or not samples:
-        raise ValueError(f"Every number must be at least 1, got {spec!r}.")
-    if samples * math.prod(shape) >= 2**31:
-        raise ValueError(
-            f"{spec!r} means {samples} × {'×'.join(map(str, shape))} numbers, more than 8 GB. "
-            "Ask for fewer samples, as in random:SHAPE:CLASSES:SAMPLES."
-        )
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(samples, *shape, generator=generator)
-    targets = torch.randint(classes, (samples,), generator=generator)
-    return Samples(spec, inputs, targets, classes)
+    return Samples("digits", inputs.to(torch.float32), labels, classes=10)
 
 
 def _unknown(spec: str) -> str:
     if spec.endswith(".py"):
         return f"{spec!r} names a file but no object in it. Write {spec}:name."
-    close = difflib.get_close_matches(spec, SPECS, n=1)
+    close = difflib.get_close_matches(spec, _SPECS, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"There are no data named {spec!r}. Known are {', '.join(SPECS)}.{hint}"
+    return f"There are no data named {spec!r}. Known are {', '.join(_SPECS)}.{hint}"

@@ -49,7 +49,7 @@ def resolve(spec: str) -> object:
 
 
 def split_spec(spec: str) -> tuple[str, str]:
-    """Part a spec into file or module, and name.
+    """Split a spec into file or module, and name.
 
     Examples:
         >>> split_spec("nets/deep.py:build")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-Batch: TypeAlias = tuple[Tensor, Tensor]
+from equipoise.instrument.types import Batch
 
 
 @runtime_checkable
@@ -117,9 +117,9 @@ def shuffled_indices(
 
 @contextmanager
 def randomness_from(generator: torch.Generator) -> Iterator[None]:
-    """Let code that knows only PyTorch's global CPU generator draw from this one instead.
+    """Lend a generator to code that draws from PyTorch's global CPU generator.
 
-    User's loaders shuffle and augment with the global state. Inside the block that state is
+    Users' loaders shuffle and augment with the global state. Inside the block that state is
     the generator's; afterwards the generator has advanced and the global state has not.
     """
     outside = torch.get_rng_state()

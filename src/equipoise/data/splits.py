@@ -10,13 +10,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from equipoise.data.cifar import cifar_images
-from equipoise.data.mnist import Part, fashion_mnist_images, mnist_images
-from equipoise.data.places import own_dir
+from equipoise.data.folders import own_dir
+from equipoise.data.images.cifar import cifar_images
+from equipoise.data.images.digits import digits_images
+from equipoise.data.images.mnist import Part, fashion_mnist_images, mnist_images
+from equipoise.data.images.scaling import to_unit
 from equipoise.data.source import Samples
 
 _Read = Callable[[Part], tuple[Tensor, Tensor]]
-SPLIT_NAMES = ("digits", "fashion-mnist", "mnist", "cifar10", "cifar100")
+_NAMES = ("digits", "fashion-mnist", "mnist", "cifar10", "cifar100")
 # scikit-learn's digits come without a test set: every fifth sample is one.
 _EVERY = 5
 
@@ -75,7 +77,7 @@ def split(name: str, *, data_dir: Path | None = None, download: bool = False) ->
         download: Whether Fashion-MNIST may be fetched.
 
     Raises:
-        DataNotFoundError: If the files are nowhere.
+        DataNotFoundError: If the files are in none of the known folders.
         ValueError: If the name is unknown.
 
     Examples:
@@ -86,7 +88,9 @@ def split(name: str, *, data_dir: Path | None = None, download: bool = False) ->
         (0.0, 1.0)
     """
     if name == "digits":
-        return _digits()
+        images, labels = digits_images()
+        test = torch.arange(len(images)) % _EVERY == 0
+        return Split(*(to_unit(name, images[p], labels[p], 10, white=16) for p in (~test, test)))
     data_dir = data_dir or own_dir()
     read: _Read
     match name:
@@ -97,23 +101,7 @@ def split(name: str, *, data_dir: Path | None = None, download: bool = False) ->
         case "cifar10" | "cifar100":
             read = partial(cifar_images, name, data_dir=data_dir)
         case _:
-            known = ", ".join(SPLIT_NAMES)
+            known = ", ".join(_NAMES)
             raise ValueError(f"{name!r} has no training and test set; those that have: {known}.")
     classes = 100 if name == "cifar100" else 10
-    return Split(*(_unit(name, *read(part), classes) for part in ("train", "test")))
-
-
-def _unit(name: str, images: Tensor, labels: Tensor, classes: int) -> Samples:
-    return Samples(name, images.to(torch.float32) / 255, labels.to(torch.int64), classes)
-
-
-def _digits() -> Split:
-    from sklearn.datasets import load_digits  # takes a second, which other data need not wait for
-
-    bundle = load_digits()
-    inputs = torch.as_tensor(bundle.images, dtype=torch.float32).unsqueeze(1) / 16
-    targets = torch.as_tensor(bundle.target, dtype=torch.int64)
-    test = torch.arange(len(inputs)) % _EVERY == 0
-    return Split(
-        *(Samples("digits", inputs[chosen], targets[chosen], 10) for chosen in (~test, test))
-    )
+    return Split(*(to_unit(name, *read(part), classes) for part in ("train", "test")))

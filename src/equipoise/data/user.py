@@ -1,10 +1,10 @@
-"""Data that the user brings: loaders, data sets, iterables, and functions returning them."""
+"""The user's own data: loaders, data sets, iterables, and functions that return them."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from equipoise.data.source import (
-    Batch,
     Samples,
     Source,
     check_enough,
@@ -21,6 +20,7 @@ from equipoise.data.source import (
     randomness_from,
     shuffled_indices,
 )
+from equipoise.instrument.types import Batch
 
 _ACCEPTED = (
     "an iterable of (input, target) batches, a DataLoader, a torch Dataset, a pair of tensors, "
@@ -42,16 +42,8 @@ class LoaderSource:
 
     name: str
     loader: Iterable[Any]
-
-    @property
-    def classes(self) -> int | None:
-        """Unknown."""
-        return None
-
-    @property
-    def fixed_batches(self) -> bool:
-        """True: the loader has decided."""
-        return True
+    classes: int | None = field(default=None, init=False)
+    fixed_batches: bool = field(default=True, init=False)
 
     def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
         """Yield ``count`` batches of the loader's own size.
@@ -89,19 +81,11 @@ class IndexedSource:
 
     name: str
     dataset: Dataset[Any]
-
-    @property
-    def classes(self) -> int | None:
-        """Unknown."""
-        return None
-
-    @property
-    def fixed_batches(self) -> bool:
-        """False: batches have the size asked for."""
-        return False
+    classes: int | None = field(default=None, init=False)
+    fixed_batches: bool = field(default=False, init=False)
 
     def __len__(self) -> int:
-        # Datasets without a length are turned away before.
+        # _from_object refuses data sets without a length.
         return len(self.dataset)  # type: ignore[arg-type]
 
     def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
@@ -133,16 +117,8 @@ class StreamedSource:
 
     name: str
     dataset: IterableDataset[Any]
-
-    @property
-    def classes(self) -> int | None:
-        """Unknown."""
-        return None
-
-    @property
-    def fixed_batches(self) -> bool:
-        """False: batches have the size asked for."""
-        return False
+    classes: int | None = field(default=None, init=False)
+    fixed_batches: bool = field(default=False, init=False)
 
     def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
         """Yield ``count`` full batches of consecutive samples, starting over at the end.
@@ -165,7 +141,7 @@ class StreamedSource:
 
 
 def as_source(data: object, name: str) -> Source:
-    """Wrap what the user brought, so that batches can be drawn from it.
+    """Wrap the user's data, so that batches can be drawn from them.
 
     Args:
         data: An iterable of (input, target) batches, a ``DataLoader``, a torch ``Dataset``,
@@ -219,7 +195,7 @@ def _from_function(function: Callable[..., object], name: str) -> Source:
             "name a function that needs none."
         ) from error
     except ValueError:
-        pass  # Some built-in callables have no signature; calling them will tell.
+        pass  # Some built-in callables have no signature; calling them shows whether it works.
     made = _call(function, name)
     if isinstance(made, Iterator):
         return LoaderSource(name, _Restarted(function, name, made))

@@ -33,7 +33,7 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc, valid-type]
 
     Args:
         resume_from: Folder of the checkpoint that training resumes from. Needed if it is not
-            ``checkpoint-<step>`` in the output folder, since the trainer does not tell.
+            ``checkpoint-<step>`` in the output folder: the trainer does not pass it on.
         **options: Those of BNP.
 
     Attributes:
@@ -92,7 +92,7 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc, valid-type]
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Save the statistics beside the optimizer, where that is saved."""
-        # Trials of a search have folders that callbacks are not told, and are not resumed.
+        # Trials of a search are not resumed, and callbacks do not know their folders.
         wanted = args.should_save and not args.save_only_model and not state.is_hyper_param_search
         if wanted and self.bnp is not None:
             torch.save(self.bnp.state_dict(), _folder(args, state.global_step) / FILE)

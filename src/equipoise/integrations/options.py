@@ -38,7 +38,7 @@ class BNPOptions(TypedDict, total=False):
 
 
 def checked(options: BNPOptions) -> BNPOptions:
-    """The same options, which BNP gets much later, when the trainer has a model and optimizers.
+    """Check options now; BNP gets them only when the trainer has a model and optimizers.
 
     Raises:
         TypeError: If there is no option of a name.

@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from torch.testing import assert_close
 
 from equipoise.preconditioners import BNP
+from equipoise.preconditioners.bnp.maps import Factors, precondition
 from reference.bnp_paper import Convolution, Dense
 from support.bnp_problems import attached, distance, generator, mlp, stepped
 
@@ -200,17 +201,17 @@ def test_channels_last_and_unbatched_inputs_are_the_same():
 
 
 def test_erratum_1_step_5_needs_the_new_weight_gradient():
-    H = np.random.default_rng(0).normal(1, 2, (9, 5))
-    Gw, Gb = np.random.default_rng(1).normal(size=(7, 5)), np.ones(7)
-    reference = Dense(5)
-    reference.mu, reference.sigma2 = H.mean(0), H.var(0)
-    new = reference.precondition(H, Gw, Gb)
-    mu, variance = torch.from_numpy(reference.mu), torch.from_numpy(reference.sigma2)
-    gradient = torch.from_numpy(np.vstack([Gb, Gw.T]))
-    product = explicit(torch.from_numpy(H), gradient, mu, variance, 1.0, True).numpy()
-    np.testing.assert_allclose(new[1], product[0], rtol=1e-13)
-    old = Gb - Gw @ reference.mu
-    assert np.abs(old - product[0]).max() > 1
+    H = torch.randn(9, 5, generator=generator(), dtype=torch.float64) * 2 + 1
+    G = torch.randn(7, 5, generator=generator(1), dtype=torch.float64)
+    g = torch.ones(7, dtype=torch.float64)
+    mean, variance = H.mean(0), H.var(0, correction=0)
+    product = explicit(H, torch.cat([g[None], G.T]), mean, variance, 1.0, True)
+    damped = variance + EPS[0] * variance.max() + EPS[1]
+    factors = Factors(mean, 1 / damped, torch.ones((), dtype=torch.float64))
+    weight, bias = precondition(G, g, factors, inplace=False)
+    assert_close(weight, product[1:].T, rtol=1e-13, atol=1e-13)
+    assert_close(bias, product[0], rtol=1e-13, atol=1e-13)
+    assert (g - G @ mean - product[0]).abs().max() > 1  # with the old gradient
 
 
 class TestPaperPreset:

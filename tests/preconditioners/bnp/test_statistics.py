@@ -61,12 +61,12 @@ class TestOneRow:
     """At N = 1 the variance is that of the stream, within 1 %."""
 
     def test_total_variance(self):
-        found = watch(draw(4000, 1, n=512), rho=0.998)["variance"].mean() / 9
+        found = watch(draw(2000, 1, n=1024), rho=0.996)["variance"].mean() / 9
         assert abs(found - 1) < 0.01
 
     def test_the_papers_rule(self):
         """Steady state 2/(1 + ρ), with the mean before the update."""
-        found = watch(draw(4000, 1, n=512), rho=0.998, preset="paper")["variance"].mean() / 9
+        found = watch(draw(2000, 1, n=1024), rho=0.996, preset="paper")["variance"].mean() / 9
         assert abs(found - 1) < 0.01
 
     @pytest.mark.parametrize("rows", [2, 6])
@@ -77,14 +77,14 @@ class TestOneRow:
 
 @pytest.mark.parametrize("rows", [1, 64])
 def test_mean_1e4_in_float32(rows):
-    data = draw(3000 if rows == 1 else 100, rows, n=32, mean=1e4, std=1.0, dtype=torch.float32)
+    data = draw(1000 if rows == 1 else 100, rows, n=32, mean=1e4, std=1.0, dtype=torch.float32)
     ours = watch(data, rho=0.999)
     exact = watch([h.double() for h in data], rho=0.999)
     assert ours["mean"].dtype == torch.float32
     assert float((ours["variance"].double() / exact["variance"] - 1).abs().max()) < 0.01
 
 
-def test_plain_sums_would_fail_there():
+def test_plain_sums_fail_there():
     (h,) = draw(1, 64, mean=1e4, std=1.0, dtype=torch.float32)
     plain = h.square().mean(0) - h.mean(0) ** 2
     assert float((plain / h.double().var(0, correction=0) - 1).abs().max()) > 0.5
@@ -123,12 +123,12 @@ class TestUpdateEvery:
         weight = 1 - 0.9 ** (self.BEGINNING + 2)
         assert_close(found, total / weight, rtol=1e-12, atol=0)
 
-    def test_forward_passes_between_are_not_looked_at(self):
+    def test_forward_passes_between_updates_are_ignored(self):
         data = draw(self.BEGINNING + 2, 8)
         found = watch([*data[:-1], data[-1] * math.nan], update_every=self.EVERY)
         assert_close(found, watch(data[:-1], update_every=self.EVERY))
 
-    def test_at_the_beginning_they_are(self):
+    def test_at_the_beginning_they_are_recorded(self):
         data = draw(4, 8)
         found = watch([*data[:-1], data[-1] * math.nan], update_every=self.EVERY)
         assert (found["updates"].tolist(), int(found["seen"])) == ([3] * 4, 4)
@@ -173,24 +173,24 @@ class TestWhatCounts:
         after = self.pre.state_dict()["layers"][""]
         return all(torch.equal(after[k], v) for k, v in self.before.items())
 
-    def test_evaluation_does_not(self):
+    def test_evaluation_does_not_count(self):
         self.module.eval()
         self.module(self.h[1]).sum().backward()
         self.pre.step()
         assert self.unchanged()
 
-    def test_no_grad_does_not(self):
+    def test_no_grad_does_not_count(self):
         with torch.no_grad():
             self.module(self.h[1])
         self.pre.step()
         assert self.unchanged()
 
-    def test_a_forward_pass_alone_does_not(self):
+    def test_a_forward_pass_alone_does_not_count(self):
         self.module(self.h[1])
         self.pre.step()
         assert self.unchanged()
 
-    def test_a_pause_does_not(self):
+    def test_paused_training_does_not_count(self):
         with self.pre.paused():
             self.module(self.h[1]).sum().backward()
             raw = self.module.weight.grad.clone()
@@ -198,12 +198,12 @@ class TestWhatCounts:
         assert torch.equal(raw, self.module.weight.grad)
         assert self.unchanged()
 
-    def test_training_does(self):
+    def test_training_counts(self):
         self.module(self.h[1]).sum().backward()
         self.pre.step()
         assert not self.unchanged()
 
-    def test_gradients_of_inputs_alone_do_not(self):
+    def test_gradients_of_inputs_alone_do_not_count(self):
         h = self.h[1].clone().requires_grad_()
         torch.autograd.grad(self.module(h).sum(), h)
         self.module(self.h[0]).sum().backward()

@@ -33,7 +33,7 @@ class TestAccumulation:
     def test_micro_batches_are_one_batch(self, sizes, optimizer):
         assert distance(accumulate([64], optimizer), accumulate(sizes, optimizer)) < 1e-13
 
-    def test_also_where_n_matters(self):
+    def test_q_counts_the_rows_of_all_micro_batches(self):
         """q² = n/N: with the rows of the last micro-batch alone it would be 4 times larger."""
         model = mlp((100, 4), dtype=torch.float64)
         found = []
@@ -46,7 +46,7 @@ class TestAccumulation:
             found.append(twin[0].weight.grad)
         torch.testing.assert_close(*found, rtol=0, atol=1e-14)
 
-    def test_transforming_each_micro_batch_is_not_the_same(self):
+    def test_transforming_each_micro_batch_differs(self):
         model = mlp()
         pre = BNP(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -82,8 +82,8 @@ class TestScaler:
         assert torch.equal(flat(models[0]), flat(models[1]))
 
     @pytest.mark.parametrize("fused", [False, True])
-    def test_a_skipped_step_leaves_no_trace(self, fused):
-        """With an optimizer that skips by itself only the statistics see the batch."""
+    def test_a_skipped_step_changes_nothing(self, fused):
+        """A fused optimizer skips by itself: only the statistics see the batch."""
         models = []
         for broken in (True, False):
             model = mlp(dtype=torch.float32)
@@ -217,7 +217,7 @@ class TestResume:
         train(resumed, second, data[6:])
         assert torch.equal(flat(resumed), flat(straight))
 
-    def test_without_the_state_it_is_another_run(self):
+    def test_without_the_state_the_run_differs(self):
         data = batches(14)
         straight = attached(mlp(), "sgd", data)[0]
         resumed = attached(attached(mlp(), "sgd", data[:6])[0], "sgd", data[6:])[0]
@@ -243,7 +243,7 @@ class TestCopies:
         assert pre.report()["0"].updates == 0
         assert all(layer.pending is None for layer in pre._banks.layers)
 
-    def test_model_optimizer_and_bnp_together_go_on_alike(self):
+    def test_model_optimizer_and_bnp_copied_together_train_alike(self):
         model, data = mlp(), batches(12)
         optimizer = OPTIMIZERS["adam"](model.parameters())
         pre = BNP(model).attach(optimizer)
@@ -274,7 +274,7 @@ class TestDetach:
         assert not any(m._forward_hooks for m in model.modules())
         assert distance(attached(mlp(), optimizer, batches(5))[0], plain) > 1e-3
 
-    def test_leaving_the_block_by_an_exception_does_too(self):
+    def test_an_exception_in_the_block_detaches(self):
         model = mlp()
         optimizer = OPTIMIZERS["adam"](model.parameters())
         pre = BNP(model)
@@ -372,6 +372,6 @@ def overflowing(*, early, broken):
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before forward", "after forward"])
-def test_a_skipped_step_leaves_no_trace_wherever_gradients_are_cleared(early):
+def test_a_skipped_step_changes_nothing_wherever_gradients_are_cleared(early):
     """Lightning and many loops clear them between the forward and the backward pass."""
     assert distance(*(overflowing(early=early, broken=b) for b in (True, False))) == 0

@@ -1,4 +1,4 @@
-"""An average of the weights runs beside BNP: neither knows of the other."""
+"""An average of the weights and BNP do not disturb each other."""
 
 import pytest
 import torch
@@ -41,9 +41,9 @@ def average_of(model):
 
 
 def train(problem, optimizer, use=None, *, early=False):
-    """Train with BNP, and let ``use`` do something with the average before each step.
+    """Train with BNP, and call ``use`` with the average before each step.
 
-    There BNP counts rows. An average made early, before BNP, has no hooks, a later one copies.
+    An average made early, before BNP, has no hooks; a later one has copies of them.
     """
     build, data = PROBLEMS[problem]
     model = build()
@@ -118,15 +118,15 @@ def test_training_goes_the_same_way_to_the_bit(problem, optimizer, use, early):
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_a_copy_with_live_hooks_would_lead_astray(problem, monkeypatch):
+def test_a_copy_that_records_would_change_training(problem, monkeypatch):
     monkeypatch.setattr(RecordingHook, "__deepcopy__", lambda hook, memo: hook)
     path, _, _ = train(problem, "adamw", training_mode)
     alone, _, _ = train(problem, "adamw")
     assert (path - alone).abs().max() > 1e-3
 
 
-def test_the_average_is_no_preconditioned_model():
-    """Trained itself, it takes plain steps."""
+def test_the_average_itself_is_trained_plainly():
+    """Its copied hooks do nothing."""
     _, average, _ = train("linear", "adamw", nothing)
     plain = mlp()
     plain.load_state_dict(average.module.state_dict())

@@ -1,4 +1,4 @@
-"""From bytes to network inputs: one definition of standardised images for every set."""
+"""From bytes to network inputs, alike for every set: standardised, or in [0, 1]."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ def standardised(name: str, images: Tensor, labels: Tensor, classes: int) -> Sam
             raise ValueError(f"{name}: channel {channel} is constant and has no scale.")
         inputs[:, channel].sub_(float(mean)).div_(float(deviation))
     return Samples(name, inputs, labels.to(torch.int64), classes)
+
+
+def to_unit(
+    name: str, images: Tensor, labels: Tensor, classes: int, *, white: int = 255
+) -> Samples:
+    """Images as float32 in [0, 1]; ``white`` is the level that becomes 1."""
+    return Samples(name, images.to(torch.float32) / white, labels.to(torch.int64), classes)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from equipoise.data import DataNotFoundError, load
-from equipoise.data.cifar import restricted_loads
+from equipoise.data.images.cifar import restricted_loads
 
 
 @pytest.fixture(autouse=True)

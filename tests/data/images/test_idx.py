@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.data.idx import read_idx, read_labelled_images
+from equipoise.data.images.idx import read_idx, read_labelled_images
 from support.idx_format import CODES, encode_idx, image_files
 
 NUMBERS = {
@@ -54,7 +54,7 @@ def test_every_shortened_file_is_refused(scratch, array, data):
         read_idx(scratch)
 
 
-def test_what_is_read_can_be_written_to(tmp_path):
+def test_tensors_are_writable(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(encode_idx([1, 2], (2,)))
     assert read_idx(path).add_(1).tolist() == [2, 3]

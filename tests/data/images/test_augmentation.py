@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from equipoise.data.augmentation import crop_and_flip, random_crop, random_flip
+from equipoise.data.images.augmentation import crop_and_flip, random_crop, random_flip
 
 
 def generator(seed=0):
@@ -75,7 +75,7 @@ class TestBoth:
         images = torch.ones(2, 1, 6, 6, dtype=dtype)
         assert crop_and_flip(images, generator=generator()).dtype == dtype
 
-    def test_what_are_no_images_is_refused(self):
+    def test_bad_input_is_refused(self):
         with pytest.raises(ValueError, match=r"got \[3, 8, 8\].*unsqueeze"):
             crop_and_flip(torch.ones(3, 8, 8))
         with pytest.raises(ValueError, match="at least 0 pixels, got -1"):

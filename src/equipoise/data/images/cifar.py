@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.data.images import standardised
-from equipoise.data.places import cache_dir, not_found
+from equipoise.data.folders import cache_dir, not_found
+from equipoise.data.images.scaling import standardised
 from equipoise.data.source import Samples
 
 
@@ -59,7 +59,7 @@ def cifar10(data_dir: Path | None = None) -> Samples:
     Looks for the extracted folder or the archive in ``data_dir``, then in the cache.
 
     Raises:
-        DataNotFoundError: If it is nowhere.
+        DataNotFoundError: If it is in neither.
         ValueError: If a file is damaged, or holds anything but arrays and plain values.
 
     References:
@@ -72,7 +72,7 @@ def cifar100(data_dir: Path | None = None) -> Samples:
     """CIFAR-100's training set with its fine labels; see :func:`cifar10`.
 
     Raises:
-        DataNotFoundError: If it is nowhere.
+        DataNotFoundError: If it is in neither.
         ValueError: If a file is damaged, or holds anything but arrays and plain values.
     """
     return standardised("cifar100", *cifar_images("cifar100", "train", data_dir), classes=100)
@@ -81,7 +81,7 @@ def cifar100(data_dir: Path | None = None) -> Samples:
 def restricted_loads(content: bytes, where: str) -> Any:
     """Unpickle numbers, bytes, containers and NumPy arrays; refuse everything else.
 
-    A pickle is a program. The archives need four of its constructors, so no other is lent.
+    A pickle is a program. The archives need four constructors; all others are refused.
 
     Args:
         content: The pickle; Python 2's strings become bytes.

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from equipoise.data import DataNotFoundError, cache_dir, fetch_fashion_mnist, load
-from equipoise.data import download as download_module
-from equipoise.data import mnist as mnist_module
+from equipoise.data import DataNotFoundError, load
+from equipoise.data.images import mnist
+from equipoise.data.images.download import fetch_fashion_mnist
 from support.idx_format import image_files
 
 IMAGES, LABELS = (gzip.compress(content, mtime=0) for content in image_files())
@@ -68,7 +68,7 @@ def test_files_arrive_whole(server, tmp_path):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
 
 
-def test_what_is_there_is_not_fetched_again(server, tmp_path):
+def test_files_that_are_there_are_kept(server, tmp_path):
     fetch_fashion_mnist(tmp_path, base_url=server.url, md5=MD5)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(b"damaged since")
     server.asked.clear()
@@ -107,21 +107,21 @@ def test_an_unreachable_server_is_named(server, tmp_path):
     server.__init__()
 
 
-def test_an_impossible_folder_names_the_remedy(tmp_path):
+def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataNotFoundError, match="EQUIPOISE_CACHE"):
         fetch_fashion_mnist(tmp_path / "file" / "folder", base_url="http://127.0.0.1:9/")
 
 
 def test_load_downloads_only_when_allowed(server, tmp_path, monkeypatch):
-    """The whole way: nowhere, then fetched into the cache, then found there."""
+    """First it is nowhere, then fetched into the cache, then found there."""
 
     def fetch(folder):
-        download_module.fetch_fashion_mnist(folder, base_url=server.url, md5=MD5)
+        fetch_fashion_mnist(folder, base_url=server.url, md5=MD5)
 
-    nowhere = {**mnist_module.fashion_mnist.__kwdefaults__, "debian": tmp_path / "nowhere"}
-    monkeypatch.setattr(mnist_module.fashion_mnist, "__kwdefaults__", nowhere)
-    monkeypatch.setattr(mnist_module, "fetch_fashion_mnist", fetch)
+    nowhere = {**mnist.fashion_mnist.__kwdefaults__, "debian": tmp_path / "nowhere"}
+    monkeypatch.setattr(mnist.fashion_mnist, "__kwdefaults__", nowhere)
+    monkeypatch.setattr(mnist, "fetch_fashion_mnist", fetch)
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
     with pytest.raises(DataNotFoundError) as caught:
         load("fashion-mnist")
@@ -135,21 +135,3 @@ def test_load_downloads_only_when_allowed(server, tmp_path, monkeypatch):
     assert len(server.asked) == 4
     assert len(load("fashion-mnist")) == 6
     assert len(server.asked) == 4
-
-
-class TestCacheDir:
-    def test_own_variable_first(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "own"))
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-        assert cache_dir() == tmp_path / "own"
-
-    def test_then_the_desktop_standard(self, monkeypatch, tmp_path):
-        monkeypatch.delenv("EQUIPOISE_CACHE", raising=False)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-        assert cache_dir() == tmp_path / "xdg" / "equipoise"
-
-    def test_then_home(self, monkeypatch, tmp_path):
-        monkeypatch.delenv("EQUIPOISE_CACHE", raising=False)
-        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        monkeypatch.setenv("HOME", str(tmp_path))
-        assert cache_dir() == tmp_path / ".cache" / "equipoise"

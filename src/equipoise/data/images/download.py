@@ -1,4 +1,4 @@
-"""Fetch Fashion-MNIST: verified, and whole or not at all."""
+"""Download Fashion-MNIST: each file is verified, and put in place only when it is complete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 
-from equipoise.data.places import DataNotFoundError
+from equipoise.data.folders import DataNotFoundError
 
 OFFICIAL_HOST = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 
@@ -41,12 +41,12 @@ def fetch_fashion_mnist(
         folder: Where to; created if missing.
         base_url: Where from.
         md5: Names of the files and their MD5 sums.
-        timeout: Seconds without an answer after which the server is given up.
+        timeout: Seconds to wait for an answer of the server.
 
     Raises:
         DataNotFoundError: If the folder cannot be made, the server cannot be reached, or it
             does not have a file.
-        ValueError: If what it sent has another sum.
+        ValueError: If a file that it sent has another sum.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -17,14 +17,14 @@ def crop_and_flip(
 
     Args:
         images: Shape ``[N, C, H, W]``.
-        padding: Pixels by which an image is moved at most, in each direction; zeros move in.
-        generator: CPU generator of the places and reflections; PyTorch's own if None.
+        padding: Largest shift in pixels, in each direction; zeros fill the gap.
+        generator: CPU generator of shifts and reflections; PyTorch's global one if None.
 
     Returns:
         New images of the same shape.
 
     Raises:
-        ValueError: If these are no images, or the padding is negative.
+        ValueError: If the shape is another one, or the padding is negative.
 
     Examples:
         >>> images = torch.ones(5, 3, 32, 32)

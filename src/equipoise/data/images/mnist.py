@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor
 
-from equipoise.data.download import fetch_fashion_mnist
-from equipoise.data.idx import read_labelled_images
-from equipoise.data.images import standardised
-from equipoise.data.places import cache_dir, first_existing, not_found
+from equipoise.data.folders import cache_dir, first_existing, not_found
+from equipoise.data.images.download import fetch_fashion_mnist
+from equipoise.data.images.idx import read_labelled_images
+from equipoise.data.images.scaling import standardised
 from equipoise.data.source import Samples
 
 # Debian's package dataset-fashion-mnist installs here.
@@ -30,7 +30,7 @@ def fashion_mnist(
     the cache only if it is in none of these and ``download`` allows it.
 
     Raises:
-        DataNotFoundError: If it is nowhere, or cannot be downloaded.
+        DataNotFoundError: If it is in none of them, or cannot be downloaded.
         ValueError: If a file is damaged.
 
     References:
@@ -72,7 +72,8 @@ def mnist(data_dir: Path | None = None) -> Samples:
     Looks in ``data_dir``, there also in torchvision's ``MNIST/raw``, then in the cache.
 
     Raises:
-        DataNotFoundError: If it is nowhere. MNIST is never downloaded: its terms are unclear.
+        DataNotFoundError: If it is in none of them. MNIST is never downloaded, because its terms
+            are unclear.
         ValueError: If a file is damaged.
 
     References:

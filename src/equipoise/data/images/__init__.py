@@ -1,0 +1,1 @@
+"""Image sets from their published files, and their augmentation."""
