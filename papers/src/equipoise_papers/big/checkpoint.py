@@ -4,11 +4,11 @@
 resumes elastically, but does not keep what is promised here. It overwrites a folder in place:
 after a kill, neither the old nor the new checkpoint could be read. It checks no sums: of 200
 single bits flipped in its data file, 163 were read as other numbers without an error. It unpickles
-metadata and objects, so that reading a file can run code. Its ``get_state_dict`` lets an optimizer without
-a state take a step at rate 0: step hooks are called, and SGD with momentum and weight decay, Adam,
-NAdam and ASGD then train to other weights. It casts optimizer states to the type of the weights,
-so that NAdam in float64 does not resume to the bit, and its full state dicts lose the versions of
-modules. Repairing this would take more code than it saves. Both write 200 MB in 0.3 s.
+metadata and objects, so that reading a file can run code. Its ``get_state_dict`` lets an optimizer
+without a state take a step at rate 0: step hooks are called, and SGD with momentum and weight
+decay, Adam, NAdam and ASGD then train to other weights. It casts optimizer states to the type of
+the weights, so that NAdam in float64 does not resume to the bit, and its full state dicts lose the
+versions of modules. Repairing this would take more code than it saves. Both write 200 MB in 0.3 s.
 """
 
 from __future__ import annotations
