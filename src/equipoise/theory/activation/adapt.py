@@ -1,4 +1,4 @@
-"""Turn what users call an activation into an :class:`Activation`, or say why it is not one."""
+"""Adapt names, modules and callables to an :class:`Activation`, or refuse them with a reason."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
             any elementwise callable on float64 tensors, or an :class:`Activation`. Kinks of a
             callable are searched for on [-20, 20]; declare them yourself by building an
             :class:`Activation`.
-        name: What reports shall call a callable; by default its own name.
+        name: Name of a callable in reports; by default its own.
 
     Raises:
         ValueError: If the callable is random, not elementwise, not finite, discontinuous, or
@@ -120,7 +120,7 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
         return _MODULE_FAMILIES[kind](activation)
     if isinstance(activation, nn.PReLU) and activation.num_parameters == 1:
         return leaky_relu(float(activation.weight.detach()))
-    # Parameters of a module may change, so it is adapted anew each time.
+    # Not cached: the parameters of a module may change.
     return _adapt(copy.deepcopy(activation).double().cpu(), name or kind.__name__)
 
 
@@ -142,7 +142,7 @@ def _adapt(function: Elementwise, name: str) -> Activation:
 
 
 def _check_elementwise(function: Elementwise, name: str) -> None:
-    # An even number of irregular points, in no order that a sort could leave alone.
+    # Irregular points in random order, so that a function that sorts or pairs them is noticed.
     generator = np.random.default_rng(0)
     x = torch.from_numpy(generator.permutation(np.linspace(-19.7, 19.9, 96)) + 0.0137)
     y = _call(function, x, name)

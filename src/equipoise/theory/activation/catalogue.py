@@ -1,4 +1,4 @@
-r"""What theory needs to know about an activation: values, slopes and where it is not smooth."""
+r"""The known activations: values, slopes and where they are not smooth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Kink:
     """A point where an activation is continuous but not analytic.
 
     Args:
-        at: Where it is.
+        at: The point.
         power: Whether one side behaves like a fractional power of the distance, as for
             max(x, 0)^1.5, and not like an analytic function that merely starts there.
     """
@@ -45,7 +45,7 @@ class Activation:
     r"""An elementwise nonlinearity :math:`\phi`.
 
     Args:
-        name: What reports call it.
+        name: Its name in reports.
         function: φ on float64 tensors, elementwise and deterministic.
         derivative: φ′; by automatic differentiation if omitted.
         kinks: Every point where φ is not analytic.
@@ -71,14 +71,14 @@ class Activation:
                 return self.function(argument).numpy(), self.derivative(argument).numpy()
         with torch.inference_mode(False), torch.enable_grad():
             argument = argument.clone().requires_grad_()
-            values = self.function(argument.clone())  # which may work in place
+            values = self.function(argument.clone())  # the function may work in place
             if not values.requires_grad:  # a constant function of its input
                 return values.numpy(), np.zeros_like(x)
             (slopes,) = torch.autograd.grad(values.sum(), argument)
         return values.detach().numpy(), slopes.numpy()
 
     def values(self, x: Array) -> Array:
-        """Return φ(x) alone, for half the cost."""
+        """Return φ(x) alone, at half the cost."""
         with torch.no_grad():
             return self.function(torch.tensor(x)).numpy()
 

@@ -2,7 +2,7 @@
 
 A panel passes when the values and slopes at fresh points agree with the polynomial through its
 nodes. Panels that fail are bisected: a steep but smooth function passes in the end, a kink fails
-at every scale and is cornered.
+at every scale.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from equipoise.theory.activation.catalogue import Kink
 Array = NDArray[np.float64]
 ValuesAndSlopes = Callable[[Array], tuple[Array, Array]]
 
-# Odd numbers, so that kinks at round places do not hide on a panel's edge.
+# Odd numbers, so that no panel ends at a round number, where kinks are likely.
 _FIRST_EDGE, _WIDTH, _PANELS, _SPLIT = -20.1373, 0.4917, 82, 0.4877
 _DEGREE, _TOLERANCE, _MOST_FAILURES = 16, 1e-11, 64
 # A panel this narrow that still fails holds a kink. Where it only holds a very steep slope,
 # calling that a kink is harmless: quadrature then splits its panels there.
-_CORNERED = 1e-3
+_NARROW = 1e-3
 _FINEST = 4e-14
 
 
@@ -55,23 +55,23 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
     left: Array = _FIRST_EDGE + _WIDTH * np.arange(_PANELS, dtype=np.float64)
     width = np.full(_PANELS, _WIDTH)
     scale = _scale(function)
-    cornered: list[tuple[float, float]] = []  # middle and width of the narrowest failing panels
+    failed: list[tuple[float, float]] = []  # middle and width of narrow failing panels
     while left.size:
         failing = ~_smooth(function, left, width, scale)
         left, width = left[failing], width[failing]
-        if np.count_nonzero(width < _CORNERED) > _MOST_FAILURES:
+        if np.count_nonzero(width < _NARROW) > _MOST_FAILURES:
             raise ValueError(
                 f"activation {name} is not piecewise smooth: near {left[-1]:.3g} it varies at "
                 "every scale. Theory needs a function that is smooth between a few kinks."
             )
-        narrow = width < _CORNERED
+        narrow = width < _NARROW
         middle = left + width / 2
-        cornered += zip(middle[narrow].tolist(), width[narrow].tolist(), strict=True)
+        failed += zip(middle[narrow].tolist(), width[narrow].tolist(), strict=True)
         done = width <= _FINEST * np.maximum(1, np.abs(left))
         left, width = left[~done], width[~done]
         left = np.concatenate([left, left + _SPLIT * width])
         width = np.concatenate([_SPLIT * width, (1 - _SPLIT) * width])
-    places = _distinct(cornered)
+    places = _distinct(failed)
     for at in places:
         _refuse_jump(function, at, scale, name)
         _refuse_infinite_slope(function, at, name)
@@ -82,11 +82,11 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
     )
 
 
-def _distinct(cornered: list[tuple[float, float]]) -> list[float]:
+def _distinct(panels: list[tuple[float, float]]) -> list[float]:
     """Keep the narrowest panel around each place, and round it as far as its width allows."""
     places: list[float] = []
-    for at, width in sorted(cornered, key=lambda panel: panel[1]):
-        # A wide panel around a place that is known already failed because of it.
+    for at, width in sorted(panels, key=lambda panel: panel[1]):
+        # A wide panel around a known place failed because of that place.
         if all(abs(at - other) > 2 * width for other in places):
             rounded = (round(at, digits) + 0.0 for digits in range(14))
             places.append(next((r for r in rounded if abs(r - at) <= 2 * width), at))

@@ -21,7 +21,7 @@ from equipoise.theory.batch_norm.setting import (
 )
 
 LARGEST_BATCH = 10**6
-# Sampled more finely than any known eigenvalue turns: a factor of 1.5 between batch sizes.
+# Factor between the batch sizes that are tried; no known eigenvalue turns within it.
 _GROWTH = 1.5
 _LARGEST_ALPHA = 64.0
 
@@ -33,10 +33,10 @@ class Stability:
     Args:
         stable: Whether all forward eigenvalues are below 1.
         margin: 1 minus the largest of them.
-        along: Where that is: ``"G"``, ``"L"`` (samples become unequal) or ``"M"`` (their
+        along: Its direction: ``"G"``, ``"L"`` (samples become unequal) or ``"M"`` (their
             correlations do).
-        critical_batch_size: The first batch size, counting from 4, on the other side of
-            stability than the one before it; None if there is none up to 10⁶.
+        critical_batch_size: The smallest batch size above 4 whose stability differs from that
+            of the batch size before it; None if there is none up to 10⁶.
     """
 
     stable: bool

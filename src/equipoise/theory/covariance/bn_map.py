@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 Method = Literal["auto", "laplace", "fourier", "monte carlo"]
 
 _UNIT = 2.220446049250313e-16
-# Relative asymmetry and negative eigenvalues up to this are rounding of the caller's.
+# Relative asymmetry and negative eigenvalues up to this count as the caller's rounding.
 _TOLERANCE = 1e-8
 # Beyond this relative error of Fourier's form, "auto" prefers Monte Carlo: sin's kernel grows like
 # exp(B) on the contour if a few samples dominate a large batch.
@@ -94,9 +94,9 @@ def bn_map(
 
     Args:
         cov: Covariance Σ of one neuron over the batch, of shape ``[B, B]``, symmetric, positive
-            semidefinite, B at least 2. Any rank will do; eigenvalues of GΣG at the level of
-            rounding count as 0. (At rank 1 the map is that sensitive: a second eigenvalue of
-            relative size δ changes it by √δ.)
+            semidefinite, B at least 2, of any rank. Eigenvalues of GΣG at the level of rounding
+            count as 0; at rank 1 they would matter, because a second eigenvalue of relative size
+            δ changes the map by √δ.
         activation: A name, a module, or an elementwise callable on float64 tensors.
         method: ``"laplace"`` needs a positive-homogeneous activation, ``"fourier"`` one whose
             Gaussian kernel is known (see :func:`closed_form_kernel`), both ``beta = 0``;
@@ -135,10 +135,10 @@ def bn_map(
     if not spectrum.values.size:
         return _equal_samples(function, len(matrix), eps, beta)
     kernel = None if beta else closed_form_kernel(function)
-    route = _route(method, function, kernel, beta)
-    if kernel is not None and route != "monte carlo":
-        rule = _rule(route, kernel, spectrum, eps)
-        mapped = _integrate(kernel, spectrum, rule, gamma**2, route)
+    chosen = _choose_method(method, function, kernel, beta)
+    if kernel is not None and chosen != "monte carlo":
+        rule = _rule(chosen, kernel, spectrum, eps)
+        mapped = _integrate(kernel, spectrum, rule, gamma**2, chosen)
         if method != "auto" or mapped.error.max() <= _USEFUL * np.abs(mapped.value).max():
             return mapped
     if generator is None:
@@ -146,9 +146,9 @@ def bn_map(
     return _monte_carlo(spectrum, function, eps, gamma, beta, samples, generator)
 
 
-def _rule(route: str, kernel: Kernel, spectrum: CentredSpectrum, eps: float) -> Rule:
+def _rule(method: str, kernel: Kernel, spectrum: CentredSpectrum, eps: float) -> Rule:
     batch_size, relative_eps = len(spectrum.vectors), eps / spectrum.largest
-    if route == "laplace" and kernel.degree is not None:
+    if method == "laplace" and kernel.degree is not None:
         return laplace_rule(spectrum.values, batch_size, kernel.degree, relative_eps)
     return fourier_rule(spectrum.values, batch_size, relative_eps)
 
@@ -182,7 +182,7 @@ def _monte_carlo(
     samples: int,
     generator: torch.Generator,
 ) -> MappedCovariance:
-    """Average over pairs of batches h and -h; pairs are independent, so errors are honest."""
+    """Average over pairs of batches h and -h; pairs are independent, so standard errors hold."""
     (B, rank), pairs = spectrum.vectors.shape, samples // 2
     total, squares = np.zeros((B, B)), np.zeros((B, B))
     at_once = max(1, 4 * _CHUNK // B)
@@ -215,7 +215,7 @@ def _equal_samples(
     return MappedCovariance(value, _UNIT * np.abs(value), "closed form")
 
 
-def _route(method: str, activation: Activation, kernel: Kernel | None, beta: float) -> str:
+def _choose_method(method: str, activation: Activation, kernel: Kernel | None, beta: float) -> str:
     if method not in ("auto", "laplace", "fourier", "monte carlo"):
         raise ValueError(f"method must be auto, laplace, fourier or monte carlo, got {method!r}.")
     if method == "auto":
@@ -247,8 +247,8 @@ def _check_numbers(eps: float, gamma: float, beta: float, samples: int) -> None:
 
 def checked_covariance(cov: ArrayLike | Tensor) -> Array:
     """Check that ``cov`` is symmetric and positive semidefinite; return it as float64."""
-    given: Any = cov.detach().cpu().numpy() if isinstance(cov, Tensor) else cov
-    matrix = np.array(given, dtype=np.float64)
+    values: Any = cov.detach().cpu().numpy() if isinstance(cov, Tensor) else cov
+    matrix = np.array(values, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) < 2:
         raise ValueError(
             f"cov must be a square matrix of at least 2 samples, got shape {matrix.shape}."

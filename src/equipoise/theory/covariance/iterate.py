@@ -1,7 +1,7 @@
 """Follow the covariance of a batch through the layers of an infinitely wide network.
 
-Where the BSB1 fixed point is not stable, or another attractor exists beside it, this shows where
-networks end: with all samples alike, or with a few samples much larger than the rest.
+Where the BSB1 fixed point is unstable, or another attractor exists beside it, this shows where
+networks end up: with all samples alike, or with a few samples much larger than the rest.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Array = NDArray[np.float64]
 _SETTLED = 1e-8
 # Relative spread of entries below which a matrix counts as BSB1.
 _ALIKE = 1e-3
-# Below this fraction of the start, nothing is left of a batch.
-_NOTHING = 1e-12
+# A batch below this fraction of its start counts as died out.
+_DIED_OUT = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +65,8 @@ class CovarianceTrajectory:
         if len(self.covariances) < 2:
             return math.inf
         before, after = self.covariances[-2:]
-        # A batch that dies out has settled once nothing to speak of is left of it.
-        size = max(np.linalg.norm(after), _NOTHING * np.linalg.norm(self.covariances[0]))
+        # Relative to what was left at least, so that a batch that dies out settles.
+        size = max(np.linalg.norm(after), _DIED_OUT * np.linalg.norm(self.covariances[0]))
         return float(np.linalg.norm(after - before) / size) if size else 0.0
 
     @property

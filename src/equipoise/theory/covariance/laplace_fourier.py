@@ -1,4 +1,4 @@
-r"""Two quadrature rules that trade the norm of a Gaussian vector for shrunk covariances.
+r"""Two quadrature rules that replace a Gaussian vector's norm by averages of shrunk covariances.
 
 An average over y = Gh, h ~ N(0, Σ), of a function of y/√(S + ε) with S = ‖y‖²/B becomes a sum of
 weight × (average of the function of y itself), with the eigenvalues of GΣG shrunk at each node
@@ -8,7 +8,7 @@ and its eigenvectors kept. In Laplace's form, for functions of degree 2α,
           s^{\alpha-1} e^{-s(S+\varepsilon)}\,ds ;
 
 in Fourier's, for any, the density of S at t is an inverse Laplace transform along a contour in p.
-Both come with the rule of twice the steps, so that callers can tell their error.
+Both include the rule with twice the step, from which callers estimate the error.
 
 Symbols: B: batch size, G: centring projector, λ_k: eigenvalues of Σ^G = GΣG, scaled so that the
 largest is 1, C: their number, b_k = B/(2λ_k), d_k = b_k - min b, D_k = q + d_k.
@@ -43,7 +43,7 @@ class Rule:
     Args:
         shrunk: Eigenvalues at each node, of shape ``[nodes, C]``.
         weight: Weights, ``[nodes]``.
-        coarse: Weights of the rule with twice the steps, ``[nodes]``.
+        coarse: Weights of the rule with twice the step, ``[nodes]``.
     """
 
     shrunk: Numbers

@@ -7,8 +7,8 @@ sum 1, to
           \prod_j (1+2s\lambda_j)^{-1/2}\,ds
 
 and keeps their eigenvectors. ``bn_map(cov, "identity")`` is B times this, with eigenvectors.
-All eigenvalues become equal in the end, from every start: the only network whose global
-convergence is known.
+From every start all eigenvalues become equal. It is the only network whose global convergence
+is known.
 
 Symbols: B: batch size, C: rank of GΣG.
 
@@ -109,8 +109,7 @@ def linear_limit(cov: ArrayLike | Tensor) -> MappedCovariance:
         cov: Covariance of a batch, of shape ``[B, B]``, as for :func:`bn_map`.
 
     Returns:
-        The limit. Its error supposes that the rank is what it appears to be: eigenvalues at the
-        level of rounding count as 0.
+        The limit. Its error assumes that eigenvalues at the level of rounding are 0.
 
     Raises:
         ValueError: If ``cov`` is no covariance, or all samples are equal.

@@ -2,8 +2,8 @@ r"""Linear maps of symmetric matrices that treat all samples alike, and their sp
 
 The Jacobian of one layer at a matrix with equal diagonal and equal off-diagonal entries is such a
 map: without normalisation a DOS operator (its diagonal follows from the diagonal alone), with
-batch norm an ultrasymmetric one. Their eigenspaces follow from the symmetry, so that B²·B² numbers
-are as easy as ten. All results are exact but for rounding.
+batch norm an ultrasymmetric one. Their eigenspaces follow from the symmetry, so ten numbers
+determine them. All results are exact but for rounding.
 
 Symbols: B: batch size, G = I - 11ᵀ/B, H: symmetric matrices, Hᴳ: those with zero row sums, T: the
 map; 𝔾, 𝕃, 𝕄: parts of Hᴳ, see :mod:`equipoise.theory.covariance.subspaces`.
@@ -234,7 +234,7 @@ class DOSOperator:
     def equal_eigenmatrix(self) -> Array:
         """The eigenvector to u with all samples alike: u - w on the diagonal, 2v elsewhere.
 
-        The source's sentence says w - u and w·v; its display, and this, are right.
+        The paper's text says w - u and w·v; its displayed equation, used here, is right.
         """
         matrix = np.full((self.batch_size, self.batch_size), 2 * self.v)
         np.fill_diagonal(matrix, self.u - self.w)

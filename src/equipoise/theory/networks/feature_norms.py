@@ -1,4 +1,4 @@
-r"""Layer norm, RMS norm and group norm: normalisers that never look at another sample.
+r"""Layer norm, RMS norm and group norm: normalisers that use one sample at a time.
 
 Derived here, with the means of [yang2019]. In :math:`h^l = W^l\phi(\gamma\,\mathrm{N}(h^{l-1})
 + \beta) + b^l` the pre-activations of one sample are, at large width, independent normal numbers
@@ -15,7 +15,7 @@ of variance q. So
 * **groups that grow with the width**, layer norm and RMS norm among them: s² is q + ε for every
   sample, the mean over features vanishes, and so does what s feeds back to the gradient.
 
-The batch size appears nowhere. Averages over one number suffice.
+The batch size plays no role, and averages over one number suffice.
 """
 
 from __future__ import annotations
@@ -168,14 +168,14 @@ def group_norm(
 def _of_any_batch(
     setting: Setting | ActivationLike, batch_size: int, options: SettingOptions
 ) -> Setting:
-    """The setting with a batch size of ours, where samples do not see each other."""
+    """The setting with another batch size, where samples do not interact."""
     if isinstance(setting, Setting):
         return replace(as_setting(setting, None, options), batch_size=batch_size)
     return Setting(setting, batch_size, **options)
 
 
 class _Groups:
-    """One layer of groups; averages are kept while q stays near where they were made."""
+    """One layer of groups; averages are reused while q stays near where they were made."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting

@@ -1,4 +1,4 @@
-r"""A given batch followed through infinitely wide layers, forwards and back, by sampling.
+r"""Follow a given batch through infinitely wide layers, forward and back, by sampling.
 
 The recursions of BSB1 assume that all samples are equally correlated. A residual stream never
 forgets the batch it started from, so here the covariances are general:
@@ -8,7 +8,7 @@ forgets the batch it started from, so here the covariances are general:
           \Pi \mapsto E[(J^Tg)(J^Tg)^T], \quad J = \partial y / \partial h,
 
 with :math:`h \sim N(0, \Sigma)` and :math:`g \sim N(0, \sigma_w^2\Pi)` independent. Every layer
-draws afresh, so what remains of sampling is a small error without bias of width.
+draws new samples. The sampling error is small, and there is no bias from finite width.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def follow_batch(
 
 
 class _Walk:
-    """One way through the stream and back."""
+    """One pass forward through the stream and back."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-r"""Averages over one and two Gaussian pre-activations: what networks without normalisation need.
+r"""Averages over one and two Gaussian pre-activations, for networks without batch norm.
 
 Symbols: q: second moment, g = 1 - c: one minus the correlation, z: standard normal,
 :math:`u = \sqrt q z` and :math:`u_1, u_2`: one and two pre-activations.
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 # Rounding of sums of a few hundred terms, and of φ itself; kept above what tests measured.
 ROUNDING = 16 * float(np.finfo(float).eps)
 _GOAL = 1e-13
-# Where the integrand must have died out, in standard deviations, and to what part of the whole.
+# Distance in standard deviations at which the integrand must be negligible, and how negligible.
 _END, _TAIL, _LOOSE = 9.5, 1e-8, 0.01
 
 
@@ -71,7 +71,7 @@ def moments(activation: Activation, q: float) -> Averaged:
 def refuse_unresolved(
     name: str, f: gaussian.Piecewise, std: float, mean: float, square: float, slope: float
 ) -> None:
-    """See that averages over N(0, σ²) exist and that no slope fell between the nodes.
+    """Check that averages over N(0, σ²) exist and that no slope fell between the nodes.
 
     Poincaré's inequality says Var φ ≤ σ²E[φ′²].
 

@@ -4,16 +4,16 @@ Derived here, with the means of [yang2019]. In a stream
 
 .. math:: x^l = x^{l-1} + W_k\,\phi(\mathrm{BN}(\cdots W_1\,\phi(\mathrm{BN}(x^{l-1}))))
 
-batch norm forgets the scale of the stream, so that every block adds a branch of the same centred
+batch norm forgets the scale of the stream, so every block adds a branch of the same centred
 variance κ*: the stream's grows linearly, :math:`\kappa^l = \kappa^0 + l\kappa^*`. On the way back
 the branch divides by the stream's standard deviation where a plain network divides by its own,
 
 .. math:: g^{l-1} = g^l\,\Big(1 + \Lambda\,\frac{\kappa^*}{\kappa^{l-1}}\Big), \qquad
           \Lambda = \lambda_G^k ,
 
-so that :math:`\|\nabla_x\|^2 \propto (L/l)^\Lambda`. Here g is the part of the gradients'
+hence :math:`\|\nabla_x\|^2 \propto (L/l)^\Lambda`. Here g is the part of the gradients'
 covariance :math:`\Pi = gG + p\,\mathbf 1\mathbf 1^T/B` that differs between samples. The shared
-part p passes along the skip connection unchanged, and what of it enters a branch comes out in g:
+part p passes along the skip connection unchanged, and what of it enters a branch leaves in g:
 with :math:`\lambda_G = u + v` split into the averages over one and two samples, the branch maps p
 to :math:`\frac u{B-1} - v`. At ε > 0, u, v and κ* are those at the current κ.
 
@@ -113,7 +113,7 @@ def residual_growth(
     if not 0 < start_variance < math.inf:
         raise ValueError(f"start_variance must be positive and finite, got {start_variance}.")
     setting = as_setting(setting, batch_size, options)
-    solve_by_quadrature(replace(setting, eps=0.0))  # refuses what no signal passes
+    solve_by_quadrature(replace(setting, eps=0.0))  # refuses an activation that passes no signal
     level = _level(setting, start_variance)
     coarse, fine = (
         _recursion(setting, blocks, stages, leading, start_variance, at)

@@ -1,7 +1,7 @@
 r"""The theory's own networks at finite width: random, batch-normalised, differentiated.
 
-The third way to the same numbers, beside closed forms and quadrature, and the yardstick for
-what a network's finite width alone explains.
+The third way to the same numbers, beside closed forms and quadrature. It also measures how much
+of a difference finite width alone explains.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SETTLING = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedNetworks:
-    """What random networks did; layers run from input to output.
+    """Gradients and covariances in random networks; layers run from input to output.
 
     Args:
         log_gradients: Logarithm of the squared gradient norm with respect to each layer's

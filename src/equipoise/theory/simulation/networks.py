@@ -1,4 +1,4 @@
-r"""The random networks of the theory: what is normalised, and what is added to what."""
+r"""Random networks of the theory: their normaliser, and whether they are residual."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ PLAIN = Architecture()
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Where random weights come from: so many networks of one width, side by side."""
+    """Draws random weights for several networks of one width at a time."""
 
     networks: int
     width: int

@@ -2,7 +2,7 @@ r"""Eigenvalues from random neurons: exact traces over G, L and M, averaged over
 
 The third way to the spectra, beside closed forms and quadrature. A neuron's Jacobian J over the
 batch, written out as a matrix, turns into eigenvalues by traces over the three subspaces, which
-are linear algebra: no expectation of the theory enters. With Y = GJ,
+are plain linear algebra: no expectation of the theory is used. With Y = GJ,
 
 .. math:: \mathrm{tr}_G = \frac{\|Y\|^2}{n}, \quad
           \mathrm{tr}_L = \frac{\sum_i Y_{ii}^2 - \|Y\|^2/B}{1 - 2/B}, \quad

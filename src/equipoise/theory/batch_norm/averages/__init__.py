@@ -1,1 +1,1 @@
-"""Averages over one and two samples of a batch: all that the theory is made of."""
+"""Averages over one and two samples of a batch, from which every formula is built."""

@@ -42,7 +42,7 @@ def _prefers_angles(batch_size: int, radii: Array) -> bool:
     return batch_size < (20 if len(radii) == 1 else 16)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # an overflow is refused by name later
+@np.errstate(over="ignore", invalid="ignore")  # the solver refuses overflows by name
 def averages(f: Response, batch_size: int, radii: Array, level: int) -> Averages:
     """Compute the averages at a refinement level, 0 being the coarsest."""
     if f.is_homogeneous and len(radii) > 1:
@@ -61,7 +61,7 @@ def averages(f: Response, batch_size: int, radii: Array, level: int) -> Averages
 
 @np.errstate(over="ignore", invalid="ignore")
 def one_sample_averages(f: Response, batch_size: int, radii: Array, level: int) -> Averages:
-    """Averages whose ``mean``, ``first`` and ``squares`` alone are to be used.
+    """Averages over one sample: only ``mean``, ``first`` and ``squares`` are valid.
 
     They are one-dimensional integrals at every batch size, so no second angle is needed.
     """
@@ -92,7 +92,7 @@ def coarse_kappas(f: Response, batch_size: int, radii: Array) -> Array:
 
 
 def _rescaled(f: Response, at_one: Averages, radii: Array) -> Averages:
-    """f(Rw) = R^α f(w): one radius tells all."""
+    """Scale averages at R = 1 to other radii: f(Rw) = R^α f(w)."""
     assert f.activation.homogeneity is not None
     alpha = f.activation.homogeneity.alpha
     factors = np.stack([radii**alpha, radii ** (alpha - 1)])  # [2, radii]

@@ -4,8 +4,8 @@ With coefficients :math:`x_k = E[X\psi_k]`,
 
 .. math:: E[X(w_1)\,Y(w_2)] = \sum_k \rho_k x_k y_k .
 
-The sum is cut where the rest, at most :math:`\max_{k\ge K}|\rho_k|` times the norms of what is
-left of X and Y, is below rounding, or at the number of nodes.
+The sum is cut where its rest is below rounding, or at the number of nodes. The rest is at most
+:math:`\max_{k\ge K}|\rho_k|` times the norms of what X and Y have left beyond degree K.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Averages over one and two normalised samples: all that the BSB1 theory is made of.
+r"""Averages over one and two normalised samples, from which the BSB1 theory is built.
 
 Deep in a network :math:`x^l = \phi(\gamma\,\mathrm{BN}(W^l x^{l-1}) + \beta)` a batch of
 pre-activations is, up to a radius R, a uniform random direction w (see
@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 
 VALUES, SLOPES = 0, 1
 SQUARE_POWERS, PAIR_POWERS = 5, 4
-# Just out of reach a kink still spoils convergence; this far out it does not.
+# A kink just out of reach still slows convergence; one this far out does not.
 _NEARBY = 1.25
 
 
@@ -96,7 +96,7 @@ class Averages:
         first: E[w f], of shape ``[radii]``.
         squares: :math:`E[w^p (f^{(o)})^2]`, of shape ``[2, 5, radii]``, indexed o, p.
         pairs: :math:`E[w_1^i f_1^{(o)} w_2^j f_2^{(o)}]`, of shape ``[2, 4, 4, radii]``.
-        truncation: Bound on the relative error of ``pairs`` beyond that of the nodes.
+        truncation: Bound on the relative error of ``pairs`` from cutting the series.
         method: How they were computed.
     """
 

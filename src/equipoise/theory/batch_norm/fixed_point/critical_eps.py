@@ -1,4 +1,4 @@
-r"""What happens to small differences between samples, which decides the critical ε.
+r"""The critical ε, above which small differences between samples die out with depth.
 
 Near a point where all samples are equal, f(x) ≈ f(0) + t(x) with t linear, or with two slopes
 at a kink. There :math:`F(\kappa) \approx \kappa\,\varepsilon_c/\varepsilon`, so differences die
@@ -31,7 +31,7 @@ from equipoise.theory.batch_norm.setting import (
 # a user's x² or x⁴ would underflow. From a kink elsewhere, the smallest that rounding leaves.
 _NEAR, _FAR = 1e-60, 1e-30
 _UNIT = 2.220446049250313e-16
-# Between its two distances a fractional power's slope changes by more than this factor.
+# Between these two distances the slope of a fractional power changes by more than this factor.
 _SAME = 1.1
 
 
@@ -44,14 +44,14 @@ def critical_eps(
 
     .. math:: \varepsilon_c = \sigma_w^2\gamma^2\phi'(\beta)^2
 
-    Just below it small differences survive barely, gradients neither explode nor vanish, and the
+    Just below it small differences barely survive, gradients neither explode nor vanish, and the
     depth scale diverges. Above it the state in which all samples are equal is stable; where φ is
     steeper elsewhere than at β, networks that start far from it may still keep another state,
     which :func:`bsb1_fixed_point` then returns.
 
     Args:
         setting: A :class:`Setting`, or its activation, followed by its batch size and keywords;
-            its ε is not looked at.
+            its ε is ignored.
         batch_size: Only needed where φ has a kink at β, as ReLU has at 0. Gradients then do
             not become balanced near the critical ε, though samples still become equal.
 
@@ -100,7 +100,7 @@ def _slopes_beside(f: Response, distance: float) -> tuple[float, float]:
 
 
 def _limit(near: float, far: float) -> float:
-    """The slope on one side of a kink: 0 or ∞ where it is a fractional power's."""
+    """The slope on one side of a kink; 0 or ∞ where φ is a fractional power there."""
     if abs(near) > _SAME * abs(far):
         return math.inf
     return 0.0 if _SAME * abs(near) < abs(far) else near

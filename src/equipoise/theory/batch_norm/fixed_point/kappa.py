@@ -20,9 +20,9 @@ from equipoise.theory.batch_norm.setting import ConvergenceError, Setting
 
 Array = NDArray[np.float64]
 
-# What the interpolation below can be trusted with, as a relative error of F(κ).
+# Relative error of F(κ) within which the interpolation below can be trusted.
 _TRUSTED = 1e-4
-# Above the critical slope by less than this, κ is below what float64 resolves.
+# If the slope exceeds 1 by less than this, κ is below what float64 resolves.
 CRITICAL = 1e-9
 
 
@@ -88,7 +88,7 @@ def _root_below(setting: Setting, f: Response, top: float) -> float | None:
 
 @np.errstate(divide="ignore")
 def refine_root(setting: Setting, grid: RadialGrid, averages: Averages) -> float:
-    """Solve log F(κ) = log κ to rounding with fixed averages; only weights move."""
+    """Solve log F(κ) = log κ to rounding; averages stay fixed, only their weights depend on κ."""
 
     def log_ratio(log_shift: float) -> float:
         kappa = grid.kappa * np.exp(log_shift)

@@ -22,7 +22,7 @@ from equipoise.numerics.special import gamma_ratio
 
 Array = NDArray[np.float64]
 
-# exp(-36) = 2e-16: what is left out is below rounding.
+# Nodes below exp(-36) = 2e-16 of the largest weight are left out: they are below rounding.
 _LEFT_OUT = 36.0
 
 
@@ -139,7 +139,7 @@ def _log_density(batch_size: int, d: Array) -> Array:
 
 
 def _range(batch_size: int, v_middle: float) -> tuple[float, float]:
-    """Where the density, also when divided by s², is above rounding; with room to move κ."""
+    """Range of d where the density, also divided by s², is above rounding, with room to move κ."""
     d = np.sqrt(2 / (batch_size - 1)) * np.linspace(-250, 14, 5281)
     density = _log_density(batch_size, d)
     per_variance = np.logaddexp(0, v_middle) - np.logaddexp(0, v_middle + d)
@@ -149,5 +149,5 @@ def _range(batch_size: int, v_middle: float) -> tuple[float, float]:
 
 
 def _room(batch_size: int) -> float:
-    """How far log κ may move before the nodes are placed anew."""
+    """Distance that log κ may move before the nodes must be placed again."""
     return float(0.2 * np.sqrt(2 / (batch_size - 1)))

@@ -45,7 +45,7 @@ class Solution:
         return all(part.value < 1 for part in self.forward)
 
     def flagged(self, triple: Triple) -> Triple:
-        """Eigenvalues with the fixed point's stability on each."""
+        """Return the eigenvalues, each marked with the stability of the fixed point."""
         G, L, M = (replace(part, stable=self.stable) for part in triple)
         return G, L, M
 
@@ -56,8 +56,7 @@ class Numbers:
 
     Args:
         values: q, qc, κ, then backward G, L, M, forward G, L, M, cross-batch covariance and rate.
-        sensitivity: What each changes by per relative change of κ; 0 at ε = 0, where κ is
-            explicit.
+        sensitivity: Change of each per relative change of κ; 0 at ε = 0, where κ is explicit.
     """
 
     values: Array
@@ -93,7 +92,7 @@ class Numbers:
 
     @property
     def scale(self) -> Array:
-        """What the error of each number is measured by."""
+        """Scales that errors are relative to."""
         q, _, kappa, rate = self.values[:4]
         return np.array([q, q, kappa, rate, rate, rate, 1, 1, 1, q, 1])
 
@@ -106,7 +105,7 @@ class Numbers:
         return 1 / max(UNIT, 1 - float(self.values[6])) if setting.eps > 0 else 1.0
 
     def goal(self, setting: Setting) -> Array:
-        """Changes at which refinement may stop."""
+        """Absolute changes at which refinement may stop."""
         return _GOAL * self.scale * max(1.0, 1e-2 * self.amplification(setting))
 
     def with_errors(self, errors: Array, setting: Setting, averages: Averages) -> Solution:
@@ -115,7 +114,7 @@ class Numbers:
         # ε_mach·√B. With the factor 16 the errors cover every reference of the test suite.
         floor = 16 * UNIT * (1 + np.sqrt(setting.batch_size) / 16)
         floor *= max(1.0, float(np.sqrt(self.values[0] / self.values[2])))
-        floor += 4 * averages.truncation + _left_of_a_power(setting)
+        floor += 4 * averages.truncation + _error_beside_a_power(setting)
         errors = errors + floor * self.scale
         errors += floor * self.amplification(setting) * self.sensitivity
         q, qc, kappa, *rest = (
@@ -129,8 +128,8 @@ class Numbers:
         return Solution(q, c, kappa, backward, forward, rest[6], rest[7])
 
 
-def _left_of_a_power(setting: Setting) -> float:
-    """What quadrature leaves out of E[φ′²] beside a kink of power α near 1/2.
+def _error_beside_a_power(setting: Setting) -> float:
+    """Relative part of E[φ′²] that quadrature leaves out beside a kink of power α near 1/2.
 
     The double exponential rule ends at distances of 1e-130, and slopes squared are like
     x^(2α - 2) there.

@@ -140,11 +140,11 @@ def solve_by_quadrature(setting: Setting) -> Solution:
     f = Response.of(setting).within(setting.batch_size)
     _refuse_no_signal(setting, compute.averages(f, setting.batch_size, np.ones(1), 0))
     if setting.eps == 0:
-        return _resolved(setting, _solve_without_eps(setting, f))
+        return _checked(setting, _solve_without_eps(setting, f))
     kappa = largest_root(setting, f)
     if kappa is None:
         return _collapsed(setting, f)
-    return _resolved(setting, _solve_with_eps(setting, f, kappa))
+    return _checked(setting, _solve_with_eps(setting, f, kappa))
 
 
 def _solve_without_eps(setting: Setting, f: Response) -> Solution:
@@ -235,7 +235,7 @@ def _grid(setting: Setting, f: Response, kappa: float, level: int) -> RadialGrid
     return radial_grid(setting.batch_size, setting.eps, kappa, breaks, level)
 
 
-def _resolved(setting: Setting, solution: Solution) -> Solution:
+def _checked(setting: Setting, solution: Solution) -> Solution:
     """Refuse a solution whose slopes fell between the nodes."""
     B, rate = setting.batch_size, solution.rate
     # Theorem 9: no network grows slower than the linear one, at ε = 0.

@@ -17,7 +17,7 @@ from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_sett
 class Spectrum:
     r"""Eigenvalues on symmetric B × B matrices whose rows sum to 0.
 
-    The operator commutes with permutations of the batch, so three numbers are all.
+    The operator commutes with permutations of the batch, so it has three eigenvalues.
 
     Args:
         G: Along :math:`G = I - \frac1B\mathbf 1\mathbf 1^T`: all samples alike.

@@ -86,7 +86,8 @@ class GegenbauerExpansion:
 
         For smooth φ this is exact within a few dozen terms. For φ with kinks :math:`a_k^2` decays
         so slowly that what K terms leave out is of order 1/K: ReLU at batch size 16 is wrong by
-        5e-4 at K = 3000. Use :func:`explosion_rate` for the number, this for its anatomy.
+        5e-4 at K = 3000. Use :func:`explosion_rate` for the number, and this to
+        see which degrees it comes from.
         """
         weights = self.gaps * self.coefficients**2
         below, above = float(weights.sum()), float(self.rates @ weights)
@@ -143,7 +144,7 @@ def gegenbauer_expansion(
         terms: How many coefficients, at least 1; thousands are fine.
 
     Returns:
-        The coefficients with bounds on their errors, and what the theory makes of them.
+        The coefficients with bounds on their errors, and κ and the rate that follow from them.
 
     Raises:
         ValueError: If ``batch_size < 4``, a number is out of range or the activation is not
@@ -192,7 +193,7 @@ def gegenbauer_expansion(
 
 
 def _errors(fine: Array, coarse: Array, rounding: float) -> Array:
-    # A difference may vanish by luck, so each degree takes the largest up to it. Both levels
+    # A difference may vanish by chance, so each degree takes the largest up to it. Both levels
     # share the rounding of the recurrence: measured with ReLU, whose odd coefficients vanish, it
     # reaches 2.7e-14 at degree 3000 and B = 4, less at larger B; this allows twice that.
     growth = np.sqrt(1 + np.arange(len(fine)) / 64)

@@ -98,8 +98,7 @@ def vanilla(
 
         With slopes of constant size on either side of 0 (ReLU, identity) and :math:`\chi_1 = 1`
         every q is a fixed point; the returned one is that of inputs of unit second moment,
-        :math:`\sigma_w^2`. The identity also leaves every c as it is, and c = 1 is then a mere
-        convention.
+        :math:`\sigma_w^2`. The identity also keeps every c, and c = 1 is then a convention.
 
     Raises:
         ValueError: If q grows without bound, a number is out of range, or the activation is not
