@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch.distributed as dist
 from torch import nn
 
+from equipoise.instrument import normalisers
 from equipoise_papers.big.distributed import Ranks
 
 # Over which samples batch norms compute their statistics.
@@ -114,12 +115,7 @@ def batch_norms(model: nn.Module) -> list[str]:
 
 def _batch_norms(model: nn.Module) -> list[nn.Module]:
     """Modules that normalise by statistics over samples, PyTorch's and the library's."""
-    return [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.modules.batchnorm._NormBase)
-        and not isinstance(module, nn.modules.instancenorm._InstanceNorm)
-    ]
+    return [m for m in model.modules() if normalisers.shares_batch_statistics(m)]
 
 
 def _statistics(model: nn.Module, here: Ranks) -> Statistics:
