@@ -189,6 +189,16 @@ class TestOptimizerThatRaises:
         bnp.detach()
         assert_same(model, optimizer, before | {"step": optimizer.step})
 
+    def test_past_the_wrapper_later_parameters_are_not_overwritten(self):
+        model, optimizer, bnp = self.problem(error=MemoryError(), late=True)
+        backward(model)
+        with pytest.raises(MemoryError):
+            type(optimizer).step(optimizer)
+        model.load_state_dict(mixed().state_dict())
+        bnp.detach()
+        assert torch.equal(flat(model), flat(mixed()))
+        assert len(optimizer.param_groups) == 1
+
     def test_past_the_wrapper_new_gradients_are_not_replaced_by_old_ones(self):
         """accelerate calls the `step` that it fetched when it prepared the optimizer."""
         model, optimizer, bnp = self.problem()
@@ -275,6 +285,18 @@ class TestInterruptInsideBNP:
         with pytest.raises(KeyboardInterrupt):
             first.step()
         assert torch.equal(flat(model), before)
+
+
+def test_a_closure_that_raises_changes_nothing():
+    model = mixed()
+    optimizer = KINDS["adamw"](model.parameters())
+    bnp = BNP(model).attach(optimizer, run_closure=True)
+    backward(model)
+    before = look(model, optimizer)
+    with pytest.raises(MemoryError):
+        optimizer.step(boom(MemoryError()))
+    assert_same(model, optimizer, before)
+    assert bnp.state_dict()["steps"] == 0
 
 
 def test_a_post_hook_that_raises_before_ours_undoes_the_step():

@@ -146,6 +146,21 @@ def test_clipping_bounds_what_the_optimizer_sees(max_norm):
         assert norms.min() > 0.02
 
 
+def test_clipping_leaves_all_gradients_to_the_user():
+    """Also those of parameters that are not preconditioned."""
+    model = nn.Sequential(mlp((5, 4)), nn.LayerNorm(4, dtype=torch.float64), mlp((4, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    BNP(model, max_norm=0.01).attach(optimizer)
+    x, y = batches(1)[0]
+    mse_loss(model(x), y).backward()
+    raw = [p.grad for p in model.parameters()]
+    values = [g.clone() for g in raw]
+    optimizer.step()
+    assert all(p.grad is g for p, g in zip(model.parameters(), raw, strict=True))
+    assert all(map(torch.equal, raw, values))
+    assert torch.stack([g.norm() for g in values]).norm() > 0.01
+
+
 class Checkpointed(nn.Module):
     def __init__(self, body, reentrant):
         super().__init__()

@@ -152,7 +152,7 @@ class _Step:
                 parameter.grad = raw
 
     def reset_parameters(self) -> None:
-        """Take back what the optimizer did: its changes are not those of these parameters."""
+        """Undo the optimizer's changes, which are those of standardised parameters."""
         with torch.no_grad():
             for parameter, value, version in self.before.values():
                 if parameter._version != version:
@@ -198,10 +198,10 @@ class Attachment:
 
     def remove(self) -> None:
         """Remove the hooks and the wrapper of ``step``."""
-        self._undo()
+        self._abandon()
         for handle in self._handles:
             handle.remove()
-        # A scheduler made after attach() keeps a reference to it; it then stays, without effect.
+        # A scheduler made after attach() has wrapped it once more; then it stays, without effect.
         if self.optimizer.__dict__.get("step") is self._guarded_step:
             if self._step_of_instance is None:
                 del self.optimizer.step
@@ -243,10 +243,7 @@ class Attachment:
         return MethodType(step, self.optimizer)  # a method, since schedulers ask for `__func__`
 
     def _before(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._step is not None:
-            # Not undone: whoever called a step that failed had fetched `step` before attach().
-            self._step.give_back(self.optimizer, only_ours=True)
-            self._step = None
+        self._abandon()
         if self.banks.schedule.paused:
             return None
         replaced = self._closure(args, kwargs)
@@ -277,6 +274,16 @@ class Attachment:
         if step is not None:
             step.give_back(self.optimizer)
             step.reset_parameters()
+
+    def _abandon(self) -> None:
+        """Forget a step that failed earlier, after its caller had got round the wrapper.
+
+        Gradient scaling of accelerate, for one, calls the ``step`` that it fetched before
+        attach(). Parameters may have been loaded or trained since, so they are left alone.
+        """
+        step, self._step = self._step, None
+        if step is not None:
+            step.give_back(self.optimizer, only_ours=True)
 
     def _is_linear(self) -> bool:
         """Whether the step is −lr·g, for which both forms agree and one is cheaper.
