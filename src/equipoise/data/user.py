@@ -58,10 +58,10 @@ class LoaderSource:
     def _draw(self, count: int, generator: torch.Generator) -> Iterator[Batch]:
         for number, item in enumerate(_cycle(self.loader, count, generator)):
             if item is _EXHAUSTED:
-                raise self._ran_dry(number, count)
+                raise self._exhausted(number, count)
             yield _as_batch(item, self.name)
 
-    def _ran_dry(self, number: int, count: int) -> ValueError:
+    def _exhausted(self, number: int, count: int) -> ValueError:
         if not isinstance(self.loader, Iterator):
             return ValueError(f"{self.name} is empty: it yields no batches.")
         return ValueError(
@@ -250,8 +250,8 @@ _EXHAUSTED = object()
 def _cycle(items: Iterable[Any], count: int, generator: torch.Generator) -> Iterator[Any]:
     """Draw ``count`` items, starting over at the end; ``_EXHAUSTED`` if there are none.
 
-    The private random state is in place only while the user's code runs, never while this
-    generator is suspended in the caller's hands.
+    The lent random state is in place only while the user's code runs, never while this
+    generator waits for its caller.
     """
     with randomness_from(generator):
         iterator = iter(items)

@@ -89,7 +89,7 @@ def hessian_block(
             0 by default.
 
     Returns:
-        The factors in float64; their digits are those of the model. Gradients in ``.grad`` are
+        The factors in float64, as precise as the model's own type. Gradients in ``.grad`` are
         not touched.
 
     Raises:

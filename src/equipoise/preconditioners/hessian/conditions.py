@@ -156,10 +156,10 @@ def condition(matrix: Tensor, *, rounding: float = _UNIT, terms: int = 1) -> Con
         raise ValueError(f"need a matrix of finite numbers, got shape {tuple(matrix.shape)}.")
     rows, columns = matrix.shape
     values = torch.linalg.svdvals(matrix.detach().double())
-    return _condition(values, (rows, columns), max(rows, columns, terms) * rounding)
+    return _of_singular_values(values, (rows, columns), max(rows, columns, terms) * rounding)
 
 
-def _condition(values: Tensor, shape: tuple[int, int], tolerance: float) -> Condition:
+def _of_singular_values(values: Tensor, shape: tuple[int, int], tolerance: float) -> Condition:
     largest = float(values.max()) if len(values) else 0.0
     kept = values[values > tolerance * largest]
     if not len(kept):
@@ -201,7 +201,7 @@ def block_conditions(
         preconditioned=condition(after, rounding=u, terms=size),
         features=condition(block.features, rounding=u),
         normalised=condition(normalised, rounding=u),
-        curvature=_condition(eigenvalues.abs(), (size, size), size * u),
+        curvature=_of_singular_values(eigenvalues.abs(), (size, size), size * u),
         transform=condition(transform.matrix()),
         scaling=float(scaling.max() / scaling.min()),
         negative=int((eigenvalues < -size * u * eigenvalues.abs().max()).sum()),
