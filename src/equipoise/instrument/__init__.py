@@ -1,5 +1,6 @@
 """Watch and restore any PyTorch model: what every room above builds on."""
 
+from equipoise.instrument import normalisers
 from equipoise.instrument.observers import observers_paused
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.snapshot import untouched
@@ -10,6 +11,8 @@ __all__ = [
     "untouched",
     "observers_paused",
     "RandomStates",
+    # which layers normalise, and how to register one's own
+    "normalisers",
     # types
     "LossFunction",
     "Progress",

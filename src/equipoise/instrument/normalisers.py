@@ -85,7 +85,7 @@ def is_batch_norm(module: nn.Module) -> bool:
     Its statistics are over samples for each channel alone, and its evaluation is batch norm's.
     Not all layers that share batch statistics are.
     """
-    return isinstance(module, nn.modules.batchnorm._BatchNorm)
+    return isinstance(module, BATCH.bases)
 
 
 def shares_batch_statistics(module: nn.Module) -> bool:
