@@ -12,7 +12,7 @@ import argparse
 
 import torch
 
-from equipoise_papers.lange2022 import table1
+from equipoise_papers.lange2022.timing import table1
 
 # The project's budget, as ratios to plain SGD. What is asserted is that BNP costs less than batch
 # norm of the same inputs, which it does at 256 and 512 rows.
@@ -42,7 +42,7 @@ def main() -> None:
     print("net    rows variant                   ms  ratio  median  floor  target")
     dearer = []
     for cell in table1.cells("smoke" if quick else "small"):
-        timings = table1.run(cell)
+        timings = cell.run()
         for timing in timings.rows:
             report(cell.network, timing)
         dearer += [

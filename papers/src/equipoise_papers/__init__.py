@@ -1,4 +1,4 @@
-"""Every experiment of the four papers, on top of Equipoise.
+"""Every experiment of the four papers behind Equipoise, with records and verdicts.
 
 Names are imported on first use, so that ``equipoise reproduce --help`` does not wait for torch.
 """

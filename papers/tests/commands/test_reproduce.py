@@ -104,7 +104,7 @@ def test_a_lost_worker_is_one_line_and_exit_code_one(equipoise, monkeypatch):
     def lose(*arguments, **keywords):
         raise ChildProcessError("a worker is gone.")
 
-    monkeypatch.setattr("equipoise_papers.reproduction.reproduce", lose)
+    monkeypatch.setattr("equipoise_papers.reproduction.reproduce.reproduce", lose)
     done = equipoise("reproduce", NAME)
     assert (done.code, done.out) == (1, "")
     assert done.err == "equipoise reproduce: a worker is gone.\n"

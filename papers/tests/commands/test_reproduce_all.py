@@ -29,10 +29,10 @@ def quick():
 def broken(quick):
     """The first of them breaks off."""
 
-    def run(cell):
+    def judge(results):
         raise OSError("no space")
 
-    EXPERIMENTS[NAMES[0]] = dataclasses.replace(EXPERIMENTS[NAMES[0]], run=run)
+    EXPERIMENTS[NAMES[0]] = dataclasses.replace(EXPERIMENTS[NAMES[0]], judge=judge)
 
 
 def test_all_prints_every_verdict_and_tells_how_far_it_is(equipoise):

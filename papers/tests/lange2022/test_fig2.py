@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 import torch
 
-from equipoise.preconditioners import condition, extended, preconditioner
+from equipoise.preconditioners import ColumnStatistics, condition, preconditioner
 from equipoise.records import from_plain, to_plain
+from equipoise_papers.experiments.style import empty_figure, house_style
 from equipoise_papers.lange2022 import fig2
-from equipoise_papers.reproduction.style import empty_figure, house_style
 
-CELL = fig2.Cell("one layer", "digits", 1, 20, 0)
+CELL = fig2.InputMaps("one layer", "digits", 1, 20, 0)
 
 
 def columns_by_hand(maps):
@@ -33,7 +33,7 @@ class TestErrors:
     @pytest.mark.parametrize("kind", ["one layer", "network"])
     def test_errors_are_those_of_the_submatrices(self, kind):
         cell = dataclasses.replace(CELL, maps=kind)
-        found, maps = fig2.run(cell), maps_of(cell)
+        found, maps = cell.run(), maps_of(cell)
         columns = columns_by_hand(maps)
         channel = maps.movedim(1, 0).flatten(1)
         mean, variance = channel.mean(1)[:, None], channel.var(1, correction=0)[:, None]
@@ -44,10 +44,11 @@ class TestErrors:
         assert found.variance == pytest.approx(float(variances.max()))
 
     def test_condition_numbers_are_those_of_the_whole_matrix(self):
-        found, maps = fig2.run(CELL), maps_of(CELL)
-        features = extended(columns_by_hand(maps).flatten(0, 1).T)
+        found, maps = CELL.run(), maps_of(CELL)
+        columns = columns_by_hand(maps).flatten(0, 1).T
+        features = torch.cat([columns.new_ones(len(columns), 1), columns], 1)
         exact = preconditioner(
-            fig2.Statistics(features[:, 1:].mean(0), features[:, 1:].var(0, correction=0))
+            ColumnStatistics(features[:, 1:].mean(0), features[:, 1:].var(0, correction=0))
         )
         assert found.raw == pytest.approx(condition(features).value)
         assert found.exact == pytest.approx(condition(exact.normalise(features)).value)
@@ -73,8 +74,8 @@ class TestErrors:
 
     def test_a_cell_gives_the_same_record_and_leaves_the_random_state_alone(self):
         before = torch.get_rng_state()
-        found = fig2.run(CELL)
-        assert found == fig2.run(CELL)
+        found = CELL.run()
+        assert found == CELL.run()
         assert torch.equal(torch.get_rng_state(), before)
         assert from_plain(fig2.Errors, to_plain(found)) == found
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from equipoise_papers.experiments.verdict import Check, Verdict
 from equipoise_papers.report.record import (
     REPORT_SCHEMA,
     ReportPaper,
@@ -16,7 +17,8 @@ from equipoise_papers.report.record import (
     ReproductionReport,
     RowPart,
 )
-from equipoise_papers.reproduction.record import REPRODUCTION_SCHEMA, Check, Reproduction, Verdict
+from equipoise_papers.reproduction.record import Reproduction
+from equipoise_papers.sweeps.store import SCHEMA
 from support.report_examples import HOSTILE_NAMES
 
 OPEN = Check("BN generalises better", "83.1 ± 0.9 % against 82.7 ± 0.8 %", None)
@@ -39,7 +41,7 @@ def verdict(name, checks=(HOLDS,), **changes):
     """A verdict on so many checks."""
     found = Verdict(tuple(checks), changes.pop("left_out", ()))
     parts = {
-        "schema": REPRODUCTION_SCHEMA,
+        "schema": SCHEMA,
         "equipoise": "0.1.0",
         "experiment": name,
         "title": f"What {name} shows",

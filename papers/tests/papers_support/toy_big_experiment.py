@@ -20,26 +20,31 @@ from equipoise.training import mean_squared_error
 from equipoise_papers.big.batches import ShuffledBatches
 from equipoise_papers.big.distributed import ranks
 from equipoise_papers.big.train import train_big
-from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 from equipoise_papers.experiments.experiment import Experiment
-from equipoise_papers.reproduction.record import Check, Verdict
 from equipoise_papers.experiments.torchrun import checkpoint_path
+from equipoise_papers.experiments.verdict import Check, Verdict
+from equipoise_papers.reproduction.catalogue import EXPERIMENTS
+from equipoise_papers.sweeps.cell import Cell
 
 STEPS, FATAL_STEP = 9, 6
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
+class Losses:
     losses: tuple[float, ...]
 
 
-def run(cell):
-    """Fit a small network with batch norm."""
+@dataclass(frozen=True, slots=True)
+class Fit(Cell[Losses]):
+    """The training of a small network with batch norm."""
+
+    seed: int
+
+    def run(self):
+        return fit(self)
+
+
+def fit(cell):
     generator = torch.Generator().manual_seed(cell.seed)
     x = torch.randn(12, 3, generator=generator, dtype=torch.float64)
     with torch.random.fork_rng(devices=[]):
@@ -62,7 +67,7 @@ def run(cell):
         checkpoint_every=2,
     )
     note(f"rank {ranks().rank} of {ranks().size}, cell {cell.seed}, from {result.resumed_at}")
-    return Record(result.history.losses)
+    return Losses(result.history.losses)
 
 
 def die_if_asked(cell, step):
@@ -84,9 +89,7 @@ def experiment(**changes):
         "title": "One training",
         "claim": "It learns",
         "choices": (),
-        "record": Record,
-        "cells": lambda scale: (Cell(0), Cell(1)),
-        "run": run,
+        "cells": lambda scale: (Fit(0), Fit(1)),
         "draw": lambda figure, results: figure.subplots(),
         "judge": lambda results: Verdict((Check("it learns", "yes", True),)),
         "big": True,

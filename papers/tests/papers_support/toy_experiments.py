@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from equipoise_papers.reproduction.experiment import Experiment
-from equipoise_papers.reproduction.record import Check, Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    value: float
+from equipoise_papers.experiments.experiment import Experiment
+from equipoise_papers.experiments.verdict import Check, Verdict
+from equipoise_papers.sweeps.cell import Cell
 
 
 @dataclass(frozen=True, slots=True)
 class Square:
     value: float
+
+
+@dataclass(frozen=True)
+class Number(Cell[Square]):
+    value: float
+
+    calculator: ClassVar[Calculator]
+
+    def run(self):
+        return self.calculator.run(self)
 
 
 class Calculator:
@@ -24,6 +31,8 @@ class Calculator:
     def __init__(self):
         self.calls = []
         self.trouble = {}
+        # Cells that this calculator runs; they are stored as any other number of the same value.
+        self.number = type("Number", (Number,), {"calculator": self})
 
     def run(self, cell):
         self.calls.append(cell.value)
@@ -48,9 +57,7 @@ def squares(calculator, **changes):
         "title": "Squares",
         "claim": "1 + 4 + 9 = 14",
         "choices": (),
-        "record": Square,
-        "cells": lambda scale: (Number(1.0), Number(2.0), Number(3.0)),
-        "run": calculator.run,
+        "cells": lambda scale: tuple(map(calculator.number, (1.0, 2.0, 3.0))),
         "draw": draw,
         "judge": judge,
     }

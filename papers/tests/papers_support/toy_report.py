@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from equipoise_papers.experiments.experiment import Experiment
 from equipoise_papers.report.papers import Paper
 from equipoise_papers.report.rows import Row
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
-from equipoise_papers.reproduction.experiment import AnyExperiment
 
 TOY = "toy.squares"
 LATER = "toy.later"
@@ -26,7 +26,7 @@ PAPER = Paper(
 
 
 @contextmanager
-def catalogue_of(*experiments: AnyExperiment) -> Iterator[None]:
+def catalogue_of(*experiments: Experiment) -> Iterator[None]:
     """Make these the whole catalogue; afterwards it is as before, in its order."""
     before = dict(EXPERIMENTS)
     EXPERIMENTS.clear()

@@ -1,4 +1,4 @@
-"""A task of a few milliseconds that workers can import, and a sweep for other processes."""
+"""Cells of a few milliseconds that workers can import, and a sweep for other processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ from pathlib import Path
 import torch
 
 from equipoise_papers.sweeps.backends import Engine
+from equipoise_papers.sweeps.cell import Cell
 from equipoise_papers.sweeps.grid import sweep
 from equipoise_papers.sweeps.store import CellStore
-from equipoise_papers.sweeps.task import Task
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class Total:
+    """A sum whose last bits depend on the order of summation, and the threads that added."""
+
+    value: float
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draw(Cell[Total]):
     """A product of random matrices; a negative seed fails.
 
     Args:
@@ -33,34 +41,22 @@ class Draw:
     trap: str = ""
     seconds: float = 0.0
 
-
-@dataclass(frozen=True, slots=True)
-class Total:
-    """A sum whose last bits depend on the order of summation, and the threads that added."""
-
-    value: float
-    threads: int
-
-
-def run(cell: Draw) -> Total:
-    if cell.log:
-        with Path(cell.log).open("a") as log:
-            log.write(f"{cell.seed} {os.getpid()}\n")
-    time.sleep(cell.seconds)
-    if cell.trap and Path(cell.trap).exists():
-        os.kill(os.getpid(), signal.SIGKILL)
-    if cell.seed < 0:
-        raise FloatingPointError("the loss is nan")
-    generator = torch.Generator().manual_seed(cell.seed)
-    factor = torch.randn(300, 300, generator=generator)
-    return Total(float((factor @ factor).exp().sum()), torch.get_num_threads())
-
-
-TASK = Task(name="toy.totals", revision=1, record=Total, run=run)
+    def run(self) -> Total:
+        if self.log:
+            with Path(self.log).open("a") as log:
+                log.write(f"{self.seed} {os.getpid()}\n")
+        time.sleep(self.seconds)
+        if self.trap and Path(self.trap).exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.seed < 0:
+            raise FloatingPointError("the loss is nan")
+        generator = torch.Generator().manual_seed(self.seed)
+        factor = torch.randn(300, 300, generator=generator)
+        return Total(float((factor @ factor).exp().sum()), torch.get_num_threads())
 
 
 def store_in(folder: Path) -> CellStore:
-    return CellStore(TASK, folder)
+    return CellStore(folder, "toy.totals")
 
 
 def sweep_in(folder: Path, cells: tuple[Draw, ...], jobs: int) -> None:

@@ -6,12 +6,12 @@ import pytest
 
 from equipoise_papers.report.page import save_reproduction
 from papers_support.reproduction_examples import REPORTS, whole
-from support.browser import VIEWS, browser, pytestmark, visit  # noqa: F401  # a fixture and the skip
+from support.browser import VIEWS, pytestmark, visit  # noqa: F401  # pytestmark skips
 
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
 @pytest.mark.parametrize(("width", "mobile"), VIEWS)
-def test_it_fits(browser, tmp_path, report, width, mobile):  # noqa: F811  # the fixture
+def test_it_fits(browser, tmp_path, report, width, mobile):
     _, page = save_reproduction(report(tmp_path), tmp_path)
     visit(browser, page, width, mobile)
     assert browser.execute_script("return innerWidth") == width
@@ -21,7 +21,7 @@ def test_it_fits(browser, tmp_path, report, width, mobile):  # noqa: F811  # the
     assert browser.get_log("browser") == []
 
 
-def test_pictures_are_shown_and_grow(browser, tmp_path):  # noqa: F811  # the fixture
+def test_pictures_are_shown_and_grow(browser, tmp_path):
     _, page = save_reproduction(whole(tmp_path), tmp_path)
     visit(browser, page, 1280, False)
     widths = "return [...document.images].map(image => image.naturalWidth && image.width)"
@@ -32,7 +32,7 @@ def test_pictures_are_shown_and_grow(browser, tmp_path):  # noqa: F811  # the fi
     assert browser.execute_script(widths)[0] > 1.5 * before[0]
 
 
-def test_the_scheme_changes_the_page(browser, tmp_path):  # noqa: F811  # the fixture
+def test_the_scheme_changes_the_page(browser, tmp_path):
     _, page = save_reproduction(whole(tmp_path), tmp_path)
     look = (
         "return [getComputedStyle(document.body).backgroundColor,"

@@ -9,11 +9,11 @@ import re
 import pytest
 
 from equipoise.records import from_plain
+from equipoise_papers.experiments.verdict import ours
 from equipoise_papers.report import pictures
 from equipoise_papers.report import words as digest
 from equipoise_papers.report.page import render_reproduction, save_reproduction
 from equipoise_papers.report.record import ReportPaper, ReproductionReport
-from equipoise_papers.reproduction.record import ours
 from papers_support.reproduction_examples import (
     FAILS,
     HOLDS,

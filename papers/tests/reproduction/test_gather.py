@@ -2,10 +2,10 @@
 
 import pytest
 
+from equipoise_papers.reproduction.folders import cell_store
 from equipoise_papers.reproduction.gather import gather
 from equipoise_papers.reproduction.reproduce import reproduce
-from equipoise_papers.reproduction.store import cell_store
-from equipoise_papers.sweeps.task import Result
+from equipoise_papers.sweeps.cell import Result
 from papers_support.toy_experiments import Number, Square
 
 

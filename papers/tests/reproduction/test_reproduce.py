@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS, catalogue, find
+from equipoise_papers.reproduction.folders import cell_store
 from equipoise_papers.reproduction.reproduce import reproduce
-from equipoise_papers.reproduction.store import cell_store
 from equipoise_papers.sweeps.backends import Engine
 from equipoise_papers.sweeps.worker import KeepHere
 from papers_support.toy_experiments import Number, squares
@@ -177,7 +177,7 @@ class TestOutputs:
 
     def test_a_claim_that_fails_is_not_reproduced(self, toy, calculator, monkeypatch, tmp_path):
         """The twin: the same claim about other numbers."""
-        wrong = squares(calculator, cells=lambda scale: (Number(1.0), Number(4.0)))
+        wrong = squares(calculator, cells=lambda scale: tuple(map(calculator.number, (1.0, 4.0))))
         monkeypatch.setitem(EXPERIMENTS, "toy.squares", wrong)
         (panel,) = run(tmp_path).panels
         assert panel.outcome == "not reproduced"

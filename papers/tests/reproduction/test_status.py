@@ -7,9 +7,9 @@ import statistics
 import pytest
 
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
+from equipoise_papers.reproduction.folders import cell_store
 from equipoise_papers.reproduction.status import _time_left, sweep_status
-from equipoise_papers.reproduction.store import cell_store
-from equipoise_papers.sweeps.task import Result
+from equipoise_papers.sweeps.cell import Result
 from papers_support.toy_experiments import Number, Square, squares
 
 

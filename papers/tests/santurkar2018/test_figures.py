@@ -8,14 +8,13 @@ import math
 import pytest
 import torch
 
-from equipoise.probes.covariate_shift import CovariateShift, LayerShift
-from equipoise.probes.landscape import Landscape
+from equipoise.probes import CovariateShift, Landscape
+from equipoise.probes.covariate_shift import LayerShift
 from equipoise.records import from_plain, to_plain
-from equipoise.training.record import Curve
-from equipoise_papers.reproduction.style import empty_figure, house_style
-from equipoise_papers.santurkar2018 import EXPERIMENTS, settings, theorems
+from equipoise.training import Curve
+from equipoise_papers.experiments.style import empty_figure, house_style
+from equipoise_papers.santurkar2018 import EXPERIMENTS, grids, theorems
 from equipoise_papers.santurkar2018.one_unit.statements import STATEMENTS
-from equipoise_papers.santurkar2018.runs import Activations, Cell, Look, Run, run
 from equipoise_papers.santurkar2018.summaries import (
     Spread,
     Typical,
@@ -28,11 +27,12 @@ from equipoise_papers.santurkar2018.summaries import (
     typical,
     typically_below,
 )
+from equipoise_papers.santurkar2018.training import Activations, Look, ProbedTraining, Run
 
 BY_NAME = {experiment.name.split(".")[1]: experiment for experiment in EXPERIMENTS}
 TRAININGS = [name for name in BY_NAME if name != "theorems"]
-VGG = Cell("vgg", "digits", "batch", 0.1, 32, 4, 0, 2, 3)
-DLN = Cell("dln", "gaussian", "none", 1e-6, 0, 4, 0, 2, 3)
+VGG = ProbedTraining("vgg", "digits", "batch", 0.1, 32, 4, 0, 2, 3)
+DLN = ProbedTraining("dln", "gaussian", "none", 1e-6, 0, 4, 0, 2, 3)
 
 
 def look(step: int, *, change: float, cos: float, width: float = 2.0, spread: float = 0.1) -> Look:
@@ -56,7 +56,9 @@ def look(step: int, *, change: float, cos: float, width: float = 2.0, spread: fl
     return Look(step, landscape, shift, (moving, dataclasses.replace(moving, layer="conv2")))
 
 
-def made(cell: Cell, *, loss: float, change: float, cos: float, spread: float = 0.1) -> Run:
+def made(
+    cell: ProbedTraining, *, loss: float, change: float, cos: float, spread: float = 0.1
+) -> Run:
     off = abs(math.log(cell.rate / 0.1)) / 10 if cell.network == "vgg" else 0.0
     loss = loss + off + 0.001 * cell.seed
     every = cell.steps // cell.looks if cell.looks else 0
@@ -93,32 +95,32 @@ def results(name: str, numbers=AS_CLAIMED):
 class TestCells:
     @pytest.mark.parametrize("cell", [VGG, DLN], ids=["vgg", "dln"])
     def test_a_cell_gives_the_same_run_whenever_it_runs(self, cell):
-        first = run(cell)
+        first = cell.run()
         torch.manual_seed(99)
-        assert run(cell) == first
+        assert cell.run() == first
         assert [look.step for look in first.looks] == [0, 2, 4]
         assert from_plain(Run, to_plain(first)) == first
 
     @pytest.mark.parametrize("norm", ["batch", "noisy", "linf"])
     def test_looks_do_not_change_the_training(self, norm):
         cell = dataclasses.replace(VGG, norm=norm)
-        seen, unseen = run(cell), run(dataclasses.replace(cell, looks=0))
+        seen, unseen = cell.run(), dataclasses.replace(cell, looks=0).run()
         assert seen.curve == unseen.curve
         assert seen.accuracy == unseen.accuracy
         assert unseen.looks == ()
 
     def test_the_linear_networks_loss_is_per_sample(self):
-        assert 50 < run(DLN).curve.losses[0] < 500
+        assert 50 < DLN.run().curve.losses[0] < 500
 
     def test_divergence_is_a_record(self):
-        found = run(dataclasses.replace(DLN, rate=1.0, steps=50, looks=0))
+        found = dataclasses.replace(DLN, rate=1.0, steps=50, looks=0).run()
         assert found.diverged_at is not None
         assert found.loss == math.inf
 
     def test_the_grid_reaches_as_far_as_the_papers(self):
-        steps = run(VGG).looks[0].landscape.steps
+        steps = VGG.run().looks[0].landscape.steps
         assert (steps[0], steps[-1]) == pytest.approx((0.05, 0.4), rel=1e-5)
-        steps = run(DLN).looks[0].landscape.steps
+        steps = DLN.run().looks[0].landscape.steps
         assert (steps[0], steps[-1]) == pytest.approx((1e-8, 3e-5), rel=1e-5)
 
 
@@ -198,14 +200,14 @@ class TestFigures:
         cells = {name: set(BY_NAME[name].cells("small")) for name in TRAININGS}
         assert cells["fig3"] == cells["fig4"] < cells["fig11"]
         assert cells["fig9"] < cells["fig12"]
-        assert {BY_NAME[name].filed_under for name in TRAININGS} == {settings.FAMILY}
+        assert {BY_NAME[name].filed_under for name in TRAININGS} == {grids.FAMILY}
 
 
 class TestTheorems:
     def test_every_statement_is_counted(self):
         cells = theorems.cells("smoke")
         assert [cell.statement for cell in cells] == [s.name for s in STATEMENTS]
-        found = {cell: theorems.run(cell) for cell in cells}
+        found = {cell: cell.run() for cell in cells}
         verdict = theorems.judge(found)
         assert 0 < sum(check.holds for check in verdict.checks) < len(cells)
         assert all(record.corrected_violations == 0 for record in found.values())
@@ -214,4 +216,4 @@ class TestTheorems:
 
     def test_a_cell_gives_the_same_counts_again(self):
         cell = theorems.cells("smoke")[1]
-        assert theorems.run(cell) == theorems.run(cell)
+        assert cell.run() == cell.run()

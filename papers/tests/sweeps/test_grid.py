@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_info
 from equipoise_papers.sweeps.backends import Engine, WorkerLostError
 from equipoise_papers.sweeps.grid import sweep
 from equipoise_papers.sweeps.worker import one_thread
-from papers_support.toy_tasks import Draw, computed, records, run, store_in
+from papers_support.toy_tasks import Draw, computed, records, store_in
 
 HERE, THREADS, PROCESSES = Engine(jobs=1), Engine(backend="threading", jobs=2), Engine(jobs=2)
 
@@ -52,7 +52,7 @@ class TestWhereverItRuns:
 
     def test_outside_a_sweep_they_are_not(self, threads):
         """The twin: the user's threads would be part of the record."""
-        assert run(Draw(0)).threads == threads
+        assert Draw(0).run().threads == threads
 
     def test_blas_keeps_to_one_core_too(self):
         with one_thread():
@@ -77,7 +77,7 @@ class TestResuming:
         other = store_in(tmp_path / "other")
         sweep(other, (second,), engine=HERE)
 
-        def finish_second(done, total):
+        def finish_second(stage, done, total):
             if done == 1:
                 store.save(other.load(second))
 
@@ -88,7 +88,7 @@ class TestResuming:
     def test_an_interruption_keeps_what_is_finished(self, store, log, engine):
         cells = draws(log, *range(40), seconds=0.01)
 
-        def interrupt(done, total):
+        def interrupt(stage, done, total):
             if done == 3:
                 raise KeyboardInterrupt
 
@@ -105,7 +105,7 @@ class TestProgress:
         sweep(store, draws(log, 1, 2), engine=HERE)
         steps = []
         sweep(store, draws(log, 1, 2, 3), engine=HERE, progress=lambda *s: steps.append(s))
-        assert steps == [(2, 3), (3, 3)]
+        assert steps == [("toy.totals", 2, 3), ("toy.totals", 3, 3)]
 
 
 class TestBeginningHere:
@@ -136,7 +136,7 @@ def test_a_killed_worker_costs_only_what_was_being_computed(store, log, tmp_path
     trap.touch()
     deadly = Draw(4, str(log), str(trap), seconds=0.3)
     cells = (*draws(log, *range(4)), deadly, *draws(log, 5, 6, seconds=1.5))
-    message = "toy.totals is gone.* 4 of the 7 cells that were missing are finished and kept"
+    message = "toy.totals was killed.* 4 of the 7 cells that were missing are finished and stored"
     with pytest.raises(WorkerLostError, match=message):
         sweep(store, cells, engine=PROCESSES)
     assert all(store.finished(cell) for cell in cells[:4])

@@ -2,9 +2,10 @@
 
 import pytest
 
+from equipoise_papers.sweeps.cell import Result
 from equipoise_papers.sweeps.merge import choose, transfer
-from equipoise_papers.sweeps.task import Result, digest
-from papers_support.toy_tasks import TASK, Draw, Total, store_in
+from equipoise_papers.sweeps.store import digest
+from papers_support.toy_tasks import Draw, Total, store_in
 
 CELL = Draw(1)
 
@@ -80,7 +81,7 @@ def test_another_revision_is_another_cell(folders):
     put(folders[0], 1.0)
     path = put(folders[1], 2.0)
     text = path.read_text().replace('"revision": 1', '"revision": 2')
-    identity = TASK.identity(CELL) | {"revision": 2}
+    identity = store_in(folders[1]).identity(CELL) | {"revision": 2}
     path.unlink()
     path.with_name(f"{digest(identity)}.json").write_text(text)
     choice = choose(folders)

@@ -3,36 +3,50 @@
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from equipoise_papers.sweeps.cell import Cell, Result, compute
 from equipoise_papers.sweeps.store import CellStore
-from equipoise_papers.sweeps.task import Result, Task
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Square:
     value: float
 
 
-def square(cell):
-    return Number(cell.value**2)
+@dataclass(frozen=True, slots=True)
+class Number(Cell[Square]):
+    value: float
+
+    def run(self):
+        return Square(self.value**2)
 
 
-TASK = Task(name="toy.squares", revision=1, record=Number, run=square)
+@dataclass(frozen=True, slots=True)
+class Root(Cell[float]):
+    """Another kind of cell, for the same store."""
+
+    square: float
+
+    def run(self):
+        return self.square**0.5
+
+
+NAME = "toy.squares"
 
 
 @pytest.fixture
 def store(tmp_path):
-    return CellStore(TASK, tmp_path)
+    return CellStore(tmp_path, NAME)
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, -0.0, math.inf, math.pi * 1e-300])
 def test_a_record_comes_back_to_the_last_bit(store, value):
-    store.save(Result(Number(1.0), Number(value), None, 0.5))
-    assert store.load(Number(1.0)) == Result(Number(1.0), Number(value), None, 0.5)
+    store.save(Result(Number(1.0), Square(value), None, 0.5))
+    assert store.load(Number(1.0)) == Result(Number(1.0), Square(value), None, 0.5)
 
 
 def test_a_failure_comes_back_with_its_reason(store):
@@ -42,22 +56,29 @@ def test_a_failure_comes_back_with_its_reason(store):
 
 
 def test_a_failure_never_replaces_a_record_but_a_record_replaces_a_failure(store):
-    for first, second in [(Number(1.0), None), (None, Number(1.0))]:
+    for first, second in [(Square(1.0), None), (None, Square(1.0))]:
         cell = Number(float(first is None))
         store.save(Result(cell, first, first and "no", 0.5))
         store.save(Result(cell, second, second and "no", 0.5))
-        assert store.finished(cell).record == Number(1.0)
+        assert store.finished(cell).record == Square(1.0)
+
+
+def test_cells_of_different_kinds_have_records_of_their_own_class(store):
+    for cell in (Number(3.0), Root(9.0)):
+        store.save(compute(cell))
+    assert store.load(Number(3.0)).record == Square(9.0)
+    assert store.load(Root(9.0)).record == 3.0
 
 
 def test_another_cell_is_not_found(store):
-    store.save(Result(Number(1.0), Number(1.0), None, 0.5))
+    store.save(Result(Number(1.0), Square(1.0), None, 0.5))
     assert store.load(Number(math.nextafter(1.0, 2.0))) is None
 
 
 @pytest.mark.parametrize("change", [{"revision": 2}, {"name": "toy.cubes"}])
 def test_another_revision_or_task_has_other_files(store, tmp_path, change):
-    store.save(Result(Number(1.0), Number(1.0), None, 0.5))
-    other = CellStore(replace(TASK, **change), tmp_path)
+    store.save(Result(Number(1.0), Square(1.0), None, 0.5))
+    other = CellStore(tmp_path, **({"name": NAME} | change))
     assert other.load(Number(1.0)) is None
 
 
@@ -74,7 +95,7 @@ def test_another_revision_or_task_has_other_files(store, tmp_path, change):
     ids=["half", "empty", "list", "schema", "record", "cell"],
 )
 def test_a_damaged_file_counts_as_never_computed(store, damage):
-    store.save(Result(Number(2.0), Number(4.0), None, 0.5))
+    store.save(Result(Number(2.0), Square(4.0), None, 0.5))
     path = store.path(Number(2.0))
     whole = path.read_text()
     assert damage(whole) != whole
@@ -83,7 +104,7 @@ def test_a_damaged_file_counts_as_never_computed(store, damage):
 
 
 def test_the_file_says_what_it_is(store):
-    store.save(Result(Number(2.0), Number(4.0), None, 0.5))
+    store.save(Result(Number(2.0), Square(4.0), None, 0.5))
     data = json.loads(store.path(Number(2.0)).read_text())
     assert data["experiment"] == "toy.squares"
     assert data["cell"] == {"value": 2.0}
@@ -92,7 +113,7 @@ def test_the_file_says_what_it_is(store):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    store = CellStore(TASK, tmp_path / "file" / "cells")
+    store = CellStore(tmp_path / "file" / "cells", NAME)
     with pytest.raises(ValueError, match=r"cannot write records to .* Name another folder"):
         store.prepare()
 
@@ -103,7 +124,7 @@ def test_a_write_that_fails_is_one_clear_line_and_leaves_nothing(store, monkeypa
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(ValueError, match="No space left on device"):
-        store.save(Result(Number(2.0), Number(4.0), None, 0.5))
+        store.save(Result(Number(2.0), Square(4.0), None, 0.5))
     assert list(store.path(Number(2.0)).parent.iterdir()) == []
 
 
@@ -114,7 +135,7 @@ class TestManyWriters:
 
     def write_and_read(self, store):
         def write(value):
-            store.save(Result(self.CELL, Number(value), None, 0.5))
+            store.save(Result(self.CELL, Square(value), None, 0.5))
             return store.load(self.CELL) is not None
 
         with ThreadPoolExecutor(8) as pool:
@@ -135,7 +156,7 @@ class TestManyWriters:
         monkeypatch.setattr("equipoise.files.uuid4", Draft)
         monkeypatch.setattr(Path, "replace", second_writer_first)
         with pytest.raises(ValueError, match="cannot write records"):
-            store.save(Result(self.CELL, Number(1.0), None, 0.5))
+            store.save(Result(self.CELL, Square(1.0), None, 0.5))
 
 
 class Draft:

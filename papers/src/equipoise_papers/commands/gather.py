@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # --help does not wait for torch
     from rich.console import Console
 
-    from equipoise_papers.reproduction.record import Gathered
+    from equipoise_papers.reproduction.gather import Gathered
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def configure(parser: ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="DIR",
-        help="where all records go; equipoise reproduce --redraw draws and judges them there",
+        help="folder for all records; equipoise reproduce --redraw draws and judges them there",
     )
 
 
@@ -38,7 +38,7 @@ def run(args: Namespace) -> Gathered:
 
 
 def show(result: Gathered, args: Namespace, console: Console) -> None:
-    """Print the table."""
-    from equipoise_papers.report.sweeps import show_sweeps
+    """Print what was merged."""
+    from equipoise_papers.report.terminal import show_gathered
 
-    show_sweeps(result, console)
+    show_gathered(result, console)

@@ -1,4 +1,4 @@
-"""Reproduce a published figure and judge its claim, or all of them, and report."""
+"""Reproduce a published figure, or all of them, judge the claims and report."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # --help does not wait for torch
     from rich.console import Console
 
-    from equipoise_papers.report.record import AllReproductions, PublishedReport
-    from equipoise_papers.reproduction.record import Catalogue, Gathered, Reproductions
+    from equipoise_papers.report.record import PublishedReport
+    from equipoise_papers.reproduction.catalogue import Catalogue
+    from equipoise_papers.reproduction.gather import Gathered
+    from equipoise_papers.reproduction.record import AllReproductions, Reproductions
 
     Result = Catalogue | Reproductions | AllReproductions | PublishedReport | Gathered
 
@@ -24,9 +26,9 @@ def configure(parser: ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="such as yang2019.fig1 for a whole figure, yang2019.fig1a for one panel; all for "
-        "every experiment, report for a page about what was computed, unpack to bring a report's "
-        "records into --out",
+        help="yang2019.fig1 for a whole figure, yang2019.fig1a for one panel, and so on; all for "
+        "every experiment; report for a page about the records in --out; unpack to copy the "
+        "records of a report into --out",
     )
     parser.add_argument(
         "--scale",
@@ -40,7 +42,7 @@ def configure(parser: ArgumentParser) -> None:
         type=Path,
         default=Path("reproduction"),
         metavar="DIR",
-        help="where records and figures go; records that are there already are not computed "
+        help="folder for records and figures; records that it holds already are not computed "
         "again (default: %(default)s)",
     )
     parser.add_argument(
@@ -52,7 +54,7 @@ def configure(parser: ArgumentParser) -> None:
         "--data-dir",
         type=Path,
         metavar="DIR",
-        help="folder with the archives of the data sets that scale paper takes, such as CIFAR-10 "
+        help="folder with the archives of the data sets that scale paper needs, such as CIFAR-10 "
         "(default: $EQUIPOISE_DATA)",
     )
     parser.add_argument(
@@ -72,8 +74,8 @@ def _configure_engine(parser: ArgumentParser) -> None:
         "--jobs",
         type=int,
         metavar="N",
-        help="cells at once, one core each (default: as many as there are cores; one for work "
-        "too quick to be worth more, as at scale smoke)",
+        help="cells at once, one core each (default: as many as there are cores; one where "
+        "starting workers would take longer than the work, as at scale smoke)",
     )
     group.add_argument(
         "--backend",
@@ -85,7 +87,7 @@ def _configure_engine(parser: ArgumentParser) -> None:
     group.add_argument(
         "--scheduler",
         metavar="ADDRESS",
-        help="the cluster's, such as tcp://localhost:8786 for dask",
+        help="address of the cluster's scheduler, such as tcp://localhost:8786 for dask",
     )
     group.add_argument(
         "--shard",
@@ -105,7 +107,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def run(args: Namespace) -> Result | None:
-    """Reproduce, report, unpack, or list; nothing on ranks of torchrun that help rank 0."""
+    """Reproduce, report, unpack or list; ``None`` on ranks of torchrun that follow rank 0."""
     if args.list:
         from equipoise_papers.reproduction.catalogue import catalogue
 
@@ -130,34 +132,36 @@ def run(args: Namespace) -> Result | None:
     command = others.get(args.name, _named)
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return command(args)
-    from equipoise_papers.reproduction.catalogue import find
-    from equipoise_papers.reproduction.torchrun import all_ranks
+    from equipoise_papers.experiments.torchrun import all_ranks
 
-    with all_ranks(find) as leads:
+    with all_ranks() as leads:
         return command(args) if leads else None
 
 
 def show(result: Result, args: Namespace, console: Console) -> None:
     """Print verdicts, the catalogue, or what was published or unpacked."""
-    from equipoise_papers.report.record import AllReproductions, PublishedReport
-    from equipoise_papers.report.sweeps import show_sweeps
-    from equipoise_papers.report.terminal import show as show_verdicts
-    from equipoise_papers.report.terminal import show_all, show_report
-    from equipoise_papers.reproduction.record import Gathered
+    from equipoise_papers.report import terminal
+    from equipoise_papers.report.record import PublishedReport
+    from equipoise_papers.reproduction.catalogue import Catalogue
+    from equipoise_papers.reproduction.gather import Gathered
+    from equipoise_papers.reproduction.record import AllReproductions
 
-    if isinstance(result, AllReproductions):
-        show_all(result, console)
-    elif isinstance(result, PublishedReport):
-        show_report(result, console)
-    elif isinstance(result, Gathered):
-        show_sweeps(result, console)
-    else:
-        show_verdicts(result, console)
+    match result:
+        case Catalogue():
+            terminal.show_catalogue(result, console)
+        case AllReproductions():
+            terminal.show_all(result, console)
+        case PublishedReport():
+            terminal.show_report(result, console)
+        case Gathered():
+            terminal.show_gathered(result, console)
+        case _:
+            terminal.show_reproductions(result, console)
 
 
 def verify(result: Result) -> None:
-    """Raise if some experiments of all failed, so that a script notices."""
-    from equipoise_papers.report.record import AllReproductions
+    """Raise if some of all experiments failed, so that the exit code says so."""
+    from equipoise_papers.reproduction.record import AllReproductions
 
     if isinstance(result, AllReproductions):
         result.raise_if_failed()
@@ -172,13 +176,13 @@ def _named(args: Namespace) -> Reproductions:
 
 
 def _all(args: Namespace) -> AllReproductions:
-    from equipoise_papers.commands.overall_progress import overall
+    from equipoise_papers.commands.progress import overall
     from equipoise_papers.reproduction.everything import reproduce_all
 
     if args.redraw:
         raise ValueError(
             "all --redraw would compute nothing: `equipoise reproduce report` draws and judges "
-            "all stored records anew."
+            "all stored records again."
         )
     with overall() as (progress, concluded):
         return reproduce_all(progress=progress, concluded=concluded, **_where(args))

@@ -1,4 +1,4 @@
-"""Show how far experiments have come."""
+"""Show how many cells of each experiment are finished."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # --help does not wait for torch
     from rich.console import Console
 
-    from equipoise_papers.reproduction.record import SweepStatus
+    from equipoise_papers.reproduction.status import SweepStatus
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> SweepStatus:
-    """Read the folder; a sweep may be at work there."""
+    """Read the folder; a sweep may be running there."""
     from equipoise_papers.reproduction.status import sweep_status
 
     return sweep_status(args.directory)
@@ -34,6 +34,6 @@ def run(args: Namespace) -> SweepStatus:
 
 def show(result: SweepStatus, args: Namespace, console: Console) -> None:
     """Print the table."""
-    from equipoise_papers.report.sweeps import show_sweeps
+    from equipoise_papers.report.terminal import show_status
 
-    show_sweeps(result, console)
+    show_status(result, console)

@@ -1,7 +1,8 @@
 """Figures and tables of "Batch Normalization Preconditioning" [lange2022]."""
 
-from equipoise_papers.lange2022 import fig2, fig8, fig9, panels, table1, tables
+from equipoise_papers.lange2022 import fig2, fig8, panels, tables
 from equipoise_papers.lange2022.resnets import panels as resnet_panels
+from equipoise_papers.lange2022.timing import fig9, table1
 
 EXPERIMENTS = (
     fig2.EXPERIMENT,

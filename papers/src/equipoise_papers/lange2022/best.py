@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from equipoise_papers.judging.paired import difference, spread
+from equipoise_papers.experiments.verdict import Check
+from equipoise_papers.judging import difference, spread
 from equipoise_papers.lange2022.methods import METHODS
-from equipoise_papers.lange2022.runs import Cell, Run
-from equipoise_papers.reproduction.record import Check
+from equipoise_papers.lange2022.training import Run, Training
 
-# Losses that differ by less than this share of the other's are level.
+# Losses are level if they differ by less than this share of the other's.
 _LEVEL = 0.05
 
 
@@ -23,9 +23,9 @@ class Best:
     Args:
         method: Key of the method.
         rate: The rate; nan if the network refuses such batches or no rate trains.
-        rates: All that were tried.
+        rates: All rates that were tried.
         runs: One per seed, at that rate.
-        refused: Why the network cannot be trained at all.
+        refused: Why the network cannot be trained on such batches.
     """
 
     method: str
@@ -36,7 +36,7 @@ class Best:
 
     @property
     def label(self) -> str:
-        """As figures name the method."""
+        """The method's name in figures."""
         return METHODS[self.method].label
 
     @property
@@ -60,7 +60,7 @@ class Best:
         return tuple(100 * run.accuracy for run in self.runs)
 
     def words(self) -> str:
-        """Loss and accuracy with their spread over seeds."""
+        """Write loss and accuracy with their spread over seeds."""
         if self.refused is not None:
             return "does not train: refused"
         if not self.trains:
@@ -68,16 +68,16 @@ class Best:
         return f"{spread(self.losses, 3)} / {spread(self.accuracies)} %"
 
 
-def best_of(results: Mapping[Cell, Run]) -> dict[str, Best]:
-    """Choose every method's rate, by mean loss over seeds; methods in the order of cells."""
+def best_of(results: Mapping[Training, Run]) -> dict[str, Best]:
+    """Choose every method's rate by mean loss over seeds; methods are in the order of cells."""
     methods: dict[str, dict[float, list[Run]]] = {}
     for cell, run in results.items():
         methods.setdefault(cell.method, {}).setdefault(cell.rate, []).append(run)
     return {method: _best(method, rates) for method, rates in methods.items()}
 
 
-def at_rates(results: Mapping[Cell, Run], rates: Mapping[str, float]) -> dict[str, Best]:
-    """Every method that has one of its own at that rate, such as the paper's."""
+def at_rates(results: Mapping[Training, Run], rates: Mapping[str, float]) -> dict[str, Best]:
+    """Every method that was trained at its given rate, such as the paper's."""
     own = {cell: run for cell, run in results.items() if rates.get(cell.method) == cell.rate}
     return best_of(own)
 
@@ -91,9 +91,9 @@ def _best(method: str, rates: Mapping[float, list[Run]]) -> Best:
 
 
 def ahead(claim: str, better: Best, worse: Best) -> Check:
-    """Whether one method's loss is below another's, seed by seed, by Student's t at 95 %.
+    """Check that one method's loss is below another's, seed by seed, by Student's t at 95 %.
 
-    Whoever trains is ahead of whoever does not, and whoever does not is ahead of nobody.
+    A method that trains is ahead of one that does not; one that does not train is ahead of none.
     """
     if not better.trains:
         return Check(claim, f"{better.label} {better.words()}", False)
@@ -105,7 +105,7 @@ def ahead(claim: str, better: Best, worse: Best) -> Check:
 
 
 def not_behind(claim: str, one: Best, other: Best) -> Check:
-    """Whether one method's loss is at most a twentieth above another's, by the same test."""
+    """Check that one method's loss is at most a twentieth above another's, by the same test."""
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), one.trains)
     gap, margin = difference(one.losses, other.losses), _LEVEL * statistics.fmean(other.losses)
@@ -114,7 +114,7 @@ def not_behind(claim: str, one: Best, other: Best) -> Check:
 
 
 def comparable(claim: str, one: Best, other: Best, *, points: float) -> Check:
-    """Whether final test accuracies differ by no more than so many points, by the same test."""
+    """Check that final test accuracies differ by at most ``points``, by the same test."""
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), False)
     gap = difference(one.accuracies, other.accuracies)
@@ -123,7 +123,7 @@ def comparable(claim: str, one: Best, other: Best, *, points: float) -> Check:
 
 
 def does_not_train(claim: str, method: Best) -> Check:
-    """Whether a method fails on these batches."""
+    """Check that a method fails on these batches."""
     return Check(claim, f"{method.label}: {method.words()}", not method.trains)
 
 

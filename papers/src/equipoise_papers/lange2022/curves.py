@@ -6,15 +6,15 @@ import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from equipoise_papers.experiments import style
 from equipoise_papers.lange2022.best import Best, at_rates, best_of
-from equipoise_papers.lange2022.runs import Cell, Run
-from equipoise_papers.reproduction import style
+from equipoise_papers.lange2022.training import Run, Training
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-# A colour for each idea; controls that the paper lacks are dashed.
+# One colour per idea; controls that the paper lacks are dashed.
 _LOOKS: dict[str, dict[str, Any]] = {
     "vanilla": {"color": style.INK},
     "standardised": {"color": style.INK, "linestyle": "--"},
@@ -31,11 +31,14 @@ _LOOKS: dict[str, dict[str, Any]] = {
 
 
 def draw(
-    figure: FigureBase, results: Mapping[Cell, Run], title: str, paper_rates: Mapping[str, float]
+    figure: FigureBase,
+    results: Mapping[Training, Run],
+    title: str,
+    paper_rates: Mapping[str, float],
 ) -> None:
     """Draw loss above accuracy; bands are the range over seeds.
 
-    Where the paper names another rate than the best of ours, the legend says what it gave.
+    Where the paper states another rate than our best, the legend says what that rate gave.
     """
     upper, lower = figure.subplots(2, 1, sharex=True)
     reported = at_rates(results, paper_rates)

@@ -1,10 +1,10 @@
 r"""Fig. 2: what it costs to take a channel's mean and variance for those of each kernel tap.
 
-A tap of a padded convolution meets the map shifted by a row or a column: zeros of the padding in
-place of the opposite border. BNP takes the statistics of the unshifted map for all taps.
+A tap of a padded convolution reads the map shifted by a row or a column, with zeros of the padding
+in place of the opposite border. BNP takes the statistics of the unshifted map for all taps.
 
 Symbols: k: kernel size; r: pixels a side; μ, σ²: mean and variance over the map, one per channel;
-μ_t, σ²_t: over what tap t meets; Ĥ = [e, H]: the convolution's matrix; P: centring and scaling.
+μ_t, σ²_t: over what tap t reads; Ĥ = [e, H]: the convolution's matrix; P: centring and scaling.
 """
 
 from __future__ import annotations
@@ -13,33 +13,32 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise import data, models
-from equipoise.preconditioners.convergence import condition
-from equipoise.preconditioners.hessian_blocks import (
-    Statistics,
-    extended,
-    im2col,
+from equipoise.preconditioners import (
+    ColumnStatistics,
+    condition,
     preconditioner,
     tap_statistics,
 )
-from equipoise_papers.reproduction import style
-from equipoise_papers.reproduction.experiment import Experiment
-from equipoise_papers.reproduction.record import Check, Scale, Verdict, ours
+from equipoise_papers.experiments import style
+from equipoise_papers.experiments.experiment import Experiment, Scale
+from equipoise_papers.experiments.verdict import Check, Verdict, ours
+from equipoise_papers.sweeps.cell import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
 _KERNEL, _CHANNELS, _BIAS, _STAGES = 3, 8, 0.1, 4
-# A variance below this share of its channel's mean square is a constant's rounding.
+# A variance below this share of its channel's mean square is rounding: the channel is constant.
 _CONSTANT = 1e-12
-# What "small" and "about as good" are to mean.
+# What “small” and “as well” mean here.
 _SMALL, _FACTOR = 0.1, 2.0
 
 Maps = Literal["network", "one layer"]
@@ -47,27 +46,6 @@ _MAPS: dict[Maps, str] = {
     "network": "layers of a CNN",
     "one layer": "one layer of it",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """The input maps of one convolution.
-
-    Args:
-        maps: ``network``: those that the layers of a random CNN meet, image first, halved by each
-            max-pooling; ``one layer``: those behind its first convolution, of images averaged
-            down to the same sides.
-        data: Set of images.
-        stage: How often the sides have been halved.
-        samples: How many images.
-        seed: Of the weights and the choice of images.
-    """
-
-    maps: Maps
-    data: str
-    stage: int
-    samples: int
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +77,58 @@ class Errors:
     columns: int
 
 
-def cells(scale: Scale) -> tuple[Cell, ...]:
+@dataclass(frozen=True, slots=True)
+class InputMaps(Cell[Errors]):
+    """The input maps of one convolution.
+
+    Args:
+        maps: ``network``: inputs of the layers of a random CNN, image first, halved by each
+            max-pooling; ``one layer``: outputs of its first convolution, for images averaged
+            down to the same sides.
+        data: Set of images.
+        stage: How often the sides have been halved.
+        samples: How many images.
+        seed: Of the weights and the choice of images.
+    """
+
+    maps: Maps
+    data: str
+    stage: int
+    samples: int
+    seed: int
+
+    def run(self) -> Errors:
+        """Compare both statistics of the inputs, and how each of them conditions Ĥ."""
+        generator = torch.Generator().manual_seed(self.seed)
+        images, _ = next(_images(self.data).batches(self.samples, 1, generator))
+        maps = _layer_inputs(self, images.double(), generator)
+        conv = _convolution(maps.shape[1], 1)
+        exact, channel = tap_statistics(conv, maps), tap_statistics(conv, maps, exact=False)
+        # Singular values of Ĥ and ĤP are those of its triangular factor R and of RP.
+        features = torch.linalg.qr(_matrix(maps), mode="r").R
+        raw = condition(features)
+        after = [
+            condition(features @ preconditioner(found).matrix()).value
+            for found in (channel, exact)
+        ]
+        mean, variance = _differences(exact, channel)
+        return Errors(
+            side=maps.shape[-1],
+            mean=float(mean.max()),
+            variance=float(variance.max()),
+            typical_variance=float(variance.median()),
+            bound_used=float(
+                ((exact.mean - channel.mean).abs() / _bound(maps)).nan_to_num().max()
+            ),
+            raw=raw.value,
+            channel=after[0],
+            exact=after[1],
+            rank=raw.rank,
+            columns=raw.shape[1],
+        )
+
+
+def cells(scale: Scale) -> tuple[InputMaps, ...]:
     """Both kinds of maps at every size, for several seeds."""
     name, samples, seeds = {
         "smoke": ("digits", 50, 1),
@@ -107,43 +136,15 @@ def cells(scale: Scale) -> tuple[Cell, ...]:
         "paper": ("cifar10", 500, 5),
     }[scale]
     return tuple(
-        Cell(maps, name, stage, samples, seed)
+        InputMaps(maps, name, stage, samples, seed)
         for maps in _MAPS
         for stage in range(_STAGES if scale != "smoke" else 2)
         for seed in range(seeds)
     )
 
 
-def run(cell: Cell) -> Errors:
-    """Compare both statistics of one convolution's inputs, and what they make of its matrix."""
-    generator = torch.Generator().manual_seed(cell.seed)
-    images, _ = next(_images(cell.data).batches(cell.samples, 1, generator))
-    maps = _layer_inputs(cell, images.double(), generator)
-    conv = _convolution(maps.shape[1], 1)
-    exact, channel = tap_statistics(conv, maps), tap_statistics(conv, maps, exact=False)
-    # Singular values of Ĥ and ĤP are those of its triangular factor R and of RP.
-    features = torch.linalg.qr(extended(im2col(conv, maps)), mode="r").R
-    raw = condition(features)
-    after = [
-        condition(features @ preconditioner(found).matrix()).value for found in (channel, exact)
-    ]
-    mean, variance = _differences(exact, channel)
-    return Errors(
-        side=maps.shape[-1],
-        mean=float(mean.max()),
-        variance=float(variance.max()),
-        typical_variance=float(variance.median()),
-        bound_used=float(((exact.mean - channel.mean).abs() / _bound(maps)).nan_to_num().max()),
-        raw=raw.value,
-        channel=after[0],
-        exact=after[1],
-        rank=raw.rank,
-        columns=raw.shape[1],
-    )
-
-
-def _layer_inputs(cell: Cell, images: Tensor, generator: torch.Generator) -> Tensor:
-    """Inputs of the convolution that is looked at."""
+def _layer_inputs(cell: InputMaps, images: Tensor, generator: torch.Generator) -> Tensor:
+    """Inputs of the convolution."""
     if cell.maps == "one layer":
         images = F.adaptive_avg_pool2d(images, images.shape[-1] >> cell.stage)
         return _layer(images, generator)
@@ -162,7 +163,7 @@ def _layer(maps: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _convolution(channels: int, filters: int) -> nn.Conv2d:
-    # Initial weights, which nobody wants, would be drawn from the global generator.
+    # Initial weights, which are not used, would be drawn from the global generator.
     conv = nn.utils.skip_init(  # type: ignore[no-untyped-call]  # torch's is not annotated
         nn.Conv2d, channels, filters, _KERNEL, padding=_KERNEL // 2
     )
@@ -170,7 +171,13 @@ def _convolution(channels: int, filters: int) -> nn.Conv2d:
     return conv.double()
 
 
-def _differences(exact: Statistics, channel: Statistics) -> tuple[Tensor, Tensor]:
+def _matrix(maps: Tensor) -> Tensor:
+    """Ĥ of the convolution: a row per image and position, the column of ones first."""
+    rows = F.unfold(maps, _KERNEL, padding=_KERNEL // 2).mT.flatten(0, 1)
+    return torch.cat([rows.new_ones(len(rows), 1), rows], 1)
+
+
+def _differences(exact: ColumnStatistics, channel: ColumnStatistics) -> tuple[Tensor, Tensor]:
     """``|μ_t − μ| / σ`` and ``|σ²_t / σ² − 1|``; channels that are constant have neither."""
     varies = channel.variance > _CONSTANT * channel.second_moment
     variance = channel.variance[varies]
@@ -191,7 +198,7 @@ def _images(name: str) -> data.Samples:
     return data.split(name).train
 
 
-def draw(figure: FigureBase, results: Mapping[Cell, Errors]) -> None:
+def draw(figure: FigureBase, results: Mapping[InputMaps, Errors]) -> None:
     """Draw errors and condition numbers against the size of the maps; bars span the seeds."""
     left, right = figure.subplots(1, 2)
     for index, (maps, label) in enumerate(_MAPS.items()):
@@ -213,7 +220,7 @@ def draw(figure: FigureBase, results: Mapping[Cell, Errors]) -> None:
         axes.set_xticks(sides, [str(side) for side in sides])
         axes.minorticks_off()
         axes.set_xlabel("pixels a side of the map")
-        # Above its panel: errors fill it from corner to corner.
+        # Above its panel, because errors fill it from corner to corner.
         axes.legend(fontsize=7, loc="lower left", bbox_to_anchor=(0, 1), handlelength=3)
 
 
@@ -242,7 +249,7 @@ def _series(
     )
 
 
-def _by_side(results: Mapping[Cell, Errors], maps: Maps) -> dict[int, list[Errors]]:
+def _by_side(results: Mapping[InputMaps, Errors], maps: Maps) -> dict[int, list[Errors]]:
     found: dict[int, list[Errors]] = {}
     for cell, errors in results.items():
         if cell.maps == maps:
@@ -250,8 +257,8 @@ def _by_side(results: Mapping[Cell, Errors], maps: Maps) -> dict[int, list[Error
     return found
 
 
-def judge(results: Mapping[Cell, Errors]) -> Verdict:
-    """Proposition 10, what the caption says of large maps, and what the error costs."""
+def judge(results: Mapping[InputMaps, Errors]) -> Verdict:
+    """Check Proposition 10, what the caption says about large maps, and what the error costs."""
     if any(cell.data == "digits" for cell in results):
         return Verdict((), left_out=("smoke looks at two sizes only; it is not judged",))
     used = max(errors.bound_used for errors in results.values())
@@ -315,7 +322,7 @@ def _median(found: list[Errors], name: str) -> float:
     return float(statistics.median(getattr(errors, name) for errors in found))
 
 
-EXPERIMENT: Experiment[Any, Any] = Experiment(
+EXPERIMENT = Experiment(
     name="lange2022.fig2",
     title="Error of a channel's mean and variance, taken for those of each kernel tap",
     claim="Channel and tap differ in at most (k − 1)/2 rows and columns at the border, so for "
@@ -331,9 +338,7 @@ EXPERIMENT: Experiment[Any, Any] = Experiment(
         f"small means at most {_SMALL:.0%}; the caption draws taps in the kernel's corner and at "
         "its side, so that every tap is judged by the largest error, seed by seed",
     ),
-    record=Errors,
     cells=cells,
-    run=run,
     draw=draw,
     judge=judge,
 )

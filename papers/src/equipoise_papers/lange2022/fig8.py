@@ -6,19 +6,18 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from equipoise import data, models, preconditioners
-from equipoise.training.loop import train
-from equipoise.training.losses import cross_entropy
-from equipoise.training.record import Curve
+from equipoise.training import Curve, cross_entropy, train
+from equipoise_papers.experiments import style
+from equipoise_papers.experiments.experiment import Experiment, Scale
+from equipoise_papers.experiments.verdict import Check, Verdict
 from equipoise_papers.lange2022.methods import METHODS, attached, optimizer
-from equipoise_papers.reproduction import style
-from equipoise_papers.reproduction.experiment import Experiment
-from equipoise_papers.reproduction.record import Check, Scale, Verdict
+from equipoise_papers.sweeps.cell import Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
@@ -26,27 +25,6 @@ if TYPE_CHECKING:
 _BATCH = 60
 _FEW, _MANY = 60, 2000
 _RATES = {"vanilla": 0.1, "bnp_paper": 0.5}
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One training of the 2 × 100 network with condition numbers on the way.
-
-    Args:
-        data: Set of images.
-        method: How it is trained.
-        rows: Samples over which the Hessian is taken; the paper's 60 are the batch.
-        steps: Steps of training.
-        looks: How often, at equal distances from the start, condition numbers are taken.
-        seed: Of weights and data order.
-    """
-
-    data: str
-    method: str
-    rows: int
-    steps: int
-    looks: int
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +61,49 @@ class Course:
     looks: tuple[Look, ...]
 
 
-def cells(scale: Scale) -> tuple[Cell, ...]:
+@dataclass(frozen=True, slots=True)
+class WatchedTraining(Cell[Course]):
+    """One training of the 2 × 100 network with condition numbers on the way.
+
+    Args:
+        data: Set of images.
+        method: How it is trained.
+        rows: Samples over which the Hessian is taken; the paper's 60 are the batch.
+        steps: Steps of training.
+        looks: How often, at equal distances from the start, condition numbers are taken.
+        seed: Of weights and data order.
+    """
+
+    data: str
+    method: str
+    rows: int
+    steps: int
+    looks: int
+    seed: int
+
+    def run(self) -> Course:
+        """Train, and compute condition numbers on the way."""
+        samples = data.split(self.data).train
+        generator = torch.Generator().manual_seed(self.seed)
+        held = next(samples.batches(min(self.rows, len(samples)), 1, generator))
+        method = METHODS[self.method]
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            model = models.glorot_uniform_(_network(samples.inputs.shape[1:]))
+            stepper = optimizer(method, model, _RATES[self.method])
+            batches = samples.batches(_BATCH, self.steps, generator)
+            looks = [_look(model, held, 0)]
+
+            def listener(step: int, loss: float) -> None:
+                if step % (self.steps // self.looks) == 0:
+                    looks.append(_look(model, held, step))
+
+            with attached(method, model, stepper):
+                history = train(model, batches, cross_entropy, stepper, listener=listener)
+        return Course(history.curve(), tuple(looks))
+
+
+def cells(scale: Scale) -> tuple[WatchedTraining, ...]:
     """Two methods, over the batch's rows and over many, for several seeds."""
     name, steps, looks, seeds = {
         "smoke": ("digits", 20, 2, 1),
@@ -91,33 +111,11 @@ def cells(scale: Scale) -> tuple[Cell, ...]:
         "paper": ("cifar10", 16_000, 160, 5),
     }[scale]
     return tuple(
-        Cell(name, method, rows, steps, looks, seed)
+        WatchedTraining(name, method, rows, steps, looks, seed)
         for method in _RATES
         for rows in (_FEW, _MANY)
         for seed in range(seeds)
     )
-
-
-def run(cell: Cell) -> Course:
-    """Train, and look at the Hessian in between."""
-    samples = data.split(cell.data).train
-    generator = torch.Generator().manual_seed(cell.seed)
-    held = next(samples.batches(min(cell.rows, len(samples)), 1, generator))
-    method = METHODS[cell.method]
-    with torch.random.fork_rng():
-        torch.manual_seed(cell.seed)
-        model = models.glorot_uniform_(_network(samples.inputs.shape[1:]))
-        stepper = optimizer(method, model, _RATES[cell.method])
-        batches = samples.batches(_BATCH, cell.steps, generator)
-        looks = [_look(model, held, 0)]
-
-        def listener(step: int, loss: float) -> None:
-            if step % (cell.steps // cell.looks) == 0:
-                looks.append(_look(model, held, step))
-
-        with attached(method, model, stepper):
-            history = train(model, batches, cross_entropy, stepper, listener=listener)
-    return Course(history.curve(), tuple(looks))
 
 
 def _network(shape: torch.Size) -> nn.Sequential:
@@ -126,8 +124,8 @@ def _network(shape: torch.Size) -> nn.Sequential:
 
 def _look(model: nn.Module, held: data.Batch, step: int) -> Look:
     x, y = held[0].double(), held[1]
-    # A twin in float64: in float32 rounding hides all but 30 of the directions. No hook of the
-    # preconditioner is on it either.
+    # A copy in float64: in float32 rounding hides all but 30 of the directions. The copy also has
+    # no hooks of the preconditioner.
     twin = _network(x.shape[1:]).double()
     twin.load_state_dict(model.state_dict())
     head = twin.get_submodule("head")
@@ -144,7 +142,7 @@ def _look(model: nn.Module, held: data.Batch, step: int) -> Look:
     )
 
 
-def draw(figure: FigureBase, results: Mapping[Cell, Course]) -> None:
+def draw(figure: FigureBase, results: Mapping[WatchedTraining, Course]) -> None:
     """Draw condition numbers, and the gain beside the promise, for few and for many rows."""
     panels = figure.subplots(2, 2, sharex=True)
     for column, rows in enumerate((_FEW, _MANY)):
@@ -171,8 +169,8 @@ def draw(figure: FigureBase, results: Mapping[Cell, Course]) -> None:
     panels[1, 0].legend(fontsize=6)
 
 
-def judge(results: Mapping[Cell, Course]) -> Verdict:
-    """The sentences about Fig. 8, over every look of every seed."""
+def judge(results: Mapping[WatchedTraining, Course]) -> Verdict:
+    """Check the sentences about Fig. 8, over every look of every seed."""
     if any(cell.data == "digits" for cell in results):
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
     few, many = _gains(results, _FEW), _gains(results, _MANY)
@@ -219,33 +217,33 @@ def _roughly(gains: list[float], promises: list[float]) -> bool:
     return abs(statistics.median(logs)) < 1
 
 
-def _looks(results: Mapping[Cell, Course], rows: int) -> list[Look]:
+def _looks(results: Mapping[WatchedTraining, Course], rows: int) -> list[Look]:
     return [look for cell, course in results.items() if cell.rows == rows for look in course.looks]
 
 
-def _gains(results: Mapping[Cell, Course], rows: int) -> list[float]:
+def _gains(results: Mapping[WatchedTraining, Course], rows: int) -> list[float]:
     return [look.gain for look in _looks(results, rows) if math.isfinite(look.gain)]
 
 
-def _promises(results: Mapping[Cell, Course], rows: int) -> list[float]:
+def _promises(results: Mapping[WatchedTraining, Course], rows: int) -> list[float]:
     return [look.promised for look in _looks(results, rows) if math.isfinite(look.gain)]
 
 
-def _rank_list(results: Mapping[Cell, Course], rows: int) -> list[int]:
+def _rank_list(results: Mapping[WatchedTraining, Course], rows: int) -> list[int]:
     return [look.rank for look in _looks(results, rows)]
 
 
-def _ranks(results: Mapping[Cell, Course], rows: int) -> str:
+def _ranks(results: Mapping[WatchedTraining, Course], rows: int) -> str:
     ranks = _rank_list(results, rows)
     return f"{min(ranks)} to {max(ranks)}"
 
 
-def _final_loss(results: Mapping[Cell, Course], method: str) -> float:
+def _final_loss(results: Mapping[WatchedTraining, Course], method: str) -> float:
     found = [c.curve.losses[-1] for cell, c in results.items() if cell.method == method]
     return statistics.fmean(found)
 
 
-def _means(results: Mapping[Cell, Course], method: str, rows: int) -> list[Look]:
+def _means(results: Mapping[WatchedTraining, Course], method: str, rows: int) -> list[Look]:
     """Geometric means over seeds, look by look."""
     courses = [c for cell, c in results.items() if (cell.method, cell.rows) == (method, rows)]
     return [_mean(looks) for looks in zip(*(course.looks for course in courses), strict=False)]
@@ -264,7 +262,7 @@ def _mean(looks: tuple[Look, ...]) -> Look:
     )
 
 
-EXPERIMENT: Experiment[Any, Any] = Experiment(
+EXPERIMENT = Experiment(
     name="lange2022.fig8",
     title="Condition number of the first output unit's Hessian with and without BNP, and κ(D)",
     claim="BNP accelerates convergence; P significantly reduces the condition number of the "
@@ -277,9 +275,7 @@ EXPERIMENT: Experiment[Any, Any] = Experiment(
         "the Hessian over the paper's 60 rows, and over 2,000, where its rank is not cut off by "
         "the number of rows; the same held-out rows at every look",
     ),
-    record=Course,
     cells=cells,
-    run=run,
     draw=draw,
     judge=judge,
 )

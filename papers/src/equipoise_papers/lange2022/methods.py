@@ -12,16 +12,17 @@ import torch
 from torch import nn
 
 from equipoise import layers, models
-from equipoise.layers.schedule import RenormSchedule
-from equipoise.models.norms import Norm, make_norm
-from equipoise.preconditioners.bnp import BNP
-from equipoise.training.losses import LossFunction, cross_entropy
+from equipoise.instrument import LossFunction
+from equipoise.layers import RenormSchedule
+from equipoise.models import Norm, make_norm
+from equipoise.preconditioners import BNP
+from equipoise.training import cross_entropy
 
-# TensorFlow's, in which the paper's networks ran.
+# The values of TensorFlow, which the paper used.
 _MOMENTUM, _EPS = 0.01, 1e-3
 # Summers and Dinneen (2020) decay γ and β as much as other weights.
 _GAMMA_BETA_DECAY = 1e-4
-# From here on the four things take virtual batches instead of groups of channels.
+# From this batch size on the four things take virtual batches instead of groups of channels.
 _LARGE_BATCH, _VIRTUAL_BATCH = 32, 16
 # Shares of a training, as in Ioffe (2017): 5,000, 25,000 and 40,000 of about 130,000 steps.
 _RENORM_WARMUP, _RENORM_D, _RENORM_R = 0.04, 0.2, 0.3
@@ -32,11 +33,11 @@ class Method:
     """One way to train.
 
     Args:
-        label: As figures name it.
+        label: Its name in figures.
         norm: Kind of normaliser, ``"none"`` for no other.
-        standardised: Whether inputs are standardised once, by training set statistics.
+        standardised: Whether inputs are standardised once, by statistics of the training set.
         preconditioner: Options of BNP; ``None`` for no preconditioning.
-        adam: Whether Adam steps, else plain SGD.
+        adam: Whether the optimiser is Adam instead of plain SGD.
     """
 
     label: str
@@ -89,7 +90,7 @@ def optimizer(method: Method, model: nn.Module, rate: float) -> torch.optim.Opti
 def attached(
     method: Method, model: nn.Module, stepper: torch.optim.Optimizer
 ) -> AbstractContextManager[Any]:
-    """BNP on the optimiser, where the method has it."""
+    """Attach BNP to the optimiser, if the method has it."""
     if method.preconditioner is None:
         return nullcontext()
     return BNP(model, **method.preconditioner).attach(stepper)
@@ -108,7 +109,7 @@ def loss_of(method: Method) -> LossFunction:
 
 
 def _norms(kind: Norm, batch_size: int, steps: int) -> Callable[[int], Norm]:
-    """Normalisers for inputs with so many dimensions of positions, set as in TensorFlow."""
+    """Normalisers by the number of spatial dimensions, with TensorFlow's settings."""
 
     def make(dims: int) -> Norm:
         if kind == "batch_renorm":

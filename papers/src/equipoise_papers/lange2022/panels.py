@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from equipoise_papers.lange2022 import curves, settings
+from equipoise_papers.experiments.experiment import Experiment, Scale
+from equipoise_papers.experiments.verdict import Check, Verdict, ours
+from equipoise_papers.lange2022 import curves, regimes
 from equipoise_papers.lange2022.best import (
     Best,
     ahead,
@@ -15,10 +17,8 @@ from equipoise_papers.lange2022.best import (
     does_not_train,
     not_behind,
 )
-from equipoise_papers.lange2022.runs import Cell, Run, run
-from equipoise_papers.lange2022.settings import Setting
-from equipoise_papers.reproduction.experiment import Experiment
-from equipoise_papers.reproduction.record import Check, Scale, Verdict, ours
+from equipoise_papers.lange2022.regimes import Regime
+from equipoise_papers.lange2022.training import Run, Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
@@ -47,7 +47,7 @@ _LEVEL = 1.5
 
 
 def _judge(
-    results: Mapping[Cell, Run], checks: Callable[[dict[str, Best]], tuple[Check, ...]]
+    results: Mapping[Training, Run], checks: Callable[[dict[str, Best]], tuple[Check, ...]]
 ) -> Verdict:
     if any(cell.data == "digits" for cell in results):
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
@@ -126,26 +126,24 @@ def _cnn_2(best: dict[str, Best]) -> tuple[Check, ...]:
 
 def _panel(
     name: str,
-    setting: Setting,
+    regime: Regime,
     claim: str,
     checks: Callable[[dict[str, Best]], tuple[Check, ...]],
-) -> Experiment[Any, Any]:
-    def cells(scale: Scale) -> tuple[Cell, ...]:
-        return settings.cells(setting, scale)
+) -> Experiment:
+    def cells(scale: Scale) -> tuple[Training, ...]:
+        return regimes.cells(regime, scale)
 
-    def draw(figure: FigureBase, results: Mapping[Cell, Run]) -> None:
+    def draw(figure: FigureBase, results: Mapping[Training, Run]) -> None:
         data = next(iter(results)).data
-        curves.draw(figure, results, f"{setting.name}, {data}", setting.paper_rates)
+        curves.draw(figure, results, f"{regime.name}, {data}", regime.paper_rates)
 
     return Experiment(
         name=f"lange2022.{name}",
         family=FAMILY,
-        title=f"Training with and without BNP: {setting.name}",
+        title=f"Training with and without BNP: {regime.name}",
         claim=claim,
         choices=CHOICES,
-        record=Run,
         cells=cells,
-        run=run,
         draw=draw,
         judge=partial(_judge, checks=checks),
     )
@@ -154,38 +152,38 @@ def _panel(
 EXPERIMENTS = (
     _panel(
         "fig3",
-        settings.FC_60,
+        regimes.FC_60,
         "At batch 60 BN and BNP are comparable, and both outperform the vanilla network and LN.",
         _batch_60,
     ),
     _panel(
         "fig4a",
-        settings.FC_6,
+        regimes.FC_6,
         "At batch 6 BNP outperforms BN and the vanilla network; Renorm and LN are close to BNP.",
         _batch_6,
     ),
     _panel(
         "fig4b",
-        settings.FC_1,
+        regimes.FC_1,
         "At batch 1 BN and Renorm do not train; BNP and LN converge much faster than vanilla.",
         _batch_1,
     ),
     _panel(
         "fig4c",
-        settings.CNN_1,
+        regimes.CNN_1,
         "At batch 1 BNP trains the CNN faster than vanilla; BN w/ 4 Things underperforms.",
         _cnn_1,
     ),
     _panel(
         "fig5a",
-        settings.CNN_128,
+        regimes.CNN_128,
         "At batch 128 BN and BNP are comparable, BNP a little slower at first; both outperform "
         "the vanilla network.",
         _cnn_128,
     ),
     _panel(
         "fig5b",
-        settings.CNN_2,
+        regimes.CNN_2,
         "At batch 2 BNP significantly outperforms BN, Renorm and BN w/ 4 Things.",
         _cnn_2,
     ),

@@ -5,60 +5,59 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from equipoise_papers.lange2022 import panels, settings
+from equipoise_papers.experiments.experiment import Experiment, Scale
+from equipoise_papers.experiments.verdict import Check, Verdict, ours
+from equipoise_papers.lange2022 import panels, regimes
 from equipoise_papers.lange2022.best import Best, ahead, at_rates, best_of, does_not_train
 from equipoise_papers.lange2022.methods import METHODS
-from equipoise_papers.lange2022.runs import Cell, Run, run
-from equipoise_papers.lange2022.settings import Setting
-from equipoise_papers.reproduction.experiment import Experiment
-from equipoise_papers.reproduction.record import Check, Scale, Verdict, ours
+from equipoise_papers.lange2022.regimes import Regime
+from equipoise_papers.lange2022.training import Run, Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
 
-_FC = (settings.FC_60, settings.FC_6, settings.FC_1)
-_CNN = (settings.CNN_128, settings.CNN_2, settings.CNN_1)
+_FC = (regimes.FC_60, regimes.FC_6, regimes.FC_1)
+_CNN = (regimes.CNN_128, regimes.CNN_2, regimes.CNN_1)
 
 
-def _cells(table: tuple[Setting, ...], scale: Scale) -> tuple[Cell, ...]:
-    return tuple(cell for setting in table for cell in settings.cells(setting, scale))
+def _cells(table: tuple[Regime, ...], scale: Scale) -> tuple[Training, ...]:
+    return tuple(cell for regime in table for cell in regimes.cells(regime, scale))
 
 
-def _by_setting(
-    table: tuple[Setting, ...], results: Mapping[Cell, Run]
+def _by_regime(
+    table: tuple[Regime, ...], results: Mapping[Training, Run]
 ) -> dict[str, dict[str, Best]]:
-    """Best runs under each setting."""
-    return {setting.name: best_of(mine) for setting, mine in _parts(table, results)}
+    """Best runs in each regime."""
+    return {regime.name: best_of(mine) for regime, mine in _parts(table, results)}
 
 
 def _at_paper_rates(
-    table: tuple[Setting, ...], results: Mapping[Cell, Run]
+    table: tuple[Regime, ...], results: Mapping[Training, Run]
 ) -> dict[str, dict[str, Best]]:
-    """Runs at the rates that the paper names, under each setting."""
+    """Runs at the rates that the paper states, in each regime."""
     return {
-        setting.name: at_rates(mine, setting.paper_rates)
-        for setting, mine in _parts(table, results)
+        regime.name: at_rates(mine, regime.paper_rates) for regime, mine in _parts(table, results)
     }
 
 
 def _parts(
-    table: tuple[Setting, ...], results: Mapping[Cell, Run]
-) -> Iterator[tuple[Setting, dict[Cell, Run]]]:
-    """Each setting's own results; of several sets of data, those of the last."""
-    for setting in table:
-        mine = {c: r for c, r in results.items() if c.batch_size == setting.batch_size}
+    table: tuple[Regime, ...], results: Mapping[Training, Run]
+) -> Iterator[tuple[Regime, dict[Training, Run]]]:
+    """Yield each regime with its results; of several data sets, those of the last."""
+    for regime in table:
+        mine = {c: r for c, r in results.items() if c.batch_size == regime.batch_size}
         if mine:
             data = next(reversed(mine)).data
-            yield setting, {c: r for c, r in mine.items() if c.data == data}
+            yield regime, {c: r for c, r in mine.items() if c.data == data}
 
 
-def draw(figure: FigureBase, results: Mapping[Cell, Run], table: tuple[Setting, ...]) -> None:
+def draw(figure: FigureBase, results: Mapping[Training, Run], table: tuple[Regime, ...]) -> None:
     """Draw the table: rate, and training loss / test accuracy below it."""
     axes = figure.subplots()
     axes.axis("off")
-    columns = _by_setting(table, results)
+    columns = _by_regime(table, results)
     methods = [m for m in METHODS if any(m in column for column in columns.values())]
     reported = _at_paper_rates(table, results)
     text = [
@@ -94,12 +93,12 @@ def _entry(best: Best | None, reported: Best | None) -> str:
     return f"{entry}\nat the paper's {reported.rates[0]:g}: {reported.words()}"
 
 
-def judge(results: Mapping[Cell, Run], table: tuple[Setting, ...]) -> Verdict:
-    """Rates against the paper's, and the order at small batches."""
+def judge(results: Mapping[Training, Run], table: tuple[Regime, ...]) -> Verdict:
+    """Compare rates with the paper's, and check the order at small batches."""
     if any(cell.data == "digits" for cell in results):
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
-    columns = _by_setting(table, results)
-    checks = [_rates(setting, columns[setting.name]) for setting in table]
+    columns = _by_regime(table, results)
+    checks = [_rates(regime, columns[regime.name]) for regime in table]
     small, single = columns[table[1].name], columns[table[2].name]
     batch = f"at batch {table[1].batch_size}"
     checks += [
@@ -112,7 +111,7 @@ def judge(results: Mapping[Cell, Run], table: tuple[Setting, ...]) -> Verdict:
     return Verdict(tuple(checks), left_out=_left_out(results, table))
 
 
-def _left_out(results: Mapping[Cell, Run], table: tuple[Setting, ...]) -> tuple[str, ...]:
+def _left_out(results: Mapping[Training, Run], table: tuple[Regime, ...]) -> tuple[str, ...]:
     on_cifar = any(cell.data.startswith("cifar") for cell in results)
     left = [] if on_cifar else ["CIFAR-10: no colour images at this scale"]
     return (*left, *(["the ResNets"] if table is _CNN else []))
@@ -123,19 +122,19 @@ def _trains(claim: str, best: Best) -> Check:
     return Check(claim, best.words(), best.trains and max(best.losses) < 0.5 * math.log(10))
 
 
-def _rates(setting: Setting, column: dict[str, Best]) -> Check:
+def _rates(regime: Regime, column: dict[str, Best]) -> Check:
     """Best rates within a decade of the paper's, method by method."""
     pairs = [
         (column[method].label, column[method].rate, rate)
-        for method, rate in setting.paper_rates.items()
+        for method, rate in regime.paper_rates.items()
         if column[method].trains
     ]
     words = "; ".join(f"{label} {ours:g} (paper {paper:g})" for label, ours, paper in pairs)
     near = all(abs(math.log10(ours / paper)) <= 1 for _, ours, paper in pairs)
-    return Check(f"{setting.name}: best rates within a decade of the paper's", words, near)
+    return Check(f"{regime.name}: best rates within a decade of the paper's", words, near)
 
 
-def _table(name: str, table: tuple[Setting, ...], title: str) -> Experiment[Any, Any]:
+def _table(name: str, table: tuple[Regime, ...], title: str) -> Experiment:
     return Experiment(
         name=f"lange2022.{name}",
         family=panels.FAMILY,
@@ -143,9 +142,7 @@ def _table(name: str, table: tuple[Setting, ...], title: str) -> Experiment[Any,
         claim="The best rates; BNP takes larger ones than the vanilla network and trains where "
         "batch norm cannot.",
         choices=panels.CHOICES,
-        record=Run,
         cells=partial(_cells, table),
-        run=run,
         draw=partial(draw, table=table),
         judge=partial(judge, table=table),
     )

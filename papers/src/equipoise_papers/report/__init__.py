@@ -1,1 +1,1 @@
-"""One report of every figure and table."""
+"""One report about every figure and table of the papers: terminal, Markdown, JSON and HTML."""

@@ -1,4 +1,4 @@
-"""What became of every figure and table of the papers, read from a folder of records."""
+"""Collect the verdict of every figure and table of the papers, and publish them as a report."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from equipoise import __version__
-from equipoise.records.codec import from_plain
-from equipoise_papers.report import markdown as reproduction_markdown
-from equipoise_papers.report import page as reproduction_page
+from equipoise.instrument import Progress
+from equipoise.records import from_plain
+from equipoise_papers.experiments.experiment import Scale
+from equipoise_papers.report.markdown import save_markdown
+from equipoise_papers.report.page import HTML_NAME, save_reproduction
 from equipoise_papers.report.papers import PAPERS, Paper
 from equipoise_papers.report.record import (
     REPORT_SCHEMA,
@@ -24,11 +26,11 @@ from equipoise_papers.report.record import (
 from equipoise_papers.report.rows import Row
 from equipoise_papers.reproduction.archive import pack, stored_cells
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
-from equipoise_papers.reproduction.compute import Progress
 from equipoise_papers.reproduction.everything import redraw_all
+from equipoise_papers.reproduction.folders import has_records, require_stores
 from equipoise_papers.reproduction.outputs import VERDICT_NAME
-from equipoise_papers.reproduction.record import REPRODUCTION_SCHEMA, Reproduction, Scale
-from equipoise_papers.reproduction.store import has_records, require_stores
+from equipoise_papers.reproduction.record import Reproduction
+from equipoise_papers.sweeps.store import SCHEMA
 
 _FIGURE = "figure.png"
 RECORDS = "records"
@@ -43,14 +45,14 @@ def publish(
 ) -> PublishedReport:
     """Write the report of a folder of records: a page, Markdown, figures and the records.
 
-    Figures and verdicts are made anew, so that no number on the page can be older than its
-    record; nothing is computed.
+    Figures and verdicts are made again, so that no number on the page is older than its record.
+    Nothing is computed.
 
     Args:
-        out: Folder that :func:`equipoise_papers.reproduction.reproduce` wrote to.
+        out: Folder that :func:`equipoise_papers.reproduce` wrote to.
         scale: Which records.
         page: Folder for the report; made if it does not exist.
-        progress: Told ``drawing``, the number of finished and of all experiments.
+        progress: Called with ``drawing``, the number of finished and of all experiments.
 
     Raises:
         ValueError: If the folder holds no records.
@@ -59,14 +61,14 @@ def publish(
     problems = redraw_all(out, scale, progress)
     report = collect_report(out, scale, problems)
     written = (
-        *reproduction_page.save_reproduction(report, page),
-        *reproduction_markdown.save_markdown(report, page),
+        *save_reproduction(report, page),
+        *save_markdown(report, page),
         *pack(out, Path(page) / RECORDS, scale),
     )
     files = tuple(sorted({*written}))
     return PublishedReport(
         report=report,
-        page=str(Path(page) / reproduction_page.HTML_NAME),
+        page=str(Path(page) / HTML_NAME),
         files=tuple(map(str, files)),
         bytes=sum(path.stat().st_size for path in files),
     )
@@ -87,17 +89,17 @@ def collect_report(
     """
     folder = Path(root)
     papers = tuple(_paper(paper, folder, scale, problems or {}) for paper in PAPERS)
-    parts = [part for paper in papers for row in paper.rows for part in row.parts]
-    created = [part.verdict.created for part in parts if part.verdict is not None]
-    return ReproductionReport(
+    report = ReproductionReport(
         schema=REPORT_SCHEMA,
         equipoise=__version__,
         scale=scale,
         folder=str(folder),
-        created=max(created, default=None),
+        created=None,
         seconds=_seconds(folder, scale),
         papers=papers,
     )
+    created = [part.verdict.created for part in report.parts if part.verdict is not None]
+    return replace(report, created=max(created, default=None))
 
 
 def _paper(paper: Paper, root: Path, scale: Scale, problems: Mapping[str, str]) -> ReportPaper:
@@ -123,13 +125,13 @@ def _row(row: Row, parts: Mapping[str, tuple[RowPart, ...]]) -> ReportRow:
 
 def _part(name: str, root: Path, scale: Scale, problem: str | None) -> RowPart:
     experiment = EXPERIMENTS.get(name)
-    # Without records a verdict is an older version's.
+    # A verdict without records was left by an older version.
     known = experiment is not None and not problem and has_records(experiment, root, scale)
     verdict = _verdict(root / name / scale) if known else None
     figure = Path(name) / scale / _FIGURE
     command = f"equipoise reproduce {name} --scale {scale}"
     if verdict is not None:
-        # Where the records happened to lie is nobody else's business.
+        # A published report names no folder of the machine that made it.
         verdict = replace(verdict, command=command, folder=str(Path(name) / scale))
         title, claim = verdict.title, verdict.claim
     else:
@@ -149,15 +151,15 @@ def _verdict(folder: Path) -> Reproduction | None:
     path = folder / VERDICT_NAME
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["schema"] != REPRODUCTION_SCHEMA:
-            raise ValueError(f"schema {data['schema']!r} is not {REPRODUCTION_SCHEMA}")
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"schema {data['schema']!r} is not {SCHEMA}")
         return from_plain(Reproduction, data)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{str(path)!r} is no verdict of this version: {error}. Make it anew from its records "
-            "with `equipoise reproduce NAME --redraw`."
+            f"{str(path)!r} is no verdict of this version: {error}. Make it again from its "
+            "records with `equipoise reproduce NAME --redraw`."
         ) from error
 
 
@@ -168,7 +170,7 @@ def _status(part: RowPart) -> RowStatus:
 
 
 def combined(statuses: list[RowStatus]) -> RowStatus:
-    """One word for several parts.
+    """Combine the statuses of several parts into one.
 
     Examples:
         >>> combined(["reproduced", "reproduced"]), combined(["reproduced", "not reproduced"])
@@ -184,6 +186,6 @@ def combined(statuses: list[RowStatus]) -> RowStatus:
 
 
 def _seconds(root: Path, scale: Scale) -> float:
-    """Time that all cells took; one that experiments share counts once."""
+    """Time that all cells took; cells that experiments share count once."""
     files = [path for paths in stored_cells(root, scale).values() for path in paths]
     return sum(float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) for path in files)

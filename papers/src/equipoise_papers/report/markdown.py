@@ -1,4 +1,4 @@
-"""A reproduction as Markdown for the documents: an overview, and a page per paper."""
+"""A report as Markdown for the documentation: an overview, and a page per paper."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from equipoise.files import write_bytes, write_text
 from equipoise.report import wording
+from equipoise_papers.experiments.verdict import Check
 from equipoise_papers.report import pictures, words
 from equipoise_papers.report.record import (
     ReportPaper,
@@ -16,18 +17,17 @@ from equipoise_papers.report.record import (
     RowPart,
     RowStatus,
 )
-from equipoise_papers.reproduction.record import Check
 
 FIGURES = "figures"
 _ACTIVE = re.compile(r"([\\`*_{}\[\]<>#|$~&^@])")
-# Sphinx would make a dash of two hyphens; as code they stay.
+# Sphinx would turn two hyphens into a dash, except in code.
 _OPTION = re.compile(r"(?<!\S)(--[a-z][a-z-]*)")
 
 
 def save_markdown(report: ReproductionReport, directory: str | Path) -> tuple[Path, ...]:
     """Write ``index.md``, a page per paper, and the figures that they show.
 
-    Figures that belong to no row any more are removed.
+    Figures that no longer belong to a row are removed.
 
     Args:
         report: What to write.
@@ -46,7 +46,7 @@ def save_markdown(report: ReproductionReport, directory: str | Path) -> tuple[Pa
 
 
 def overview(report: ReproductionReport) -> str:
-    """Write how much holds, and every row in a table that links to its details."""
+    """Write how many rows hold, and every row in a table that links to its details."""
     lines = [
         "# Reproduction of the four papers",
         "",
@@ -79,18 +79,18 @@ def paper_page(paper: ReportPaper, scale: str) -> str:
         lines += [f"## {escaped(row.label)}", "", f"{_verdict(row.status)}: {escaped(row.shows)}"]
         lines.append("")
         for part in row.parts:
-            lines += _part(part, scale, shared, tell=len(row.parts) > 1)
+            lines += _part(part, scale, shared, with_outcome=len(row.parts) > 1)
         if row.reason:
             seen = ", ".join(f"[{escaped(label)}](#{words.slug(label)})" for label in row.see)
             lines += [escaped(row.reason) + (f" See {seen}." if seen else ""), ""]
     if shared:
-        told = [f"{choice} ({words.who_made(paper, choice)})" for choice in shared]
-        lines += ["---", "", *_listed("Choices that several of these experiments share", told)]
+        named = [f"{choice} ({words.who_made(paper, choice)})" for choice in shared]
+        lines += ["---", "", *_listed("Choices that several of these experiments share", named)]
     return "\n".join(lines)
 
 
 def escaped(text: str) -> str:
-    r"""Write a text so that Markdown shows it as it is, on one line.
+    r"""Escape a text so that Markdown shows it unchanged, on one line.
 
     Examples:
         >>> print(escaped("λ_G of <x> | $y$, from --data-dir"))
@@ -109,12 +109,12 @@ def _overview_row(paper: ReportPaper, row: ReportRow, scale: str) -> tuple[str, 
     )
 
 
-def _part(part: RowPart, scale: str, shared: Sequence[str], *, tell: bool) -> list[str]:
+def _part(part: RowPart, scale: str, shared: Sequence[str], *, with_outcome: bool) -> list[str]:
     lines = [f"*Claim.* {escaped(part.claim)}", ""] if part.claim else []
     if part.figure is not None:
         lines += [f"![{escaped(part.title)}]({FIGURES}/{part.experiment}.png)", ""]
     verdict = part.verdict
-    outcome = f"{_verdict(verdict.outcome)}. " if tell and verdict is not None else ""
+    outcome = f"{_verdict(verdict.outcome)}. " if with_outcome and verdict is not None else ""
     lines += [f"{outcome}{escaped(words.why(part, scale))}", ""]
     if verdict is not None:
         lines += _table(
@@ -178,8 +178,9 @@ def _contents(report: ReproductionReport) -> list[str]:
 def _save_figures(report: ReproductionReport, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for part in (part for row in report.rows for part in row.parts if part.figure is not None):
-        assert part.figure is not None
+    for part in report.parts:
+        if part.figure is None:
+            continue
         written.append(folder / f"{part.experiment}.png")
         write_bytes(written[-1], pictures.reduced(Path(report.folder) / part.figure))
     for path in {*folder.glob("*.png")} - {*written}:

@@ -1,4 +1,4 @@
-"""A reproduction on disk: ``reproduction.json`` for machines, ``reproduction.html`` for people."""
+"""A report on disk: ``reproduction.json`` for programs, ``reproduction.html`` for people."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.files import write_text
-from equipoise.records.codec import write_json
-from equipoise.report import wording
-from equipoise.report.checkup.page import environment
-from equipoise_papers.report import pictures
-from equipoise_papers.report import words as digest_reproduction
+from equipoise.records import write_json
+from equipoise.report import environment, wording
+from equipoise_papers.report import pictures, words
 from equipoise_papers.report.record import ReproductionReport, RowPart
 
 JSON_NAME = "reproduction.json"
@@ -53,21 +51,13 @@ def render_reproduction(report: ReproductionReport) -> str:
 
     Figures are read from the report's folder and become part of the page.
     """
-    shown = wording.printable(report)
-    return (
-        environment()
-        .get_template("reproduction.html")
-        .render(
-            report=shown,
-            words=digest_reproduction,
-            figures=_figures(report),
-        )
+    template = environment("equipoise_papers.report").get_template("papers.html")
+    shown = {part.experiment: part for part in report.parts if part.figure is not None}
+    return template.render(
+        report=wording.printable(report),
+        words=words,
+        figures={name: _picture(report, part) for name, part in shown.items()},
     )
-
-
-def _figures(report: ReproductionReport) -> dict[str, Picture]:
-    parts = [part for row in report.rows for part in row.parts]
-    return {part.experiment: _picture(report, part) for part in parts if part.figure is not None}
 
 
 def _picture(report: ReproductionReport, part: RowPart) -> Picture:

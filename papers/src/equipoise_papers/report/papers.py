@@ -1,8 +1,8 @@
-"""Every figure and table of the four papers, in the papers' order, and what of ours belongs to it.
+"""The four papers, each with every figure and table in the paper's order.
 
 A row without an experiment says why: a drawing that measures nothing, a statement that is proved
-and tested instead, or a part of a paper that was not available. What a figure shows is in our
-words; no number stands here that the papers do not print.
+and tested instead, or a part of a paper that was not available. Rows say in our words what a
+figure shows, with no number that the paper does not print.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from equipoise_papers.report.rows import Row
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper and everything in it that a reader may want to see reproduced.
+    """A paper and everything in it that could be reproduced.
 
     Args:
         key: Key of the bibliography and first part of its experiments' names.

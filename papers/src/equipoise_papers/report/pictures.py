@@ -1,4 +1,4 @@
-"""Pictures of figures, made small enough for a page and for a repository."""
+"""Figures as pictures, reduced so that a page and a repository can hold them all."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import base64
 import io
 from pathlib import Path
 
-# A figure of one panel is 896 pixels wide; sheets of several need not be shown wider than this.
+# A figure of one panel is 896 pixels wide; sheets of several panels need not be wider than this.
 _MOST_PIXELS = 1400
-# Lines, bands and a colour scale need no more; the file shrinks to a third or a quarter.
+# Enough for lines, bands and a colour scale; the file shrinks to a third or a quarter.
 _COLOURS = 64
 
 
@@ -32,10 +32,10 @@ def reduced(picture: Path) -> bytes:
 
 
 def size(picture: bytes) -> tuple[int, int]:
-    """Width and height of a PNG in pixels, so that a page keeps room for it."""
+    """Width and height of a PNG in pixels, so that a page reserves its place."""
     return int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])
 
 
 def inline(picture: bytes) -> str:
-    """Return a PNG as an address that needs no file."""
+    """Return a PNG as a ``data:`` address, which needs no file."""
     return "data:image/png;base64," + base64.b64encode(picture).decode()

@@ -1,11 +1,12 @@
-"""What became of every figure and table of the papers, ready to be shown on one page."""
+"""Every figure and table of the papers with its verdict, ready to be shown on one page."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from equipoise_papers.reproduction.record import Reproduction, Scale
+from equipoise_papers.experiments.experiment import Scale
+from equipoise_papers.reproduction.record import Reproduction
 
 # Raise by one whenever a stored report of the old form can no longer be read.
 REPORT_SCHEMA = 1
@@ -48,7 +49,7 @@ class RowPart:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """A published figure, table or statement, and what became of it.
+    """A published figure, table or statement, and its verdict.
 
     Args:
         label: The paper's own, such as ``Fig. 2a``.
@@ -111,60 +112,10 @@ class ReproductionReport:
         """All papers' rows."""
         return tuple(row for paper in self.papers for row in paper.rows)
 
-
-@dataclass(frozen=True, slots=True)
-class ExperimentRun:
-    """What became of one experiment when all were reproduced.
-
-    Args:
-        experiment: Its name.
-        outcome: The verdict in a word; ``None`` if the experiment broke off.
-        seconds: Time that its finished cells took when they were computed.
-        failure: Why it broke off, or how many of its cells failed; ``None`` if all is well.
-    """
-
-    experiment: str
-    outcome: str | None
-    seconds: float
-    failure: str | None
-
-
-class ExperimentsFailedError(ChildProcessError):
-    """Some experiments broke off or have failed cells; what the others computed is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class AllReproductions:
-    """What one run of ``equipoise reproduce all`` did.
-
-    Args:
-        scale: How much of the sources' effort was spent.
-        folder: Where records and figures lie.
-        runs: Each experiment, in the order of computation.
-    """
-
-    scale: Scale
-    folder: str
-    runs: tuple[ExperimentRun, ...]
-
     @property
-    def failed(self) -> tuple[ExperimentRun, ...]:
-        """Those that broke off, or have failed cells."""
-        return tuple(run for run in self.runs if run.failure is not None)
-
-    def raise_if_failed(self) -> None:
-        """Raise if some failed.
-
-        Raises:
-            ExperimentsFailedError: With their names and the first reason.
-        """
-        if self.failed:
-            names = ", ".join(run.experiment for run in self.failed)
-            raise ExperimentsFailedError(
-                f"{len(self.failed)} of {len(self.runs)} experiments failed: {names}. The first: "
-                f"{self.failed[0].failure}. Repeat the command to try them again; what is "
-                "finished is kept."
-            )
+    def parts(self) -> tuple[RowPart, ...]:
+        """All rows' experiments."""
+        return tuple(part for row in self.rows for part in row.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The rows of each paper: figures, tables and statements, and the names of our experiments."""
+"""The figures, tables and statements of each paper, and which experiments reproduce them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Row:
     Args:
         label: The paper's own, such as ``Fig. 2a``.
         shows: What the paper has there, in our words.
-        experiments: Names of ours that reproduce it.
+        experiments: Names of our experiments that reproduce it.
         see: Labels of the rows whose experiments show this one too.
         reason: Why there is no experiment of its own; empty exactly if there is one.
     """

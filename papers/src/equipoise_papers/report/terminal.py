@@ -1,4 +1,4 @@
-"""Verdicts and the catalogue as lines for the terminal."""
+"""Verdicts, the catalogue and the state of sweeps, printed to the terminal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from equipoise.report import wording
 from equipoise_papers.report import words
-from equipoise_papers.report.record import AllReproductions, PublishedReport
-from equipoise_papers.report.words import duration
-from equipoise_papers.reproduction.record import Catalogue, Reproduction, Reproductions
-from equipoise_papers.reproduction.summary import MOST_FAILURES
+from equipoise_papers.report.record import PublishedReport
+from equipoise_papers.reproduction.catalogue import Catalogue
+from equipoise_papers.reproduction.gather import Gathered
+from equipoise_papers.reproduction.record import AllReproductions, Reproduction, Reproductions
+from equipoise_papers.reproduction.status import SweepProgress, SweepStatus
+from equipoise_papers.reproduction.summary import MOST_FAILURES, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,15 +32,8 @@ _STYLES = {
 }
 
 
-def show(result: Catalogue | Reproductions, console: Console) -> None:
-    """Print the catalogue, or every panel's verdict and the checks behind it."""
-    if isinstance(result, Catalogue):
-        _show_catalogue(result, console)
-    else:
-        _show_reproductions(result, console)
-
-
-def _show_reproductions(run: Reproductions, console: Console) -> None:
+def show_reproductions(run: Reproductions, console: Console) -> None:
+    """Print every panel's verdict and the checks behind it."""
     for panel in run.panels:
         console.print()
         console.print(
@@ -60,23 +56,14 @@ def _show_reproductions(run: Reproductions, console: Console) -> None:
         console.print(f"Figure: {run.figure}", soft_wrap=True, markup=False)
 
 
-def _show_catalogue(catalogue: Catalogue, console: Console) -> None:
+def show_catalogue(catalogue: Catalogue, console: Console) -> None:
+    """Print every name that can be reproduced, and what it shows."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("name", no_wrap=True)
     table.add_column("shows", overflow="fold")
     for entry in catalogue.entries:
         table.add_row(Text(entry.name), Text(entry.title))
     console.print(table)
-
-
-def _remarks(panel: Reproduction) -> list[str]:
-    remarks = [f"not attempted: {part}" for part in panel.left_out]
-    if panel.finished < panel.cells:
-        remarks.append(f"{panel.finished} of {panel.cells} cells are finished")
-    remarks += [f"failed: {failure}" for failure in panel.failures[:MOST_FAILURES]]
-    if len(panel.failures) > MOST_FAILURES:
-        remarks.append(f"and {len(panel.failures) - MOST_FAILURES} more failed")
-    return remarks
 
 
 def show_all(result: AllReproductions, console: Console) -> None:
@@ -93,9 +80,59 @@ def show_all(result: AllReproductions, console: Console) -> None:
 
 
 def show_report(result: PublishedReport, console: Console) -> None:
-    """Print how much holds, and where the report is."""
+    """Print how many rows hold, and where the report is."""
     report = result.report
     console.print(Text(words.sentence(report), "bold"), Text(words.scope(report)))
     size = result.bytes / _MEGABYTE
     console.print(f"{len(result.files)} files, {size:.1f} MB", markup=False)
     console.print(f"Report: {result.page}", soft_wrap=True, markup=False)
+
+
+def show_status(status: SweepStatus, console: Console) -> None:
+    """Print how many cells of each experiment are finished, and how long the rest will take."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in ("experiment", "scale"):
+        table.add_column(name, no_wrap=True)
+    for name in ("finished", "failed", "missing"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("time spent", "time left, one worker"):
+        table.add_column(name, justify="right")
+    for row in status.rows:
+        table.add_row(
+            row.experiment,
+            row.scale,
+            f"{row.finished} of {row.cells}",
+            str(row.failed),
+            str(row.missing),
+            duration(row.seconds),
+            _left(row),
+        )
+    console.print(table)
+    for name in status.unknown:
+        console.print(Text(f"{name}: unknown to this version of equipoise-papers", "dim"))
+
+
+def show_gathered(gathered: Gathered, console: Console) -> None:
+    """Print what was merged."""
+    cells = wording.count(gathered.cells, "cell")
+    experiments = wording.count(len(gathered.experiments), "experiment")
+    line = f"{gathered.folder}: {cells} of {experiments}, {gathered.added:,} of them new"
+    console.print(line, soft_wrap=True, markup=False)
+    for path in gathered.damaged:
+        console.print(f"left out, not a record: {path}", soft_wrap=True, markup=False)
+
+
+def _left(row: SweepProgress) -> str:
+    if row.left is None:
+        return "?"
+    return duration(row.left.value) if row.finished < row.cells else "–"
+
+
+def _remarks(panel: Reproduction) -> list[str]:
+    remarks = [f"not attempted: {part}" for part in panel.left_out]
+    if panel.finished < panel.cells:
+        remarks.append(f"{panel.finished} of {panel.cells} cells are finished")
+    remarks += [f"failed: {failure}" for failure in panel.failures[:MOST_FAILURES]]
+    if len(panel.failures) > MOST_FAILURES:
+        remarks.append(f"and {len(panel.failures) - MOST_FAILURES} more failed")
+    return remarks

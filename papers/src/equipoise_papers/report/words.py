@@ -1,10 +1,11 @@
-"""What a reader wants to know of a reproduction first: what holds, and why the rest does not."""
+"""The words of a report: what holds, and why the rest does not."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 
 from equipoise.report import wording
 from equipoise_papers.report.record import (
@@ -14,6 +15,7 @@ from equipoise_papers.report.record import (
     RowPart,
     RowStatus,
 )
+from equipoise_papers.reproduction.summary import duration
 
 # From best to least known; the tone is a class of the page's style sheet.
 TONES: dict[RowStatus, str] = {
@@ -39,12 +41,12 @@ MARKS: dict[RowStatus, str] = {
 _JUDGED: tuple[RowStatus, ...] = ("reproduced", "partly", "not reproduced", "undecided")
 CHECK_TONES = {"yes": "good", "no": "critical", "undecided": "note"}
 CHECK_MARKS = {"yes": "✔", "no": "✖", "undecided": "?"}
-# More are folded on the page, so that one row does not push the others out of sight.
+# Further ones are folded, so that one row does not fill the page.
 MOST_CHECKS, MOST_FAILURES = 8, 3
 
 
 def sentence(report: ReproductionReport) -> str:
-    """Say how many rows hold."""
+    """Say how many rows hold, and how many do not."""
     found = Counter(row.status for row in report.rows)
     if not any(found[status] for status in _JUDGED):
         return "Nothing is judged yet"
@@ -68,18 +70,18 @@ def scope(report: ReproductionReport) -> str:
 
 
 def shares(rows: Sequence[ReportRow]) -> list[tuple[RowStatus, int]]:
-    """Count rows by status, the best first; statuses without a row are left out."""
+    """Count rows by status, the best first, without empty ones."""
     found = Counter(row.status for row in rows)
     return [(status, found[status]) for status in TONES if found[status]]
 
 
 def facts(report: ReproductionReport) -> dict[str, str]:
     """Numbers about the whole report."""
-    verdicts = [part.verdict for part in _parts(report) if part.verdict is not None]
+    verdicts = [part.verdict for part in report.parts if part.verdict is not None]
     checks = [c for verdict in verdicts for c in verdict.checks if not c.ours]
     return {
         "Scale": report.scale,
-        "Experiments run": f"{len(verdicts)} of {len(_parts(report))}",
+        "Experiments run": f"{len(verdicts)} of {len(report.parts)}",
         "Sentences that hold": f"{sum(c.holds is True for c in checks)} of {len(checks)}",
         "Computing time, one core": duration(report.seconds),
     }
@@ -102,7 +104,7 @@ def why(part: RowPart, scale: str) -> str:
     held = _held(answers.count(True), len(answers))
     if None in answers:
         held += f", {answers.count(None)} undecided"
-    # What was left out makes a verdict "partly" even where every sentence holds.
+    # Parts that were left out make a verdict "partly" even where every sentence holds.
     return f"{held}; not everything was attempted." if verdict.left_out else f"{held}."
 
 
@@ -126,12 +128,12 @@ def reason(row: ReportRow, scale: str) -> str:
 
 
 def claim(row: ReportRow) -> str:
-    """What the source says, of all parts."""
+    """The source's claims of all parts, each once."""
     return " ".join(dict.fromkeys(part.claim for part in row.parts))
 
 
 def effort(part: RowPart) -> str:
-    """Say how much was computed."""
+    """Say how much was computed, and in what time."""
     verdict = part.verdict
     if verdict is None:
         return ""
@@ -148,7 +150,7 @@ def seconds(row: ReportRow) -> str:
 
 
 def shared_choices(paper: ReportPaper) -> tuple[str, ...]:
-    """Choices that several of a paper's experiments made; they are told once."""
+    """Choices that several of a paper's experiments made, which are shown once."""
     choices = Counter(
         choice
         for row in paper.rows
@@ -186,7 +188,7 @@ def short(label: str) -> str:
 
 
 def slug(label: str) -> str:
-    """Make a label the name of a place on a page, as Markdown does with headings.
+    """Turn a label into the name of an anchor, as Markdown does with headings.
 
     Examples:
         >>> slug("Fig. 4, right, FC")
@@ -195,20 +197,12 @@ def slug(label: str) -> str:
     return re.sub(r"[^\w\- ]", "", label.lower()).replace(" ", "-")
 
 
-def duration(spent: float) -> str:
-    """Write a time.
+def moment(created: str) -> str:
+    """Write an ISO 8601 time for people.
 
     Examples:
-        >>> duration(0.03), duration(7.08), duration(480.0), duration(9000.0)
-        ('less than 0.1 s', '7.1 s', '8 min', '2.5 h')
+        >>> moment("2026-11-21T10:39:12+00:00")
+        '2026-11-21 10:39 UTC'
     """
-    if spent < 0.1:
-        return "less than 0.1 s"
-    if spent < 60:
-        return f"{spent:.1f} s"
-    minutes = round(spent / 60)
-    return f"{minutes} min" if minutes < 120 else f"{spent / 3600:.1f} h"
-
-
-def _parts(report: ReproductionReport) -> list[RowPart]:
-    return [part for row in report.rows for part in row.parts]
+    time = datetime.fromisoformat(created)
+    return f"{time:%Y-%m-%d %H:%M} {time.tzname() or ''}".rstrip()

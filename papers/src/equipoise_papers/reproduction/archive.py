@@ -1,4 +1,4 @@
-"""The records of a scale as a few small files, and back: what a repository can keep.
+"""Pack the records of a scale into a few small files, which a repository can keep, and back.
 
 Each store becomes ``NAME.jsonl.xz``: one record a line, in the order of their names, compressed.
 The same records give the same bytes, and unpacking gives back the very files that were packed.
@@ -13,19 +13,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from equipoise.files import write_bytes
+from equipoise_papers.experiments.experiment import Scale
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
-from equipoise_papers.reproduction.gather import gather
-from equipoise_papers.reproduction.record import REPRODUCTION_SCHEMA, Gathered, Scale
-from equipoise_papers.reproduction.store import cell_store, cells_folder
-from equipoise_papers.sweeps.task import digest
+from equipoise_papers.reproduction.folders import cell_store, cells_folder
+from equipoise_papers.reproduction.gather import Gathered, gather
+from equipoise_papers.sweeps.store import SCHEMA, digest
 
 SUFFIX = ".jsonl.xz"
 
 
 def stored_cells(root: str | Path, scale: Scale) -> dict[str, tuple[Path, ...]]:
-    """Files of every known experiment's cells at a scale, by the name of their store.
+    """Find the files of every known experiment's cells at a scale, by the name of their store.
 
-    Cells that experiments share are named once; stores that hold none are left out.
+    Cells that experiments share are listed once; stores without such a cell are left out.
     """
     files: dict[str, set[Path]] = {}
     for experiment in EXPERIMENTS.values():
@@ -40,11 +40,10 @@ def stored_cells(root: str | Path, scale: Scale) -> dict[str, tuple[Path, ...]]:
 def pack(root: str | Path, target: str | Path, scale: Scale) -> tuple[Path, ...]:
     """Write a scale's records as one compressed file per store.
 
-    Files of the same kind that are there already are replaced, or removed if they have no store
-    any more: the folder holds what the records are now.
+    Packed files that are there already are replaced, or removed if their store is gone.
 
     Args:
-        root: Folder that :func:`equipoise_papers.reproduction.reproduce` wrote to.
+        root: Folder that :func:`equipoise_papers.reproduce` wrote to.
         target: Where to; made if it does not exist.
         scale: Which records.
 
@@ -66,9 +65,9 @@ def unpack(source: str | Path, *, out: str | Path) -> Gathered:
     """Bring packed records into a folder, beside those that it holds already.
 
     Args:
-        source: Folder with packed records, such as ``docs/reproduction/records``.
-        out: Folder that :func:`equipoise_papers.reproduction.reproduce` can draw and judge from then,
-            with ``redraw=True``.
+        source: Folder with packed records, such as ``papers/docs/reproduction/records``.
+        out: Folder for the records. :func:`equipoise_papers.reproduce` can then draw and judge
+            them with ``redraw=True``.
 
     Raises:
         ValueError: If there is nothing to unpack, a file is damaged, or ``out`` holds a
@@ -98,8 +97,8 @@ def _expand(archive: Path, folder: Path) -> None:
     try:
         lines = lzma.decompress(archive.read_bytes()).decode().splitlines()
         for document in map(json.loads, lines):
-            if document["schema"] != REPRODUCTION_SCHEMA:
-                raise ValueError(f"schema {document['schema']!r} is not {REPRODUCTION_SCHEMA}")
+            if document["schema"] != SCHEMA:
+                raise ValueError(f"schema {document['schema']!r} is not {SCHEMA}")
             identity = {key: document[key] for key in ("experiment", "revision", "cell")}
             # As `CellStore.save` writes it.
             text = json.dumps(document, indent=1, allow_nan=False) + "\n"

@@ -1,21 +1,45 @@
-"""Which experiments there are, and which of them make up a published figure."""
+"""Every experiment by name, and which of them make up a published figure."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from equipoise_papers import lange2022, santurkar2018, yang2019, yu2020
-from equipoise_papers.reproduction.experiment import AnyExperiment
-from equipoise_papers.reproduction.record import Catalogue, CatalogueEntry
+from equipoise_papers.experiments.experiment import Experiment
 
 _PAPERS = (yang2019, santurkar2018, lange2022, yu2020)
-EXPERIMENTS: dict[str, AnyExperiment] = {
+EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment for paper in _PAPERS for experiment in paper.EXPERIMENTS
 }
+# What a whole figure shows, and its panels.
 FIGURES: dict[str, tuple[str, tuple[str, ...]]] = {
     name: figure for paper in _PAPERS for name, figure in paper.FIGURES.items()
 }
 
 
-def find(name: str) -> tuple[AnyExperiment, ...]:
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """A name that ``equipoise reproduce`` knows.
+
+    Args:
+        name: An experiment or a whole figure.
+        title: What it shows.
+        panels: Names of the experiments that it consists of.
+    """
+
+    name: str
+    title: str
+    panels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Every name that ``equipoise reproduce`` knows."""
+
+    entries: tuple[CatalogueEntry, ...]
+
+
+def find(name: str) -> tuple[Experiment, ...]:
     """Look up an experiment, or all panels of a figure.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Reproduce every experiment of the catalogue, one after the other, whatever becomes of one."""
+"""Reproduce every experiment of the catalogue, one after the other; one may fail."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from equipoise_papers.report.record import AllReproductions, ExperimentRun
+from equipoise.instrument import Progress
+from equipoise_papers.experiments.experiment import Scale
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
-from equipoise_papers.reproduction.compute import Progress
-from equipoise_papers.reproduction.record import Reproduction, Scale
+from equipoise_papers.reproduction.folders import has_records
+from equipoise_papers.reproduction.record import AllReproductions, ExperimentRun, Reproduction
 from equipoise_papers.reproduction.reproduce import reproduce
-from equipoise_papers.reproduction.store import has_records
 from equipoise_papers.sweeps.backends import Backend, Engine
 from equipoise_papers.sweeps.shard import Shard
 from equipoise_papers.sweeps.store import prepare_folder
 
-# Told the number of experiments that came to an end, the number of all, and the latest.
+# Called with the number of experiments that have ended, the number of all, and the latest.
 Concluded = Callable[[int, int, ExperimentRun], None]
 
 
@@ -33,27 +33,27 @@ def reproduce_all(
 ) -> AllReproductions:
     """Reproduce every experiment; one that breaks off does not keep the others from running.
 
-    Finished cells are kept as they come: after an interruption the same call goes on where this
-    one was.
+    Finished cells are stored at once: after an interruption the same call goes on where this one
+    ended.
 
     Args:
         scale: ``smoke`` takes seconds an experiment, ``small`` minutes, ``paper`` the papers'
             settings.
         out: Folder for records and figures.
-        jobs: Cells at once, as in :func:`equipoise_papers.reproduction.reproduce`.
+        jobs: Cells at once, as in :func:`equipoise_papers.reproduce`.
         backend: Where to compute: ``loky``, ``threading``, ``dask`` or ``ray``.
         scheduler: Address of the cluster's scheduler, for ``dask`` and ``ray``.
         shard: ``(i, n)`` for part i of n of each grid.
-        progress: Told the experiment's number and name, its finished and all cells.
-        concluded: Told of every experiment that came to an end, one way or the other.
+        progress: Called with the experiment's number and name, its finished and all cells.
+        concluded: Called after every experiment, whether it succeeded or not.
 
     Returns:
-        What became of each; ``failed`` are those that broke off or have failed cells.
+        The verdict of each, or why it failed.
 
     Raises:
         ValueError: If the shard or the backend is unknown, or the folder cannot be written to.
     """
-    # What would fail in every experiment alike is refused before the first.
+    # Refuse before the first experiment what would fail in every one.
     Engine(backend=backend, jobs=jobs, scheduler=scheduler)
     Shard(*shard)
     prepare_folder(Path(out))
@@ -69,10 +69,10 @@ def reproduce_all(
     runs: list[ExperimentRun] = []
     for number, name in enumerate(EXPERIMENTS, start=1):
         stage = f"{number} of {len(EXPERIMENTS)}: {name}"
-        numbered = partial(_renamed, progress, stage)
+        numbered = partial(_with_stage, progress, stage)
         try:
             run = _concluded(attempt(name, progress=numbered).panels[0])
-        except Exception as error:  # this experiment's trouble; the next one may be without
+        except Exception as error:  # one experiment's failure must not cost the others
             run = ExperimentRun(name, None, 0.0, _reason(error))
         runs.append(run)
         concluded(number, len(EXPERIMENTS), run)
@@ -84,12 +84,12 @@ def redraw_all(
     scale: Scale,
     progress: Progress = lambda stage, done, total: None,
 ) -> dict[str, str]:
-    """Draw and judge anew every experiment that has records at a scale, computing nothing.
+    """Draw and judge again every experiment that has records at a scale; compute nothing.
 
     Args:
         root: Folder of records.
         scale: Which records.
-        progress: Told ``drawing``, the number of finished and of all experiments.
+        progress: Called with ``drawing``, the number of finished and of all experiments.
 
     Returns:
         Why an experiment could not be drawn or judged, by its name.
@@ -101,13 +101,13 @@ def redraw_all(
             continue
         try:
             reproduce(name, scale=scale, out=root, redraw=True)
-        except Exception as error:  # the report tells it, beside what did work
+        except Exception as error:  # the report says so, beside what did work
             problems[name] = _reason(error)
     progress("drawing", len(EXPERIMENTS), len(EXPERIMENTS))
     return problems
 
 
-def _renamed(progress: Progress, stage: str, _: str, done: int, total: int) -> None:
+def _with_stage(progress: Progress, stage: str, _: str, done: int, total: int) -> None:
     progress(stage, done, total)
 
 

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from equipoise_papers.reproduction.record import Gathered
-from equipoise_papers.reproduction.store import cells_folder, require_stores, stored_names
+from equipoise_papers.reproduction.folders import cells_folder, require_stores, stored_names
 from equipoise_papers.sweeps.merge import Choice, choose, transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Records that were merged into one folder.
+
+    Args:
+        folder: Where the records lie now.
+        experiments: Experiments that they belong to.
+        cells: Cells that the folder holds now, failed ones included.
+        added: How many of them it lacked before, or had as failures.
+        damaged: Files that hold no record and were left where they are.
+    """
+
+    folder: str
+    experiments: tuple[str, ...]
+    cells: int
+    added: int
+    damaged: tuple[str, ...]
 
 
 def gather(sources: Sequence[str | Path], *, out: str | Path) -> Gathered:
     """Merge the records of several folders into one.
 
     A record is preferred to a failure of the same cell. Figures and verdicts are not merged:
-    :func:`equipoise_papers.reproduction.reproduce` makes them anew with ``redraw=True``.
+    :func:`equipoise_papers.reproduce` makes them again with ``redraw=True``.
 
     Args:
-        sources: Folders that :func:`~equipoise_papers.reproduction.reproduce` wrote to.
+        sources: Folders that :func:`~equipoise_papers.reproduce` wrote to.
         out: Folder for all records. Those that it holds already take part.
 
     Raises:

@@ -1,35 +1,33 @@
-"""What a reader gets of an experiment: figure, verdict and summary, in one folder per scale."""
+"""Write an experiment's figure, verdict and summary, in one folder per scale."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from equipoise import __version__
 from equipoise.files import write_text
-from equipoise.records.codec import write_json
-from equipoise_papers.reproduction.experiment import AnyExperiment, AnyResult
-from equipoise_papers.reproduction.record import (
-    REPRODUCTION_SCHEMA,
-    Outcome,
-    Reproduction,
-    Scale,
-    Verdict,
-)
-from equipoise_papers.reproduction.style import empty_figure, house_style, save_figure
+from equipoise.records import write_json
+from equipoise_papers.experiments.experiment import Experiment, Scale
+from equipoise_papers.experiments.style import empty_figure, house_style, save_figure
+from equipoise_papers.experiments.verdict import Outcome, Verdict
+from equipoise_papers.reproduction.record import Reproduction
 from equipoise_papers.reproduction.summary import summary
+from equipoise_papers.sweeps.cell import Cell, Result
+from equipoise_papers.sweeps.store import SCHEMA
 
 VERDICT_NAME, SUMMARY_NAME = "verdict.json", "summary.md"
 # Panels side by side on one sheet.
 _COLUMNS = 2
 
-Panel = tuple[AnyExperiment, Sequence[AnyResult]]
+Panel = tuple[Experiment, Sequence[Result[Any]]]
 
 
 def write_panel(
-    experiment: AnyExperiment,
-    results: Sequence[AnyResult],
+    experiment: Experiment,
+    results: Sequence[Result[Any]],
     scale: Scale,
     folder: Path,
     command: str,
@@ -70,25 +68,25 @@ def write_sheet(panels: Sequence[Panel], folder: Path) -> Path | None:
         return save_figure(sheet, folder)
 
 
-def finished(results: Sequence[AnyResult]) -> dict[object, object]:
+def finished(results: Sequence[Result[Any]]) -> dict[Cell[Any], Any]:
     """Records by cell, of the cells that have one."""
     return {result.cell: result.record for result in results if result.record is not None}
 
 
 def _conclude(
-    experiment: AnyExperiment,
-    results: Sequence[AnyResult],
+    experiment: Experiment,
+    results: Sequence[Result[Any]],
     scale: Scale,
     folder: Path,
     command: str,
 ) -> Reproduction:
     cells, records = experiment.cells(scale), finished(results)
     whole = len(records) == len(cells)
-    # A claim is never judged by half of its numbers.
+    # A claim is never judged by part of its numbers.
     verdict = experiment.judge(records) if whole else Verdict(())
     outcome: Outcome = verdict.outcome if whole else "incomplete"
     return Reproduction(
-        schema=REPRODUCTION_SCHEMA,
+        schema=SCHEMA,
         equipoise=__version__,
         experiment=experiment.name,
         title=experiment.title,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import get_args
+from typing import Any, get_args
 
 from equipoise.files import write_text
+from equipoise.instrument import Progress
+from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.reproduction.catalogue import find
-from equipoise_papers.reproduction.compute import Progress, collect, compute
-from equipoise_papers.reproduction.experiment import AnyExperiment, AnyResult
+from equipoise_papers.reproduction.compute import collect, compute
+from equipoise_papers.reproduction.folders import cell_store
 from equipoise_papers.reproduction.outputs import SUMMARY_NAME, write_panel, write_sheet
-from equipoise_papers.reproduction.record import Reproductions, Scale
-from equipoise_papers.reproduction.store import cell_store
+from equipoise_papers.reproduction.record import Reproductions
 from equipoise_papers.reproduction.summary import overview
 from equipoise_papers.sweeps.backends import Backend, Engine
+from equipoise_papers.sweeps.cell import Result
 from equipoise_papers.sweeps.shard import Shard
 
 
@@ -32,7 +34,7 @@ def reproduce(
 ) -> Reproductions:
     """Reproduce an experiment, or every panel of a figure.
 
-    Each finished cell is a file under ``out/EXPERIMENT/cells`` at once, so that a later run,
+    Each finished cell is stored at once as a file under ``out/EXPERIMENT/cells``. A later run,
     even after this one was killed, computes only what is missing. Figure, verdict and summary
     go to ``out/EXPERIMENT/SCALE``, those of a whole figure to ``out/FIGURE/SCALE``.
 
@@ -44,22 +46,18 @@ def reproduce(
         scale: ``smoke`` takes seconds, ``small`` minutes, ``paper`` the paper's settings.
         out: Folder for records and figures.
         redraw: Whether to make figures and verdicts from stored records alone.
-        jobs: Cells at once; ``None`` for as many as there are cores, but one where more are
-            not worth their start: at scale ``smoke``, and for quick work at scale ``small``.
+        jobs: Cells at once; ``None`` for as many as there are cores, but one where starting
+            workers is not worth it: at scale ``smoke``, and for quick work at scale ``small``.
         backend: ``loky`` for processes on this machine, ``threading``, ``dask`` or ``ray``.
         scheduler: Address of the cluster's scheduler, for ``dask`` and ``ray``.
         shard: ``(i, n)`` for part i of n of each grid, the same on every machine; i is from 1
-            to n. What is drawn and judged then lacks the other parts, unless they are there.
-        progress: Told the experiment's name, the finished and all cells.
+            to n. Parts that are not stored in ``out`` are missing from figure and verdict.
+        progress: Called with the experiment's name, the finished and all cells.
 
     Raises:
         ValueError: If the name, the scale, the shard or the backend is unknown, the folder
-            cannot be written to, no cluster answers, or nothing is stored that could be drawn
-            again.
-        ChildProcessError: If a worker process was killed; everything finished is kept.
-
-    References:
-        [yang2019], Figs. 1, 2 and 4.
+            cannot be written to, no cluster answers, or there are no records to redraw.
+        ChildProcessError: If a worker process was killed; everything finished is stored.
     """
     if scale not in get_args(Scale):
         raise ValueError(f"scale must be one of {', '.join(get_args(Scale))}, got {scale!r}.")
@@ -86,7 +84,7 @@ def _conclude(
     name: str,
     scale: Scale,
     root: Path,
-    panels: list[tuple[AnyExperiment, tuple[AnyResult, ...]]],
+    panels: list[tuple[Experiment, tuple[Result[Any], ...]]],
 ) -> Reproductions:
     reproductions = tuple(
         write_panel(

@@ -5,22 +5,63 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from equipoise.records.estimate import Estimate
+from equipoise.records import Estimate
+from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 from equipoise_papers.reproduction.compute import collect
-from equipoise_papers.reproduction.experiment import AnyExperiment
-from equipoise_papers.reproduction.record import Scale, SweepProgress, SweepStatus
-from equipoise_papers.reproduction.store import cell_store, require_stores
+from equipoise_papers.reproduction.folders import cell_store, require_stores
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProgress:
+    """How far one experiment has come at one scale.
+
+    Args:
+        experiment: Its name.
+        scale: Which grid of cells.
+        cells: Cells of the grid.
+        finished: Those with a record.
+        failed: Those whose latest attempt failed.
+        missing: Those without a result.
+        seconds: Time that finished and failed cells took, added up over workers.
+        left: Time that failed and missing cells will take one after the other, if they take as
+            long as finished ones on average; ``None`` if none is finished.
+    """
+
+    experiment: str
+    scale: Scale
+    cells: int
+    finished: int
+    failed: int
+    missing: int
+    seconds: float
+    left: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepStatus:
+    """How far the experiments in a folder have come.
+
+    Args:
+        folder: Where their records lie.
+        rows: Each experiment at each scale that was begun.
+        unknown: Names of stores that belong to no experiment of this version.
+    """
+
+    folder: str
+    rows: tuple[SweepProgress, ...]
+    unknown: tuple[str, ...]
 
 
 def sweep_status(folder: str | Path) -> SweepStatus:
     """Count finished, failed and missing cells of every experiment in a folder.
 
     Args:
-        folder: Where :func:`equipoise_papers.reproduction.reproduce` writes to, now or before.
+        folder: Where :func:`equipoise_papers.reproduce` writes to, perhaps at this moment.
 
     Raises:
         ValueError: If it holds no records.
@@ -36,7 +77,7 @@ def sweep_status(folder: str | Path) -> SweepStatus:
     )
 
 
-def _row(experiment: AnyExperiment, scale: Scale, root: Path) -> SweepProgress:
+def _row(experiment: Experiment, scale: Scale, root: Path) -> SweepProgress:
     cells = len(experiment.cells(scale))
     results = collect(experiment, scale, cell_store(experiment, root))
     finished = [result.seconds for result in results if result.record is not None]
@@ -63,6 +104,6 @@ def _time_left(seconds: Sequence[float], cells: int) -> Estimate | None:
         return None
     method = f"mean of {len(seconds)} finished cells"
     spread = statistics.stdev(seconds) if len(seconds) > 1 else math.inf
-    # The sum of so many new draws, and the error of the mean that stands in for theirs.
+    # The scatter of the new draws' sum, and the error of the mean that predicts it.
     error = spread * math.sqrt(cells + cells**2 / len(seconds)) if cells else 0.0
     return Estimate(statistics.fmean(seconds) * cells, error, method)

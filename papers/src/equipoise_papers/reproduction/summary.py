@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from equipoise_papers.report.words import duration
 from equipoise_papers.reproduction.record import Reproduction, Reproductions
 
 MOST_FAILURES = 5
@@ -23,7 +22,7 @@ def summary(reproduction: Reproduction) -> str:
     if reproduction.checks:
         lines += ["| Claim | Found | Holds |", "|---|---|---|"]
         lines += [
-            f"| {_cell(check.sentence)} | {_cell(check.found)} | {check.answer} |"
+            f"| {_on_one_line(check.sentence)} | {_on_one_line(check.found)} | {check.answer} |"
             for check in reproduction.checks
         ]
         lines.append("")
@@ -48,15 +47,30 @@ def overview(run: Reproductions) -> str:
     lines += ["| Panel | Verdict | Shows |", "|---|---|---|"]
     lines += [
         f"| [{panel.experiment}](../../{panel.experiment}/{scale}/summary.md) | {panel.outcome} "
-        f"| {_cell(panel.title)} |"
+        f"| {_on_one_line(panel.title)} |"
         for panel in run.panels
     ]
     return "\n".join([*lines, ""])
+
+
+def duration(seconds: float) -> str:
+    """Write a time.
+
+    Examples:
+        >>> duration(0.03), duration(7.08), duration(480.0), duration(9000.0)
+        ('less than 0.1 s', '7.1 s', '8 min', '2.5 h')
+    """
+    if seconds < 0.1:
+        return "less than 0.1 s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"
 
 
 def _listed(heading: str, lines: tuple[str, ...]) -> list[str]:
     return [f"{heading}:", "", *(f"- {line}" for line in lines), ""] if lines else []
 
 
-def _cell(text: str) -> str:
+def _on_one_line(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")

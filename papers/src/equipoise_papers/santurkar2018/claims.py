@@ -1,14 +1,12 @@
-"""What the paper says about each figure, sentence by sentence, held against runs."""
+"""The paper's sentences about each figure, checked on runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 
-from equipoise.models.norms import NormKind
-from equipoise_papers.reproduction.record import Check
-from equipoise_papers.santurkar2018.runs import Cell, Look, Run
-from equipoise_papers.santurkar2018.settings import LABELS
+from equipoise_papers.experiments.verdict import Check
+from equipoise_papers.santurkar2018.grids import LABELS
 from equipoise_papers.santurkar2018.summaries import (
     Spread,
     average,
@@ -26,41 +24,48 @@ from equipoise_papers.santurkar2018.summaries import (
     typical,
     typically_below,
 )
+from equipoise_papers.santurkar2018.training import Look, Normaliser, ProbedTraining, Run
 
-Results = Mapping[Cell, Run]
-_PLAIN: tuple[NormKind, ...] = ("none", "batch")
-# Two methods are level if their losses differ by no more than this part.
+Results = Mapping[ProbedTraining, Run]
+_PLAIN: tuple[Normaliser, ...] = ("none", "batch")
+# With batch norm, compared to without.
+_BN: tuple[Normaliser, Normaliser] = ("batch", "none")
+# Two methods are level if their losses differ by at most this share.
 _LEVEL = 0.2
 # "Close to two orders of magnitude": within a factor of three of it.
 _TWO_ORDERS = 30.0
 
 
-def _losses(results: Results, norm: NormKind) -> Spread:
+def _losses(results: Results, norm: Normaliser) -> Spread:
     return spread(run.loss for run in runs_of(results, norm))
 
 
-def _level(claim: str, results: Results, one: NormKind, other: NormKind) -> Check:
+def _level(claim: str, results: Results, one: Normaliser, other: Normaliser) -> Check:
     a, b = _losses(results, one), _losses(results, other)
     found = f"{LABELS[one]} {a}, {LABELS[other]} {b}"
     return Check(claim, found, abs(a.mean - b.mean) <= _LEVEL * b.mean)
 
 
-def _lower_loss(claim: str, results: Results, one: NormKind, other: NormKind) -> Check:
+def _lower_loss(claim: str, results: Results, one: Normaliser, other: Normaliser) -> Check:
     names = LABELS[one], LABELS[other]
     return below(claim, _losses(results, one), _losses(results, other), names)
 
 
-def _tuned(claim: str, results: Results, one: NormKind, other: NormKind) -> Check:
-    """The same with the best rate of each."""
+def _tuned(claim: str, results: Results, one: Normaliser, other: Normaliser) -> Check:
+    """Compare losses at the best rate of each."""
     (rate_a, a), (rate_b, b) = best_rate(results, one), best_rate(results, other)
     names = f"{LABELS[one]} at {rate_a:g}", f"{LABELS[other]} at {rate_b:g}"
     return below(claim, a, b, names)
 
 
 def _compare(
-    claim: str, results: Results, value: Callable[[Look], float], one: NormKind, other: NormKind
+    claim: str,
+    results: Results,
+    value: Callable[[Look], float],
+    one: Normaliser,
+    other: Normaliser,
 ) -> Check:
-    """Whether a number is typically lower with one normaliser than with the other."""
+    """Check that a number is typically lower with one normaliser than with the other."""
     a, b = (typical(runs_of(results, norm), value) for norm in (one, other))
     return typically_below(claim, a, b, (LABELS[one], LABELS[other]))
 
@@ -167,9 +172,9 @@ def landscape(results: Results) -> tuple[Check, ...]:
     worst = {n: typical(runs_of(results, n), change_width) for n in _PLAIN}
     ratio = worst["none"].mean / worst["batch"].mean
     return (
-        _compare("the loss varies less along the gradient with BN", results, loss_width, *_rev()),
-        _compare("the gradient changes less with BN", results, change_width, *_rev()),
-        _compare("effective β is smaller with BN", results, beta, *_rev()),
+        _compare("the loss varies less along the gradient with BN", results, loss_width, *_BN),
+        _compare("the gradient changes less with BN", results, change_width, *_BN),
+        _compare("effective β is smaller with BN", results, beta, *_BN),
         Check(
             "gradient predictiveness improves by close to two orders of magnitude",
             f"factor {ratio:.3g} (typical look; worst look "
@@ -179,11 +184,7 @@ def landscape(results: Results) -> tuple[Check, ...]:
     )
 
 
-def _rev() -> tuple[NormKind, NormKind]:
-    return "batch", "none"
-
-
-def _worst(results: Results, norm: NormKind) -> float:
+def _worst(results: Results, norm: Normaliser) -> float:
     return max(change_width(look) for run in runs_of(results, norm) for look in run.looks)
 
 
@@ -200,12 +201,12 @@ def distance(results: Results) -> tuple[Check, ...]:
             "BN is smoother over the distances probed (effective β)",
             results,
             beta,
-            *_rev(),
+            *_BN,
         ),
     )
 
 
-def _slope(results: Results, norm: NormKind) -> float:
+def _slope(results: Results, norm: Normaliser) -> float:
     """Median over looks of the rank correlation of distance and gradient change."""
     from scipy import stats
 

@@ -1,15 +1,14 @@
-"""How runs of several normalisers are drawn beside each other."""
+"""Draw runs of several normalisers side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from equipoise.models.norms import NormKind
-from equipoise_papers.reproduction import style
-from equipoise_papers.santurkar2018.runs import Cell, Look, Run
-from equipoise_papers.santurkar2018.settings import LABELS
+from equipoise_papers.experiments import style
+from equipoise_papers.santurkar2018.grids import LABELS
 from equipoise_papers.santurkar2018.summaries import looks_by_step, norms_of, runs_of, series
+from equipoise_papers.santurkar2018.training import Look, Normaliser, ProbedTraining, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +25,7 @@ _COLOURS = {
 }
 
 
-def curves(axes: Axes, results: Mapping[Cell, Run], *, log: bool = True) -> None:
+def curves(axes: Axes, results: Mapping[ProbedTraining, Run], *, log: bool = True) -> None:
     """Training loss against steps; bands are the range over seeds."""
     for norm in norms_of(results):
         finished = [run for run in runs_of(results, norm) if run.diverged_at is None]
@@ -47,7 +46,7 @@ def curves(axes: Axes, results: Mapping[Cell, Run], *, log: bool = True) -> None
 
 def lines(
     axes: Axes,
-    results: Mapping[Cell, Run],
+    results: Mapping[ProbedTraining, Run],
     value: Callable[[Look], float],
     name: str,
     *,
@@ -74,7 +73,7 @@ def lines(
 
 def bands(
     axes: Axes,
-    results: Mapping[Cell, Run],
+    results: Mapping[ProbedTraining, Run],
     band: Callable[[Look], tuple[float, float] | None],
     name: str,
 ) -> None:
@@ -93,7 +92,7 @@ def bands(
     axes.legend(fontsize=7)
 
 
-def landscapes(figure: FigureBase, results: Mapping[Cell, Run], title: str) -> None:
+def landscapes(figure: FigureBase, results: Mapping[ProbedTraining, Run], title: str) -> None:
     """The paper's three plots: loss, gradient predictiveness, effective smoothness."""
     left, middle, right = figure.subplots(1, 3)
     bands(left, results, lambda look: look.landscape.loss_band, "loss along the gradient")
@@ -110,7 +109,9 @@ def landscapes(figure: FigureBase, results: Mapping[Cell, Run], title: str) -> N
     left.set_title(title, fontsize=9)
 
 
-def histograms(figure: FigureBase, results: Mapping[Cell, Run], norms: Sequence[NormKind]) -> None:
+def histograms(
+    figure: FigureBase, results: Mapping[ProbedTraining, Run], norms: Sequence[Normaliser]
+) -> None:
     """Quantiles of one unit of three layers over training, of the first seed."""
     layers = [a.layer for a in runs_of(results, norms[0])[0].looks[0].activations]
     panels = figure.subplots(len(layers), len(norms), sharex=True, squeeze=False)

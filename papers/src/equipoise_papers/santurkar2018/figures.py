@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from equipoise.models.norms import NormKind
-from equipoise_papers.reproduction import style
-from equipoise_papers.reproduction.experiment import Experiment
-from equipoise_papers.reproduction.record import Check, Scale, Verdict, ours
-from equipoise_papers.santurkar2018 import claims, drawing, settings
-from equipoise_papers.santurkar2018.runs import Cell, Run, run
-from equipoise_papers.santurkar2018.settings import LABELS
+from equipoise_papers.experiments import style
+from equipoise_papers.experiments.experiment import Experiment, Scale
+from equipoise_papers.experiments.verdict import Check, Verdict, ours
+from equipoise_papers.santurkar2018 import claims, drawing, grids
+from equipoise_papers.santurkar2018.grids import LABELS
 from equipoise_papers.santurkar2018.summaries import (
     cosine,
     relative_shift,
@@ -19,36 +17,35 @@ from equipoise_papers.santurkar2018.summaries import (
     spread,
     verdict,
 )
+from equipoise_papers.santurkar2018.training import Normaliser, ProbedTraining, Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
 
-Results = Mapping[Cell, Run]
-_PLAIN: tuple[NormKind, ...] = ("none", "batch")
-_NOISE: tuple[NormKind, ...] = ("none", "batch", "noisy", "noise")
-_LP: tuple[NormKind, ...] = ("none", "batch", "l1", "l2", "linf")
+Results = Mapping[ProbedTraining, Run]
+_PLAIN: tuple[Normaliser, ...] = ("none", "batch")
+_NOISE: tuple[Normaliser, ...] = ("none", "batch", "noisy", "noise")
+_LP: tuple[Normaliser, ...] = ("none", "batch", "l1", "l2", "linf")
 
 
 def _experiment(
     name: str,
     title: str,
     claim: str,
-    cells: Callable[[Scale], tuple[Cell, ...]],
+    cells: Callable[[Scale], tuple[ProbedTraining, ...]],
     draw: Callable[[FigureBase, Results], None],
     checks: Callable[[Results], tuple[Check, ...]],
-) -> Experiment[Any, Any]:
+) -> Experiment:
     def judge(results: Results) -> Verdict:
         return verdict(results, lambda: checks(results))
 
     return Experiment(
         name=f"santurkar2018.{name}",
-        family=settings.FAMILY,
+        family=grids.FAMILY,
         title=title,
         claim=claim,
-        choices=settings.CHOICES,
-        record=Run,
+        choices=grids.CHOICES,
         cells=cells,
-        run=run,
         draw=draw,
         judge=judge,
     )
@@ -97,12 +94,12 @@ def _draw_distance(figure: FigureBase, results: Results) -> None:
     axes.legend(fontsize=7)
 
 
-def _plain_with_rates(scale: Scale) -> tuple[Cell, ...]:
-    return settings.vgg_cells(scale, _PLAIN) + settings.rate_cells(scale, _PLAIN)
+def _plain_with_rates(scale: Scale) -> tuple[ProbedTraining, ...]:
+    return grids.vgg_cells(scale, _PLAIN) + grids.rate_cells(scale, _PLAIN)
 
 
-def _noise_with_rates(scale: Scale) -> tuple[Cell, ...]:
-    return settings.vgg_cells(scale, _NOISE) + settings.rate_cells(scale, ("none", "noisy"))
+def _noise_with_rates(scale: Scale) -> tuple[ProbedTraining, ...]:
+    return grids.vgg_cells(scale, _NOISE) + grids.rate_cells(scale, ("none", "noisy"))
 
 
 EXPERIMENTS = (
@@ -126,7 +123,7 @@ EXPERIMENTS = (
         "fig3",
         "Internal covariate shift of VGG (also Fig. 6)",
         "Networks with BN have similar or even larger ICS.",
-        lambda scale: settings.vgg_cells(scale, _PLAIN),
+        lambda scale: grids.vgg_cells(scale, _PLAIN),
         _draw_shift,
         claims.shift_vgg,
     ),
@@ -134,7 +131,7 @@ EXPERIMENTS = (
         "fig3dln",
         "Internal covariate shift of the deep linear network (also Fig. 6)",
         "The standard deep linear network has almost no ICS throughout; with BN it is larger.",
-        lambda scale: settings.linear_cells(scale, _PLAIN),
+        lambda scale: grids.linear_cells(scale, _PLAIN),
         _draw_shift,
         claims.shift_linear,
     ),
@@ -143,7 +140,7 @@ EXPERIMENTS = (
         "Optimisation landscape of VGG along the gradient",
         "BN improves loss variation, gradient predictiveness (by close to two orders of "
         "magnitude) and effective smoothness.",
-        lambda scale: settings.vgg_cells(scale, _PLAIN),
+        lambda scale: grids.vgg_cells(scale, _PLAIN),
         lambda figure, results: drawing.landscapes(figure, results, "VGG"),
         claims.landscape,
     ),
@@ -152,7 +149,7 @@ EXPERIMENTS = (
         "Distributions under noisy BN",
         "Noisy BN's layer inputs are less stable than even the standard network's; it trains "
         "well all the same.",
-        lambda scale: settings.vgg_cells(scale, ("none", "batch", "noisy")),
+        lambda scale: grids.vgg_cells(scale, ("none", "batch", "noisy")),
         lambda figure, results: drawing.histograms(figure, results, ("none", "batch", "noisy")),
         claims.moments,
     ),
@@ -161,7 +158,7 @@ EXPERIMENTS = (
         "Distributions in the deep linear network",
         "The source shows these distributions and claims nothing about them; of VGG's, in Fig. 1, "
         "it says that they differ little in how they evolve with and without BN.",
-        lambda scale: settings.linear_cells(scale, _PLAIN),
+        lambda scale: grids.linear_cells(scale, _PLAIN),
         lambda figure, results: drawing.histograms(figure, results, _PLAIN),
         lambda results: tuple(map(ours, claims.distributions(results))),
     ),
@@ -169,7 +166,7 @@ EXPERIMENTS = (
         "fig9",
         "Optimisation landscape of the deep linear network",
         "BN makes loss and gradient change less along the gradient, and β smaller.",
-        lambda scale: settings.linear_cells(scale, _PLAIN),
+        lambda scale: grids.linear_cells(scale, _PLAIN),
         lambda figure, results: drawing.landscapes(figure, results, "deep linear network"),
         claims.landscape,
     ),
@@ -177,7 +174,7 @@ EXPERIMENTS = (
         "fig10",
         "VGG: change of the gradient against the distance moved",
         "With BN gradients are more predictive at every distance.",
-        lambda scale: settings.vgg_cells(scale, _PLAIN),
+        lambda scale: grids.vgg_cells(scale, _PLAIN),
         _draw_distance,
         claims.distance,
     ),
@@ -185,7 +182,7 @@ EXPERIMENTS = (
         "fig10dln",
         "Deep linear network: change of the gradient against the distance moved",
         "With BN gradients are more predictive at every distance.",
-        lambda scale: settings.linear_cells(scale, _PLAIN),
+        lambda scale: grids.linear_cells(scale, _PLAIN),
         _draw_distance,
         claims.distance,
     ),
@@ -193,7 +190,7 @@ EXPERIMENTS = (
         "fig11",
         "ℓp normalisation of VGG: training and landscape",
         "Every ℓp normalisation trains and smooths as well as BN.",
-        lambda scale: settings.vgg_cells(scale, _LP),
+        lambda scale: grids.vgg_cells(scale, _LP),
         lambda figure, results: drawing.landscapes(figure, results, "VGG, ℓp"),
         claims.lp_vgg,
     ),
@@ -201,7 +198,7 @@ EXPERIMENTS = (
         "fig12",
         "ℓp normalisation of the deep linear network: training and landscape",
         "Every normalisation improves training and smoothness over the standard network.",
-        lambda scale: settings.linear_cells(scale, _LP),
+        lambda scale: grids.linear_cells(scale, _LP),
         lambda figure, results: drawing.landscapes(figure, results, "deep linear network, ℓp"),
         claims.lp_linear,
     ),
@@ -209,7 +206,7 @@ EXPERIMENTS = (
         "fig13",
         "ℓp normalisation: training of VGG",
         "All ℓp normalisations perform comparably to or better than BN.",
-        lambda scale: settings.vgg_cells(scale, _LP),
+        lambda scale: grids.vgg_cells(scale, _LP),
         _draw_training,
         claims.lp_vgg,
     ),
@@ -217,7 +214,7 @@ EXPERIMENTS = (
         "fig13dln",
         "ℓp normalisation: training of the deep linear network",
         "All ℓp normalisations perform comparably to or better than BN; ℓ₁ beats it.",
-        lambda scale: settings.linear_cells(scale, _LP),
+        lambda scale: grids.linear_cells(scale, _LP),
         lambda figure, results: drawing.curves(figure.subplots(), results),
         claims.lp_linear,
     ),
@@ -225,7 +222,7 @@ EXPERIMENTS = (
         "fig14",
         "Distributions under ℓp normalisation",
         "ℓp normalisation lets distributions shift more than in normal networks, and yet trains.",
-        lambda scale: settings.vgg_cells(scale, _LP),
+        lambda scale: grids.vgg_cells(scale, _LP),
         lambda figure, results: drawing.histograms(figure, results, _LP),
         claims.histograms_lp,
     ),

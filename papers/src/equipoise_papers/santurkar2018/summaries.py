@@ -1,4 +1,4 @@
-"""Runs of one normaliser, summarised over seeds."""
+"""Numbers of runs, summarised over seeds, looks and layers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from equipoise.models.norms import NormKind
-from equipoise_papers.judging.deciding import positive
-from equipoise_papers.reproduction.record import Check, Verdict
-from equipoise_papers.santurkar2018.runs import Cell, Look, Run
+from equipoise_papers.experiments.verdict import Check, Verdict
+from equipoise_papers.judging import positive, standard_error
+from equipoise_papers.santurkar2018.training import Look, Normaliser, ProbedTraining, Run
 
 _WEIGHTS = ("Conv2d", "Linear")
 
@@ -28,27 +27,27 @@ class Spread:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Mean and standard error; infinite or nan values show in the mean."""
+    """Mean and standard error. The mean of values that are not all finite is not finite."""
     kept = list(values)
     if not kept:
         return Spread(math.nan, math.nan)
-    if len(kept) < 2 or not all(map(math.isfinite, kept)):
-        return Spread(statistics.fmean(kept), math.nan)
-    return Spread(statistics.fmean(kept), statistics.stdev(kept) / math.sqrt(len(kept)))
+    return Spread(statistics.fmean(kept), standard_error(kept))
 
 
-def runs_of(results: Mapping[Cell, Run], norm: NormKind, *, probed: bool = True) -> list[Run]:
+def runs_of(
+    results: Mapping[ProbedTraining, Run], norm: Normaliser, *, probed: bool = True
+) -> list[Run]:
     """Runs of a normaliser, by seed; those with probes are at the paper's rate."""
     return [r for c, r in results.items() if c.norm == norm and bool(c.looks) is probed]
 
 
-def norms_of(results: Mapping[Cell, Run]) -> list[NormKind]:
+def norms_of(results: Mapping[ProbedTraining, Run]) -> list[Normaliser]:
     """Normalisers in the order of cells."""
     return list(dict.fromkeys(cell.norm for cell in results))
 
 
-def best_rate(results: Mapping[Cell, Run], norm: NormKind) -> tuple[float, Spread]:
-    """The rate with the lowest mean loss, probed runs included, and that loss."""
+def best_rate(results: Mapping[ProbedTraining, Run], norm: Normaliser) -> tuple[float, Spread]:
+    """The rate with the lowest mean loss, and that loss; runs with and without probes count."""
     rates: dict[float, list[float]] = {}
     for cell, run in results.items():
         if cell.norm == norm:
@@ -67,7 +66,7 @@ def looks_by_step(runs: Sequence[Run]) -> list[tuple[int, list[Look]]]:
 
 
 def series(runs: Sequence[Run], value: Callable[[Look], float]) -> tuple[list[int], list[Spread]]:
-    """A number per look over steps."""
+    """A number per look, over steps."""
     steps = looks_by_step(runs)
     return [step for step, _ in steps], [spread(map(value, looks)) for _, looks in steps]
 
@@ -124,7 +123,7 @@ def _drift(run: Run) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """Geometric mean over seeds and looks, with its error as a factor: tails are heavy."""
+    """Geometric mean over seeds and looks, with its error as a factor, because tails are heavy."""
 
     mean: float
     factor: float
@@ -134,7 +133,7 @@ class Typical:
 
 
 def typical(runs: Sequence[Run], value: Callable[[Look], float], *, skip: int = 1) -> Typical:
-    """Geometric mean of a positive number over looks, the first ones left out, and seeds."""
+    """Geometric mean of a positive number over seeds and over looks after the first ``skip``."""
     logs = []
     for run in runs:
         values = [value(look) for look in run.looks[skip:]]
@@ -147,7 +146,7 @@ def typical(runs: Sequence[Run], value: Callable[[Look], float], *, skip: int = 
 
 
 def average(runs: Sequence[Run], value: Callable[[Look], float], *, skip: int = 1) -> Spread:
-    """Mean of a number over looks, the first ones left out, and seeds."""
+    """Mean of a number over seeds and over looks after the first ``skip``."""
     per_run = []
     for run in runs:
         known = [v for v in map(value, run.looks[skip:]) if math.isfinite(v)]
@@ -157,21 +156,23 @@ def average(runs: Sequence[Run], value: Callable[[Look], float], *, skip: int = 
 
 
 def typically_below(claim: str, one: Typical, other: Typical, names: tuple[str, str]) -> Check:
-    """Whether one geometric mean is below another, beyond twice their joint error."""
+    """Check that one geometric mean is below another by more than twice their joint error."""
     found = f"{names[0]} {one}, {names[1]} {other}"
     joint = math.hypot(math.log(one.factor), math.log(other.factor))
     return Check(claim, found, positive(math.log(other.mean / one.mean), 2 * joint))
 
 
 def below(claim: str, one: Spread, other: Spread, names: tuple[str, str]) -> Check:
-    """Whether one mean is below another, beyond twice their joint error."""
+    """Check that one mean is below another by more than twice their joint error."""
     gap = other.mean - one.mean
     joint = math.hypot(*(e if math.isfinite(e) else 0.0 for e in (one.error, other.error)))
     found = f"{names[0]} {one}, {names[1]} {other}; gap {gap:.3g}, needed {2 * joint:.3g}"
     return Check(claim, found, positive(gap, 2 * joint))
 
 
-def verdict(results: Mapping[Cell, Run], checks: Callable[[], tuple[Check, ...]]) -> Verdict:
+def verdict(
+    results: Mapping[ProbedTraining, Run], checks: Callable[[], tuple[Check, ...]]
+) -> Verdict:
     """Judge, unless only a few steps were taken."""
     if any(cell.data == "digits" or cell.steps < 100 for cell in results):
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))

@@ -1,45 +1,45 @@
-"""Every statement of the paper's theory: the printed form against what is true."""
+"""Every statement of the paper's theory, as printed and as corrected, on random cases."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from equipoise_papers.reproduction.experiment import Experiment
-from equipoise_papers.reproduction.record import Check, Scale, Verdict
+from equipoise_papers.experiments.experiment import Experiment, Scale
+from equipoise_papers.experiments.verdict import Check, Verdict
 from equipoise_papers.santurkar2018.one_unit import statements
 from equipoise_papers.santurkar2018.one_unit.statements import StatementCheck
+from equipoise_papers.sweeps.cell import Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One statement on so many random cases."""
+class StatementTest(Cell[StatementCheck]):
+    """One statement on a number of random cases."""
 
     statement: str
     cases: int
     seed: int = 0
 
+    def run(self) -> StatementCheck:
+        """Count violations of both forms."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return statements.statement(self.statement).check(generator, self.cases)
 
-def cells(scale: Scale) -> tuple[Cell, ...]:
+
+def cells(scale: Scale) -> tuple[StatementTest, ...]:
     """Every statement."""
     cases = {"smoke": 50, "small": 2000, "paper": 20_000}[scale]
-    return tuple(Cell(statement.name, cases) for statement in statements.STATEMENTS)
+    return tuple(StatementTest(statement.name, cases) for statement in statements.STATEMENTS)
 
 
-def run(cell: Cell) -> StatementCheck:
-    """Count violations of both forms."""
-    generator = torch.Generator().manual_seed(cell.seed)
-    return statements.statement(cell.statement).check(generator, cell.cases)
-
-
-def draw(figure: FigureBase, results: Mapping[Cell, StatementCheck]) -> None:
+def draw(figure: FigureBase, results: Mapping[StatementTest, StatementCheck]) -> None:
     """Draw the table."""
     axes = figure.subplots()
     axes.axis("off")
@@ -62,8 +62,8 @@ def draw(figure: FigureBase, results: Mapping[Cell, StatementCheck]) -> None:
     table.set_fontsize(6.5)
 
 
-def judge(results: Mapping[Cell, StatementCheck]) -> Verdict:
-    """A statement holds as printed if no case breaks it."""
+def judge(results: Mapping[StatementTest, StatementCheck]) -> Verdict:
+    """Check that no case breaks a statement as printed."""
     return Verdict(
         tuple(
             Check(
@@ -78,7 +78,7 @@ def judge(results: Mapping[Cell, StatementCheck]) -> Verdict:
     )
 
 
-EXPERIMENT: Experiment[Any, Any] = Experiment(
+EXPERIMENT = Experiment(
     name="santurkar2018.theorems",
     title="The theory's statements, as printed and as corrected, on random cases",
     claim="Theorems 4.1 to 4.4, Lemma 4.5, Observation 4.3, Fact C.1 and Theorem C.1.",
@@ -86,9 +86,7 @@ EXPERIMENT: Experiment[Any, Any] = Experiment(
         "random cases: 16 samples a unit, Gaussian pre-activations of random mean and scale, "
         "logistic or quadratic losses; how often a false statement fails depends on this law",
     ),
-    record=StatementCheck,
     cells=cells,
-    run=run,
     draw=draw,
     judge=judge,
 )

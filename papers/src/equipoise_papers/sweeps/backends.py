@@ -1,4 +1,4 @@
-"""Where cells are computed: joblib's processes and threads, a Dask cluster, a Ray cluster."""
+"""Where cells are computed: processes or threads on this machine, a Dask or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import joblib
 
-from equipoise_papers.sweeps.clusters import dask_cluster, ray_cluster
+from equipoise_papers.sweeps.clusters import dask_client, ray_cluster, stream_from_dask
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -21,21 +22,33 @@ Backend = Literal["loky", "threading", "dask", "ray"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 _ON_THIS_MACHINE = ("loky", "threading")
 
-# What a backend raises when a worker is gone.
-Losses = tuple[type[BaseException], ...]
-
 
 class WorkerLostError(ChildProcessError):
     """A worker ended in the middle of its work, such as for lack of memory.
 
     Args:
         workers: How many there were, and so how many items at most were lost.
-        message: What that means, and what to do.
+        message: What was lost, and what to do.
     """
 
-    def __init__(self, workers: int, message: str = "a worker is gone.") -> None:
+    def __init__(self, workers: int, message: str = "a worker was killed.") -> None:
         super().__init__(message)
         self.workers = workers
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """Workers that are ready.
+
+    Args:
+        workers: How many.
+        losses: Exceptions that mean that one was killed.
+        stream: Called with the work and the items, yields answers.
+    """
+
+    workers: int
+    losses: tuple[type[BaseException], ...]
+    stream: Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,45 +101,56 @@ class Engine:
     def stream(
         self, work: Callable[[Item], Answer], items: Iterable[Item], *, most: int | None = None
     ) -> Generator[Answer, None, None]:
-        """Yield ``work(item)`` of every item as it becomes known, in any order.
+        """Yield ``work(item)`` of every item as soon as it is known, in any order.
 
         Items are taken one by one as workers become free, except for Ray. Closing the iterator
-        cancels what is left.
+        cancels the rest.
 
         Args:
-            work: What to do; for other processes it must be picklable.
-            items: What to do it with.
-            most: No more workers than this, such as the number of items.
+            work: Function of an item; for other processes it must be picklable.
+            items: Its arguments.
+            most: Most workers to start, such as the number of items.
 
         Raises:
             ValueError: If the backend is not installed or its cluster does not answer.
             WorkerLostError: If a worker was killed. Answers that are not yet yielded may be lost.
         """
-        with self._configured(most) as losses:
-            workers = joblib.effective_n_jobs(None)
+        with self._pool(most) as pool:
             try:
-                yield from _rounds(work, items) if self.backend == "ray" else _flow(work, items)
-            except losses as error:
-                raise WorkerLostError(workers) from error
+                yield from pool.stream(work, items)
+            except pool.losses as error:
+                raise WorkerLostError(pool.workers) from error
 
-    def _configured(self, most: int | None) -> AbstractContextManager[Losses]:
+    def _pool(self, most: int | None) -> AbstractContextManager[_Pool]:
         if self.backend == "dask":
-            return dask_cluster(self.scheduler)
+            return _dask(self.scheduler)
         if self.backend == "ray":
-            return ray_cluster(self.scheduler, self.jobs)
+            return _ray(self.scheduler, self.jobs)
         jobs = self.jobs or joblib.cpu_count()
         return _this_machine(self.backend, min(jobs, most or jobs))
 
 
 @contextmanager
-def _this_machine(backend: Backend, jobs: int) -> Iterator[Losses]:
+def _this_machine(backend: Backend, jobs: int) -> Iterator[_Pool]:
     # Before its workers import PyTorch, loky limits the threads of every numerical library.
     limits = {"inner_max_num_threads": 1} if backend == "loky" else {}
     with joblib.parallel_config(backend=backend, n_jobs=jobs, **limits):
-        yield (BrokenExecutor,)
+        yield _Pool(jobs, (BrokenExecutor,), _stream)
 
 
-def _flow(work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
+@contextmanager
+def _dask(scheduler: str | None) -> Iterator[_Pool]:
+    with dask_client(scheduler) as (client, losses):
+        yield _Pool(sum(client.nthreads().values()), losses, partial(stream_from_dask, client))
+
+
+@contextmanager
+def _ray(scheduler: str | None, jobs: int | None) -> Iterator[_Pool]:
+    with ray_cluster(scheduler, jobs) as losses:
+        yield _Pool(joblib.effective_n_jobs(None), losses, _in_rounds)
+
+
+def _stream(work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
     # One item at a time: joblib would otherwise hand quick ones over in batches, and a batch
     # would be lost as a whole.
     pool = joblib.Parallel(return_as="generator_unordered", batch_size=1, max_nbytes=None)
@@ -136,12 +160,12 @@ def _flow(work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Ans
             yield answer
     finally:
         with warnings.catch_warnings():
-            # That unfinished work was cancelled, which is what closing means.
+            # Joblib warns that unfinished work was cancelled, which is the purpose of closing.
             warnings.simplefilter("ignore", UserWarning)
             answers.close()
 
 
-def _rounds(work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
+def _in_rounds(work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
     """As many items at a time as there are workers, for a backend that cannot stream."""
     remaining = iter(items)
     with joblib.Parallel(batch_size=1, max_nbytes=None) as pool:

@@ -1,28 +1,39 @@
-"""Joblib on a Dask or a Ray cluster, with errors that say what to do."""
+"""Dask and Ray clusters, with errors that say what to do.
+
+Dask is used through its own client and not through joblib: joblib 1.6 waits for ever for a task
+that Dask has given up because its workers died, as it calls back after successes only, and what
+``joblib.register_parallel_backend`` takes is a subclass of the same private class.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import joblib
 
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
 # Seconds in which a scheduler answers and the first worker joins.
 _PATIENCE = 10
+# Items per worker in line, so that none waits for this process.
+_IN_LINE = 2
 
 
 @contextmanager
-def dask_cluster(scheduler: str | None) -> Iterator[tuple[type[BaseException], ...]]:
-    """Let joblib compute on a Dask cluster, inside the block.
+def dask_client(scheduler: str | None) -> Iterator[tuple[Any, tuple[type[BaseException], ...]]]:
+    """Connect to a Dask cluster, inside the block.
 
     Args:
         scheduler: Its address; ``None`` for the current client's cluster.
 
     Yields:
-        What is raised when workers are gone.
+        A client, and the exceptions that mean that a worker was killed.
 
     Raises:
         ValueError: If Dask is not installed, nobody answers, or workers have several threads.
@@ -31,11 +42,35 @@ def dask_cluster(scheduler: str | None) -> Iterator[tuple[type[BaseException], .
     client = _client(distributed, scheduler)
     try:
         _wait_for_workers(client)
-        with joblib.parallel_config(backend=_telling_of_losses(client)):
-            yield (distributed.KilledWorker, CancelledError)
+        yield client, (distributed.KilledWorker, CancelledError)
     finally:
         if scheduler is not None:
             client.close()
+
+
+def stream_from_dask(
+    client: Any, work: Callable[[Item], Answer], items: Iterable[Item]
+) -> Iterator[Answer]:
+    """Yield ``work(item)`` of every item as soon as it is known; closing cancels the rest."""
+    remaining = iter(items)
+    unfinished: set[Any] = set()
+
+    def submitted(count: int) -> list[Any]:
+        # Not pure: the same item may be computed once more after a failure.
+        futures = [client.submit(work, item, pure=False) for item in islice(remaining, count)]
+        unfinished.update(futures)
+        return futures
+
+    in_line = _IN_LINE * sum(client.nthreads().values())
+    arriving = import_module("distributed").as_completed(submitted(in_line), loop=client.loop)
+    try:
+        for future in arriving:
+            answer = future.result()
+            unfinished.discard(future)
+            arriving.update(submitted(1))
+            yield answer
+    finally:
+        client.cancel(list(unfinished))
 
 
 @contextmanager
@@ -49,7 +84,7 @@ def ray_cluster(
         jobs: Number of workers; ``None`` for one per core of the cluster.
 
     Yields:
-        What is raised when workers are gone.
+        The exceptions that mean that a worker was killed.
 
     Raises:
         ValueError: If Ray is not installed or nobody answers.
@@ -65,34 +100,13 @@ def ray_cluster(
         yield (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError)
 
 
-def _telling_of_losses(client: Any) -> Any:
-    """Joblib's backend for Dask, made to end when Dask gives a task up.
-
-    By itself, joblib waits for ever for a task whose workers died again and again: the callback
-    on which it relies is called after a success only (seen with joblib 1.6.0).
-    """
-    backend = import_module("joblib._dask").DaskDistributedBackend
-
-    class TellingBackend(backend):  # type: ignore[misc, valid-type]  # a class known at run time
-        def submit(self, func: Any, callback: Callable[[Any], None]) -> Future[Any]:
-            def tell(future: Future[Any]) -> None:
-                error = future.exception()
-                if error is not None:
-                    callback(error)
-
-            future: Future[Any] = super().submit(func, callback)
-            future.add_done_callback(tell)
-            return future
-
-    return TellingBackend(client=client)
-
-
 def _installed(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
         raise ValueError(
-            f"the backend {extra} needs the package {module}: pip install 'equipoise[{extra}]'."
+            f"the backend {extra} needs the package {module}: pip install "
+            f"'equipoise-papers[{extra}]'."
         ) from error
 
 
@@ -124,6 +138,6 @@ def _wait_for_workers(client: Any) -> None:
     if any(threads > 1 for threads in client.nthreads().values()):
         # They would share PyTorch's global generator: records would depend on what runs beside.
         raise ValueError(
-            "some workers of the Dask cluster have several threads, and cells want a process "
-            "each. Start workers with `dask worker ADDRESS --nworkers auto --nthreads 1`."
+            "some workers of the Dask cluster have several threads, but a cell needs a process of "
+            "its own. Start workers with `dask worker ADDRESS --nworkers auto --nthreads 1`."
         )

@@ -1,4 +1,4 @@
-"""Stores of one task, filled on different machines, become one."""
+"""Merge stores of one experiment that were filled on different machines."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from equipoise_papers.reproduction.record import REPRODUCTION_SCHEMA
-from equipoise_papers.sweeps.store import prepare_folder, write_whole
-from equipoise_papers.sweeps.task import digest
+from equipoise_papers.sweeps.store import SCHEMA, digest, prepare_folder, write_whole
 
 _IDENTITY = ("experiment", "revision", "cell")
 
@@ -48,10 +46,10 @@ class Choice:
 
 
 def choose(folders: Iterable[Path]) -> Choice:
-    """Look through stores of one task, without writing anything.
+    """Choose which file of each cell to keep, without writing anything.
 
     Args:
-        folders: Where their files lie, the preferred store first. Missing ones count as empty.
+        folders: Stores of one experiment, the preferred one first. Missing ones count as empty.
     """
     choice = Choice()
     records: dict[str, Any] = {}
@@ -85,11 +83,11 @@ def transfer(choice: Choice, target: Path) -> int:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Read a result if the file is one, and is what its name says."""
+    """Read a file; ``None`` if it is no result, or not that of the cell in its name."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         identity = {key: document[key] for key in _IDENTITY}
-        whole = document["schema"] == REPRODUCTION_SCHEMA and digest(identity) == path.stem
+        whole = document["schema"] == SCHEMA and digest(identity) == path.stem
         outcome = document["record"] is not None or document["failure"] is not None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,4 +1,4 @@
-"""One machine's share of a grid, the same on every machine that asks."""
+"""One machine's share of a grid; every machine that asks computes the same partition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-Cell = TypeVar("Cell", bound=Hashable)
+Item = TypeVar("Item", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Shard:
                 f"{self.index}/{self.count}."
             )
 
-    def select(self, cells: Sequence[Cell], digest: Callable[[Cell], str]) -> tuple[Cell, ...]:
+    def select(self, cells: Sequence[Item], digest: Callable[[Item], str]) -> tuple[Item, ...]:
         """Return this part's cells, in the grid's order.
 
         Args:

@@ -1,7 +1,8 @@
-"""One task's results on disk: a JSON file each, named by what it was computed from."""
+"""One experiment's results on disk: a JSON file per cell, named by what it was computed from."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,40 +11,53 @@ from typing import Any
 
 from equipoise import __version__
 from equipoise.files import write_text
-from equipoise.records.codec import from_plain, to_plain
-from equipoise_papers.reproduction.record import REPRODUCTION_SCHEMA
-from equipoise_papers.sweeps.task import AnyResult, AnyTask, Result
+from equipoise.records import from_plain, to_plain
+from equipoise_papers.sweeps.cell import Cell, Record, Result
+
+# Raise by one whenever a stored result or verdict of the old form can no longer be read.
+SCHEMA = 1
+# 64 bits: among a million cells, two digests coincide with a probability of 3e-8.
+_DIGEST_LENGTH = 16
 
 
 class CellStore:
-    """Results of a task's cells, each written whole or not at all.
+    """Results of one experiment's cells, each written whole or not at all.
 
     Any number of processes may use one folder at once: results appear by an atomic rename, and
     two processes that compute the same cell write the same record.
 
     Args:
-        task: Whose cells.
-        folder: Where their files lie.
+        folder: Where the files lie.
+        name: What results are filed under.
+        revision: Version of the cells' ``run``. Results of other revisions are ignored.
     """
 
-    def __init__(self, task: AnyTask, folder: Path) -> None:
-        self.task = task
-        self._folder = folder
+    def __init__(self, folder: Path, name: str, revision: int = 1) -> None:
+        self.name = name
+        self._folder, self._revision = folder, revision
 
     def prepare(self) -> None:
-        """Before any work is lost, see that results can be written.
+        """Check that results can be written, before any work could be lost.
 
         Raises:
             ValueError: If they cannot.
         """
         prepare_folder(self._folder)
 
-    def path(self, cell: Any) -> Path:
-        """Where a cell's file is: a hash of the task's name, its revision and the cell."""
-        return self._folder / f"{self.task.digest(cell)}.json"
+    def identity(self, cell: Cell[Any]) -> dict[str, Any]:
+        """Everything that a result depends on, as plain values."""
+        return {"experiment": self.name, "revision": self._revision, "cell": to_plain(cell)}
 
-    def save(self, result: AnyResult) -> None:
-        """Write a result; an older one of the same cell is replaced, but no record by a failure.
+    def digest(self, cell: Cell[Any]) -> str:
+        """A short name of a cell, different for every cell, experiment and revision."""
+        return digest(self.identity(cell))
+
+    def path(self, cell: Cell[Any]) -> Path:
+        """Where a cell's file is."""
+        return self._folder / f"{self.digest(cell)}.json"
+
+    def save(self, result: Result[Any]) -> None:
+        """Write a result over an older one of the same cell; a failure never replaces a record.
 
         Raises:
             ValueError: If the file cannot be written, such as on a full disk.
@@ -51,7 +65,7 @@ class CellStore:
         if result.record is None and self.finished(result.cell) is not None:
             return
         origin = {
-            "schema": REPRODUCTION_SCHEMA,
+            "schema": SCHEMA,
             "equipoise": __version__,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }
@@ -60,35 +74,31 @@ class CellStore:
             "failure": result.failure,
             "seconds": result.seconds,
         }
-        document = origin | self.task.identity(result.cell) | outcome
+        document = origin | self.identity(result.cell) | outcome
         write_whole(self.path(result.cell), json.dumps(document, indent=1, allow_nan=False) + "\n")
 
-    def load(self, cell: Any) -> AnyResult | None:
+    def load(self, cell: Cell[Record]) -> Result[Record] | None:
         """Read a cell's result; ``None`` if there is none, or none that can be read."""
         try:
             data = json.loads(self.path(cell).read_text(encoding="utf-8"))
-            return self._decode(cell, data)
+            return _decode(cell, data)
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # as good as never computed: computing it again replaces the file
+            return None  # counts as never computed: computing it again replaces the file
 
-    def finished(self, cell: Any) -> AnyResult | None:
+    def finished(self, cell: Cell[Record]) -> Result[Record] | None:
         """Read a cell's result; ``None`` also if it failed."""
         result = self.load(cell)
         return None if result is None or result.record is None else result
 
-    def _decode(self, cell: Any, data: dict[str, Any]) -> AnyResult:
-        if data["schema"] != REPRODUCTION_SCHEMA:
-            raise ValueError(f"schema {data['schema']!r} is not {REPRODUCTION_SCHEMA}.")
-        if data["cell"] != to_plain(cell):
-            raise ValueError("the file describes another cell.")
-        record = data["record"]
-        if record is not None:
-            record = from_plain(self.task.record, record)
-        return Result(cell, record, data["failure"], float(data["seconds"]))
+
+def digest(identity: dict[str, Any]) -> str:
+    """Hash everything that a result depends on, given as plain values."""
+    text = json.dumps(identity, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make a folder, and see that files can be written there.
+    """Make a folder, and check that files can be written there.
 
     Raises:
         ValueError: If they cannot.
@@ -102,7 +112,7 @@ def prepare_folder(folder: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file that others see whole or not at all, whoever else writes it.
+    """Write a text file atomically.
 
     Raises:
         ValueError: If it cannot be written.
@@ -111,6 +121,17 @@ def write_whole(path: Path, text: str) -> None:
         write_text(path, text)
     except OSError as error:
         raise _cannot_write(path.parent, error) from error
+
+
+def _decode(cell: Cell[Record], data: dict[str, Any]) -> Result[Record]:
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"schema {data['schema']!r} is not {SCHEMA}.")
+    if data["cell"] != to_plain(cell):
+        raise ValueError("the file describes another cell.")
+    record = data["record"]
+    if record is not None:
+        record = from_plain(cell.record_type, record)
+    return Result(cell, record, data["failure"], float(data["seconds"]))
 
 
 def _cannot_write(folder: Path, error: OSError) -> ValueError:

@@ -1,4 +1,4 @@
-"""What happens to one cell inside a worker, wherever that is."""
+"""What a worker does with one cell, in whatever process or on whatever machine it runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from equipoise import __version__
+from equipoise_papers.sweeps.cell import Cell, Result, compute
 from equipoise_papers.sweeps.store import CellStore
-from equipoise_papers.sweeps.task import AnyResult, AnyTask
 
 # Seconds that a worker outlives a parent that was killed.
 _PATIENCE = 0.5
@@ -29,49 +29,48 @@ _PATIENCE = 0.5
 class KeepHere:
     """Compute a cell and write its result at once; for workers that see the store's folder.
 
-    What is finished is then on disk, whatever becomes of the parent or of the other workers.
+    A finished cell is then on disk even if the parent or another worker is killed.
 
     Args:
-        store: Where the result goes. A cell that another sweep has finished meanwhile is read
-            from there instead.
+        store: Where the result goes. If another sweep has finished the cell meanwhile, its
+            result is read from there instead.
     """
 
     store: CellStore
     parent: int = field(default_factory=os.getpid)
 
-    def __call__(self, cell: Any) -> AnyResult:
-        """Compute and keep a cell, unless that is done."""
+    def __call__(self, cell: Cell[Any]) -> Result[Any]:
+        """Compute and store a cell, unless it is stored already."""
         if os.getpid() != self.parent:
-            _settle(self.parent)
+            _end_with_parent(self.parent)
         found = self.store.finished(cell)
         if found is not None:
             return found
         use_one_thread()
-        result = self.store.task.compute(cell)
+        result = compute(cell)
         self.store.save(result)
         return result
 
 
 @dataclass(frozen=True, slots=True)
 class SendBack:
-    """Compute a cell and leave writing to the parent; for workers on other machines.
+    """Compute a cell and leave writing to the parent; for workers on other machines."""
 
-    Args:
-        task: What to compute.
-    """
-
-    task: AnyTask
     version: str = __version__
 
-    def __call__(self, cell: Any) -> AnyResult:
-        """Compute a cell."""
+    def __call__(self, cell: Cell[Any]) -> Result[Any]:
+        """Compute a cell.
+
+        Raises:
+            ValueError: If this machine has another version of the library than the parent.
+        """
         if self.version != __version__:
             raise ValueError(
                 f"a worker of the cluster runs equipoise {__version__}, this machine "
                 f"{self.version}. Install the same version everywhere."
             )
         use_one_thread()
-        return self.task.compute(cell)
+        return compute(cell)
 
 
 def use_one_thread() -> None:
@@ -80,20 +79,20 @@ def use_one_thread() -> None:
     Sums are then added in the same order however many workers there are. Nested parallelism
     would not gain anything either: there is a worker for each core.
     """
-    # PyTorch keeps the number per thread: the one that computes must ask for it.
+    # PyTorch keeps the number per thread: the thread that computes must set it.
     torch.set_num_threads(1)
     _limit_libraries(len(sys.modules))
 
 
 @lru_cache(maxsize=1)
 def _limit_libraries(_modules: int) -> None:
-    # Looking for libraries takes 8 ms, more than some cells: only after imports may there be new.
+    # Looking for libraries takes 8 ms, more than some cells: only imports can bring new ones.
     threadpool_limits(limits=1)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let this process compute on one core for a while, and restore its threads afterwards."""
+    """Let this process compute on one core inside the block, and restore its threads after it."""
     before = torch.get_num_threads()
     with threadpool_limits(limits=1):
         torch.set_num_threads(1)
@@ -104,8 +103,8 @@ def one_thread() -> Iterator[None]:
 
 
 @cache  # once per process
-def _settle(parent: int) -> None:
-    """Make this process a good worker: it ends with its parent and leaves Ctrl-C to it.
+def _end_with_parent(parent: int) -> None:
+    """Make this worker process end when its parent does, and leave Ctrl-C to the parent.
 
     A pool of processes does neither: its workers would go on for minutes after ``kill -9`` and
     compute what the resumed sweep computes too.

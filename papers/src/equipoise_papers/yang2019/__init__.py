@@ -1,17 +1,15 @@
 """Figures of "A Mean Field Theory of Batch Normalization" [yang2019]."""
 
-from equipoise_papers.yang2019 import fig2, fig3, fig4
-from equipoise_papers.yang2019.fig1 import a as fig1a
-from equipoise_papers.yang2019.fig1 import b as fig1b
-from equipoise_papers.yang2019.fig1 import c as fig1c
-from equipoise_papers.yang2019.fig1 import d as fig1d
+from equipoise_papers.yang2019.fig1 import covariances, eigenvalues, gradients, symmetry
+from equipoise_papers.yang2019.first_steps import fig3
+from equipoise_papers.yang2019.trainability import fig2, fig4
 from equipoise_papers.yang2019.vgg import fig5, fig6
 
 EXPERIMENTS = (
-    fig1a.EXPERIMENT,
-    fig1b.EXPERIMENT,
-    fig1c.EXPERIMENT,
-    fig1d.EXPERIMENT,
+    eigenvalues.EXPERIMENT,
+    gradients.EXPERIMENT,
+    symmetry.EXPERIMENT,
+    covariances.EXPERIMENT,
     *fig2.EXPERIMENTS,
     fig3.EXPERIMENT,
     *fig4.EXPERIMENTS,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.pooling.run.forms import epsilon_from_eta, run_factor, run_matrix
+from equipoise.pooling import epsilon_from_eta, run_factor, run_matrix
 
-# Starts at once.
+# Starts per chunk.
 _CHUNK = 4000
 
 
@@ -85,7 +85,7 @@ def printed_inequality(
 
 
 class _Average:
-    """Mean and spread of matrices that come in chunks."""
+    """Running mean and spread of matrices, chunk by chunk."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from equipoise.pooling.run.forms import epsilon_from_eta
-from equipoise_papers.reproduction import style
-from equipoise_papers.reproduction.experiment import Experiment
-from equipoise_papers.reproduction.record import Check, Scale, Verdict, ours
+from equipoise.pooling import epsilon_from_eta
+from equipoise_papers.experiments import style
+from equipoise_papers.experiments.experiment import Experiment, Scale
+from equipoise_papers.experiments.verdict import Check, Verdict, ours
+from equipoise_papers.sweeps.cell import Cell
 from equipoise_papers.yu2020.averages import Mean, averaged_forms, features, printed_inequality
 from equipoise_papers.yu2020.expected_spectra import expectations, simulation
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-# Rectified features have one eigenvalue 30 to 75 times the next; the first two are the erratum's
-# and the one that loses its order.
+# The erratum's spectrum, one that loses its order, and others; rectified features have a first
+# eigenvalue 30 to 75 times the next.
 SPECTRA: dict[str, tuple[float, ...]] = {
     "mild": (3.0, 2.0, 1.5, 1.0, 0.5),
     "close pair": (3.0, 2.9, 1.0),
@@ -33,8 +34,8 @@ SPECTRA: dict[str, tuple[float, ...]] = {
     "halving": (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125),
     "as rectified": (31.0, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6, 0.4),
 }
-# Where eigenvalues are far apart, a few steps leave so little beside the first that no number of
-# starts shows it: an average is then of rare starts, and its standard error means nothing.
+# Where eigenvalues are far apart, after a few steps almost every start is aligned with the first.
+# The average then depends on rare starts, and its standard error means nothing.
 _STEPS: dict[str, tuple[int, ...]] = {
     "mild": (1, 2, 4),
     "close pair": (1, 2, 4, 8),
@@ -46,31 +47,8 @@ _ETAS = (0.5, 1.0)
 _SHOWN = ("mild", "close pair", "as rectified")
 # The order is lost only after many steps.
 _LONG = ("close pair", 8, 1.0)
-# All comparisons together exceed the bound by chance once in a thousand times.
+# Probability that chance alone exceeds the bound in any of the comparisons.
 _CHANCE = 1e-3
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One spectrum under one strength and number of steps.
-
-    Args:
-        spectrum: Its name.
-        eigenvalues: σ, the largest first.
-        num_steps: K.
-        eta: η; ε is 2η - η².
-        draws: Starts for the shares and for the printed inequality.
-        matrices: Starts for the matrices.
-        seed: Of features and starts.
-    """
-
-    spectrum: str
-    eigenvalues: tuple[float, ...]
-    num_steps: int
-    eta: float
-    draws: int
-    matrices: int
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +89,53 @@ class Averages:
     sound: int
 
 
-def cells(scale: Scale) -> tuple[Cell, ...]:
+@dataclass(frozen=True, slots=True)
+class AveragedSpectrum(Cell[Averages]):
+    """One spectrum under one strength and number of steps.
+
+    Args:
+        spectrum: Its name.
+        eigenvalues: σ, the largest first.
+        num_steps: K.
+        eta: η; ε is 2η - η².
+        draws: Starts for the shares and for the printed inequality.
+        matrices: Starts for the matrices.
+        seed: Of features and starts.
+    """
+
+    spectrum: str
+    eigenvalues: tuple[float, ...]
+    num_steps: int
+    eta: float
+    draws: int
+    matrices: int
+    seed: int = 0
+
+    def run(self) -> Averages:
+        """Compare quadrature with averages."""
+        generator = torch.Generator().manual_seed(self.seed)
+        sigma, K = torch.tensor(self.eigenvalues, dtype=torch.float64), self.num_steps
+        drawn = simulation.simulate_direction_shares(sigma, K, self.draws, generator)
+        F, U = features(sigma, generator)
+        matrix, factor = averaged_forms(
+            F, U, eta=self.eta, num_steps=K, draws=self.matrices, generator=generator
+        )
+        epsilon = epsilon_from_eta(self.eta)
+        of_matrix = expectations.expected_matrix_spectrum(sigma, epsilon=epsilon, num_steps=K)
+        of_factor = expectations.expected_factor_spectrum(sigma, eta=self.eta, num_steps=K)
+        broken, sound = printed_inequality(
+            sigma, num_steps=K, draws=self.draws, generator=generator
+        )
+        return Averages(
+            _compared(expectations.direction_shares(sigma, K).values, drawn.values, drawn.errors),
+            _diagonal(of_matrix.values, matrix),
+            _diagonal(of_factor.values, factor),
+            tuple(broken.tolist()),
+            sound,
+        )
+
+
+def cells(scale: Scale) -> tuple[AveragedSpectrum, ...]:
     """Every spectrum at several numbers of steps and two strengths."""
     draws, matrices = {
         "smoke": (2000, 500),
@@ -119,32 +143,10 @@ def cells(scale: Scale) -> tuple[Cell, ...]:
         "paper": (2_000_000, 2_000_000),
     }[scale]
     return tuple(
-        Cell(name, SPECTRA[name], K, eta, draws, matrices)
+        AveragedSpectrum(name, SPECTRA[name], K, eta, draws, matrices)
         for name in SPECTRA
         for K in _STEPS[name]
         for eta in _ETAS
-    )
-
-
-def run(cell: Cell) -> Averages:
-    """Compare quadrature with averages."""
-    generator = torch.Generator().manual_seed(cell.seed)
-    sigma, K = torch.tensor(cell.eigenvalues, dtype=torch.float64), cell.num_steps
-    drawn = simulation.simulate_direction_shares(sigma, K, cell.draws, generator)
-    F, U = features(sigma, generator)
-    matrix, factor = averaged_forms(
-        F, U, eta=cell.eta, num_steps=K, draws=cell.matrices, generator=generator
-    )
-    epsilon = epsilon_from_eta(cell.eta)
-    of_matrix = expectations.expected_matrix_spectrum(sigma, epsilon=epsilon, num_steps=K)
-    of_factor = expectations.expected_factor_spectrum(sigma, eta=cell.eta, num_steps=K)
-    broken, sound = printed_inequality(sigma, num_steps=K, draws=cell.draws, generator=generator)
-    return Averages(
-        _compared(expectations.direction_shares(sigma, K).values, drawn.values, drawn.errors),
-        _diagonal(of_matrix.values, matrix),
-        _diagonal(of_factor.values, factor),
-        tuple(broken.tolist()),
-        sound,
     )
 
 
@@ -159,7 +161,7 @@ def _compared(predicted: Array, found: Array, errors: Array) -> Comparison:
 
 
 def _diagonal(predicted: Array, mean: Mean) -> Comparison:
-    """All entries are compared: the average has no others than those of the diagonal."""
+    """Compare all entries: outside the diagonal the expectation is zero."""
     expected = torch.diag(torch.as_tensor(predicted))
     z = (mean.values - expected).abs() / mean.errors
     return Comparison(
@@ -171,7 +173,7 @@ def _diagonal(predicted: Array, mean: Mean) -> Comparison:
     )
 
 
-def draw(figure: FigureBase, results: Mapping[Cell, Averages]) -> None:
+def draw(figure: FigureBase, results: Mapping[AveragedSpectrum, Averages]) -> None:
     """Draw spectra before and after, and how often the printed proof's inequality fails."""
     *spectra, last = figure.subplots(2, 2).flat
     for axes, name in zip(spectra, _SHOWN, strict=True):
@@ -179,7 +181,7 @@ def draw(figure: FigureBase, results: Mapping[Cell, Averages]) -> None:
     _failures(last, results)
 
 
-def _spectrum(axes: Axes, name: str, results: Mapping[Cell, Averages]) -> None:
+def _spectrum(axes: Axes, name: str, results: Mapping[AveragedSpectrum, Averages]) -> None:
     places = np.arange(1, len(SPECTRA[name]) + 1)
     axes.plot(places, SPECTRA[name], color=style.INK, marker="_", label="before")
     index = 0
@@ -201,7 +203,7 @@ def _spectrum(axes: Axes, name: str, results: Mapping[Cell, Averages]) -> None:
         axes.set_yscale("log")
 
 
-def _failures(axes: Axes, results: Mapping[Cell, Averages]) -> None:
+def _failures(axes: Axes, results: Mapping[AveragedSpectrum, Averages]) -> None:
     for index, name in enumerate(SPECTRA):
         found = {c.num_steps: r.broken for c, r in results.items() if c.spectrum == name}
         steps = sorted(found)
@@ -214,8 +216,8 @@ def _failures(axes: Axes, results: Mapping[Cell, Averages]) -> None:
     axes.legend(fontsize=5)
 
 
-def judge(results: Mapping[Cell, Averages]) -> Verdict:
-    """The theorem, its proof, and what it does not say."""
+def judge(results: Mapping[AveragedSpectrum, Averages]) -> Verdict:
+    """Check the theorem, the inequality of its proof, and what the theorem does not say."""
     if any(cell.draws < 10_000 for cell in results):
         return Verdict((), left_out=("smoke draws too few starts; it is not judged",))
     found = list(results.values())
@@ -263,7 +265,7 @@ def _proof(found: list[Averages]) -> Check:
     )
 
 
-def _order_lost(results: Mapping[Cell, Averages]) -> Check:
+def _order_lost(results: Mapping[AveragedSpectrum, Averages]) -> Check:
     name, K, eta = _LONG
     (found,) = [
         r for c, r in results.items() if (c.spectrum, c.num_steps, c.eta) == (name, K, eta)
@@ -281,7 +283,7 @@ def _list(values: tuple[float, ...]) -> str:
     return "(" + ", ".join(f"{value:.4g}" for value in values) + ")"
 
 
-EXPERIMENT: Experiment[Any, Any] = Experiment(
+EXPERIMENT = Experiment(
     name="yu2020.theorem1",
     title="Theorem 1: spectra before and after RUN, averaged over starts",
     claim="E B_K = U diag(σ(1 - εα)) Uᵀ with 1 ≥ α₁ ≥ … ≥ α_D.",
@@ -294,9 +296,7 @@ EXPERIMENT: Experiment[Any, Any] = Experiment(
         "differences in standard errors; the bound is exceeded by chance once in a thousand "
         "experiments",
     ),
-    record=Averages,
     cells=cells,
-    run=run,
     draw=draw,
     judge=judge,
 )

@@ -12,33 +12,30 @@ from torch import nn
 from equipoise.data import DataNotFoundError
 from equipoise.preconditioners import BNP
 from equipoise.records import from_plain, to_plain
-from equipoise.training import cross_entropy
-from equipoise.training.record import Curve, Evaluation
+from equipoise.training import Curve, Evaluation, cross_entropy
 from equipoise_papers.big.batches import ShuffledOrder
 from equipoise_papers.big.distributed import Ranks
-from equipoise_papers.lange2022 import imagenet
-from equipoise_papers.lange2022.resnets import panels as resnet_panels
+from equipoise_papers.experiments.style import empty_figure, house_style
+from equipoise_papers.lange2022.resnets import imagenet, panels
 from equipoise_papers.lange2022.resnets.best import at_rates, best_of, comparable, higher
-from equipoise_papers.lange2022.resnets.settings import ORIGINAL, PREACTIVATION, RESNET18, cells
+from equipoise_papers.lange2022.resnets.regimes import ORIGINAL, PREACTIVATION, RESNET18, cells
 from equipoise_papers.lange2022.resnets.training import (
     METHODS,
     build,
     moments,
     preconditioned,
     rate_factor,
-    run,
 )
-from equipoise_papers.lange2022.runs import Run
-from equipoise_papers.reproduction.style import empty_figure, house_style
+from equipoise_papers.lange2022.training import Run
 
-BY_NAME = {experiment.name.split(".")[1]: experiment for experiment in resnet_panels.EXPERIMENTS}
-SETTINGS = {"fig6a": ORIGINAL, "fig6b": PREACTIVATION, "fig7": RESNET18}
+BY_NAME = {experiment.name.split(".")[1]: experiment for experiment in panels.EXPERIMENTS}
+REGIMES = {"fig6a": ORIGINAL, "fig6b": PREACTIVATION, "fig7": RESNET18}
 # Accuracies at the first drop and at the end, as the paper's curves have them.
 PAPER = {"bn": (0.80, 0.93), "gn": (0.70, 0.85), "bnp": (0.84, 0.87), "bnp_gn": (0.86, 0.93)}
 
 
-def cell_of(setting, method, scale="smoke"):
-    return next(cell for cell in cells(setting, scale) if cell.method == method)
+def cell_of(regime, method, scale="smoke"):
+    return next(cell for cell in cells(regime, scale) if cell.method == method)
 
 
 def quick(method, **changes):
@@ -58,13 +55,13 @@ def trained(cell, before, after, loss):
     return Run(loss, Curve((1, cell.steps), (2 * loss, loss)), looks, None, None, 1e-3)
 
 
-def as_claimed(setting, accuracies=PAPER):
+def as_claimed(regime, accuracies=PAPER):
     """Runs of every cell, best at the paper's rate, with a scatter that seeds share."""
     found = {}
-    for cell in cells(setting, "small"):
-        off = abs(math.log(cell.rate / setting.paper.rates[cell.method]))
+    for cell in cells(regime, "small"):
+        off = abs(math.log(cell.rate / regime.paper.rates[cell.method]))
         before, after = (a - 0.002 * cell.seed for a in accuracies[cell.method])
-        if setting is not ORIGINAL and cell.method == "bnp_gn":
+        if regime is not ORIGINAL and cell.method == "bnp_gn":
             after -= 0.01
         found[cell] = trained(cell, before, after, 0.3 + 0.1 * off)
     return found
@@ -77,42 +74,42 @@ def diverged(found):
 class TestCells:
     @pytest.mark.parametrize("method", METHODS)
     def test_a_cell_gives_the_same_run_whenever_it_runs(self, method):
-        first = run(quick(method))
+        first = quick(method).run()
         torch.manual_seed(99)
-        assert timeless(run(quick(method))) == timeless(first)
+        assert timeless(quick(method).run()) == timeless(first)
         assert math.isfinite(first.loss)
         assert 0 <= first.accuracy <= 1
         assert from_plain(Run, to_plain(first)) == first
 
-    @pytest.mark.parametrize("setting", [PREACTIVATION, RESNET18])
-    def test_the_other_networks_run(self, setting):
-        found = run(cell_of(setting, "bnp_gn"))
+    @pytest.mark.parametrize("regime", [PREACTIVATION, RESNET18])
+    def test_the_other_networks_run(self, regime):
+        found = cell_of(regime, "bnp_gn").run()
         assert math.isfinite(found.loss)
 
     def test_the_global_random_state_is_left_alone(self):
         before = torch.get_rng_state()
-        run(quick("bn", augmented=True))
+        quick("bn", augmented=True).run()
         assert torch.equal(torch.get_rng_state(), before)
 
     def test_augmentation_changes_what_is_learnt_from(self):
-        plain, moved = (run(quick("bn", augmented=augmented)) for augmented in (False, True))
+        plain, moved = (quick("bn", augmented=augmented).run() for augmented in (False, True))
         assert plain.curve.losses[0] != moved.curve.losses[0]
 
     def test_divergence_is_a_record(self):
-        found = run(quick("bnp", rate=1e30, warmup=0))
+        found = quick("bnp", rate=1e30, warmup=0).run()
         assert found.diverged_at is not None
         assert math.isnan(found.accuracy)
 
 
 class TestNetworks:
     @pytest.mark.parametrize(
-        ("setting", "parameters"),
+        ("regime", "parameters"),
         # He et al. 2016: 1.7 million; ResNet-18 with torchvision's 11,689,512.
         [(ORIGINAL, 1.73e6), (PREACTIVATION, 1.73e6), (RESNET18, 11_689_512)],
     )
-    def test_the_papers_networks_have_their_published_size(self, setting, parameters):
-        classes = 1000 if setting is RESNET18 else 10
-        net = build(cell_of(setting, "bn", "paper"), channels=3, classes=classes)
+    def test_the_papers_networks_have_their_published_size(self, regime, parameters):
+        classes = 1000 if regime is RESNET18 else 10
+        net = build(cell_of(regime, "bn", "paper"), channels=3, classes=classes)
         assert sum(p.numel() for p in net.parameters()) == pytest.approx(parameters, rel=0.005)
 
     def test_groups_have_the_papers_size(self):
@@ -129,8 +126,8 @@ class TestNetworks:
         assert deviations[1] == pytest.approx(0.1 * deviations[0])
 
     def test_the_stand_ins_have_the_same_methods(self):
-        for setting in SETTINGS.values():
-            assert set(setting.small.centres) == set(setting.paper.rates)
+        for regime in REGIMES.values():
+            assert set(regime.small.centres) == set(regime.paper.rates)
 
 
 class TestSchedule:
@@ -160,27 +157,27 @@ class TestSchedule:
             [150 / 300, 220 / 300], abs=1 / cell.steps
         )
 
-    @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+    @pytest.mark.parametrize("regime", REGIMES.values(), ids=REGIMES)
     @pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
-    def test_accuracy_is_measured_at_every_drop_and_at_the_end(self, setting, scale):
-        for cell in cells(setting, scale):
+    def test_accuracy_is_measured_at_every_drop_and_at_the_end(self, regime, scale):
+        for cell in cells(regime, scale):
             assert {*cell.drops, cell.steps} <= set(moments(cell))
 
     def test_the_papers_weight_decays(self):
         found = {
             (name, cell.method): cell.weight_decay
-            for name, setting in SETTINGS.items()
-            for cell in cells(setting, "paper")
+            for name, regime in REGIMES.items()
+            for cell in cells(regime, "paper")
         }
-        assert {found[name, "bn"] for name in SETTINGS} == {1e-4}
-        combined = [found[name, "bnp_gn"] for name in SETTINGS]
+        assert {found[name, "bn"] for name in REGIMES} == {1e-4}
+        combined = [found[name, "bnp_gn"] for name in REGIMES]
         assert combined == [1.5e-4, 2e-4, 8.5e-4]
 
-    @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+    @pytest.mark.parametrize("regime", REGIMES.values(), ids=REGIMES)
     @pytest.mark.parametrize("scale", ["small", "paper"])
-    def test_the_papers_rates_are_among_those_tried(self, setting, scale):
-        tried = {(cell.method, cell.rate) for cell in cells(setting, scale)}
-        assert set(setting.paper.rates.items()) <= tried
+    def test_the_papers_rates_are_among_those_tried(self, regime, scale):
+        tried = {(cell.method, cell.rate) for cell in cells(regime, scale)}
+        assert set(regime.paper.rates.items()) <= tried
 
 
 class TestWeightDecay:
@@ -217,14 +214,14 @@ class TestWeightDecay:
 class TestVerdicts:
     @pytest.mark.parametrize("name", BY_NAME)
     def test_what_the_paper_says_is_judged_to_hold(self, name):
-        verdict = BY_NAME[name].judge(as_claimed(SETTINGS[name]))
+        verdict = BY_NAME[name].judge(as_claimed(REGIMES[name]))
         assert [check.claim for check in verdict.checks if not check.holds] == []
         assert verdict.outcome == "partly"  # the set of images is another
 
     @pytest.mark.parametrize("name", BY_NAME)
     def test_the_opposite_is_not(self, name):
         opposite = {method: (1 - a, 1 - b) for method, (a, b) in PAPER.items()}
-        verdict = BY_NAME[name].judge(as_claimed(SETTINGS[name], opposite))
+        verdict = BY_NAME[name].judge(as_claimed(REGIMES[name], opposite))
         held = [check.claim for check in verdict.checks if check.holds]
         assert not any("outperforms" in claim or "faster" in claim for claim in held)
 
@@ -334,7 +331,7 @@ class TestVerdicts:
             BY_NAME[name].draw(figure.subfigures(1, 1), results)
             accuracy, _ = figure.subfigs[0].axes
             (legend,) = figure.subfigs[0].legends
-            assert len(legend.get_texts()) == len(SETTINGS[name].paper.rates) - 1
+            assert len(legend.get_texts()) == len(REGIMES[name].paper.rates) - 1
             assert any("diverges: GN" in text.get_text() for text in accuracy.texts)
 
     def test_a_figure_of_nothing_but_divergence_says_so(self):
@@ -353,7 +350,7 @@ class TestImageNet:
     def test_missing_folders_are_named(self, monkeypatch, tmp_path):
         monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path))
         with pytest.raises(DataNotFoundError, match="imagenet was not found: looked for folders"):
-            run(cell_of(RESNET18, "bn", "paper"))
+            cell_of(RESNET18, "bn", "paper").run()
 
     @staticmethod
     def batches(steps=5, workers=0):

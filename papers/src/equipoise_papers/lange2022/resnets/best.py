@@ -1,4 +1,4 @@
-"""Each way to train a residual network at its best rate, and the accuracies that are judged."""
+"""Each method at its best rate, and comparisons of the accuracies."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from equipoise_papers.judging.paired import difference, spread
-from equipoise_papers.lange2022.resnets.training import METHODS, Cell
-from equipoise_papers.lange2022.runs import Run
-from equipoise_papers.reproduction.record import Check
+from equipoise_papers.experiments.verdict import Check
+from equipoise_papers.judging import difference, spread
+from equipoise_papers.lange2022.resnets.training import METHODS, ResNetTraining
+from equipoise_papers.lange2022.training import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Trained:
 
     @property
     def label(self) -> str:
-        """As figures name the method."""
+        """The method's name in figures."""
         return METHODS[self.method].label
 
     @property
@@ -58,7 +58,7 @@ class Trained:
 
     @property
     def gained(self) -> tuple[float, ...]:
-        """What each seed's test accuracy gains from the first drop on."""
+        """Gain of each seed's test accuracy after the first drop."""
         return tuple(
             final - self._until_drop(run)[-1]
             for final, run in zip(self.final, self.runs, strict=True)
@@ -68,23 +68,25 @@ class Trained:
         return [100 * (e.accuracy or 0.0) for e in run.evaluations if e.step <= self.first_drop]
 
     def words(self) -> str:
-        """Final accuracy with its spread over seeds."""
+        """Write the final accuracy with its spread over seeds."""
         return f"{spread(self.final)} %" if self.trains else "diverges"
 
 
 Quantity = Callable[[Trained], tuple[float, ...]]
 
 
-def best_of(results: Mapping[Cell, Run]) -> dict[str, Trained]:
-    """Choose every method's rate, by mean loss over seeds; methods in the order of cells."""
+def best_of(results: Mapping[ResNetTraining, Run]) -> dict[str, Trained]:
+    """Choose every method's rate by mean loss over seeds; methods are in the order of cells."""
     return {
         method: min(tried.values(), key=lambda one: (one.loss, one.rate))
         for method, tried in _by_method(results).items()
     }
 
 
-def at_rates(results: Mapping[Cell, Run], rates: Mapping[str, float]) -> dict[str, Trained]:
-    """Every method that was tried at its rate, such as the paper's."""
+def at_rates(
+    results: Mapping[ResNetTraining, Run], rates: Mapping[str, float]
+) -> dict[str, Trained]:
+    """Every method that was trained at its given rate, such as the paper's."""
     return {
         method: tried[rates[method]]
         for method, tried in _by_method(results).items()
@@ -93,9 +95,9 @@ def at_rates(results: Mapping[Cell, Run], rates: Mapping[str, float]) -> dict[st
 
 
 def higher(claim: str, quantity: Quantity, one: Trained, other: Trained) -> Check:
-    """Whether a quantity is higher, seed by seed, by Student's t at 95 %.
+    """Check that a quantity is higher, seed by seed, by Student's t at 95 %.
 
-    Whoever trains is above whoever does not, and whoever does not is above nobody.
+    A method that trains is above one that does not; one that does not train is above none.
     """
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), one.trains)
@@ -105,12 +107,12 @@ def higher(claim: str, quantity: Quantity, one: Trained, other: Trained) -> Chec
 
 
 def comparable(claim: str, one: Trained, other: Trained, *, points: float) -> Check:
-    """Whether final accuracies differ by no more than so many points, by the same test."""
+    """Check that final accuracies differ by at most ``points``, by the same test."""
     return _between(claim, one, other, -points, points)
 
 
 def slightly_lower(claim: str, one: Trained, other: Trained, *, points: float) -> Check:
-    """Whether the final accuracy is lower, by no more than so many points, by the same test."""
+    """Check that the final accuracy is lower, by at most ``points``, by the same test."""
     return _between(claim, one, other, -points, 0.0)
 
 
@@ -125,7 +127,7 @@ def _failures(*methods: Trained) -> str:
     return "; ".join(f"{method.label} {method.words()}" for method in methods)
 
 
-def _by_method(results: Mapping[Cell, Run]) -> dict[str, dict[float, Trained]]:
+def _by_method(results: Mapping[ResNetTraining, Run]) -> dict[str, dict[float, Trained]]:
     runs: dict[str, dict[float, list[Run]]] = {}
     drops: dict[str, int] = {}
     for cell, run in results.items():

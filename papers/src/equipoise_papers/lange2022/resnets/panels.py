@@ -8,7 +8,10 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from equipoise_papers.lange2022.resnets import settings as resnet_settings
+from equipoise_papers.experiments import style
+from equipoise_papers.experiments.experiment import Experiment, Scale
+from equipoise_papers.experiments.verdict import Check, Verdict, ours
+from equipoise_papers.lange2022.resnets import regimes
 from equipoise_papers.lange2022.resnets.best import (
     Trained,
     at_rates,
@@ -17,12 +20,9 @@ from equipoise_papers.lange2022.resnets.best import (
     higher,
     slightly_lower,
 )
-from equipoise_papers.lange2022.resnets.settings import Setting
-from equipoise_papers.lange2022.resnets.training import Cell, run
-from equipoise_papers.lange2022.runs import Run
-from equipoise_papers.reproduction import style
-from equipoise_papers.reproduction.experiment import Experiment
-from equipoise_papers.reproduction.record import Check, Scale, Verdict, ours
+from equipoise_papers.lange2022.resnets.regimes import ResNetRegime
+from equipoise_papers.lange2022.resnets.training import ResNetTraining
+from equipoise_papers.lange2022.training import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,19 +34,19 @@ _COLOURS = {
     "bnp": style.PALETTE[4],
     "bnp_gn": style.PALETTE[0],
 }
-# Final accuracies that differ by so many points are comparable; and are slightly lower.
+# Points by which final accuracies may differ if comparable, and if slightly lower.
 _LEVEL, _SLIGHT = 1.5, 3.0
 
 _EARLY, _FINAL, _GAINED = attrgetter("early"), attrgetter("final"), attrgetter("gained")
 Checks = Callable[[dict[str, Trained]], tuple[Check, ...]]
 
 
-def draw(figure: FigureBase, results: Mapping[Cell, Run], setting: Setting) -> None:
+def draw(figure: FigureBase, results: Mapping[ResNetTraining, Run], regime: ResNetRegime) -> None:
     """Draw test accuracy solid and training loss dashed; bands are the range over seeds."""
     axes = figure.subplots()
     losses = axes.twinx()
     first = next(iter(results))
-    reported = at_rates(results, setting.paper.rates)
+    reported = at_rates(results, regime.paper.rates)
     best = best_of(results)
     for method, trained in best.items():
         if trained.trains:
@@ -64,11 +64,11 @@ def draw(figure: FigureBase, results: Mapping[Cell, Run], setting: Setting) -> N
     losses.set_ylim(bottom=0)
     losses.grid(visible=False)
     losses.spines["right"].set_visible(True)
-    axes.set_title(setting.network(first.data), fontsize=10)
-    # Above the other axes' curves.
+    axes.set_title(regime.network(first.data), fontsize=10)
+    # In front of the other axes' curves.
     axes.set_zorder(losses.get_zorder() + 1)
     axes.patch.set_visible(False)
-    # Below the panel: no corner of it is free of curves for sure.
+    # Below the panel, because curves may be in any corner.
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=7.5)
 
@@ -102,20 +102,20 @@ def _band(
     axes.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
 
 
-def judge(results: Mapping[Cell, Run], setting: Setting, checks: Checks) -> Verdict:
-    """The paper's sentences, and whether its rates are the best here too."""
+def judge(results: Mapping[ResNetTraining, Run], regime: ResNetRegime, checks: Checks) -> Verdict:
+    """Check the paper's sentences, and whether its rates are the best here too."""
     if any(cell.data == "digits" for cell in results):
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
     best = best_of(results)
-    whole = next(iter(results)).data == setting.paper.data
+    whole = next(iter(results)).data == regime.paper.data
     return Verdict(
-        (*checks(best), ours(_rates(best, at_rates(results, setting.paper.rates)))),
-        left_out=() if whole else (f"{setting.paper.network}: a stand-in at this scale",),
+        (*checks(best), ours(_rates(best, at_rates(results, regime.paper.rates)))),
+        left_out=() if whole else (f"{regime.paper.network}: a stand-in at this scale",),
     )
 
 
 def _rates(best: Mapping[str, Trained], reported: Mapping[str, Trained]) -> Check:
-    """Whether no other rate that was tried is better than the paper's, method by method."""
+    """Check that no other rate that was tried is better than the paper's, method by method."""
     words = []
     for method, trained in best.items():
         paper = reported[method]
@@ -129,7 +129,7 @@ def _rates(best: Mapping[str, Trained], reported: Mapping[str, Trained]) -> Chec
 
 
 def _combined(best: dict[str, Trained]) -> tuple[Check, ...]:
-    """What all three figures say of BNP with group norm."""
+    """Check what all three figures say about BNP with group norm."""
     bn, gn, both = best["bn"], best["gn"], best["bnp_gn"]
     return (
         higher("BNP+GN converges faster than BN before the first drop", _EARLY, both, bn),
@@ -139,7 +139,7 @@ def _combined(best: dict[str, Trained]) -> tuple[Check, ...]:
 
 
 def _alone(best: dict[str, Trained]) -> tuple[Check, ...]:
-    """What Fig. 6 says of BNP without any normaliser."""
+    """Check what Fig. 6 says about BNP without any normaliser."""
     bn, bnp, both = best["bn"], best["bnp"], best["bnp_gn"]
     return (
         higher("BNP alone converges faster than BN before the first drop", _EARLY, bnp, bn),
@@ -161,33 +161,31 @@ def _a_little_lower(best: dict[str, Trained]) -> tuple[Check, ...]:
 
 
 def _panel(
-    name: str, setting: Setting, claim: str, parts: tuple[Checks, ...], *choices: str
-) -> Experiment[Any, Any]:
-    def cells(scale: Scale) -> tuple[Cell, ...]:
-        return resnet_settings.cells(setting, scale)
+    name: str, regime: ResNetRegime, claim: str, parts: tuple[Checks, ...], *choices: str
+) -> Experiment:
+    def cells(scale: Scale) -> tuple[ResNetTraining, ...]:
+        return regimes.cells(regime, scale)
 
     def checks(best: dict[str, Trained]) -> tuple[Check, ...]:
         return tuple(check for part in parts for check in part(best))
 
     return Experiment(
         name=f"lange2022.{name}",
-        title=f"Training with BN, GN and BNP: {setting.paper.network}",
+        title=f"Training with BN, GN and BNP: {regime.paper.network}",
         claim=claim,
-        choices=(_stand_in(setting), *_CHOICES, *choices),
-        record=Run,
+        choices=(_stand_in(regime), *_CHOICES, *choices),
         cells=cells,
-        run=run,
         big=True,
-        draw=partial(draw, setting=setting),
-        judge=partial(judge, setting=setting, checks=checks),
+        draw=partial(draw, regime=regime),
+        judge=partial(judge, regime=regime, checks=checks),
     )
 
 
-def _stand_in(setting: Setting) -> str:
-    small = setting.small
+def _stand_in(regime: ResNetRegime) -> str:
+    small = regime.small
     return (
         f"small: {small.network}, {small.steps} steps of {small.batch_size} images, drops at the "
-        f"paper's shares of the training, warm-up over {resnet_settings.SMALL_WARMUP:.0%} of it"
+        f"paper's shares of the training, warm-up over {regimes.SMALL_WARMUP:.0%} of it"
     )
 
 
@@ -215,7 +213,7 @@ _ALONE = (
 EXPERIMENTS = (
     _panel(
         "fig6a",
-        resnet_settings.ORIGINAL,
+        regimes.ORIGINAL,
         "BNP+GN converges faster than BN before the first drop of the learning rate and is "
         "comparable after it; both outperform GN. BNP alone gains little from the drops.",
         (_combined, _level, _alone),
@@ -225,7 +223,7 @@ EXPERIMENTS = (
     ),
     _panel(
         "fig6b",
-        resnet_settings.PREACTIVATION,
+        regimes.PREACTIVATION,
         "BNP+GN converges faster than BN before the first drop of the learning rate and is "
         "slightly lower after it; both outperform GN. BNP alone gains little from the drops.",
         (_combined, _a_little_lower, _alone),
@@ -234,7 +232,7 @@ EXPERIMENTS = (
     ),
     _panel(
         "fig7",
-        resnet_settings.RESNET18,
+        regimes.RESNET18,
         "BNP+GN converges faster than BN before the first drop of the learning rate and is "
         "slightly lower after the second; both outperform GN.",
         (_combined, _a_little_lower),

@@ -1,4 +1,4 @@
-"""One training of a residual network on its schedule: batch norm, group norm, BNP, or two of them.
+"""One training of a residual network with batch norm, group norm, BNP, or BNP and group norm.
 
 The schedule is the paper's: a warm-up from a tenth of the rate, and drops to a tenth of it.
 """
@@ -16,20 +16,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise import data, layers, models
-from equipoise.data import crop_and_flip
 from equipoise.models import Norm, make_norm
 from equipoise.preconditioners import BNP
-from equipoise.training import evaluate
-from equipoise.training import cross_entropy
-from equipoise.training import Evaluation
+from equipoise.training import Evaluation, cross_entropy, evaluate
 from equipoise_papers.big.batches import Batches, ShuffledBatches, ShuffledOrder
 from equipoise_papers.big.train import train_big
+from equipoise_papers.experiments.torchrun import checkpoint_path
 from equipoise_papers.lange2022.resnets import imagenet
 from equipoise_papers.lange2022.training import Run
-from equipoise_papers.experiments.torchrun import checkpoint_path
+from equipoise_papers.sweeps.cell import Cell
 
 _MOMENTUM = 0.9
-# Where warm-up starts, and by what each drop multiplies.
+# The share of the rate where warm-up starts, and the factor of each drop.
 _TENTH = 0.1
 
 Form = Literal["original", "preactivation", "resnet18"]
@@ -40,10 +38,10 @@ class Method:
     """One way to train a residual network.
 
     Args:
-        label: As figures name it.
+        label: Its name in figures.
         norm: Kind of normaliser.
         preconditioned: Whether BNP transforms the gradients.
-        gradual: Whether the warm-up rises linearly; otherwise it is one low step.
+        gradual: Whether the rate rises linearly during warm-up; otherwise it is constant.
     """
 
     label: str
@@ -61,11 +59,11 @@ METHODS: dict[str, Method] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class ResNetTraining(Cell[Run]):
     """One training.
 
     Args:
-        form: Of the blocks of a thin network for CIFAR, or ``resnet18``.
+        form: Kind of blocks of a thin network for CIFAR, or ``resnet18``.
         depth: Layers with weights.
         width: Channels of the first stage.
         data: Set of images.
@@ -73,15 +71,15 @@ class Cell:
         method: A key of :data:`METHODS`.
         group_size: Channels in a group of group norm.
         init_scale: Factor of the initial weights of convolutions.
-        weight_decay: Of every parameter.
+        weight_decay: For every parameter.
         batch_size: Samples per step.
         steps: How many.
         warmup: Steps of warm-up.
         drops: Steps after which the rate falls to a tenth.
         rate: Learning rate between warm-up and the first drop.
         seed: Of weights, data order and augmentation.
-        evaluations: How often, at equal distances, test accuracy is measured, beside the drops.
-        test_samples: On how many test images.
+        evaluations: How often, at equal distances, test accuracy is measured, besides the drops.
+        test_samples: Number of test images.
         augmented: Whether training images are cropped and flipped at random.
     """
 
@@ -104,10 +102,48 @@ class Cell:
     test_samples: int
     augmented: bool = False
 
+    def run(self) -> Run:
+        """Train once, over all processes of ``torchrun`` if there are more."""
+        method, device = METHODS[self.method], _device(self)
+        images = _images(self, device)
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            model = build(self, channels=images.channels, classes=images.classes)
+            model = layers.convert(model, "batch", "synchronised").model.to(device)
+            optimizer = torch.optim.SGD(
+                model.parameters(),
+                lr=self.rate,
+                momentum=_MOMENTUM,
+                weight_decay=self.weight_decay,
+            )
+            scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_factor, self))
+            with (
+                preconditioned(model, optimizer) if method.preconditioned else nullcontext() as bnp
+            ):
+                history = train_big(
+                    model,
+                    images.batches,
+                    cross_entropy,
+                    optimizer,
+                    scheduler=scheduler,
+                    also={} if bnp is None else {"bnp": bnp},
+                    checkpoint=checkpoint_path(),
+                    evaluate=partial(images.evaluate, model),
+                    evaluate_at=moments(self),
+                ).history
+        return Run(
+            loss=history.mean_loss(),
+            curve=history.curve(),
+            evaluations=history.evaluations,
+            diverged_at=history.diverged_at,
+            refused=None,
+            step_seconds=history.seconds / len(history.losses),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Images:
-    """What a training needs of its data."""
+    """A training's data."""
 
     batches: Batches
     evaluate: Callable[[nn.Module, int], Evaluation]
@@ -115,41 +151,7 @@ class _Images:
     classes: int
 
 
-def run(cell: Cell) -> Run:
-    """Train once, over all processes of ``torchrun`` if there are more."""
-    method, device = METHODS[cell.method], _device(cell)
-    images = _images(cell, device)
-    with torch.random.fork_rng():
-        torch.manual_seed(cell.seed)
-        model = build(cell, channels=images.channels, classes=images.classes)
-        model = layers.convert(model, "batch", "synchronised").model.to(device)
-        optimizer = torch.optim.SGD(
-            model.parameters(), lr=cell.rate, momentum=_MOMENTUM, weight_decay=cell.weight_decay
-        )
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_factor, cell))
-        with preconditioned(model, optimizer) if method.preconditioned else nullcontext() as bnp:
-            history = train_big(
-                model,
-                images.batches,
-                cross_entropy,
-                optimizer,
-                scheduler=scheduler,
-                also={} if bnp is None else {"bnp": bnp},
-                checkpoint=checkpoint_path(),
-                evaluate=partial(images.evaluate, model),
-                evaluate_at=moments(cell),
-            ).history
-    return Run(
-        loss=history.mean_loss(),
-        curve=history.curve(),
-        evaluations=history.evaluations,
-        diverged_at=history.diverged_at,
-        refused=None,
-        step_seconds=history.seconds / len(history.losses),
-    )
-
-
-def build(cell: Cell, *, channels: int, classes: int) -> nn.Module:
+def build(cell: ResNetTraining, *, channels: int, classes: int) -> nn.Module:
     """Make the network with the method's normaliser and initial weights."""
     kind = METHODS[cell.method].norm
     norm: Norm = kind if kind != "group" else partial(make_norm, kind, group_size=cell.group_size)
@@ -168,15 +170,15 @@ def build(cell: Cell, *, channels: int, classes: int) -> nn.Module:
     )
 
 
-def rate_factor(cell: Cell, step: int) -> float:
-    """Learning rate of a step, from 0, over the cell's rate."""
+def rate_factor(cell: ResNetTraining, step: int) -> float:
+    """Learning rate of a step as a share of the cell's; steps count from 0."""
     if step < cell.warmup:
         gradual = METHODS[cell.method].gradual
         return _TENTH + (1 - _TENTH) * step / cell.warmup if gradual else _TENTH
     return _TENTH ** sum(step >= drop for drop in cell.drops)
 
 
-def moments(cell: Cell) -> tuple[int, ...]:
+def moments(cell: ResNetTraining) -> tuple[int, ...]:
     """Numbers of steps after which test accuracy is measured; every drop is one."""
     parts = cell.evaluations
     equal = {round(cell.steps * part / parts) for part in range(1, parts + 1)}
@@ -198,13 +200,13 @@ def preconditioned(model: nn.Module, optimizer: torch.optim.SGD) -> Iterator[BNP
             handle.remove()
 
 
-def _device(cell: Cell) -> torch.device:
-    """A GPU for the papers' own sets; the others are small, and the same numbers everywhere."""
+def _device(cell: ResNetTraining) -> torch.device:
+    """A GPU for the paper's own data; otherwise the CPU, for the same numbers everywhere."""
     large = cell.data in ("cifar10", "cifar100", imagenet.NAME)
     return torch.device("cuda" if large and torch.cuda.is_available() else "cpu")
 
 
-def _images(cell: Cell, device: torch.device) -> _Images:
+def _images(cell: ResNetTraining, device: torch.device) -> _Images:
     if cell.data == imagenet.NAME:
         found = imagenet.images(cell.batch_size, cell.side)
         order = ShuffledOrder(
@@ -237,12 +239,12 @@ def _images(cell: Cell, device: torch.device) -> _Images:
 
 
 def _augmented(x: Tensor, generator: torch.Generator) -> Tensor:
-    return crop_and_flip(x, generator=generator)
+    return data.crop_and_flip(x, generator=generator)
 
 
 @lru_cache(maxsize=2)
 def _split(name: str, side: int) -> data.Split:
-    """Standardised images of so many pixels; kept, because all cells of a worker share them."""
+    """Standardised images of ``side`` pixels, cached because all cells use the same."""
     split = data.split(name)
     factor = split.train.inputs.shape[-1] // side
     return data.Split(

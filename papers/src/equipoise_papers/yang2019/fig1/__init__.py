@@ -1,1 +1,1 @@
-"""The panels of Fig. 1."""
+"""Theory against random networks: the panels of Fig. 1."""

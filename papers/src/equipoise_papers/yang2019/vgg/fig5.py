@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from equipoise_papers.reproduction.experiment import Experiment
-from equipoise_papers.reproduction.record import Verdict
-from equipoise_papers.yang2019.vgg import matrices as vgg_matrices
-from equipoise_papers.yang2019.vgg import scores as vgg_scores
-from equipoise_papers.yang2019.vgg.sweep import Accuracies, Cell, cells, run
+from equipoise_papers.experiments.experiment import Experiment
+from equipoise_papers.experiments.verdict import Verdict
+from equipoise_papers.yang2019.vgg import matrices, scores
+from equipoise_papers.yang2019.vgg.scores import Chosen, every_cell
+from equipoise_papers.yang2019.vgg.training import Accuracies, VGGTraining, cells
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
@@ -36,45 +36,51 @@ CHOICES = (
     "suits the 500 test images",
     "the first two recorded accuracies are early",
 )
-EARLY = 2
+# How many of the recorded epochs are early.
+_EARLY = 2
 
 
-def draw(figure: FigureBase, results: Mapping[Cell, Accuracies]) -> None:
-    """Draw matrices of medians over seeds, maximal over what they do not show."""
+def draw(
+    figure: FigureBase,
+    results: Mapping[VGGTraining, Accuracies],
+    chosen: Chosen = every_cell,
+    other: str = "best over the other of β and ε",
+) -> None:
+    """Draw matrices of medians over seeds.
+
+    Args:
+        figure: Empty.
+        results: Finished cells.
+        chosen: Whether a cell belongs to the matrices over a parameter.
+        other: Value of the parameter that a matrix does not show, for the title.
+    """
     data = next(iter(results)).data
-    vgg_matrices.draw(
-        figure,
-        results,
-        f"VGG19 on {data}: median accuracy in %, best over the other of β and ε",
-        lambda parameter, cell: True,
-    )
+    matrices.draw(figure, results, f"VGG19 on {data}: median accuracy in %, {other}", chosen)
 
 
-def judge(results: Mapping[Cell, Accuracies]) -> Verdict:
-    """Whether β or ε above 0 trains faster at first; beyond the source, that it does no harm."""
+def judge(results: Mapping[VGGTraining, Accuracies], chosen: Chosen = every_cell) -> Verdict:
+    """Check that β or ε above 0 trains faster at first, and, beyond the source, does no harm.
+
+    Args:
+        results: All cells.
+        chosen: Whether a cell belongs to the comparison over a parameter.
+    """
     cell = next(iter(results))
     if cell.data == "digits":
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
-    return Verdict(vgg_scores.checks(results, early=EARLY), left_out=left_out(cell))
+    left_out = ("CIFAR-100, VGG19's full width and 80 epochs: no colour images at this scale",)
+    checks = scores.checks(results, early=_EARLY, chosen=chosen)
+    return Verdict(checks, left_out=() if cell.data == "cifar100" else left_out)
 
 
-def left_out(cell: Cell) -> tuple[str, ...]:
-    """What a scale below the paper's lacks."""
-    if cell.data == "cifar100":
-        return ()
-    return ("CIFAR-100, VGG19's full width and 80 epochs: no colour images at this scale",)
-
-
-EXPERIMENT: Experiment[Any, Any] = Experiment(
+EXPERIMENT = Experiment(
     name="yang2019.fig5",
     family=FAMILY,
     title="VGG19 with batch norm: learning rate against initial β or ε, best over the other",
     claim="Initialising β above 0, or setting ε above 0, has a positive effect on VGG19 with "
     "batch norm: training is faster in its early epochs.",
     choices=CHOICES,
-    record=Accuracies,
     cells=cells,
-    run=run,
     draw=draw,
     judge=judge,
 )

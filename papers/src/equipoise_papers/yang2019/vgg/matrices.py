@@ -21,7 +21,7 @@ from equipoise_papers.yang2019.vgg.scores import (
     moment,
     scores,
 )
-from equipoise_papers.yang2019.vgg.sweep import Accuracies, Cell
+from equipoise_papers.yang2019.vgg.training import Accuracies, VGGTraining
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,18 +35,18 @@ Matrix = tuple[tuple[float, ...], tuple[float, ...], NDArray[np.float64]]
 def matrix(found: Scores, parameter: Parameter) -> Matrix:
     """Median accuracies over rate and one parameter, best over the other one."""
     place = PLACES[parameter]
-    rates = tuple(sorted({setting[0] for setting in found.accuracies}))
-    values = tuple(sorted({setting[place] for setting in found.accuracies}))
+    rates = tuple(sorted({combination[0] for combination in found.accuracies}))
+    values = tuple(sorted({combination[place] for combination in found.accuracies}))
     best = np.full((len(values), len(rates)), np.nan)
-    for setting in found.accuracies:
-        at = values.index(setting[place]), rates.index(setting[0])
-        best[at] = np.fmax(best[at], found.median(setting))
+    for combination in found.accuracies:
+        at = values.index(combination[place]), rates.index(combination[0])
+        best[at] = np.fmax(best[at], found.median(combination))
     return rates, values, best
 
 
 def draw(
     figure: FigureBase,
-    results: Mapping[Cell, Accuracies],
+    results: Mapping[VGGTraining, Accuracies],
     title: str,
     chosen: Chosen,
 ) -> None:
@@ -61,7 +61,7 @@ def draw(
     cell = next(iter(results))
     places = figure.subplots(len(ROWS), len(cell.epochs), squeeze=False)
     found = [[_chosen(results, *row, chosen, epoch) for epoch in cell.epochs] for row in ROWS]
-    # One scale for all of them, from guessing.
+    # One colour scale for all matrices, from guessing.
     least = 100 * guessing(cell)
     most = max([least, *(np.nanmax(m[2]) for row in found for m in row if m is not None)])
     images = [
@@ -80,7 +80,7 @@ def draw(
 
 
 def _chosen(
-    results: Mapping[Cell, Accuracies],
+    results: Mapping[VGGTraining, Accuracies],
     parameter: Parameter,
     kind: Kind,
     chosen: Chosen,

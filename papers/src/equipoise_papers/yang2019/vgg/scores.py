@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from equipoise_papers.judging.paired import Difference, difference
-from equipoise_papers.reproduction.record import Check, ours
-from equipoise_papers.yang2019.vgg.sweep import Accuracies, Cell
+from equipoise_papers.experiments.verdict import Check, ours
+from equipoise_papers.judging import Difference, difference
+from equipoise_papers.yang2019.vgg.training import Accuracies, VGGTraining
 
 Kind = Literal["train", "validation"]
 Parameter = Literal["beta", "eps"]
 
 SYMBOLS: dict[Parameter, str] = {"beta": "β", "eps": "ε"}
-# A final accuracy that is lower by no more points does no harm.
+# A final accuracy lower by at most so many points does no harm.
 MARGIN = 3.0
 _CLASSES = {"digits": 10, "fashion-mnist": 10, "cifar100": 100}
 # The caption's order of rows.
@@ -26,86 +26,91 @@ ROWS: tuple[tuple[Parameter, Kind], ...] = (
     ("eps", "validation"),
 )
 
-# A setting is rate, β, ε.
-Setting = tuple[float, float, float]
+# Learning rate, β, ε.
+Combination = tuple[float, float, float]
 PLACES: dict[Parameter, int] = {"beta": 1, "eps": 2}
-# Whether a cell belongs to what is shown over a parameter.
-Chosen = Callable[[Parameter, Cell], bool]
+# Whether a cell belongs to the matrices over a parameter.
+Chosen = Callable[[Parameter, VGGTraining], bool]
+
+
+def every_cell(parameter: Parameter, cell: VGGTraining) -> bool:
+    """Choose all cells."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Accuracies in percent after one epoch, ``[setting][seed]``."""
+    """Accuracies in percent after one epoch, ``[combination][seed]``."""
 
     seeds: tuple[int, ...]
-    accuracies: Mapping[Setting, tuple[float, ...]]
+    accuracies: Mapping[Combination, tuple[float, ...]]
 
-    def median(self, setting: Setting, seeds: Collection[int] | None = None) -> float:
-        """Median over seeds, as the source scores a combination; over some of them, if given."""
-        values = self.accuracies[setting]
+    def median(self, combination: Combination, seeds: Collection[int] | None = None) -> float:
+        """Median over seeds, or over some of them, as the source scores a combination."""
+        values = self.accuracies[combination]
         chosen = zip(self.seeds, values, strict=True)
         return statistics.median(v for seed, v in chosen if seeds is None or seed in seeds)
 
-    def held_out(self, allowed: Callable[[Setting], bool]) -> tuple[float, ...]:
-        """Each seed's accuracy at the setting that is best by the other seeds.
+    def held_out(self, allowed: Callable[[Combination], bool]) -> tuple[float, ...]:
+        """Each seed's accuracy at the combination that is best by the other seeds.
 
-        A maximum over many noisy scores is the higher the more there are; choosing by seeds
-        and scoring by another is not. What seeds share is no noise to this: a setting may be
-        chosen because it suits the test images that all seeds meet.
+        A maximum over noisy scores grows with their number. Choosing by the other seeds removes
+        that bias, except for what all seeds share: a combination may be chosen because it suits
+        the test images.
         """
-        settings = [setting for setting in self.accuracies if allowed(setting)]
+        combinations = [combination for combination in self.accuracies if allowed(combination)]
         found = []
         for place, seed in enumerate(self.seeds):
             others = [other for other in self.seeds if other != seed]
-            best = max(settings, key=lambda setting: self.median(setting, others))
+            best = max(combinations, key=lambda combination: self.median(combination, others))
             found.append(self.accuracies[best][place])
         return tuple(found)
 
 
-def scores(results: Mapping[Cell, Accuracies], kind: Kind, epoch: int) -> Scores:
+def scores(results: Mapping[VGGTraining, Accuracies], kind: Kind, epoch: int) -> Scores:
     """Collect accuracies in per cent after one of the recorded epochs.
 
-    Settings that lack a seed which others have are left out.
+    Combinations that lack a seed which others have are left out.
     """
-    found: dict[Setting, dict[int, float]] = {}
+    found: dict[Combination, dict[int, float]] = {}
     for cell, record in results.items():
-        setting = (cell.rate, cell.beta, cell.eps)
-        found.setdefault(setting, {})[cell.seed] = 100 * _accuracy(cell, record, kind, epoch)
-    seeds = tuple(sorted({seed for of_setting in found.values() for seed in of_setting}))
+        combination = (cell.rate, cell.beta, cell.eps)
+        found.setdefault(combination, {})[cell.seed] = 100 * _accuracy(cell, record, kind, epoch)
+    seeds = tuple(sorted({seed for by_seed in found.values() for seed in by_seed}))
     return Scores(
         seeds,
         {
-            setting: tuple(of_setting[seed] for seed in seeds)
-            for setting, of_setting in found.items()
-            if len(of_setting) == len(seeds)
+            combination: tuple(by_seed[seed] for seed in seeds)
+            for combination, by_seed in found.items()
+            if len(by_seed) == len(seeds)
         },
     )
 
 
-def _accuracy(cell: Cell, record: Accuracies, kind: Kind, epoch: int) -> float:
+def _accuracy(cell: VGGTraining, record: Accuracies, kind: Kind, epoch: int) -> float:
     if record.diverged_at is not None and epoch * cell.epoch > record.diverged_at:
         return guessing(cell)
     values = record.train if kind == "train" else record.validation
     return values[cell.epochs.index(epoch)]
 
 
-def guessing(cell: Cell) -> float:
-    """Accuracy of guessing, which is that of a network that diverged, as in Fig. 2."""
+def guessing(cell: VGGTraining) -> float:
+    """Accuracy of guessing, which a diverged network counts as, as in Fig. 2."""
     return 1 / _CLASSES[cell.data]
 
 
-def moment(cell: Cell, epoch: int) -> str:
-    """An epoch where it is the source's, and otherwise the steps that stand for it."""
+def moment(cell: VGGTraining, epoch: int) -> str:
+    """Name an epoch if it is the source's, otherwise the steps that stand for it."""
     return f"epoch {epoch}" if cell.data == "cifar100" else f"{epoch * cell.epoch} steps"
 
 
 def checks(
-    results: Mapping[Cell, Accuracies],
+    results: Mapping[VGGTraining, Accuracies],
     *,
     early: int,
-    chosen: Chosen = lambda parameter, cell: True,
+    chosen: Chosen,
 ) -> tuple[Check, ...]:
-    """Whether a parameter above 0 helps in early epochs, and does no harm after the last.
+    """Check that a parameter above 0 helps in early epochs, and does no harm after the last.
 
     Args:
         results: All cells, of at least two seeds.
@@ -122,7 +127,7 @@ def checks(
 
 
 def _higher(
-    results: Mapping[Cell, Accuracies], parameter: Parameter, kind: Kind, epoch: int
+    results: Mapping[VGGTraining, Accuracies], parameter: Parameter, kind: Kind, epoch: int
 ) -> Check:
     words, gap = _compared(results, parameter, kind, epoch)
     symbol, after = SYMBOLS[parameter], moment(next(iter(results)), epoch)
@@ -131,7 +136,7 @@ def _higher(
 
 
 def _harmless(
-    results: Mapping[Cell, Accuracies], parameter: Parameter, kind: Kind, epoch: int
+    results: Mapping[VGGTraining, Accuracies], parameter: Parameter, kind: Kind, epoch: int
 ) -> Check:
     words, gap = _compared(results, parameter, kind, epoch)
     symbol, after = SYMBOLS[parameter], moment(next(iter(results)), epoch)
@@ -140,7 +145,7 @@ def _harmless(
 
 
 def _compared(
-    results: Mapping[Cell, Accuracies], parameter: Parameter, kind: Kind, epoch: int
+    results: Mapping[VGGTraining, Accuracies], parameter: Parameter, kind: Kind, epoch: int
 ) -> tuple[str, Difference]:
     above, at_zero = best_accuracies(scores(results, kind, epoch), parameter)
     gap = difference(above, at_zero)
@@ -151,9 +156,9 @@ def _compared(
 def best_accuracies(
     found: Scores, parameter: Parameter
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Each seed's accuracy at the best setting with the parameter above 0, and with it at 0."""
+    """Each seed's accuracy at the best combination with the parameter above 0, and at 0."""
     place = PLACES[parameter]
     return (
-        found.held_out(lambda setting: setting[place] > 0),
-        found.held_out(lambda setting: setting[place] == 0),
+        found.held_out(lambda combination: combination[place] > 0),
+        found.held_out(lambda combination: combination[place] == 0),
     )

@@ -1,0 +1,119 @@
+"""How every figure looks: one palette, one type size, measurements beside theory.
+
+Measurements are marks with bars, or bands, of ±1 standard deviation; theory is dashed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise.files import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
+
+# Okabe and Ito's palette, which people with any common colour blindness can tell apart, without
+# its yellow, which is too faint on white.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+INK, MUTED = "#222222", "#777777"
+DASHES = (0, (5, 2))
+PANEL_INCHES = (5.6, 4.2)
+
+_DOTS_PER_INCH = 160
+_STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.5,
+    "errorbar.capsize": 2.0,
+    "figure.constrained_layout.use": True,
+    "svg.hashsalt": "equipoise",
+    "svg.fonttype": "none",
+}
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw the same on every machine, whatever the user's own matplotlib style is."""
+    from matplotlib import rc_context, rcParamsDefault
+
+    # Backend settings are not style, and setting them would start a backend.
+    neutral: Any = {k: v for k, v in rcParamsDefault.items() if not k.startswith("backend")}
+    with rc_context(neutral | _STYLE):
+        yield
+
+
+def empty_figure(rows: int = 1, columns: int = 1) -> Figure:
+    """Make a figure with room for ``rows`` × ``columns`` panels."""
+    from matplotlib.figure import Figure
+
+    width, height = PANEL_INCHES
+    return Figure(figsize=(columns * width, rows * height), layout="constrained")
+
+
+def save_figure(figure: Figure, folder: Path) -> Path:
+    """Write ``figure.png`` and ``figure.svg``, each whole or not at all; return the former."""
+    for kind, metadata in (("svg", {"Date": None}), ("png", {})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
+        write_bytes(folder / f"figure.{kind}", buffer.getvalue())
+    return folder / "figure.png"
+
+
+def measured(
+    axes: Axes,
+    x: ArrayLike,
+    mean: ArrayLike,
+    deviation: ArrayLike,
+    index: int,
+    label: str,
+) -> None:
+    """Draw a measured series: marks with bars of one standard deviation.
+
+    Args:
+        axes: Where.
+        x: Positions.
+        mean: Values.
+        deviation: Length of the bars, ``[n]``, or ``[2, n]`` for bars down and up.
+        index: Number of the series, which decides colour and marker.
+        label: Its name in the legend.
+    """
+    axes.errorbar(
+        x,
+        mean,
+        yerr=deviation,
+        color=PALETTE[index],
+        marker=MARKERS[index],
+        elinewidth=1.0,
+        linestyle="none",
+        label=label,
+    )
+
+
+def predicted(
+    axes: Axes, x: ArrayLike, y: ArrayLike, index: int, label: str | None = None
+) -> None:
+    """Draw the theory of the series with the same index, in front of it."""
+    axes.plot(x, y, color=PALETTE[index], linestyle=DASHES, zorder=3, label=label)
+
+
+def marked(axes: Axes, x: float, label: str) -> None:
+    """Mark a predicted position on the horizontal axis."""
+    axes.axvline(x, color=INK, linestyle=DASHES, linewidth=1.0, label=label)

@@ -1,0 +1,110 @@
+"""When numbers with errors decide a sentence: two methods compared seed by seed.
+
+Seeds share weights and batches, so that differences scatter less than the numbers themselves.
+Every question has three answers: the one-sided bounds at 95 %, by Student's t, lie on one side of
+a threshold, on the other, or on both, so that nothing is decided.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+_CONFIDENCE = 0.95
+
+
+def positive(value: float, margin: float) -> bool | None:
+    """Whether a value is above zero; ``None`` if it is within its margin of error of zero.
+
+    Args:
+        value: Such as a mean difference.
+        margin: How far chance alone may move the value. NaN counts as undecided.
+
+    Examples:
+        >>> positive(0.3, 0.1), positive(-0.3, 0.1), positive(0.05, 0.1)
+        (True, False, None)
+    """
+    if math.isnan(value) or math.isnan(margin) or abs(value) <= margin:
+        return None
+    return value > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Mean difference over seeds.
+
+    Args:
+        mean: Of one minus the other.
+        error: Its standard error; nan for a single seed, which decides nothing.
+        seeds: How many.
+
+    Examples:
+        >>> gap = Difference(2.0, 0.5, seeds=3)  # Student's t at 95 % is 2.92
+        >>> gap.above(0.5), gap.above(4.0), gap.above(1.0)
+        (True, False, None)
+    """
+
+    mean: float
+    error: float
+    seeds: int
+
+    def above(self, threshold: float = 0.0) -> bool | None:
+        """Whether the difference is above a threshold."""
+        return positive(self.mean - threshold, self._margin)
+
+    def below(self, threshold: float = 0.0) -> bool | None:
+        """Whether the difference is below a threshold."""
+        return positive(threshold - self.mean, self._margin)
+
+    def between(self, low: float, high: float) -> bool | None:
+        """Whether the difference lies in an interval: certainly, certainly not, or undecided."""
+        sides = self.above(low), self.below(high)
+        if False in sides:
+            return False
+        return None if None in sides else True
+
+    @property
+    def _margin(self) -> float:
+        if self.seeds < 2:
+            return math.nan
+        return float(stats.t.ppf(_CONFIDENCE, self.seeds - 1)) * self.error
+
+    def words(self, digits: int = 1) -> str:
+        """Write it with its standard error, to so many decimals."""
+        error = "?" if math.isnan(self.error) else f"{self.error:.{digits}f}"
+        return f"{self.mean:+.{digits}f} ± {error}"
+
+
+def difference(one: Sequence[float], other: Sequence[float]) -> Difference:
+    """Compare values of the same seeds in the same order.
+
+    Examples:
+        >>> difference([3.0, 4.0, 5.0], [1.0, 2.0, 3.5]).above()
+        True
+        >>> difference([3.0], [1.0]).above() is None
+        True
+    """
+    gaps = [a - b for a, b in zip(one, other, strict=True)]
+    return Difference(statistics.fmean(gaps), standard_error(gaps), len(gaps))
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Write the mean over seeds with its standard error, to so many decimals.
+
+    Examples:
+        >>> spread([1.0, 2.0, 3.0]), spread([1.0])
+        ('2.0 ± 0.6', '1.0')
+    """
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) < 2 else f"{mean} ± {standard_error(values):.{digits}f}"
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Standard error of the mean; nan of a single value, or if a value is not finite."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    return statistics.stdev(values) / math.sqrt(len(values))

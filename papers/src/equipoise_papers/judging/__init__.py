@@ -1,1 +1,0 @@
-"""When numbers with errors decide a claim."""

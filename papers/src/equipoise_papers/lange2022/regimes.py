@@ -1,0 +1,212 @@
+"""Which trainings make up Figs. 3 to 5: networks, batches, steps, and grids of learning rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from equipoise_papers.experiments.experiment import Scale
+from equipoise_papers.lange2022.training import Training
+
+# Half decades, so that every grid is a piece of the same series.
+_SERIES = tuple(float(f"{digit}e{power}") for power in range(-6, 2) for digit in (1, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """Network, batch size and learning rates of one panel.
+
+    Args:
+        network: ``fc`` or ``cnn5``.
+        batch_size: Samples per step.
+        steps: Steps at scale small.
+        centres: Learning rate in the middle of each method's grid, for every method of the panel.
+        paper_rates: Best rates that the paper reports.
+    """
+
+    network: str
+    batch_size: int
+    steps: int
+    centres: dict[str, float]
+    paper_rates: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        """Network and batch size in words."""
+        network = "3 × 100" if self.network == "fc" else "5-layer CNN"
+        return f"{network}, batch {self.batch_size}"
+
+
+# Centres are the best rates of a wider search on Fashion-MNIST.
+FC_60 = Regime(
+    "fc",
+    60,
+    2000,
+    {
+        "vanilla": 0.1,
+        "standardised": 0.1,
+        "bn": 0.1,
+        "ln": 0.1,
+        "renorm": 0.1,
+        "four_things": 1e-3,
+        "bnp_paper": 0.3,
+        "bnp": 0.1,
+        "adam": 1e-3,
+        "bnp_adam": 1e-3,
+    },
+    {"vanilla": 0.01, "bn": 0.5, "bnp_paper": 0.1, "ln": 0.5},
+)
+FC_6 = Regime(
+    "fc",
+    6,
+    3000,
+    {
+        "vanilla": 0.03,
+        "standardised": 0.01,
+        "bn": 0.01,
+        "ln": 0.01,
+        "renorm": 0.01,
+        "four_things": 3e-4,
+        "bnp_paper": 0.1,
+        "bnp": 0.1,
+        "adam": 3e-4,
+        "bnp_adam": 3e-4,
+    },
+    {"vanilla": 5e-3, "bn": 5e-2, "bnp_paper": 5e-2, "renorm": 5e-2, "ln": 5e-2},
+)
+FC_1 = Regime(
+    "fc",
+    1,
+    4000,
+    {
+        "vanilla": 3e-3,
+        "standardised": 3e-3,
+        "bn": 3e-3,
+        "ln": 3e-3,
+        "renorm": 3e-3,
+        "four_things": 1e-4,
+        "bnp_paper": 0.1,
+        "bnp": 0.1,
+        "adam": 1e-4,
+        "bnp_adam": 1e-4,
+    },
+    {"vanilla": 5e-4, "bnp_paper": 1e-1, "ln": 1e-2},
+)
+CNN_128 = Regime(
+    "cnn5",
+    128,
+    150,
+    {
+        "vanilla": 0.3,
+        "standardised": 0.1,
+        "bn": 0.3,
+        "ln": 0.1,
+        "four_things": 1e-3,
+        "bnp_paper": 0.3,
+        "bnp": 0.03,
+        "bnp_adam": 1e-3,
+    },
+    {"vanilla": 1e-1, "bn": 1e-1, "bnp_paper": 1e-1, "four_things": 5e-3},
+)
+CNN_2 = Regime(
+    "cnn5",
+    2,
+    1200,
+    {
+        "vanilla": 0.03,
+        "standardised": 0.01,
+        "bn": 3e-3,
+        "ln": 0.01,
+        "renorm": 0.01,
+        "four_things": 3e-4,
+        "bnp_paper": 0.3,
+        "bnp": 0.03,
+        "bnp_adam": 3e-4,
+    },
+    {"vanilla": 1e-3, "bn": 1e-3, "bnp_paper": 1e-2, "four_things": 1e-4, "renorm": 1e-2},
+)
+CNN_1 = Regime(
+    "cnn5",
+    1,
+    1500,
+    {
+        "vanilla": 0.01,
+        "standardised": 0.01,
+        "bn": 3e-3,
+        "ln": 3e-3,
+        "renorm": 3e-3,
+        "four_things": 1e-4,
+        "bnp_paper": 0.3,
+        "bnp": 0.03,
+        "bnp_adam": 1e-4,
+    },
+    {"vanilla": 1e-3, "bnp_paper": 1e-1, "four_things": 1e-3},
+)
+
+# Evaluations and test images: a pass of the CNN over 1,000 costs as much as 10 steps at 128.
+_SMALL_TESTS = {"fc": (6, 2000), "cnn5": (3, 1000)}
+_SMOKE_STEPS, _SMOKE_DATA = 20, "digits"
+_SMALL_SEEDS, _SMALL_DATA = (0, 1, 2), "fashion-mnist"
+# The paper trains on CIFAR-10 (and MNIST at batch 60); it does not say for how many epochs.
+_PAPER_SEEDS, _PAPER_DATA, _PAPER_EPOCHS, _PAPER_TEST = range(5), "cifar10", 20, 10_000
+_TRAINING_IMAGES = {"cifar10": 50_000, "mnist": 60_000}
+
+
+def cells(regime: Regime, scale: Scale) -> tuple[Training, ...]:
+    """Every training of a panel: methods × rates × seeds; rates are a grid and the paper's."""
+    if scale == "smoke":
+        return tuple(
+            Training(
+                regime.network, _SMOKE_DATA, method, regime.batch_size, _SMOKE_STEPS, rate, 0, 1
+            )
+            for method, rate in regime.centres.items()
+        )
+    if scale == "small":
+        return tuple(
+            Training(
+                regime.network,
+                _SMALL_DATA,
+                method,
+                regime.batch_size,
+                regime.steps,
+                rate,
+                seed,
+                *_SMALL_TESTS[regime.network],
+            )
+            for method, centre in regime.centres.items()
+            for rate in sorted({*grid(centre, 1), *_reported(regime, method)})
+            for seed in _SMALL_SEEDS
+        )
+    sets = (_PAPER_DATA, "mnist") if regime is FC_60 else (_PAPER_DATA,)
+    return tuple(
+        Training(
+            regime.network,
+            name,
+            method,
+            regime.batch_size,
+            _PAPER_EPOCHS * _TRAINING_IMAGES[name] // regime.batch_size,
+            rate,
+            seed,
+            _PAPER_EPOCHS,
+            _PAPER_TEST,
+        )
+        for name in sets
+        for method, centre in regime.centres.items()
+        for rate in sorted({*grid(centre, 2), *_reported(regime, method)})
+        for seed in _PAPER_SEEDS
+    )
+
+
+def grid(centre: float, neighbours: int) -> tuple[float, ...]:
+    """Half decades around a rate of the series.
+
+    Examples:
+        >>> grid(0.03, 1)
+        (0.01, 0.03, 0.1)
+    """
+    place = _SERIES.index(centre)
+    return _SERIES[place - neighbours : place + neighbours + 1]
+
+
+def _reported(regime: Regime, method: str) -> tuple[float, ...]:
+    rate = regime.paper_rates.get(method)
+    return () if rate is None else (rate,)

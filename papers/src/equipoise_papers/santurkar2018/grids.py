@@ -1,0 +1,81 @@
+"""Which trainings there are at each scale; figures choose by network and normaliser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from equipoise_papers.experiments.experiment import Scale
+from equipoise_papers.santurkar2018.training import Normaliser, ProbedTraining
+
+FAMILY = "santurkar2018.trainings"
+LABELS: dict[str, str] = {
+    "none": "standard",
+    "batch": "BN",
+    "noisy": "noisy BN",
+    "noise": "standard + noise",
+    "l1": "ℓ₁",
+    "l2": "ℓ₂",
+    "linf": "ℓ∞",
+}
+CHOICES = (
+    "smoke: digits, small: Fashion-MNIST in place of CIFAR-10, with six 3 × 3 convolutions of 12, "
+    "24 and 48 channels and a dense layer of 64; paper: VGG-16 on CIFAR-10 from --data-dir",
+    "plain SGD without momentum or weight decay, batch 128, rate 0.1; Glorot; the normaliser "
+    "before the activation; inputs standardised per channel",
+    "deep linear network: 25 layers of 10 × 10, 1,000 Gaussian samples, full batch, rate 10⁻⁶, "
+    "squared loss summed over samples; the normaliser after every layer",
+    "probes look at one batch in training mode: 8 points along the gradient, ½ to 4 times the "
+    "rate (1/100 to 30 times for the linear network), and the ICS of Definition 2.1 under the "
+    "step of SGD; they leave the training bit-identical",
+    "several seeds; where a figure compares training, each normaliser also has its best rate of "
+    "a grid",
+)
+_RATE, _BATCH = 0.1, 128
+_RATES = (0.03, 0.1, 0.3)
+_LINEAR_RATE = 1e-6
+
+
+def vgg_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
+    """Trainings of VGG at the paper's rate, with probes."""
+    name, steps, seeds, looks = {
+        "smoke": ("digits", 10, 1, 2),
+        "small": ("fashion-mnist", 150, 3, 10),
+        "paper": ("cifar10", 15_000, 3, 150),
+    }[scale]
+    make = partial(
+        ProbedTraining, "vgg", name, rate=_RATE, batch_size=_BATCH, steps=steps, looks=looks
+    )
+    return tuple(make(norm=norm, seed=seed) for norm in norms for seed in range(seeds))
+
+
+def rate_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
+    """The same at other rates, without probes, to find each normaliser's best."""
+    if scale == "smoke":
+        return ()
+    name, steps = {"small": ("fashion-mnist", 150), "paper": ("cifar10", 15_000)}[scale]
+    make = partial(ProbedTraining, "vgg", name, batch_size=_BATCH, steps=steps, looks=0)
+    return tuple(
+        make(norm=norm, rate=rate, seed=seed)
+        for norm in norms
+        for rate in _RATES
+        if rate != _RATE
+        for seed in range(3)
+    )
+
+
+def linear_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
+    """Trainings of the deep linear network, with probes."""
+    steps, seeds, looks = {"smoke": (20, 1, 2), "small": (1000, 3, 20), "paper": (10_000, 5, 100)}[
+        scale
+    ]
+    make = partial(
+        ProbedTraining,
+        "dln",
+        "gaussian",
+        rate=_LINEAR_RATE,
+        batch_size=0,
+        steps=steps,
+        looks=looks,
+    )
+    return tuple(make(norm=norm, seed=seed) for norm in norms for seed in range(seeds))

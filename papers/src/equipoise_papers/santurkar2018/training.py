@@ -1,0 +1,242 @@
+"""One training with probes on the way; all figures of the paper are drawn from such runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import repeat
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import data, models, probes
+from equipoise.data import Batch, Samples
+from equipoise.instrument import LossFunction, untouched
+from equipoise.probes import CovariateShift, Landscape
+from equipoise.training import Curve, cross_entropy, evaluate, summed_squared_error, train
+from equipoise_papers.sweeps.cell import Cell
+
+Normaliser = Literal["none", "batch", "noisy", "noise", "l1", "l2", "linf"]
+
+# The paper's grids: ½ to 4 times the rate for VGG, 1/100 to 30 times for the linear network.
+_REACH = {"vgg": (0.5, 4.0), "dln": (0.01, 30.0)}
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_TEST_SAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """One layer's outputs for the same held-out inputs.
+
+    Args:
+        layer: Name of the layer.
+        mean: Of one unit, over samples and positions.
+        variance: Of the same unit.
+        quantiles: 5, 25, 50, 75 and 95 % of the same unit.
+    """
+
+    layer: str
+    mean: float
+    variance: float
+    quantiles: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Everything that was measured at one step, on one batch.
+
+    Args:
+        step: Steps taken before.
+        landscape: Along the gradient.
+        shift: Internal covariate shift of each layer under the step of SGD.
+        activations: Of a few layers.
+    """
+
+    step: int
+    landscape: Landscape
+    shift: CovariateShift
+    activations: tuple[Activations, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Losses and measurements of a training.
+
+    Args:
+        loss: Mean training loss of the second half of the steps; infinite if it diverged. Of the
+            linear network per sample.
+        final: Mean over the last tenth.
+        curve: Training loss against steps.
+        accuracy: On test images; nan for the linear network, or after divergence.
+        diverged_at: Step at which the loss was no longer finite.
+        looks: What probes measured.
+    """
+
+    loss: float
+    final: float
+    curve: Curve
+    accuracy: float
+    diverged_at: int | None
+    looks: tuple[Look, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedTraining(Cell[Run]):
+    """One training.
+
+    Args:
+        network: ``vgg``, six to sixteen convolutions, or ``dln``, 25 linear layers.
+        data: Set of images, or ``gaussian``.
+        norm: Normaliser after each layer; see :func:`equipoise.models.make_norm`.
+        rate: Learning rate of plain SGD.
+        batch_size: Samples per step; 0 for all of them.
+        steps: How many.
+        seed: Of weights, data order and noise.
+        looks: How often probes measure, at equal distances from the start; 0 for never.
+        points: Points along the gradient at each measurement.
+    """
+
+    network: str
+    data: str
+    norm: Normaliser
+    rate: float
+    batch_size: int
+    steps: int
+    seed: int
+    looks: int
+    points: int = 8
+
+    def run(self) -> Run:
+        """Train once, with probes on the way."""
+        samples, test = _samples(self.data)
+        loss_fn = summed_squared_error if self.network == "dln" else cross_entropy
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            model = _build(self, samples)
+            looks = _Looks(self, model, loss_fn, samples)
+            looks.take(0)
+            history = train(
+                model,
+                _batches(self, samples),
+                loss_fn,
+                torch.optim.SGD(model.parameters(), lr=self.rate),
+                listener=looks,
+            )
+            finished = history.diverged_at is None
+            accuracy = _accuracy(model, test) if finished and test is not None else math.nan
+        scale = len(samples) if self.network == "dln" else 1
+        curve = history.curve()
+        return Run(
+            loss=history.mean_loss() / scale,
+            final=history.mean_loss(0.1) / scale,
+            curve=Curve(curve.steps, tuple(loss / scale for loss in curve.losses)),
+            accuracy=accuracy,
+            diverged_at=history.diverged_at,
+            looks=tuple(looks.taken),
+        )
+
+
+class _Looks:
+    """Listener of the training that probes the model at some steps, on a batch of the data."""
+
+    def __init__(
+        self, cell: ProbedTraining, model: nn.Module, loss_fn: LossFunction, samples: Samples
+    ) -> None:
+        self.taken: list[Look] = []
+        self._cell, self._model, self._loss_fn = cell, model, loss_fn
+        self._every = cell.steps // cell.looks if cell.looks else 0
+        size = cell.batch_size or len(samples)
+        # Separate batches, so that training uses the same data with and without probes.
+        self._batches = samples.batches(size, cell.looks + 1, torch.Generator().manual_seed(99))
+        self._held: Batch | None = None
+
+    def __call__(self, step: int, loss: float) -> None:
+        if self._every and step % self._every == 0:
+            self.take(step)
+
+    def take(self, step: int) -> None:
+        """Probe the model as it is now."""
+        if not self._every:
+            return
+        cell, model = self._cell, self._model
+        batch = next(self._batches) if cell.batch_size else (self._held or next(self._batches))
+        self._held = self._held or batch
+        low, high = (cell.rate * reach for reach in _REACH[cell.network])
+        steps = torch.logspace(math.log10(low), math.log10(high), cell.points).tolist()
+        self.taken.append(
+            Look(
+                step,
+                probes.landscape(model, self._loss_fn, batch, steps=steps),
+                probes.covariate_shift(model, self._loss_fn, batch, cell.rate),
+                _activations(model, self._held[0]),
+            )
+        )
+
+
+def _activations(model: nn.Module, inputs: Tensor) -> tuple[Activations, ...]:
+    """One unit of the first, a middle and the last hidden layer, on the same inputs."""
+    names = [name for name, module in model.named_modules() if _is_observed(module)]
+    chosen = dict.fromkeys((names[0], names[len(names) // 2], names[-2]))
+    found: list[Activations] = []
+
+    def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def record(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            unit = output[:, 0].flatten().double()
+            quantiles = torch.quantile(unit, torch.tensor(_QUANTILES, dtype=torch.float64))
+            found.append(
+                Activations(name, float(unit.mean()), float(unit.var()), tuple(quantiles.tolist()))
+            )
+
+        return record
+
+    handles = [model.get_submodule(name).register_forward_hook(hook(name)) for name in chosen]
+    try:
+        with untouched(model), torch.no_grad():
+            model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return tuple(found)
+
+
+def _is_observed(module: nn.Module) -> bool:
+    """Whether the paper calls the output a layer input: it is before the activation function."""
+    return isinstance(module, nn.Conv2d | nn.Linear)
+
+
+def _build(cell: ProbedTraining, samples: Samples) -> nn.Module:
+    if cell.network == "dln":
+        return models.deep_linear(samples.inputs.shape[1], 25, norm=cell.norm)
+    # Small maps and few channels, so that a training takes seconds; the paper's VGG has 64 to 512.
+    plan: Literal["vgg16"] | tuple[tuple[int, ...], ...] = ((12, 12), (24, 24), (48, 48))
+    if cell.data == "cifar10":
+        plan = "vgg16"
+    side = 4 if cell.data == "fashion-mnist" else 1
+    net = models.vgg(
+        plan, 10, samples.inputs.shape[1], norm=cell.norm, dense=(64,), head_size=side
+    )
+    return models.glorot_uniform_(net)
+
+
+def _batches(cell: ProbedTraining, samples: Samples) -> Iterator[Batch]:
+    if not cell.batch_size:
+        return repeat((samples.inputs, samples.targets), cell.steps)
+    return samples.batches(cell.batch_size, cell.steps, torch.Generator().manual_seed(cell.seed))
+
+
+def _accuracy(model: nn.Module, test: Samples) -> float:
+    x, y = test.inputs[:_TEST_SAMPLES], test.targets[:_TEST_SAMPLES]
+    found = evaluate(model, x, y, cross_entropy).accuracy
+    return math.nan if found is None else found
+
+
+@cache
+def _samples(name: str) -> tuple[Samples, Samples | None]:
+    """Training and test samples, cached because all cells of a worker use the same."""
+    if name == "gaussian":
+        return data.gaussian_regression(), None
+    split = data.split(name).standardised(pixels=False)
+    return split.train, split.test

@@ -1,0 +1,77 @@
+"""Cells, the independent pieces of an experiment, and what computing one gives."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell(ABC, Generic[Record]):
+    """One independent piece of an experiment, such as one training.
+
+    A kind of cell is a subclass, a frozen dataclass of plain values. Its fields hold everything
+    that the record depends on, the seed included: the file of a cell's result is named by them.
+    The class of the records is the type argument, by which stored records are read:
+    ``class Training(Cell[Run])``.
+
+    Examples:
+        >>> @dataclass(frozen=True)
+        ... class Root(Cell[float]):
+        ...     square: float
+        ...
+        ...     def run(self) -> float:
+        ...         return self.square**0.5
+        >>> Root(4.0).run(), Root.record_type
+        (2.0, <class 'float'>)
+    """
+
+    record_type: ClassVar[type[Any]]
+
+    def __init_subclass__(cls) -> None:
+        bases = getattr(cls, "__orig_bases__", ())
+        records = [get_args(base)[0] for base in bases if get_origin(base) is Cell]
+        if not records:
+            raise TypeError(f"write class {cls.__name__}(Cell[R]), where R is its records' class.")
+        cls.record_type = records[0]
+
+    @abstractmethod
+    def run(self) -> Record:
+        """Compute the record, from the cell's fields alone.
+
+        The same cell gives the same record. An exception is kept as the cell's failure, and the
+        next sweep tries again. A bad result that would come out the same again, such as a
+        training that diverged, belongs in the record.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[Record]):
+    """A cell that was computed, whether it succeeded or not.
+
+    Args:
+        cell: Which.
+        record: What ``cell.run()`` returned; ``None`` if it failed.
+        failure: The exception, as text; ``None`` if there was none.
+        seconds: How long it took.
+    """
+
+    cell: Cell[Record]
+    record: Record | None
+    failure: str | None
+    seconds: float
+
+
+def compute(cell: Cell[Record]) -> Result[Record]:
+    """Compute one cell; an exception becomes a result that says why."""
+    start = time.perf_counter()
+    record, failure = None, None
+    try:
+        record = cell.run()
+    except Exception as error:  # one cell's failure must not cost the others
+        failure = f"{type(error).__name__}: {error}"
+    return Result(cell, record, failure, time.perf_counter() - start)

@@ -1,1 +1,0 @@
-"""Where networks stop to train."""

@@ -1,0 +1,1 @@
+"""How deep normalised networks train: Figs. 2 and 4."""

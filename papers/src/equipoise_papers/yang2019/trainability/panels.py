@@ -1,0 +1,186 @@
+"""What the panels of Figs. 2 and 4 share: trained networks, and the line that theory predicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from equipoise.report import wording
+from equipoise_papers.experiments.experiment import Scale
+from equipoise_papers.yang2019.samples import grouped
+from equipoise_papers.yang2019.trainability.boundary.edge import Column
+from equipoise_papers.yang2019.trainability.line import LinePoint, Prediction
+from equipoise_papers.yang2019.trainability.stack import Stack, Trained
+
+FAMILY = "yang2019.trainability"
+# Fig. 2's learning rate per sample of a step, and neurons per layer.
+PAPER_RATE = 1e-5
+_PAPER_WIDTH = 384
+_NAMES = {
+    "cifar10": "CIFAR10",
+    "digits": "scikit-learn's digits",
+    "fashion-mnist": "Fashion-MNIST",
+    "mnist": "MNIST",
+}
+
+TOO_FEW = "one seed and a few steps tell nothing about training; it is not judged"
+
+# Cells and records of a panel: points of the line, and stacks of networks.
+Results = Mapping[LinePoint | Stack, Any]
+
+
+def effort(
+    scale: Scale,
+    rates: tuple[float, ...],
+    *,
+    small_data: str = "fashion-mnist",
+    paper_data: str = "mnist",
+    paper_samples: int = 10 * 60_000,
+) -> dict[str, Any]:
+    """Data, width, length and rates of training at a scale, as arguments of :class:`Stack`.
+
+    Args:
+        scale: ``smoke`` trains a few steps on scikit-learn's digits.
+        rates: Learning rates per sample of a step, rising; smoke takes the upper two.
+        small_data: Images at scale small.
+        paper_data: The source's images.
+        paper_samples: How many of them the source trains on, repetitions included.
+    """
+    if scale == "smoke":
+        size: dict[str, Any] = {"data": "digits", "width": 16, "samples": 64, "seeds": (0,)}
+        return size | {"rates": rates[-2:], "test_samples": 100}
+    if scale == "small":
+        size = {"data": small_data, "width": 64, "samples": 6400, "seeds": (0, 1)}
+        return size | {"rates": rates, "test_samples": 1000}
+    size = {"data": paper_data, "width": _PAPER_WIDTH, "samples": paper_samples, "seeds": (0, 1)}
+    return size | {"rates": rates, "test_samples": 10_000}
+
+
+def stacks(results: Results) -> dict[Stack, Trained]:
+    """The trained networks among the results."""
+    return {cell: record for cell, record in results.items() if isinstance(cell, Stack)}
+
+
+def points(results: Results) -> dict[LinePoint, Prediction]:
+    """The points of the predicted lines among the results."""
+    return {cell: record for cell, record in results.items() if isinstance(cell, LinePoint)}
+
+
+def too_few(results: Results) -> bool:
+    """Whether there are no networks, or only one seed, so that the effect of chance is unknown."""
+    return any(len(stack.seeds) < 2 for stack in stacks(results)) or not stacks(results)
+
+
+def full_size(results: Results) -> bool:
+    """Whether networks are as wide as the source's."""
+    return all(stack.width == _PAPER_WIDTH for stack in stacks(results))
+
+
+def stand_in(results: Results, source: str) -> tuple[str, ...]:
+    """Say what the networks stand in for, if they are smaller than the source's.
+
+    Args:
+        results: Of a panel.
+        source: The source's data, width and training time.
+    """
+    if full_size(results):
+        return ()
+    names = {
+        f"{_NAMES[stack.data]}, width {stack.width}, {stack.samples:,} images"
+        for stack in stacks(results)
+    }
+    return (f"{source}: {'; '.join(sorted(names))} at this scale",)
+
+
+def rate_note(results: Results, parameter: str, rate: float | None) -> str:
+    """Say which learning rates a figure shows, and what another choice gives.
+
+    Args:
+        results: Of a panel.
+        parameter: Name of the parameter that differs from column to column.
+        rate: The rate that is shown; ``None`` for the best of each stack.
+    """
+    grids = [stack.rates for stack in stacks(results)]
+    tried = wording.count(max(map(len, grids), default=0), "rate")
+    if rate is None and not all(PAPER_RATE in grid for grid in grids):
+        return f"shown: the best of {tried}"
+    other = columns(results, parameter, rate=PAPER_RATE if rate is None else None)
+    best = max((mean for column in other for mean in column.means), default=math.nan)
+    reached = f"accuracy at most {wording.number(best, 2)}"
+    if rate is None:
+        return f"shown: the best of {tried}; at Fig. 2’s rate $10^{{-5}}B$: {reached}"
+    return f"shown: Fig. 2’s rate $10^{{-5}}B$; at the best of {tried}: {reached}"
+
+
+def rates_choice(rates: Sequence[float], source: str) -> str:
+    """Say which learning rates are tried.
+
+    Args:
+        rates: Per sample of a step.
+        source: What the source says about them.
+    """
+    tried = ", ".join(f"{rate:g}" for rate in rates)
+    return (
+        f"learning rates η = c · samples per step with c = {tried}; each place shows the best one "
+        f"by training loss, mean over two seeds; {source}"
+    )
+
+
+CHOICES = (
+    "a network that diverged counts as guessing",
+    "depth counts hidden layers W → batch norm → activation; a readout with a bias follows",
+    "weights N(0, 1/N) without biases; γ and β are trained, from the values that are stated; "
+    "images in [0, 1]",
+    "tests use running statistics with momentum 0.1; those of test batches are recorded too",
+    "trained means: at least half-way from guessing to the column's best mean accuracy; depths "
+    "between those tried by interpolation over log depth. A column whose best is less than a "
+    "tenth of the way from guessing to no errors trains nowhere",
+    "depths are the same if they differ by 25 % or less. Intervals are Student's t at 95 %, over "
+    "columns (two-sided) or, for single columns, over seeds (one-sided, for the largest of all "
+    "columns); a sentence is undecided if it is so at one end of its interval alone",
+)
+
+
+def columns(
+    results: Results,
+    parameter: str,
+    *,
+    rate: float | None = None,
+    batch_statistics: bool = False,
+) -> tuple[Column, ...]:
+    """Accuracies by depth, one column for each value of a parameter.
+
+    Args:
+        results: Of a panel.
+        parameter: Name of the field of :class:`Stack` that differs along the panel.
+        rate: Learning rate per sample; ``None`` for the best of each stack, by training loss.
+        batch_statistics: Whether test images are normalised among themselves.
+    """
+    groups = grouped(stacks(results), lambda cell: float(getattr(cell, parameter)))
+    return tuple(
+        _column(position, group, rate, batch_statistics)
+        for position, group in sorted(groups.items())
+    )
+
+
+def _column(
+    position: float,
+    group: list[tuple[Stack, Trained]],
+    rate: float | None,
+    batch_statistics: bool,
+) -> Column:
+    group = sorted(group, key=lambda pair: pair[0].depth)
+    first = group[0][1]
+    return Column(
+        position=position,
+        predicted=first.predicted_depth,
+        depths=tuple(cell.depth for cell, _ in group),
+        accuracies=tuple(
+            trained.accuracies(
+                trained.best_rate if rate is None else rate, batch_statistics=batch_statistics
+            )
+            for _, trained in group
+        ),
+        chance=first.chance,
+    )

@@ -1,0 +1,1 @@
+"""Accuracy with RUN and with other normalisations."""

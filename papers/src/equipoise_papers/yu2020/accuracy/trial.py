@@ -1,0 +1,133 @@
+"""One accuracy: of a method on the synthetic task, or of a network trained with a head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import torch
+from torch import nn
+
+from equipoise import data
+from equipoise.training import cross_entropy, evaluate, train
+from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.yu2020.accuracy import photographs, synthetic
+from equipoise_papers.yu2020.accuracy.networks import HEADS, small_cnn
+
+TaskName = Literal["synthetic", "cnn", "fine-grained"]
+
+_TEST_SAMPLES = 4000
+# The synthetic task at a fifth of its size, where it is not to be judged.
+_SIZES = {
+    "whole": {"classes": 12, "channels": 24, "positions": 28, "train": 1500, "test": 2400},
+    "reduced": {"classes": 4, "channels": 6, "positions": 12, "train": 120, "test": 120},
+}
+# Fine-tuning in two stages: the classifier, then everything at a smaller rate.
+_FINE_TUNE_BATCH, _CLASSIFIER_RATE, _DECAY = 32, 1.0, 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The accuracy of one trial.
+
+    Args:
+        accuracy: On test samples.
+        other_start: The same where RUN has another start at test time than in training; nan
+            where that was not tried.
+        loss: Mean training loss of the second half of the steps; nan for the synthetic task.
+    """
+
+    accuracy: float
+    other_start: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial(Cell[Score]):
+    """One method, seed and rate.
+
+    Args:
+        task: Name of the task.
+        data: ``whole`` or ``reduced`` for the synthetic task, else a set of images.
+        method: How features are normalised.
+        seed: Of the data, or of weights and their order; and of the start.
+        rate: Learning rate of Adam (of SGD for fine-grained images); 0 for the synthetic task.
+        steps: Steps of training; epochs of each stage for fine-grained images.
+    """
+
+    task: TaskName
+    data: str
+    method: str
+    seed: int
+    rate: float = 0.0
+    steps: int = 0
+
+    def run(self) -> Score:
+        """Train and test once."""
+        match self.task:
+            case "synthetic":
+                return _synthetic(self)
+            case "cnn":
+                return _cnn(self)
+            case _:
+                return _fine_grained(self)
+
+
+def _synthetic(cell: Trial) -> Score:
+    problem = synthetic.task(**_SIZES[cell.data], seed=cell.seed)
+    same, other = synthetic.accuracies(cell.method, problem, seed=cell.seed)
+    return Score(same, other if cell.method.startswith("RUN") else math.nan, math.nan)
+
+
+@cache
+def _split(name: str) -> data.Split:
+    """Images standardised by channel, cached because all cells of a worker use the same."""
+    return data.split(name).standardised(pixels=False)
+
+
+def _cnn(cell: Trial) -> Score:
+    split = _split(cell.data)
+    generator = torch.Generator().manual_seed(cell.seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(cell.seed)
+        channels = split.train.inputs.shape[1]
+        model = small_cnn(cell.method, classes=10, in_channels=channels, seed=cell.seed)
+        optimizer = torch.optim.Adam(model.parameters(), lr=cell.rate)
+        history = train(
+            model, split.train.batches(64, cell.steps, generator), cross_entropy, optimizer
+        )
+    if history.diverged_at is not None:
+        return Score(math.nan, math.nan, math.inf)
+    x, y = split.test.inputs[:_TEST_SAMPLES], split.test.targets[:_TEST_SAMPLES]
+    found = evaluate(model, x, y, cross_entropy).accuracy
+    return Score(math.nan if found is None else found, math.nan, history.mean_loss())
+
+
+def _fine_grained(cell: Trial) -> Score:
+    """Not covered by tests: it needs photographs, a backbone and a GPU."""
+    training, testing, classes = photographs.loaders(cell.data, _FINE_TUNE_BATCH, cell.seed)
+    features, channels = photographs.backbone()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with torch.random.fork_rng():
+        torch.manual_seed(cell.seed)
+        pooling = HEADS[cell.method](channels, seed=cell.seed)
+        size = pooling.output_dim
+        assert isinstance(size, int)
+        classifier = nn.Linear(size, classes)
+        model = nn.Sequential(features, pooling, classifier).to(device)
+        for parameters, rate in (
+            (classifier.parameters(), _CLASSIFIER_RATE),
+            (model.parameters(), cell.rate),
+        ):
+            optimizer = torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=_DECAY)
+            batches = photographs.epochs(training, cell.steps, device)
+            history = train(model, batches, cross_entropy, optimizer)
+    model.eval()
+    right = total = 0
+    with torch.no_grad():
+        for x, y in photographs.epochs(testing, 1, device):
+            right += int((model(x).argmax(1) == y).sum())
+            total += len(y)
+    return Score(right / total, math.nan, history.mean_loss())

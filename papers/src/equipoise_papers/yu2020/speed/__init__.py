@@ -1,0 +1,1 @@
+"""Cost of RUN and of other normalisations."""

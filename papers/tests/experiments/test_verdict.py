@@ -1,0 +1,34 @@
+"""A verdict is the source's claim and nothing else."""
+
+import pytest
+
+from equipoise_papers.experiments.verdict import Check, Verdict, ours
+
+YES, NO, OPEN = (Check("claim", "found", holds) for holds in (True, False, None))
+
+
+@pytest.mark.parametrize(
+    ("checks", "left_out", "outcome"),
+    [
+        ((YES, YES), (), "reproduced"),
+        ((YES, YES), ("a panel",), "partly"),
+        ((YES, NO), (), "partly"),
+        ((YES, OPEN), (), "partly"),
+        ((NO, NO), (), "not reproduced"),
+        ((NO, OPEN), (), "undecided"),
+        ((OPEN,), (), "undecided"),
+        ((), (), "not judged"),
+    ],
+)
+class TestOutcome:
+    def test_it_counts_the_source_s_sentences(self, checks, left_out, outcome):
+        assert Verdict(checks, left_out).outcome == outcome
+
+    @pytest.mark.parametrize("own", [YES, NO, OPEN])
+    def test_sentences_of_ours_change_nothing(self, checks, left_out, outcome, own):
+        assert Verdict((*checks, ours(own)), left_out).outcome == outcome
+
+
+def test_whose_sentence_it_is_can_be_read():
+    assert (NO.sentence, ours(NO).sentence) == ("claim", "not in the paper: claim")
+    assert [check.answer for check in (YES, NO, OPEN)] == ["yes", "no", "undecided"]

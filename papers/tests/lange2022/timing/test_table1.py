@@ -1,0 +1,72 @@
+"""Times and operations with batch norm and with BNP: counts by hand, verdicts that can fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from equipoise.records import from_plain, to_plain
+from equipoise_papers.experiments.style import empty_figure, house_style
+from equipoise_papers.lange2022.timing import table1
+
+
+class TestTable1:
+    def test_operations_are_the_papers_count(self):
+        model = table1._network("fc", "vanilla")
+        n, m = (784, 100, 100), (100, 100, 10)
+        own = table1._operations(model, 16)
+        assert own == sum(6 * 16 * a * b for a, b in zip(n, m, strict=True))
+        expected = sum(4 * a * 16 + 8 * a + 6 * a * b + 2 * b for a, b in zip(n, m, strict=True))
+        assert table1._extra(model, "BNP", 16) == expected
+        normalised = table1._network("fc", "BN and input")
+        assert table1._extra(normalised, "BN and input", 16) == sum(32 * a * 16 + 4 * a for a in n)
+
+    def test_statistics_every_ten_steps_cost_a_tenth(self):
+        model = table1._network("fc", "vanilla")
+        often, seldom = (table1._extra(model, v, 512) for v in ("BNP", "BNP every 10 steps"))
+        transformation = 6 * (784 + 100) * 100 + 6 * 1000 + 2 * 210
+        assert (often - transformation) == pytest.approx(10 * (seldom - transformation))
+
+    def test_a_cell_times_every_variant(self):
+        timings = table1.TimedNetwork("fc", 1, 10).run()
+        assert {row.variant for row in timings.rows} == set(table1._VARIANTS)
+        assert timings.ratio(16, "vanilla") == 1.0
+        assert from_plain(table1.Timings, to_plain(timings)) == timings
+
+    def timed(self, **changes):
+        def row(batch, variant, ratio):
+            return table1.Timing(batch, variant, 1.0, ratio, ratio, 1.05)
+
+        ratios = {"vanilla": 1, "BN": 1.2, "BN and input": 1.5, "BNP": 1.21}
+        ratios |= {"BNP by step()": 1.2, "BNP every 10 steps": 1.1} | changes
+        return {
+            table1.TimedNetwork("fc", 40, 20): table1.Timings(
+                tuple(row(b, v, r) for b in (16, 256, 512) for v, r in ratios.items())
+            )
+        }
+
+    def test_the_papers_order_is_judged_to_hold(self):
+        verdict = table1.judge(self.timed())
+        assert [check.holds for check in verdict.checks] == [True] * 4
+        assert [check.ours for check in verdict.checks] == [False, False, True, True]
+        assert verdict.outcome == "partly"
+        assert "GPU" in verdict.left_out[0]
+
+    @pytest.mark.parametrize(
+        ("changes", "failing"),
+        [
+            ({"BNP": 1.19}, 0),
+            ({"BNP": 1.27}, 1),
+            ({"BNP": 1.51}, 2),
+            ({"BNP every 10 steps": 1.4}, 3),
+        ],
+        ids=["faster at 16", "slower at 256", "dearer than all of BN", "dear even if seldom"],
+    )
+    def test_each_sentence_can_fail(self, changes, failing):
+        assert not table1.judge(self.timed(**changes)).checks[failing].holds
+
+    def test_a_share_of_five_per_cent_is_level(self):
+        assert table1.judge(self.timed(BNP=1.25)).checks[1].holds
+
+    def test_figure_is_drawn(self):
+        with house_style():
+            table1.draw(empty_figure().subfigures(1, 1), self.timed())

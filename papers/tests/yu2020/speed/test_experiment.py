@@ -1,0 +1,61 @@
+"""The cost of RUN: a cell times every method, verdicts can fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from equipoise.records import from_plain, to_plain
+from equipoise_papers.yu2020.speed import experiment as speed
+from equipoise_papers.yu2020.speed.methods import METHODS, NEWTON, RUN1, SVD_ROOT
+from papers_support.drawings import drawn
+
+
+class TestSpeed:
+    def results(self, newton, *, device="cpu", run=1.0):
+        def timings(cell):
+            D = cell.channels
+            times = {NEWTON: newton * (D / 512) ** 3, RUN1: run * D / 512}
+            rows = tuple(
+                speed.Timing(m.part, m.name, t, t, t, 1000, t / 2)
+                for m in METHODS
+                for t in [times.get(m.name, 1.1)]
+            )
+            return speed.Timings(rows, 1e11, 1e10)
+
+        cells = [dataclasses.replace(c, device=device) for c in speed.cells("small")]
+        return {c: timings(c) for c in cells if c.device == device}
+
+    def test_what_the_paper_says_is_judged_reproduced_on_a_gpu(self):
+        results = self.results(1e6, device="cuda", run=1e-4)
+        checks = speed.judge(results).checks
+        assert [check.holds for check in checks] == [True, True, True, True, False, True]
+
+    def test_a_factor_of_ten_is_not(self):
+        verdict = speed.judge(self.results(10.0, run=0.9))
+        assert not verdict.checks[0].holds
+        assert not verdict.checks[2].holds
+        assert verdict.left_out == ("timings on a GPU",)
+
+    def test_an_expensive_run_is_found_out(self):
+        checks = speed.judge(self.results(10.0, run=30.0)).checks
+        assert not checks[1].holds
+        assert not checks[5].holds
+
+    def test_a_cell_times_every_method_and_is_drawn(self):
+        cell = speed.TimedSize(16, 4, 2, 1, "cpu")
+        found = cell.run()
+        assert [(row.part, row.method) for row in found.rows] == [
+            (m.part, m.name) for m in METHODS
+        ]
+        assert found.row("normalisation", RUN1).ratio == 1.0
+        assert from_plain(speed.Timings, to_plain(found)) == found
+        assert speed.judge({cell: found}).checks == ()
+
+    def test_figure(self):
+        assert len(drawn(speed.EXPERIMENT, self.results(10.0))) == 3
+
+    def test_every_size_is_a_square_map(self):
+        for scale in ("smoke", "small", "paper"):
+            assert all(math.isqrt(c.positions) ** 2 == c.positions for c in speed.cells(scale))
+        assert SVD_ROOT in {m.name for m in METHODS}
