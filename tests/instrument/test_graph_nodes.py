@@ -13,7 +13,7 @@ def leaf(dtype=torch.float32):
 
 
 class TestNodes:
-    def test_shared_ones_are_met_once(self):
+    def test_shared_ones_are_yielded_once(self):
         x = leaf().exp()
         names = sorted(node.name() for node in graph_nodes((x * x + x).sum()))
         leaves = ["torch::autograd::AccumulateGrad"]

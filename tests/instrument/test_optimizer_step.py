@@ -1,4 +1,4 @@
-"""The step is the one that training takes, and is taken back to the bit."""
+"""The step is the one that training takes next, and is undone bit for bit."""
 
 import copy
 
@@ -94,7 +94,7 @@ class TestUpdate:
         ],
         ids=["nothing", "bool", "LBFGS", "another model's"],
     )
-    def test_what_is_no_step_is_refused(self, update, error, message):
+    def test_other_updates_are_refused(self, update, error, message):
         model = build("plain")
         update = update(model) if callable(update) else update
         with pytest.raises(error, match=message) as raised:
@@ -114,7 +114,7 @@ def bits(value):
 
 
 def everything(optimizer):
-    """Its state by bytes, the identity of every tensor in it, and its attributes."""
+    """The state in bytes, the identity of every tensor in it, and all attributes."""
     tensors = [
         (id(p), name, id(value))
         for p, state in optimizer.state.items()
@@ -192,7 +192,7 @@ class TestOptimizerGoesBack:
 
 
 class TestBNP:
-    """The step of an optimiser under a preconditioner is the preconditioned one."""
+    """Under a preconditioner, the step is the preconditioned one."""
 
     def trained(self, make=torch.optim.SGD):
         torch.manual_seed(0)
@@ -208,13 +208,13 @@ class TestBNP:
         loss_fn(model, [part.double() for part in batch(seed)]).backward()
         optimizer.step()
 
-    def test_without_naming_it_it_is_refused(self):
+    def test_it_must_be_named(self):
         model, optimizer, _ = self.trained()
         with pytest.raises(ValueError, match=r"has step hooks.*such as stateful=\[bnp\]"):
             covariate_shift(model, loss_fn, BATCH, optimizer)
 
     @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
-    def test_its_step_is_measured_and_its_statistics_are_put_back(self, make):
+    def test_its_step_is_measured_and_its_statistics_are_restored(self, make):
         data = [part.double() for part in batch(9)]
         model, optimizer, bnp = self.trained(make)
         before = bits(bnp.state_dict()), bits(optimizer.state_dict()), fingerprint(model)

@@ -1,4 +1,4 @@
-"""One loss, the same every time: what all probes of the loss stand on."""
+"""A replayed loss is the same in every evaluation and leaves no trace."""
 
 import random
 
@@ -20,7 +20,7 @@ class InTheMiddleError(Exception):
 
 
 class Noisy(nn.Module):
-    """Draws from every source there is, its own generator included."""
+    """Draws from every source, its own generator included."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ class Gain(nn.Module):
 
 
 def plain_gradient(model):
-    """One unguarded pass."""
+    """One pass without a replay."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     loss = loss_fn(model, BATCH)
     return loss, torch.autograd.grad(loss, parameters, materialize_grads=True)
@@ -55,7 +55,7 @@ def plain_gradient(model):
 
 @every_model
 class TestEveryModel:
-    def test_the_same_every_time(self, name):
+    def test_every_evaluation_is_the_same(self, name):
         replay = Replay(build(name), loss_fn, BATCH)
         first, gradients = replay.gradient()
         again, others = replay.gradient()
@@ -63,7 +63,7 @@ class TestEveryModel:
         assert same_bits(first, replay.loss())
         assert all(same_bits(a, b) for a, b in zip(gradients, others, strict=True))
 
-    def test_no_trace_but_of_the_parameters_it_was_given(self, name):
+    def test_no_trace_is_left(self, name):
         model = build(name)
         before = fingerprint(model)
         replay = Replay(model, loss_fn, BATCH)
@@ -71,13 +71,13 @@ class TestEveryModel:
         replay.loss(graph=False)
         assert differences(before, fingerprint(model)) == []
 
-    def test_the_numbers_of_an_unguarded_pass(self, name):
+    def test_the_numbers_are_those_of_a_plain_pass(self, name):
         loss, gradients = Replay(build(name), loss_fn, BATCH).gradient()
         expected, others = plain_gradient(build(name))
         assert same_bits(loss, expected.detach())
         assert all(same_bits(a, b) for a, b in zip(gradients, others, strict=True))
 
-    def test_no_trace_when_the_loss_raises(self, name):
+    def test_no_trace_is_left_when_the_loss_raises(self, name):
         def fails(model, batch):
             loss_fn(model, batch)
             model.eval()
@@ -92,14 +92,14 @@ class TestEveryModel:
         assert differences(before, fingerprint(model)) == []
 
 
-def test_two_unguarded_passes_differ():
+def test_two_plain_passes_differ():
     """The twin: dropout draws another mask."""
     model = build("batch norm and dropout")
     assert not same_bits(plain_gradient(model)[0], plain_gradient(model)[0])
 
 
 class TestNoise:
-    def test_from_every_source_is_replayed_and_put_back(self):
+    def test_from_every_source_is_replayed_and_restored(self):
         model = Noisy()
         own = model.generator.get_state()
         before = fingerprint(model)
@@ -109,7 +109,7 @@ class TestNoise:
         assert torch.equal(model.generator.get_state(), own)
         assert differences(before, fingerprint(model)) == []
 
-    def test_between_evaluations_others_may_draw(self):
+    def test_others_may_draw_between_evaluations(self):
         replay = Replay(Noisy(), loss_fn, BATCH)
         first = replay.loss()
         torch.rand(3)
@@ -119,15 +119,15 @@ class TestNoise:
 
 
 class TestBuffers:
-    def test_a_backward_pass_long_after_sees_the_buffers_of_its_forward_pass(self):
-        """Putting values back in place would make this gradient that of a gain of 1."""
+    def test_a_later_backward_pass_sees_the_buffers_of_its_forward_pass(self):
+        """Restoring values in place would make this gradient that of a gain of 1."""
         model = Gain()
         loss = Replay(model, lambda m, b: m(b[0]).sum(), BATCH).loss()
         (gradient,) = torch.autograd.grad(loss, [model.weight])
         torch.testing.assert_close(gradient, 2 * BATCH[0].sum(0))
         assert float(model.gain) == 1
 
-    def test_buffers_of_several_names_stay_one(self):
+    def test_a_buffer_of_several_names_stays_one(self):
         model = nn.Sequential(Gain(), Gain())
         model[1].gain = model[0].gain
         Replay(model, lambda m, b: m(b[0]).sum(), BATCH).loss()
@@ -146,12 +146,12 @@ class TestGradient:
         (product,) = torch.autograd.grad(gradient.sum(), replay.parameters)
         assert (float(loss.detach()), product.tolist()) == (17.0, [12.0, 48.0])
 
-    def test_touches_no_grad(self):
+    def test_no_grad_is_set(self):
         model = build("plain")
         Replay(model, loss_fn, BATCH).gradient()
         assert all(p.grad is None for p in model.parameters())
 
-    def test_zero_where_the_loss_does_not_depend_on_a_parameter(self):
+    def test_unused_parameters_have_zero_gradients(self):
         replay = Replay(build("containers"), loss_fn, BATCH)
         found = dict(zip(replay.names, replay.gradient()[1], strict=True))
         assert found["unused.weight"].abs().max() == 0
@@ -207,7 +207,7 @@ class TestParameters:
         (lambda m, b: m(b[0]).sum().detach(), ValueError, "depends on no trainable parameter"),
     ],
 )
-def test_what_is_no_loss_is_refused(loss, error, message):
+def test_other_values_than_one_number_are_refused(loss, error, message):
     with pytest.raises(error, match=message):
         Replay(build("plain"), loss, BATCH).gradient()
 

@@ -118,7 +118,7 @@ class TestTheorems:
 
     @given(matrices, st.booleans())
     @settings(max_examples=40, deadline=None)
-    def test_scaled_does_not_see_affine_changes_of_the_features(self, generator, wide):
+    def test_scaled_is_invariant_under_affine_changes_of_the_features(self, generator, wide):
         """h → a ⊙ h + c, with any signs."""
         H = generator.normal(size=(5, 9) if wide else (30, 4))
         a = generator.choice([-1, 1], H.shape[1]) * 10 ** generator.uniform(-3, 3, H.shape[1])
@@ -126,7 +126,7 @@ class TestTheorems:
         first, second = (extended_spectra(torch.from_numpy(M)) for M in (H, changed))
         assert second.scaled == pytest.approx(first.scaled, rel=1e-6)
 
-    def test_raw_and_centred_do_see_them(self):
+    def test_raw_and_centred_are_not(self):
         H = normal(30, 4)
         changed = H * torch.tensor([1, 10, 100, 1000]) + 50
         first, second = extended_spectra(H), extended_spectra(changed)
@@ -147,12 +147,7 @@ class TestLinear:
 
     @pytest.mark.parametrize(
         "offset",
-        [
-            100,
-            pytest.param(
-                3000,
-            ),
-        ],
+        [100, 3000],
     )
     def test_float32_inputs_are_measured_in_float64(self, offset):
         """Far from zero κ(Ĥ) grows as the squared offset, and no direction is lost."""
@@ -162,8 +157,8 @@ class TestLinear:
         assert found.raw == pytest.approx(exact, rel=1e-6)
         assert found.zero_singular_values == 0
 
-    def test_rounding_of_the_models_own_precision_is_no_rank(self):
-        """Layer norm makes every row sum to zero: one direction is lost, whatever the dtype."""
+    def test_rounding_adds_nothing_to_the_rank(self):
+        """Layer norm makes every row sum to zero: one direction is lost in any dtype."""
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(40, 32), nn.LayerNorm(32), nn.Linear(32, 3))
         x = normal(256, 40)
@@ -212,7 +207,6 @@ class TestConvolutions:
         assert_same_as_literal(found, worst)
 
     def test_the_literal_matrix_times_the_weights_is_the_convolution(self, conv, shape):
-        """What makes it the right matrix."""
         x = normal(*shape)
         output = (
             conv.double()(x)
@@ -246,7 +240,7 @@ class TestModels:
         assert [layer.layer for layer in found] == ["first", "shared", "last"]
         assert_same_as_literal(found[1], model.first(x).detach())  # the first call
 
-    def test_a_batch_is_called_by_its_first_element_or_through_forward(self):
+    def test_the_input_is_the_first_element_or_what_forward_takes(self):
         model, x = nn.Linear(4, 2).double(), normal(9, 4)
         (whole,), (pair,) = conditioning(model, x), conditioning(model, [x, "targets"])
         (keyed,) = conditioning(model, {"x": x}, forward=lambda m, b: m(b["x"]))

@@ -1,8 +1,12 @@
-"""What every probe promises: nothing is left behind, and a probed training is the unprobed one."""
+"""What every probe promises: it leaves no trace, and the model's way to run changes nothing.
+
+A new probe joins by one line in PROBES.
+"""
 
 import copy
 import random
-import re
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +15,11 @@ from torch import nn
 
 from equipoise import probes
 from equipoise.instrument.recording.operations import record_operations
-from equipoise.instrument.snapshot import untouched
 from support.model_state import differences, fingerprint, same_bits
 from support.probe_models import MODELS, batch, build, loss_fn
 
-BATCHES = [batch(0), batch(1)]
+BATCH, NEXT_BATCH = batch(0), batch(1)
+STEPS = (0.05, 1e30)  # the second diverges
 
 
 def redraw(model, replicate):
@@ -26,34 +30,75 @@ def redraw(model, replicate):
     random.random()
 
 
-def growth(model, loss=loss_fn):
-    return probes.gradient_growth(model, loss, BATCHES)
+def growth(model, loss=loss_fn, data=BATCH):
+    return probes.gradient_growth(model, loss, [data, data])
 
 
-def growth_redrawn(model, loss=loss_fn):
-    return probes.gradient_growth(model, loss, BATCHES, replicates=2, initialize=redraw)
+def growth_redrawn(model, loss=loss_fn, data=BATCH):
+    return probes.gradient_growth(model, loss, [data], replicates=2, initialize=redraw)
 
 
-def conditioning(model, loss=loss_fn):
-    return probes.conditioning(model, BATCHES[0], forward=loss)
+def conditioning(model, loss=loss_fn, data=BATCH):
+    return probes.conditioning(model, data, forward=loss)
 
 
-def activations(model, loss=loss_fn):
-    return probes.activations(model, BATCHES[0], forward=loss)
+def activations(model, loss=loss_fn, data=BATCH):
+    return probes.activations(model, data, forward=loss)
 
 
-def recording(model, loss=loss_fn):
-    return record_operations(model, BATCHES[0], loss)
+def recording(model, loss=loss_fn, data=BATCH):
+    return [operation.name for operation in record_operations(model, data, loss)]
 
 
+def along_gradient(model, loss=loss_fn, data=BATCH):
+    return probes.landscape(model, loss, data, steps=STEPS)
+
+
+def along_random(model, loss=loss_fn, data=BATCH):
+    generator = torch.Generator().manual_seed(0)
+    return probes.landscape(
+        model, loss, data, steps=STEPS, direction="random", generator=generator
+    )
+
+
+def losses_only(model, loss=loss_fn, data=BATCH):
+    return probes.landscape(model, loss, data, steps=STEPS, gradients=False)
+
+
+def shift(model, loss=loss_fn, data=BATCH):
+    return probes.covariate_shift(model, loss, data, 0.1)
+
+
+def shift_in_whole_passes(model, loss=loss_fn, data=BATCH):
+    return probes.covariate_shift(model, loss, data, 0.1, share_prefix=False)
+
+
+def shift_under_adam(model, loss=loss_fn, data=BATCH):
+    adam = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], 0.1)
+    return probes.covariate_shift(model, loss, data, adam)
+
+
+def curvature(model, loss=loss_fn, data=BATCH):
+    return probes.hessian(model, loss, data, more_batches=[NEXT_BATCH], steps=3)
+
+
+# Probes by name, each with an evaluation of the loss, not the first if there are several, at
+# which the tests let it fail.
 PROBES = {
-    "gradient_growth": growth,
-    "gradient_growth, redrawn": growth_redrawn,
-    "conditioning": conditioning,
-    "activations": activations,
-    "record_operations": recording,
+    "gradient_growth": (growth, 2),
+    "gradient_growth, redrawn": (growth_redrawn, 2),
+    "conditioning": (conditioning, 1),
+    "activations": (activations, 1),
+    "record_operations": (recording, 1),
+    "landscape along the gradient": (along_gradient, 3),
+    "landscape along a random direction": (along_random, 3),
+    "landscape of losses alone": (losses_only, 3),
+    "covariate_shift": (shift, 2),
+    "covariate_shift in whole passes": (shift_in_whole_passes, 2),
+    "covariate_shift under Adam": (shift_under_adam, 2),
+    "hessian": (curvature, 2),
 }
-every_probe = pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
+every_probe = pytest.mark.parametrize(("probe", "fails_at"), PROBES.values(), ids=PROBES)
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
@@ -61,53 +106,67 @@ class InTheMiddleError(Exception):
     """Raised in the middle of a probe."""
 
 
-@pytest.fixture
-def used():
-    """Build a model that has been trained a little: some gradients are there, some are None."""
+def used(name):
+    """A model that has been trained a little: some gradients are there, some are None."""
+    model = build(name)
+    with torch.random.fork_rng():
+        loss_fn(model, batch(3)).backward()
+    next(model.parameters()).grad = None
+    return model
 
-    def make(name):
-        model = build(name)
-        with torch.random.fork_rng():
-            loss_fn(model, batch(3)).backward()
-        parameters = list(model.parameters())
-        parameters[0].grad = None
-        return model
 
-    return make
+def everything(model):
+    """The fingerprint, and the names of all attributes of all modules."""
+    attributes = {f"{name}.attributes": list(vars(m)) for name, m in model.named_modules()}
+    return fingerprint(model) | attributes
+
+
+def failing_at(call, error):
+    """A loss that changes all that it can in its n-th evaluation, and raises."""
+    calls = []
+
+    def loss(model, data):
+        found = loss_fn(model, data)
+        calls.append(found)
+        if len(calls) == call:
+            torch.rand(3)
+            random.random()
+            np.random.random(3)  # noqa: NPY002
+            model.eval()
+            for parameter in model.parameters():
+                parameter.requires_grad_(False)
+                parameter.grad = torch.ones_like(parameter)
+            raise error
+        return found
+
+    return loss
 
 
 @every_model
 @every_probe
 class TestLeavesNoTrace:
-    def test_on_a_used_model(self, probe, name, used):
+    def test_on_a_used_model(self, probe, fails_at, name):
         model = used(name)
-        before = fingerprint(model)
+        before = everything(model)
         assert probe(model)
-        assert differences(before, fingerprint(model)) == []
+        assert differences(before, everything(model)) == []
 
-    def test_when_the_loss_raises_after_the_forward_pass(self, probe, name, used):
+    def test_when_the_loss_raises(self, probe, fails_at, name):
         model = used(name)
-        before = fingerprint(model)
-
-        def loss(model, batch):
-            loss_fn(model, batch)
-            torch.rand(3)
-            random.random()
-            np.random.random(3)  # noqa: NPY002
-            model.eval()
-            raise InTheMiddleError
-
+        before = everything(model)
+        # "buffers reassigned" has one layer, which takes a single pass.
+        call = 1 if name == "buffers reassigned" else fails_at
         with pytest.raises(InTheMiddleError):
-            probe(model, loss)
-        assert differences(before, fingerprint(model)) == []
+            probe(model, failing_at(call, InTheMiddleError))
+        assert differences(before, everything(model)) == []
 
 
 @every_model
-def test_an_unguarded_forward_pass_leaves_traces_or_needs_no_guard(name, used):
-    """The twin: what the guard is for. Models without state are exactly those untouched."""
+def test_an_unguarded_forward_pass_leaves_traces_of_models_with_state(name):
+    """The twin: models without state are the only ones that need no guard."""
     model = used(name)
     before = fingerprint(model)
-    loss_fn(model, BATCHES[0])
+    loss_fn(model, BATCH)
     stateless = {"plain", "in-place ReLU", "tied weights", "shared module", "containers"}
     assert bool(differences(before, fingerprint(model))) == (name not in stateless)
 
@@ -118,46 +177,38 @@ def test_restoring_all_but_generators_of_modules_is_not_enough(name):
     model = build(name)
     before, values = fingerprint(model), copy.deepcopy(model.state_dict())
     with torch.random.fork_rng(), torch.no_grad():
-        loss_fn(model, BATCHES[0])
+        loss_fn(model, BATCH)
     model.load_state_dict(values)
     changed = differences(before, fingerprint(model))
     assert "1.generators" in changed
     assert all(key.endswith(".generators") for key in changed)
 
 
-@pytest.mark.parametrize("probe", [growth, conditioning, recording])
-def test_when_a_layer_raises_half_way(probe):
-    model = build("batch norm and dropout")
-    calls = []
-
-    def fail_late(module, args):
-        calls.append(module)
-        raise InTheMiddleError
-
-    handle = model[8].register_forward_pre_hook(fail_late)
-    before = fingerprint(model)
-    with pytest.raises(InTheMiddleError):
-        probe(model)
-    assert len(calls) == 1
-    assert differences(before, fingerprint(model)) == []
-    handle.remove()
-
-
 @every_probe
-def test_a_keyboard_interrupt_leaves_no_trace(probe):
-    model = build("batch norm and dropout")
-    before = fingerprint(model)
+class TestInterruptions:
+    def test_by_the_keyboard(self, probe, fails_at):
+        for call in (1, fails_at):
+            model = used("batch norm and dropout")
+            before = everything(model)
+            with pytest.raises(KeyboardInterrupt):
+                probe(model, failing_at(call, KeyboardInterrupt))
+            assert differences(before, everything(model)) == []
 
-    def loss(model, batch):
-        loss_fn(model, batch)
-        raise KeyboardInterrupt
+    def test_by_a_layer(self, probe, fails_at):
+        model = used("batch norm and dropout")
 
-    with pytest.raises(KeyboardInterrupt):
-        probe(model, loss)
-    assert differences(before, fingerprint(model)) == []
+        def fail(module, args):
+            raise InTheMiddleError
+
+        handle = model[8].register_forward_pre_hook(fail)
+        before = everything(model)
+        with pytest.raises(InTheMiddleError):
+            probe(model)
+        assert differences(before, everything(model)) == []
+        handle.remove()
 
 
-def test_when_the_second_initialisation_raises():
+def test_an_initialisation_that_raises_leaves_no_trace():
     model = build("batch norm and dropout")
     before = fingerprint(model)
 
@@ -167,150 +218,178 @@ def test_when_the_second_initialisation_raises():
             raise InTheMiddleError
 
     with pytest.raises(InTheMiddleError):
-        probes.gradient_growth(model, loss_fn, BATCHES, replicates=2, initialize=initialize)
+        probes.gradient_growth(model, loss_fn, [BATCH], replicates=2, initialize=initialize)
     assert differences(before, fingerprint(model)) == []
 
 
-RECORDING_IN_INFERENCE = pytest.param(
-    recording,
-    torch.inference_mode,
-)
+@dataclass
+class Run:
+    """A training with Adam in mixed precision."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer = field(init=False)
+
+    def __post_init__(self):
+        self.optimizer = torch.optim.Adam(
+            [p for p in self.model.parameters() if p.requires_grad], lr=0.01
+        )
+
+    def loss(self, model, data):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loss_fn(model, data)
+
+    def bits(self, probe=None, steps=5) -> list[Any]:
+        """Train, with the probe before and after each part of a step."""
+        found = []
+        for step in range(steps):
+            data = torch.randn(8, 6), torch.randn(8, 1)
+            self.measure(probe, data)
+            self.optimizer.zero_grad(set_to_none=step % 2 == 0)
+            value = self.loss(self.model, data)
+            self.measure(probe, data)
+            value.backward()
+            self.measure(probe, data)
+            self.optimizer.step()
+            found.append(value.detach())
+        moments = [value for state in self.optimizer.state.values() for value in state.values()]
+        return [*found, *self.model.state_dict().values(), *moments]
+
+    def measure(self, probe, data):
+        if probe is not None:
+            probe(self.model, self.loss, data, self.optimizer)
 
 
-@pytest.mark.parametrize(
-    ("probe", "mode"),
-    [
-        (growth, torch.no_grad),
-        (growth, torch.inference_mode),
-        (growth_redrawn, torch.inference_mode),
-        (conditioning, torch.no_grad),
-        (conditioning, torch.inference_mode),
-        (recording, torch.no_grad),
-        RECORDING_IN_INFERENCE,
-    ],
-)
-def test_the_caller_may_have_switched_gradients_off(probe, mode):
-    model = build("batch norm and dropout")
-    expected = probe(model)
-    before = fingerprint(model)
-    with mode():
-        found = probe(model)
-    if probe is not recording:  # holds tensors, which have no equality
-        assert found == expected
-    assert differences(before, fingerprint(model)) == []
-    loss_fn(model, BATCHES[0]).backward()  # nothing has become an inference tensor
-
-
-@every_probe
-@pytest.mark.parametrize("lazy", [nn.LazyLinear(3), nn.LazyConv1d(3, 1)])
-def test_lazy_modules_are_refused(probe, lazy):
-    with pytest.raises(ValueError, match="has lazy parameters without a shape"):
-        probe(nn.Sequential(nn.Linear(6, 6), lazy))
-
-
-def train(probe=None, steps=6):
-    """Adam on a network with batch norm and dropout; probed between the steps."""
+def train(probe=None, name="batch norm and dropout"):
     torch.manual_seed(0)
-    model = build("batch norm and dropout")
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    losses = []
-    for step in range(steps):
-        if probe is not None:
-            probe(model)
-        optimizer.zero_grad(set_to_none=step % 2 == 0)
-        if probe is not None:
-            probe(model)
-        loss = loss_fn(model, (torch.randn(8, 6), torch.randn(8, 1)))
-        loss.backward()
-        if probe is not None:
-            probe(model)
-        optimizer.step()
-        losses.append(loss.detach())
-    moments = [value for state in optimizer.state.values() for value in state.values()]
-    return [*losses, *model.state_dict().values(), *moments]
+    return Run(build(name)).bits(probe)
+
+
+def without_optimizer(probe):
+    return lambda model, loss, data, optimizer: probe(model, loss, data)
+
+
+TRAINING_PROBES = {
+    **{name: without_optimizer(probe) for name, (probe, _) in PROBES.items()},
+    "covariate_shift under the training's optimiser": probes.covariate_shift,
+}
 
 
 class TestTraining:
-    @every_probe
-    def test_a_probed_training_equals_the_unprobed_one(self, probe):
-        pairs = zip(train(probe), train(), strict=True)
+    @pytest.mark.parametrize("probe", TRAINING_PROBES.values(), ids=TRAINING_PROBES)
+    @pytest.mark.parametrize("name", ["batch norm and dropout", "own generator"])
+    def test_a_probed_training_equals_the_unprobed_one(self, probe, name):
+        pairs = zip(train(probe, name), train(None, name), strict=True)
         assert all(same_bits(probed, plain) for probed, plain in pairs)
 
-    def test_an_unguarded_forward_pass_does_change_it(self):
-        def unguarded(model):
+    def test_an_unguarded_forward_pass_changes_it(self):
+        def unguarded(model, loss, data, _):
             with torch.no_grad():
-                loss_fn(model, BATCHES[0])
+                loss(model, data)
 
         pairs = zip(train(unguarded), train(), strict=True)
         assert not all(same_bits(probed, plain) for probed, plain in pairs)
 
-    @pytest.mark.parametrize("probe", [growth, conditioning, recording])
-    def test_probing_between_forward_and_backward(self, probe):
-        model = build("plain")
-        loss = loss_fn(model, BATCHES[0])
-        probe(model)
-        loss.backward()
+    def test_moving_parameters_there_and_back_changes_it(self):
+        """θ − ηd + ηd is not θ in floating point."""
+
+        def there_and_back(model, loss, data, _):
+            with torch.no_grad():
+                for sign in (-1, 1):
+                    for parameter in model.parameters():
+                        parameter.data.add_(torch.ones_like(parameter), alpha=sign * 0.1)
+
+        pairs = zip(train(there_and_back), train(), strict=True)
+        assert not all(same_bits(probed, plain) for probed, plain in pairs)
 
 
-class TestOtherExecution:
-    """Autocast, memory formats and compiled models."""
+@every_probe
+class TestExecution:
+    """Inference mode, autocast, memory formats, compiled and lazy models."""
 
-    def test_autocast_in_the_loss(self):
-        model = build("batch norm and dropout").train(False)
-        before = fingerprint(model)
+    @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+    def test_the_caller_may_have_switched_gradients_off(self, probe, fails_at, mode):
+        model = build("batch norm and dropout")
+        expected = probe(model)
+        before = everything(model)
+        with mode():
+            found = probe(model)
+        assert repr(found) == repr(expected)  # nan is not equal to itself
+        assert differences(before, everything(model)) == []
+        loss_fn(model, BATCH).backward()  # nothing has become an inference tensor
 
-        def loss(model, batch):
+    def test_the_caller_may_be_under_autocast(self, probe, fails_at):
+        model = build("residual")
+
+        def loss(model, data):
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                return loss_fn(model, batch)
+                return loss_fn(model, data)
 
-        found = growth(model, loss)
-        exact = growth(model)
-        assert differences(before, fingerprint(model)) == []
-        for mixed, full in zip(found.layers, exact.layers, strict=True):
-            assert mixed.gradient.value == pytest.approx(full.gradient.value, rel=0.1)
-            assert mixed.gradient.value != full.gradient.value
+        inside = probe(model, loss)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert repr(probe(model)) == repr(inside)
+        if probe is not recording:
+            assert repr(inside) != repr(probe(model))
 
-    def test_channels_last(self):
-        model = build("convolutions")
-        expected = growth(model)
-        model.to(memory_format=torch.channels_last)
-        before = fingerprint(model)
-        found = growth(model)
-        assert conditioning(model)
-        assert differences(before, fingerprint(model)) == []
+    def test_training_under_the_callers_autocast_goes_on(self, probe, fails_at):
+        """PyTorch caches casts of weights, also of weights that a probe moves or uses."""
+
+        def gradients(probe):
+            model = build("residual")
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                if probe is not None:
+                    probe(model)
+                loss_fn(model, BATCH).backward()
+            return [parameter.grad for parameter in model.parameters()]
+
+        pairs = zip(gradients(probe), gradients(None), strict=True)
+        assert all(same_bits(probed, plain) for probed, plain in pairs)
+
+    def test_channels_last(self, probe, fails_at):
+        model = build("convolutions").to(memory_format=torch.channels_last)
+        before = everything(model)
+        assert probe(model)
+        assert differences(before, everything(model)) == []
         assert model.net[3].weight.is_contiguous(memory_format=torch.channels_last)
-        for a, b in zip(found.layers, expected.layers, strict=True):
-            assert (a.layer, a.rows, a.features) == (b.layer, b.rows, b.features)
-            assert a.gradient.value == pytest.approx(b.gradient.value, rel=1e-4)
 
-    @pytest.mark.parametrize("called_before", [False, True])
-    def test_a_compiled_model_is_measured_as_the_original(self, called_before):
+    @pytest.mark.parametrize("in_place", [False, True])
+    def test_a_compiled_model_is_measured_as_the_original(self, probe, fails_at, in_place):
         torch.compiler.reset()
         model = build("plain")
-        compiled = torch.compile(model, backend="eager")  # seconds less than inductor
-        if called_before:
-            compiled(BATCHES[0][0])
-        found, expected = growth(compiled), growth(model)
-        assert found.rate == expected.rate
-        assert [layer.gradient for layer in found.layers] == [
-            layer.gradient for layer in expected.layers
-        ]
+        expected = probe(model)
+        if in_place:
+            model.compile(backend="eager")  # seconds less than inductor
+            compiled = model
+        else:
+            compiled = torch.compile(model, backend="eager")
+        compiled(BATCH[0])
+        assert repr(probe(compiled)) == repr(expected)
         torch.compiler.reset()
 
-    def test_activation_checkpointing_measures_the_same(self):
+    def test_activation_checkpointing_measures_the_same(self, probe, fails_at):
         model = Checkpointed()
-        stored = growth(model)
+        stored = probe(model)
         model.recompute = True
-        assert growth(model) == stored
+        before = everything(model)
+        assert repr(probe(model)) == repr(stored)
+        assert differences(before, everything(model)) == []
 
-    def test_sparse_gradients_of_an_embedding(self):
-        model = nn.Sequential(nn.EmbeddingBag(9, 6, sparse=True), nn.Linear(6, 2))
+    @pytest.mark.parametrize("lazy", [nn.LazyLinear(3), nn.LazyConv1d(3, 1)])
+    def test_lazy_modules_are_refused(self, probe, fails_at, lazy):
+        with pytest.raises(ValueError, match="has lazy parameters without a shape"):
+            probe(nn.Sequential(nn.Linear(6, 6), lazy))
+
+    def test_sparse_gradients_of_an_embedding_stay(self, probe, fails_at):
+        if probe in (curvature, shift_under_adam):
+            return  # no second derivative of an embedding bag; Adam refuses sparse gradients
+        model = nn.Sequential(nn.EmbeddingBag(9, 6, sparse=True), nn.Linear(6, 1))
         tokens = torch.arange(8).reshape(4, 2)
         model(tokens).sum().backward()
-        grad = model[0].weight.grad
-        probes.gradient_growth(model, lambda m, x: m(x).square().mean(), [tokens])
-        assert model[0].weight.grad is grad
-        assert grad.is_sparse
+        gradient = model[0].weight.grad
+        before = gradient.to_dense()
+        probe(model, lambda m, x: m(x).square().mean(), tokens)
+        assert model[0].weight.grad is gradient
+        assert gradient.is_sparse
+        assert torch.equal(gradient.to_dense(), before)
 
 
 class Checkpointed(nn.Module):
@@ -318,9 +397,9 @@ class Checkpointed(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ReLU()) for _ in range(4)
+            nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.2)) for _ in range(3)
         )
-        self.head = nn.Linear(6, 2)
+        self.head = nn.Linear(6, 1)
         self.recompute = False
 
     def forward(self, x):
@@ -330,12 +409,3 @@ class Checkpointed(nn.Module):
             else:
                 x = block(x)
         return self.head(x)
-
-
-def test_the_message_for_lazy_modules_names_the_class():
-    message = "LazyLinear has lazy parameters without a shape. Run one batch through the model"
-    with (
-        pytest.raises(ValueError, match=re.escape(message)),
-        untouched(nn.LazyLinear(2)),
-    ):
-        pass

@@ -1,4 +1,4 @@
-"""Definition 2.1: which layers move, and what is shared between passes."""
+"""Definition 2.1, the order of layers, and outputs shared between passes."""
 
 import math
 
@@ -22,7 +22,7 @@ every_model = pytest.mark.parametrize("name", MODELS)
 class TestDefinition:
     """Against a copy of the model and a whole pass for every layer."""
 
-    # In the others a layer's parameters are not simply those that its module holds.
+    # In "containers" a layer's parameters are not those that its module holds.
     @pytest.mark.parametrize("name", [n for n in MODELS if n != "containers"])
     def test_agrees_with_the_literal_transcription(self, name):
         model, data = double(name)
@@ -48,7 +48,7 @@ class TestDefinition:
         assert_agree(shift, literally(model, loss_fn, data, list(layers.values()), moved))
 
     def test_the_gradient_after_the_whole_step_is_another_quantity(self):
-        """The twin: layer i and later ones stay in the definition."""
+        """The twin: in the definition, layer i and later ones do not move."""
         model, data = double("plain")
         shift = covariate_shift(model, loss_fn, data, RATE)
         moved = gradient_step(model, loss_fn, data, RATE)
@@ -79,7 +79,7 @@ class TestDefinition:
 
 
 class Counted(nn.Linear):
-    """Counts how often it runs, where the probe cannot see it."""
+    """Counts how often it runs, in a class attribute, which the probe does not check."""
 
     runs = 0
 
@@ -101,7 +101,7 @@ class TestSharedPrefix:
 
     @pytest.mark.parametrize(
         ("options", "runs"),
-        # One pass over all, and from the second layer on each from the layer before it.
+        # One whole pass; then, from the second layer on, one from the layer before it.
         [({}, 12 + sum(range(2, 13))), ({"share_prefix": False}, 12 * 12)],
         ids=["shared", "whole"],
     )
@@ -111,7 +111,7 @@ class TestSharedPrefix:
         covariate_shift(model, loss_fn, BATCH, RATE, **options)
         assert Counted.runs == runs
 
-    def test_only_as_far_as_the_layers_that_are_asked_for(self):
+    def test_later_layers_than_those_reported_take_no_pass(self):
         model = nn.Sequential(*(Counted(6, 6) for _ in range(12)))
         everything = covariate_shift(model, loss_fn, BATCH, RATE)
         Counted.runs = 0
@@ -185,7 +185,7 @@ class TestLayers:
         ],
         ids=["name", "module", "no parameters", "none"],
     )
-    def test_unknown_ones_are_refused(self, layers, message):
+    def test_unknown_layers_are_refused(self, layers, message):
         with pytest.raises(ValueError, match=message):
             covariate_shift(build("plain"), loss_fn, BATCH, RATE, layers=layers)
 

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.instrument.modules import unwatched
-from equipoise.probes import gradient_growth
+from equipoise.probes import GrowthInterrupted, gradient_growth
 from equipoise.records import Estimate
+from support.probe_models import batch, build
+from support.probe_models import loss_fn as of_pairs
 
 
 def normal(*shape, seed=0):
@@ -183,7 +184,7 @@ class TestWhereGradientsAreTaken:
         (layer,) = gradient_growth(model, loss_fn, [normal(4, 5, 3)]).layers
         assert (layer.rows, layer.features) == (4 * 5, 6)
 
-    def test_so_has_a_language_models_own_norm(self):
+    def test_a_language_models_own_norm_has_its_features_last(self):
         class LlamaRMSNorm(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -232,7 +233,7 @@ class TestRates:
         assert growth.rate.value == pytest.approx(gain**2, rel=1e-12)
         assert growth.rate.error < 1e-12
 
-    def test_batch_normalised_linear_networks_grow_as_theory_says(self):
+    def test_batch_normalised_linear_networks_grow_as_predicted(self):
         """(B − 2)/(B − 3) in the limit of wide layers, here within standard errors."""
         B = 8
         model = deep(200, 12, lambda n: [nn.BatchNorm1d(n, eps=1e-12)])
@@ -336,7 +337,7 @@ class TestInitialisation:
             gradient_growth(model, loss_fn, [normal(5, 4)], replicates=2)
         gradient_growth(model, loss_fn, [normal(5, 4)])  # weights as they are
 
-    def test_attention_is_reset_as_it_is_built(self):
+    def test_attention_is_reset_as_when_it_was_built(self):
         """MultiheadAttention sets its output bias to zero after the layer's own reset."""
         model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).double()
         biases = []
@@ -409,22 +410,67 @@ class TestRefusals:
         assert seen == [("measuring gradients", done, 4) for done in (1, 2, 3, 4)]
 
 
-def test_unwatched_leaves_spectral_norm_where_it_is():
-    """Reading a parametrised weight in training mode takes a step of the power iteration."""
+def interrupt_at(step):
+    def progress(stage, done, total):
+        if done == step:
+            raise KeyboardInterrupt
 
-    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert unwatched(model) == {}
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    return progress
 
 
-def test_a_model_compiled_in_place_is_measured_uncompiled():
-    from equipoise import probes
+class TestInterruption:
+    batches = (torch.ones(5, 4), torch.zeros(5, 4) + 0.5)
 
-    model = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(6, 6), nn.Tanh())])
-    batch = torch.randn(8, 6)
-    loss = lambda model, x: model(x).square().mean()  # noqa: E731
-    expected = probes.gradient_growth(model, loss, [batch], replicates=1)
-    model.compile(backend="eager")
-    found = probes.gradient_growth(model, loss, [batch], replicates=1)
-    assert found.layers == expected.layers
+    def measure(self, progress=None, replicates=3):
+        model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 1))
+        return gradient_growth(
+            model, loss_fn, self.batches, replicates=replicates, progress=progress
+        )
+
+    @pytest.mark.parametrize(("step", "finished"), [(3, 1), (4, 1), (5, 2)])
+    def test_finished_replicates_are_kept(self, step, finished):
+        """Two batches each: a replicate counts once both are reported."""
+        with pytest.raises(GrowthInterrupted) as interruption:
+            self.measure(interrupt_at(step))
+        kept = interruption.value.finished
+        assert (kept.replicates, kept.batches) == (finished, 2)
+
+    def test_they_equal_those_without_interruption(self):
+        with pytest.raises(GrowthInterrupted) as interruption:
+            self.measure(interrupt_at(5))
+        assert interruption.value.finished == self.measure(replicates=2)
+
+    def test_before_the_first_is_finished_there_is_nothing_to_keep(self):
+        with pytest.raises(KeyboardInterrupt) as interruption:
+            self.measure(interrupt_at(1))
+        assert not isinstance(interruption.value, GrowthInterrupted)
+
+
+def test_a_model_built_under_the_probes_own_seed_is_drawn_anew():
+    """Seed 0 is the default of the probe, and of many users."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 1))
+    growth = gradient_growth(model, loss_fn, [torch.ones(5, 4)], replicates=2, seed=0)
+    assert growth.replicates == 2
+
+
+def test_autocast_in_the_loss():
+    model = build("batch norm and dropout").train(False)
+
+    def loss(model, data):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return of_pairs(model, data)
+
+    found, exact = (gradient_growth(model, f, [batch()]) for f in (loss, of_pairs))
+    for mixed, full in zip(found.layers, exact.layers, strict=True):
+        assert mixed.gradient.value == pytest.approx(full.gradient.value, rel=0.1)
+        assert mixed.gradient.value != full.gradient.value
+
+
+def test_the_memory_format_changes_no_number():
+    model = build("convolutions")
+    expected = gradient_growth(model, of_pairs, [batch()])
+    found = gradient_growth(model.to(memory_format=torch.channels_last), of_pairs, [batch()])
+    for a, b in zip(found.layers, expected.layers, strict=True):
+        assert (a.layer, a.rows, a.features) == (b.layer, b.rows, b.features)
+        assert a.gradient.value == pytest.approx(b.gradient.value, rel=1e-4)

@@ -1,4 +1,4 @@
-"""The loss along a line: the definition, its known answers, and where it ends."""
+"""The loss along a line: its definition, known answers, noise, overflow and precision."""
 
 import math
 
@@ -102,7 +102,7 @@ class TestZero:
         assert (found.losses, found.gradient_changes) == ((0.0, 0.0), (0.0, 0.0))
         assert all(map(math.isnan, (found.beta, *found.betas, *found.cosines)))
 
-    def test_gradient_but_a_direction_is_given(self):
+    def test_gradient_with_a_given_direction(self):
         found = landscape(
             at(0.0, 0.0), bowl, torch.ones(2), steps=[2.0], direction=[torch.ones(2)]
         )
@@ -131,7 +131,7 @@ class TestNoise:
         slope = (found.losses[0] - found.initial_loss) / 1e-6
         assert slope == pytest.approx(-(found.gradient_norm**2), rel=1e-3)
 
-    def test_fresh_noise_would_drown_it(self):
+    def test_fresh_noise_changes_the_loss_more(self):
         model, data = double("batch norm and dropout")
         fresh = [float(loss_fn(model, data).detach()) for _ in range(2)]
         assert abs(fresh[1] - fresh[0]) > 1e-3
@@ -146,7 +146,7 @@ class TestBatchNorm:
         assert differences(before, fingerprint(model)) == []
 
     def test_two_samples_pass_no_gradient_through(self):
-        """At ε = 0 their outputs are ±1 wherever the weights are."""
+        """At ε = 0 their outputs are ±1 for all weights."""
 
         class Exact(nn.Module):
             def forward(self, x):
@@ -158,7 +158,7 @@ class TestBatchNorm:
         assert found.gradient_norm < 1e-14
         assert found.losses[0] == pytest.approx(found.initial_loss, rel=1e-12)
 
-    def test_the_mode_is_the_users(self):
+    def test_the_model_runs_in_the_mode_it_is_in(self):
         model, data = double("batch norm and dropout")
         training = landscape(model, loss_fn, data, steps=[0.1])
         model.eval()
@@ -204,7 +204,7 @@ class TestOverflow:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 class TestHalfPrecision:
-    def test_norms_are_not_those_of_half_precision(self, dtype):
+    def test_norms_are_not_computed_in_half_precision(self, dtype):
         """65536 entries of 16: the square overflows float16, and bfloat16 loses the last ones."""
         model = nn.ParameterList([nn.Parameter(torch.full((65536,), 16.0, dtype=dtype))])
         found = landscape(model, lambda m, _: (m[0].float() ** 2).sum() / 2, None, steps=[0.5])

@@ -1,4 +1,4 @@
-"""What the tests of covariate shift share."""
+"""Helpers for tests of covariate shift."""
 
 import numpy as np
 from torch import nn

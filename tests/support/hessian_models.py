@@ -1,4 +1,4 @@
-"""Models small enough for an explicit Hessian, and what to compare it with."""
+"""Models small enough for an explicit Hessian, and comparisons with it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def eigenvalues(model, loss_fn, batch, names=None):
 
 
 def assert_extremes(spectrum, values, relative=1e-8):
-    """Both ends within their stated errors, and to the digits asked for."""
+    """Check both ends against their stated errors and a relative tolerance."""
     radius = float(values.abs().max())
     for found, true in ((spectrum.smallest, values[0]), (spectrum.largest, values[-1])):
         assert abs(found.value - float(true)) <= found.error + 1e-14 * radius

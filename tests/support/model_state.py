@@ -1,4 +1,4 @@
-"""Everything that a probe must leave as found, as bytes and identities."""
+"""Everything that a probe must restore, as bytes and identities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that probes are tried on; a newcomer joins by one line in MODELS."""
+"""Models that every probe is tested on; a new one joins by one line in MODELS."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ MODELS = {
 
 
 def build(name: str) -> nn.Module:
-    """Build a model of the table from a fixed seed, leaving the global state alone."""
+    """Build a model of the table from a fixed seed, and restore the global state."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
         return MODELS[name]()

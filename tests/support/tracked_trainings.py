@@ -1,4 +1,4 @@
-"""Trainings that a tracker must not change, and careless trackers that would change them."""
+"""Trainings that a tracker must not change, and careless trackers that change them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCHES = [batch(seed) for seed in range(6)]
 
 @dataclass
 class Training:
-    """Someone's own training: what one batch leads to, and all that it keeps."""
+    """A user's training: its step on a batch, and the objects that have a state."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -195,22 +195,22 @@ def scheduled() -> Training:
 
 
 def a_pass(training: Training, batch: Any) -> None:
-    """Forget that layers keep statistics and draw numbers."""
+    """Ignores that layers keep statistics and draw numbers."""
     training.loss_fn(training.model, batch)
 
 
 def a_gradient(training: Training, batch: Any) -> None:
-    """Forget that others watch the passes."""
+    """Ignores that hooks watch the passes."""
     torch.autograd.grad(training.loss_fn(training.model, batch), training.model[0].weight)
 
 
 def a_backward_pass(training: Training, batch: Any) -> None:
-    """Forget that gradients add up."""
+    """Ignores that gradients add up."""
     training.loss_fn(training.model, batch).backward()
 
 
 def there_and_back(training: Training, batch: Any) -> None:
-    """Forget that floating point does not return."""
+    """Ignores that floating-point sums are rounded."""
     with torch.no_grad():
         for parameter in training.model.parameters():
             parameter.add_(0.1).sub_(0.1)
@@ -235,7 +235,7 @@ TRAININGS: dict[str, tuple[Callable[[], Training], Callable[[Training, Any], Non
 def run(
     make: Callable[[], Training], observe: Callable[[Training, Any], None] | None = None
 ) -> list[bytes]:
-    """Train, and tell what is left at the end."""
+    """Train, and return the final state."""
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002  # the state that users draw from

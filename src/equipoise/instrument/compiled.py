@@ -35,4 +35,4 @@ def uncompiled_name(name: str) -> str:
         >>> uncompiled_name("_orig_mod.encoder.weight")
         'encoder.weight'
     """
-    return name.replace("_orig_mod.", "").removesuffix("_orig_mod")
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from equipoise.instrument.compiled import uncompiled_name
 from equipoise.instrument.normalisers import is_normaliser
 
 # The name that torch.nn.utils.parametrize gives to the modules that it puts into a layer.
@@ -12,9 +13,9 @@ _PARAMETRIZATIONS = "parametrizations"
 
 
 def names(model: nn.Module) -> dict[nn.Module, str]:
-    """Name every module once, without the parametrisations inside layers."""
+    """Name every module once, as before compiling, without parametrisations inside layers."""
     return {
-        module: name or type(module).__name__
+        module: uncompiled_name(name) or type(module).__name__
         for name, module in model.named_modules()
         if _PARAMETRIZATIONS not in name.split(".")
     }

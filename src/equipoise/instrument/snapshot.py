@@ -37,9 +37,11 @@ def untouched(model: nn.Module) -> Iterator[None]:
     random_states, modules = RandomStates(model), ModuleStates(model)
     parameters = SavedParameters(model, copy_gradients=True)
     try:
-        with eager(model), observers_paused(model):
+        with eager(model), observers_paused(model), parameters.versions_kept():
             yield
     finally:
+        # Autocast caches casts by parameter and does not notice that its values change.
+        torch.clear_autocast_cache()
         random_states.restore()
         modules.restore()
         parameters.restore()
@@ -117,7 +119,8 @@ class SavedParameters:
         """
         with contextlib.ExitStack() as stack:
             for saved in self._saved:
-                stack.enter_context(grad_mode._unsafe_preserve_version_counter(saved.tensor))
+                if not saved.tensor.is_inference():  # has no version
+                    stack.enter_context(grad_mode._unsafe_preserve_version_counter(saved.tensor))
             yield
 
     def remove_gradients(self) -> None:

@@ -284,7 +284,7 @@ def _layers_in_order(replay: Replay, calls: Calls, chosen: Sequence[nn.Module]) 
     layers = [
         _Layer(
             module=module,
-            name=uncompiled_name(names[module]) or type(module).__name__,
+            name=names[module],
             indices=tuple(indices),
             begins=min(calls.uses[id(replay.parameters[i])].time for i in indices),
         )
@@ -308,7 +308,10 @@ def _find_modules(model: nn.Module, layers: Sequence[nn.Module | str]) -> list[n
     """The modules that the caller gave, some of them by name."""
     by_name = {uncompiled_name(name): module for name, module in model.named_modules()}
     known = set(by_name.values())
-    found = [by_name.get(layer) if isinstance(layer, str) else layer for layer in layers]
+    found = [
+        by_name.get(uncompiled_name(layer)) if isinstance(layer, str) else layer
+        for layer in layers
+    ]
     for module, layer in zip(found, layers, strict=True):
         if module not in known:
             given = repr(layer) if isinstance(layer, str) else f"a {type(layer).__name__}"

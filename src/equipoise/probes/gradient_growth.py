@@ -152,6 +152,7 @@ def gradient_growth(
                 if redraw and initialize is not None:
                     torch.manual_seed(seed + replicate)
                     initialize(model, replicate)
+                    torch.clear_autocast_cache()  # of the weights before
                 row = []
                 for number, batch in enumerate(all_batches):
                     row.append(_one_pass(model, loss_fn, batch))

@@ -1,4 +1,4 @@
-"""Leaving out what is known never changes a number: models that make it hard."""
+"""Skipping cached calls never changes a number, also in models that make it hard."""
 
 import random
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ def linear(width=6):
 
 
 class Residual(nn.Module):
-    """Adds in place to what it was given."""
+    """Changes its output in place after the inner layer's call."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Residual(nn.Module):
 
 
 class Auxiliary(nn.Module):
-    """Notes a term of the loss in a common list, as mixtures of experts do."""
+    """Appends a term of the loss to a shared list, as mixtures of experts do."""
 
     def __init__(self, terms):
         super().__init__()
@@ -57,7 +57,7 @@ class WithTerms(nn.Module):
 
 
 class Cached(nn.Module):
-    """Writes into an object that it was given."""
+    """Writes to one of its arguments."""
 
     def __init__(self):
         super().__init__()
@@ -86,7 +86,7 @@ class WithCache(nn.Module):
 
 
 class Packed(nn.Module):
-    """Hands several tensors on, by name."""
+    """Returns several tensors by name."""
 
     def __init__(self):
         super().__init__()
@@ -107,7 +107,7 @@ class Unpacked(nn.Module):
 
 
 class Branching(nn.Module):
-    """Takes one way where its first layer was built, and another one after any step."""
+    """Uses another layer once its first layer has moved."""
 
     def __init__(self):
         super().__init__()
@@ -121,7 +121,7 @@ class Branching(nn.Module):
 
 
 class Twice(nn.Module):
-    """One power iteration in each of two calls: the second needs what the first has left."""
+    """Two calls with one power iteration each; the second depends on the first."""
 
     def __init__(self):
         super().__init__()
@@ -148,7 +148,7 @@ class Skipping(nn.Module):
 
 
 class Dropping(nn.Module):
-    """Dropout everywhere, also beside modules."""
+    """Dropout inside and outside of modules."""
 
     def __init__(self):
         super().__init__()
@@ -161,7 +161,7 @@ class Dropping(nn.Module):
 
 
 class Hooked(nn.Module):
-    """A loss on inner features, which hooks collect."""
+    """A loss on inner features that hooks collect."""
 
     def __init__(self):
         super().__init__()
@@ -184,7 +184,7 @@ def square(model, x):
 
 
 def with_penalty(model, x):
-    """The gradient with respect to the batch, as of a critic."""
+    """The gradient with respect to the batch, as for a critic."""
     x = x.clone().requires_grad_()
     (slope,) = torch.autograd.grad(square(model, x), [x], create_graph=True)
     return slope.square().sum()
@@ -209,7 +209,7 @@ HARD = {
     "hooks on inner modules": (Hooked, square),
 }
 NOT_SHARED = {
-    "another way after the step": (Branching, square),
+    "another path after the step": (Branching, square),
     "NumPy's generator": (lambda: Skipping(np.random.random), square),
     "Python's generator": (lambda: Skipping(random.random), square),
 }
@@ -228,18 +228,18 @@ def test_the_numbers_are_those_of_whole_passes(make, loss):
 
 
 @pytest.mark.parametrize(("make", "loss"), HARD.values(), ids=HARD)
-def test_passes_are_shared_as_far_as_possible(make, loss):
+def test_outputs_are_shared(make, loss):
     assert measure(make, loss).shared_prefix
 
 
 @pytest.mark.parametrize(("make", "loss"), NOT_SHARED.values(), ids=NOT_SHARED)
-def test_or_not_at_all(make, loss):
+def test_whole_passes_are_taken_where_sharing_would_be_wrong(make, loss):
     assert not measure(make, loss).shared_prefix
 
 
 @pytest.mark.parametrize("name", ["terms of the loss in a list", "cache among the arguments"])
-def test_looking_at_what_a_call_leaves_behind_is_needed(name, monkeypatch):
-    """The twin: taken for pure, these modules give other numbers, or fail."""
+def test_checking_calls_for_effects_is_needed(name, monkeypatch):
+    """The twin: without the check, these modules give other numbers, or fail."""
     make, loss = HARD[name]
     whole = measure(make, loss, share_prefix=False)
     monkeypatch.setattr(call_effects.CallSurroundings, "unchanged", lambda self: True)

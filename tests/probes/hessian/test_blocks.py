@@ -1,4 +1,4 @@
-"""Every trainable parameter is in exactly one layer, and layers stand as the loss uses them."""
+"""Every trainable parameter is in exactly one layer, and layers are in order of use."""
 
 import pytest
 import torch

@@ -72,7 +72,7 @@ def test_the_graph_is_built_once_per_batch_or_once_per_product():
         calls.clear()
 
 
-def test_noise_that_is_not_replayed_makes_no_linear_map():
+def test_without_replayed_noise_the_product_is_no_linear_map():
     """The twin of replaying: two products of the same vector differ."""
     model, data = double("batch norm and dropout")
 
@@ -128,7 +128,7 @@ class TestVectors:
 
 
 class TestRefusals:
-    def test_other_errors_of_the_model_are_its_own(self):
+    def test_other_errors_of_the_model_are_passed_on(self):
         replay = Replay(nn.Linear(4, 4), lambda m, x: m(x).sum(), torch.ones(2, 5))
         with pytest.raises(RuntimeError, match="cannot be multiplied"):
             HessianProduct([replay])(whole(replay), torch.ones(20))

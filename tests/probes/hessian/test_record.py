@@ -1,4 +1,4 @@
-"""What a density says of the eigenvalues behind it, and the record's way through JSON."""
+"""The density of eigenvalues, and records through JSON."""
 
 import json
 import math
@@ -69,7 +69,7 @@ class TestRecords:
         assert not Hessian(spectrum(converged=False), (), 1).converged
 
     @pytest.mark.parametrize("name", ["largest", "smallest", "density"])
-    def test_shortcuts_of_blocks_alone_say_what_to_do(self, name):
+    def test_shortcuts_without_the_whole_are_refused(self, name):
         with pytest.raises(ValueError, match=r"read \.blocks, or ask for blocks='both'"):
             getattr(Hessian(None, (spectrum(),), 1), name)
 

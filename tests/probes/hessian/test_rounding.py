@@ -1,4 +1,4 @@
-"""Errors cover what float32 leaves of the digits, which in a deep net is not much."""
+"""Errors cover the rounding of float32, which is large in deep nets."""
 
 import copy
 
@@ -24,7 +24,7 @@ def deep(seed):
 
 
 def ratios(seeds):
-    """Distance from the eigenvalues in float64, over the stated error; and that, relative."""
+    """Distance from float64's eigenvalues over the stated error, and the relative error."""
     found = []
     for seed in range(seeds):
         model, (x, y) = deep(seed)
@@ -45,14 +45,14 @@ class TestHonesty:
         assert relative.median() < 1e-3
 
     def test_without_moving_the_weights_they_do_not(self, monkeypatch):
-        """What the iteration sees by itself is smaller than the truth in every other case."""
+        """The asymmetry of products alone is too small an error in many cases."""
         monkeypatch.setattr(hessian_rounding, "_ROUNDINGS", 0.0)
         ratio, _ = ratios(8)
         assert float((ratio > 1).float().mean()) > 0.3
         assert ratio.max() > 3
 
     def test_errors_hold_under_autocast(self):
-        """Parameters are in float32, what is computed with them is not."""
+        """Parameters are in float32, but the loss is computed in bfloat16."""
 
         def mixed(model, data):
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -98,8 +98,8 @@ class TestMovedWeights:
         expected = max(abs(9 * 2 * 8 * 2**-53 * xi) for xi in draws)
         assert found == pytest.approx(expected, abs=9 * 2**-52)
 
-    def test_constants_are_moved_too(self):
-        """A frozen layer rounds as any other does."""
+    def test_frozen_weights_are_moved_too(self):
+        """A frozen layer rounds like any other."""
         model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
         with torch.no_grad():
             model[0].weight.fill_(3.0)
@@ -108,7 +108,7 @@ class TestMovedWeights:
         (found,) = measured(model, lambda m, x: m(x).square().sum() / 2, x)
         assert 0 < found < 100 * 2**-53 * 9
 
-    def test_the_model_is_put_back_also_after_an_exception(self):
+    def test_the_model_is_restored_also_after_an_exception(self):
         model = build("frozen parameters")
         before = fingerprint(model)
         calls = []

@@ -99,7 +99,14 @@ def hessian(
     _check(model, steps=steps, probes=probes, tolerance=tolerance)
     generator = generator or torch.Generator().manual_seed(0)
     search = _Search(steps, tolerance, probes if density else 0, generator)
-    with untouched(model), torch.inference_mode(False), torch.no_grad():
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    loss_fn = _under_present_autocast(loss_fn, device)
+    with (
+        untouched(model),
+        torch.inference_mode(False),
+        torch.autocast(device, enabled=False),
+        torch.no_grad(),
+    ):
         replays = _replays(model, loss_fn, [batch, *more_batches])
         chosen = _choose(replays[0], blocks)
         if recompute is None:
@@ -175,6 +182,17 @@ def _check(model: nn.Module, *, steps: int, probes: int, tolerance: float) -> No
                 f"parameter {name!r} is complex, and hessian takes real ones. Freeze it, or keep "
                 "its real and imaginary parts as two parameters."
             )
+
+
+def _under_present_autocast(loss_fn: LossFunction, device: str) -> LossFunction:
+    """The loss under the caller's autocast, which must not reach the iteration's own vectors."""
+    dtype, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        with torch.autocast(device, dtype, enabled):
+            return loss_fn(model, batch)
+
+    return loss if enabled else loss_fn
 
 
 def _replays(model: nn.Module, loss_fn: LossFunction, batches: list[Any]) -> list[Replay]:

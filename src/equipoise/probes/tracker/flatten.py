@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from equipoise.instrument.compiled import uncompiled_name
 from equipoise.probes.activations import LayerActivations
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.covariate_shift import CovariateShift
@@ -101,7 +100,7 @@ def safe_name(layer: str) -> str:
     """A layer's name without characters that a logger refuses.
 
     Examples:
-        >>> safe_name("_orig_mod.encoder.0.fc (call 2)")
+        >>> safe_name("encoder.0.fc (call 2)")
         'encoder.0.fc_call_2'
     """
-    return _REFUSED.sub("_", uncompiled_name(layer)).strip("_")
+    return _REFUSED.sub("_", layer).strip("_")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.instrument.compiled import uncompiled_name
 from equipoise.instrument.modules import owner_name
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.snapshot import ModuleStates, write_values
@@ -86,7 +87,7 @@ class StepSizes:
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
                 pair = parameter, parameter.detach().clone()
-                self._layers.setdefault(owner_name(model, name), []).append(pair)
+                self._layers.setdefault(owner_name(model, uncompiled_name(name)), []).append(pair)
 
     def measure(self) -> tuple[StepSize, dict[str, StepSize]]:
         """Sizes for the whole model and for each layer.

@@ -1,4 +1,4 @@
-"""Eigenvalues against the explicit Hessian: of the function that training descends."""
+"""Eigenvalues against the explicit Hessian of the function that training minimises."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ class TestAgainstTheExplicitHessian:
 
     @pytest.mark.parametrize("norm", [None, nn.BatchNorm1d, nn.LayerNorm])
     def test_differences_of_gradients_agree(self, norm):
-        """No derivative is taken twice here, so PyTorch's second ones are checked too."""
+        """Differences of first derivatives check PyTorch's second derivatives too."""
         model, data = smooth(norm), labelled()
         matrix = by_differences(model, cross_entropy, data)
         assert_close(matrix, explicit(model, cross_entropy, data), rtol=0, atol=1e-9)
@@ -66,7 +66,7 @@ class TestAgainstTheExplicitHessian:
             torch.autograd.grad(sum(g.sum() for g in gradients), model.parameters())
         assert_extremes(hessian(model, loss, x, **TIGHT).whole, eigenvalues(model, loss, x))
 
-    def test_too_few_steps_are_honest(self):
+    def test_errors_hold_after_too_few_steps(self):
         model, data = smooth(nn.BatchNorm1d), labelled()
         values = eigenvalues(model, cross_entropy, data)
         found = hessian(model, cross_entropy, data, steps=4)
@@ -128,7 +128,7 @@ class TestTrainingMode:
         assert abs(found.smallest.value - float(wrong[0])) > 0.1
 
     def test_a_deep_net_has_another_hessian_than_in_evaluation_mode(self):
-        """The sign of the smallest eigenvalue and two orders of magnitude hang on the mode."""
+        """The mode decides the sign of the smallest eigenvalue and two orders of magnitude."""
         digits = load("digits")
         data = (digits.inputs[:128], digits.targets[:128])
         torch.manual_seed(0)
@@ -182,7 +182,7 @@ class TestSeveralBatches:
         assert found.batches == 3
         assert_extremes(found.whole, torch.linalg.eigvalsh(self.explicit(model)))
 
-    def test_statistics_of_each_are_its_own(self):
+    def test_each_has_its_own_statistics(self):
         """One batch of all samples has other statistics, hence another Hessian."""
         model = smooth(nn.BatchNorm1d)
         together = tuple(torch.cat(part) for part in zip(*self.batches(), strict=True))
@@ -191,7 +191,7 @@ class TestSeveralBatches:
         assert abs(joint - mean) > 0.01 * mean
 
     def test_noise_and_buffers_follow_as_in_training(self):
-        """Recording what each pass starts from: two batches, three evaluations of each."""
+        """Each pass notes its initial state: two batches, each evaluated three times."""
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 2))
         starts = {}
 
@@ -220,7 +220,7 @@ class TestDensity:
         assert_extremes(found.whole, values, relative=1e-12)
 
     def test_moments_within_standard_errors(self):
-        """Over 40 draws of two probes each, z² of mean, square and trace is about 1."""
+        """Over 30 draws of two probes each, z² of mean, square and trace is about 1."""
         model, data = smooth(nn.BatchNorm1d, width=8), labelled()
         values = eigenvalues(model, cross_entropy, data)
         z = []
@@ -239,7 +239,7 @@ class TestDensity:
         assert 0.5 < torch.tensor(z).square().mean() < 2.5
 
     def test_curve_of_few_steps_is_that_of_the_eigenvalues(self):
-        """Both broadened alike; the difference is the probes', in standard errors."""
+        """Both are broadened alike, so they differ by the error of the probes."""
         model, data = smooth(width=8), labelled()
         options = {"density": True, "generator": torch.Generator().manual_seed(1)}
         few = hessian(model, cross_entropy, data, steps=12, probes=8, **options).density

@@ -1,4 +1,4 @@
-"""What the Hessian's probe leaves behind: nothing. How it runs, and what it refuses."""
+"""How the Hessian's probe runs, cleans up, handles edge cases and refuses."""
 
 import gc
 import warnings
@@ -7,20 +7,19 @@ import weakref
 import pytest
 import torch
 from torch import nn
-from torch.testing import assert_close
 
 from equipoise.layers import BatchRenorm1d
 from equipoise.probes.hessian.measure import hessian
 from reference.hessian import explicit
 from support.hessian_models import cross_entropy, double, eigenvalues, labelled, smooth
 from support.model_state import differences, fingerprint
-from support.probe_models import MODELS, batch, build, loss_fn
+from support.probe_models import batch, build, loss_fn
 
-BATCHES = [batch(0), batch(1)]
+BATCH = batch()
 
 
 def measure(model, **options):
-    return hessian(model, loss_fn, BATCHES[0], **options)
+    return hessian(model, loss_fn, BATCH, **options)
 
 
 ALIVE = weakref.WeakSet()
@@ -45,15 +44,6 @@ class Tagged(torch.autograd.Function):
 
 
 class TestLeavesNoTrace:
-    @pytest.mark.parametrize("name", MODELS)
-    def test_on_a_used_model(self, name):
-        model = build(name)
-        loss_fn(model, batch(3)).backward()
-        next(model.parameters()).grad = None
-        before = fingerprint(model)
-        assert measure(model, more_batches=BATCHES[1:], steps=3).batches == 2
-        assert differences(before, fingerprint(model)) == []
-
     @pytest.mark.parametrize("product", [1, 3, 24, 27])
     def test_after_a_keyboard_interrupt(self, product):
         """At the first product, during the iteration, and while weights are moved."""
@@ -77,31 +67,17 @@ class TestLeavesNoTrace:
 
         gc.disable()
         try:
-            hessian(model, loss, BATCHES[0])
+            hessian(model, loss, BATCH)
             assert len(ALIVE) == 0
             with warnings.catch_warnings(action="ignore"):  # PyTorch warns of the leak
-                loss(model, BATCHES[0]).backward(create_graph=True)
+                loss(model, BATCH).backward(create_graph=True)
             assert len(ALIVE) == 1
         finally:
             gc.enable()
             model.zero_grad()
 
-    def test_a_pending_backward_pass_stays_valid(self):
-        model = build("plain")
-        loss = loss_fn(model, BATCHES[0])
-        expected = torch.autograd.grad(loss, model.parameters(), retain_graph=True)
-        measure(model)
-        assert_close(torch.autograd.grad(loss, model.parameters()), expected, rtol=0, atol=0)
-
 
 class TestExecution:
-    @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-    def test_the_caller_may_have_switched_gradients_off(self, mode):
-        model = build("batch norm and dropout")
-        expected = measure(model)
-        with mode():
-            assert measure(model) == expected
-
     def test_a_compiled_model_is_measured_as_the_original(self):
         torch.compiler.reset()
         model = build("plain")
@@ -137,7 +113,7 @@ class TestExecution:
         )
         assert recomputed.largest.value == pytest.approx(stored.largest.value, rel=1e-10)
 
-    def test_half_precision_says_that_it_knows_little(self):
+    def test_errors_cover_half_precision(self):
         model, data = smooth(nn.LayerNorm), labelled(30)
         values = eigenvalues(model, cross_entropy, data)
         half = (data[0].bfloat16(), data[1])
@@ -161,7 +137,7 @@ class Checkpointed(nn.Module):
 
 
 class Unused(nn.Module):
-    """One layer that the loss uses, one that it does not, one that it sees without a graph."""
+    """One layer that the loss uses, one that it does not use, one that is detached."""
 
     def __init__(self):
         super().__init__()
@@ -216,7 +192,7 @@ class TestEdgeCases:
         assert tiny.largest.value == pytest.approx(1e-25 * found.largest.value, rel=1e-5)
         assert tiny.whole.products == found.whole.products
 
-    def test_a_gradient_that_is_no_function_s_is_given_away_by_the_error(self):
+    def test_errors_cover_an_asymmetric_hessian(self):
         """Spectral normalisation holds its singular vectors constant, so H is not symmetric."""
         model, data = double("parametrizations")
         matrix = explicit(model, loss_fn, data)
@@ -228,7 +204,7 @@ class TestEdgeCases:
         assert 1e-4 * true < abs(found.largest.value - true) < found.largest.error
 
     def test_a_batch_of_two_has_no_curvature_before_batch_norm(self):
-        """Without ε outputs would be ±1 whatever the weights: their gradient is exactly zero."""
+        """Without ε all outputs are ±1, so their gradient is exactly zero."""
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, eps=1e-12)).double()
         x = self.data(2).double()
         groups = {"before": model[0].parameters()}

@@ -1,0 +1,43 @@
+"""Names of modules, and modules whose weights no probe reads."""
+
+import torch
+from torch import nn
+
+from equipoise.instrument.modules import names, unwatched
+
+
+class TestNames:
+    def test_a_compiled_model_keeps_its_names(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
+        compiled = nn.Sequential(torch.compile(model, backend="eager"))
+        assert set(names(compiled).values()) == {"Sequential", "0", "0.0", "0.1", "0.1.0"}
+
+    def test_parametrisations_have_none(self):
+        model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
+        assert list(names(model).values()) == ["Sequential", "0"]
+
+
+class TestUnwatched:
+    def test_packed_attention_and_recurrent_cells_are_named(self):
+        model = nn.ModuleDict(
+            {
+                "attention": nn.MultiheadAttention(8, 2),
+                "cell": nn.LSTM(3, 5),
+                "head": nn.Linear(5, 2),
+            }
+        )
+        assert unwatched(model) == {
+            "attention (MultiheadAttention)": 3 * 8 * 8,
+            "cell (LSTM)": 4 * 5 * (3 + 5),
+        }
+
+    def test_linear_convolutional_normalising_and_embedding_layers_are_not(self):
+        layers = (nn.Linear(2, 2), nn.Conv2d(1, 2, 3), nn.BatchNorm1d(2), nn.Embedding(4, 2))
+        assert unwatched(nn.ModuleList(layers)) == {}
+
+    def test_spectral_norm_is_not_changed(self):
+        """Reading a parametrised weight in training mode takes a step of the power iteration."""
+        model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        assert unwatched(model) == {}
+        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
