@@ -1,37 +1,59 @@
 """Equipoise keeps deep networks in balance: it predicts, measures and repairs.
 
-The rooms are imported on first use, so that ``equipoise --help`` does not wait for torch.
+Six verbs stand in front; everything else is in the rooms, such as :mod:`equipoise.theory`. Names
+are imported on first use, so that ``equipoise --help`` does not wait for torch.
 """
 
 import importlib
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from equipoise.diagnosis.checkup import checkup
+    from equipoise.diagnosis.predict import predict
+    from equipoise.diagnosis.probe import probe as measure
+    from equipoise.preconditioners import BNP
+    from equipoise.probes import track
+    from equipoise.theory import tune
 
 __version__ = version("equipoise")
-__all__ = [
-    "BNP",
+__all__ = ["BNP", "checkup", "measure", "predict", "track", "tune"]
+
+_HOMES = {
+    "BNP": ("preconditioners", "BNP"),
+    "checkup": ("diagnosis", "checkup"),
+    "measure": ("diagnosis", "probe"),
+    "predict": ("diagnosis", "predict"),
+    "track": ("probes", "track"),
+    "tune": ("theory", "tune"),
+}
+_ROOMS = (
     "data",
     "diagnosis",
-    "experiments",
+    "instrument",
     "integrations",
     "layers",
     "models",
+    "pooling",
     "preconditioners",
     "probes",
     "records",
     "report",
     "theory",
     "training",
-]
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "BNP":
-        return importlib.import_module("equipoise.preconditioners").BNP
-    if name in __all__:
+    if name in _HOMES:
+        room, attribute = _HOMES[name]
+        if room == "diagnosis":
+            importlib.import_module("equipoise.report")  # what diagnosis returns shows itself
+        return getattr(importlib.import_module(f"equipoise.{room}"), attribute)
+    if name in _ROOMS:
         return importlib.import_module(f"equipoise.{name}")
     raise AttributeError(f"module 'equipoise' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *__all__, *_ROOMS])

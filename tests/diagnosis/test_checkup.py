@@ -56,7 +56,7 @@ class TestBatchNormalisedNetworks:
         growth, correlation = report.comparisons
         for comparison in (growth, correlation):
             assert abs(comparison.z) <= 3
-            assert comparison.agrees
+            assert comparison.outcome == "agrees"
         assert growth.measured == report.growth.rate
         # Student's t widens a standard error from few initialisations.
         widening = stats.t(report.growth.replicates - 1).ppf(stats.norm.cdf(3)) / 3

@@ -40,9 +40,9 @@ def block(rate=1.47, *, reason=None, stable=True, layer="norm1"):
     )  # fmt: skip
 
 
-def comparison(agrees):
+def comparison(outcome):
     predicted, measured = Estimate(1.47, 0.0, "theory"), Estimate(1.5, 0.01, "fit")
-    return Comparison("gradient growth per layer", predicted, measured, 0.01, 2.1, agrees)
+    return Comparison("gradient growth per layer", predicted, measured, 0.01, 2.1, outcome)
 
 
 def layer(raw=10.0, scaled=5.0, rows=64, columns=11, zero=0, constant=0, skipped=None):
@@ -54,7 +54,15 @@ def layer(raw=10.0, scaled=5.0, rows=64, columns=11, zero=0, constant=0, skipped
 def remedy(verified, rate=1.26):
     measured = Estimate(rate, 0.01, "fit")
     return Remedy(
-        "start batch norm's shift β at 0.5", "…", Estimate(1.27, 0.0, "t"), 67, measured, verified
+        normaliser="batch norm",
+        parameter="bias",
+        value=0.5,
+        predicted_rate=Estimate(1.27, 0.0, "t"),
+        predicted_depth=67,
+        measured_rate=measured,
+        verified=verified,
+        change="start batch norm's shift β at 0.5",
+        code="…",
     )
 
 
@@ -117,8 +125,8 @@ class TestGradients:
 
 class TestOthers:
     def test_agreement_is_good_and_disagreement_a_note_that_trusts_the_measurement(self):
-        agreed = first(None, [block()], [comparison(True)], [], [])
-        differed = first(None, [block()], [comparison(False)], [], [])
+        agreed = first(None, [block()], [comparison("agrees")], [], [])
+        differed = first(None, [block()], [comparison("differs")], [], [])
         assert (agreed.severity, differed.severity) == ("good", "note")
         assert differed.remedy.startswith("Trust the measurement")
 
@@ -159,7 +167,7 @@ class TestOthers:
         findings = conclude(
             growth(3.0),
             [block(stable=False), block(reason="r")],
-            [comparison(True), comparison(False)],
+            [comparison("agrees"), comparison("differs")],
             [layer(1e6, 1e2), layer(constant=3)],
             [],
         )
@@ -179,7 +187,7 @@ def test_agreement_by_ignorance_is_no_agreement():
         Estimate(1.98, 0.01, "fit"),
         0.01,
         1.2,
-        True,
+        "agrees",
     )
     (finding,) = [f for f in conclude(growth(1.98), [], [vague], [], []) if "compare" in f.title]
     assert finding.title == "Too uncertain to compare the gradient growth per layer"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from equipoise import data, models, probes
-from equipoise.diagnosis import checkup, probe, smoothness
+from equipoise.diagnosis import SmoothnessOptions, checkup, probe
 from equipoise.diagnosis.probe import Probe
 from equipoise.diagnosis.record import Checkup
 from equipoise.diagnosis.smoothness.measure import points_around
@@ -17,7 +17,7 @@ from equipoise.records import from_plain, to_plain
 from equipoise.training import cross_entropy
 
 DIGITS = data.load("digits")
-SHORT = {"steps": 4, "looks": 2, "seeds": 1, "batch_size": 16}
+SHORT = SmoothnessOptions(steps=4, looks=2, seeds=1)
 
 
 def build():
@@ -26,7 +26,7 @@ def build():
 
 @pytest.fixture(scope="module")
 def whole():
-    return probe(build, DIGITS, hessian=True, **SHORT)
+    return probe(build, DIGITS, training=SHORT, hessian=True, batch_size=16)
 
 
 class TestTheNumbers:
@@ -57,12 +57,12 @@ class TestTheNumbers:
 
 class TestOptions:
     def test_without_training_the_rate_is_a_common_one(self):
-        found = probe(build, DIGITS, **{**SHORT, "steps": 0})
+        found = probe(build, DIGITS, training=None, batch_size=16)
         assert (found.rate, found.rate_origin, found.training) == (0.1, "reference", None)
         assert (found.hessian, found.findings) == (None, ())
 
     def test_a_rate_may_be_given(self):
-        found = probe(build, DIGITS, rate=0.02, **SHORT)
+        found = probe(build, DIGITS, rate=0.02, training=SHORT, batch_size=16)
         assert (found.rate, found.rate_origin) == (0.02, "given")
         assert all(arm.rate == 0.02 and arm.rates == () for arm in found.training.arms)
         assert found.landscape.steps[0] == pytest.approx(0.01)
@@ -71,7 +71,7 @@ class TestOptions:
         model = build()
         before = copy.deepcopy(model.state_dict())
         state = torch.get_rng_state()
-        probe(lambda: model, DIGITS, **{**SHORT, "steps": 0}, hessian=True)
+        probe(lambda: model, DIGITS, training=None, hessian=True, batch_size=16)
         assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
         assert all(p.grad is None for p in model.parameters())
         assert torch.equal(torch.get_rng_state(), state)
@@ -80,14 +80,13 @@ class TestOptions:
         ("options", "message"),
         [
             ({"rate": -1.0}, "rate must be a positive number, got -1.0"),
-            ({"steps": -1}, "steps must be at least 4, got -1"),
-            ({"looks": 1}, "looks must be at least 2"),
+            ({"rate": -1.0, "training": None}, "rate must be a positive number, got -1.0"),
             ({"batch_size": 3}, "batch size 3 is too small"),
         ],
     )
     def test_wrong_ones_are_refused(self, options, message):
         with pytest.raises(ValueError, match=message):
-            probe(build, DIGITS, **{**SHORT, **options})
+            probe(build, DIGITS, **{"batch_size": 16, "training": SHORT, **options})
 
 
 @pytest.mark.parametrize("stage", ["measuring gradients", "training with looks"])
@@ -96,7 +95,7 @@ def test_an_interrupt_keeps_what_was_finished(stage):
         if name == stage and done:
             raise KeyboardInterrupt
 
-    found = probe(build, DIGITS, **{**SHORT, "steps": 4}, progress=progress)
+    found = probe(build, DIGITS, training=SHORT, batch_size=16, progress=progress)
     assert found.interrupted
     assert (found.growth is not None) == (stage == "training with looks")
     assert (found.landscape, found.training) == (None, None)
@@ -117,23 +116,18 @@ class TestInTheCheckup:
         def deep():
             return models.mlp(64, 10, depth=24, width=64)
 
-        taken = []
-
-        def train(*, fixes):
-            taken.append(list(fixes))
-            return smoothness(deep, DIGITS, rate=0.1, fixes=fixes, **SHORT)
-
-        report = checkup(deep, DIGITS, seeds=2, batches=1, smoothness=train)
+        report = checkup(deep, DIGITS, seeds=2, batches=1, batch_size=16, smoothness=SHORT)
         change = next(remedy.change for remedy in report.remedies if remedy.verified)
-        assert taken == [[change.removeprefix("start ")]]
-        assert report.smoothness.steps == SHORT["steps"]
-        assert report.smoothness.arms[-1].name == f"with {taken[0][0]}"
+        assert report.smoothness.steps == SHORT.steps
+        assert report.smoothness.arms[-1].name == f"with {change.removeprefix('start ')}"
 
     def test_an_interrupted_training_leaves_the_start(self):
-        def train(*, fixes):
-            raise KeyboardInterrupt
+        def interrupt(stage, done, total):
+            if stage == "training with looks":
+                raise KeyboardInterrupt
 
-        report = checkup(build, DIGITS, seeds=2, batches=1, batch_size=16, smoothness=train)
+        options = {"seeds": 2, "batches": 1, "batch_size": 16, "smoothness": SHORT}
+        report = checkup(build, DIGITS, **options, progress=interrupt)
         assert report.interrupted
         assert report.smoothness.steps == 0
 
@@ -149,6 +143,6 @@ def test_a_loss_that_overflows_along_the_way_is_kept():
             (1e2 * p).square().sum().square() for p in model.parameters()
         )
 
-    found = probe(build, DIGITS, loss_fn=steep, rate=10.0, **{**SHORT, "steps": 0})
+    found = probe(build, DIGITS, loss_fn=steep, rate=10.0, training=None, batch_size=16)
     assert math.inf in found.landscape.losses
     assert from_plain(Probe, to_plain(found)) is not None

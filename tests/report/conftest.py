@@ -1,8 +1,11 @@
-"""The three check-ups, as fixtures."""
+"""The three check-ups and the browser, as fixtures."""
 
 import pytest
 
 from support import report_examples
+from support.browser import browser
+
+__all__ = ["browser", "checkup", "deep", "hostile", "interrupted"]
 
 
 @pytest.fixture

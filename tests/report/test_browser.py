@@ -2,16 +2,16 @@
 
 import pytest
 
-from equipoise.report import save
+from equipoise.report.checkup.store import save
 from equipoise.report.probe.page import save_probe
-from support.browser import VIEWS, browser, pytestmark, visit  # noqa: F401  # a fixture and the skip
+from support.browser import VIEWS, pytestmark, visit  # noqa: F401  # pytestmark skips
 from support.probe_reports import PROBES
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "mobile"), VIEWS)
 def test_layout(browser, tmp_path, checkup, width, mobile, scheme):
-    _, page = save(checkup, tmp_path)
+    page = save(checkup, tmp_path)
     visit(browser, page, width, mobile, scheme)
     assert browser.execute_script("return innerWidth") == width
     assert browser.execute_script("return document.scrollingElement.scrollWidth") <= width
@@ -29,7 +29,7 @@ def test_layout(browser, tmp_path, checkup, width, mobile, scheme):
 @pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
 @pytest.mark.parametrize(("width", "mobile"), VIEWS)
 def test_the_page_of_a_probe_fits(browser, tmp_path, probe, width, mobile):
-    _, page = save_probe(probe(), tmp_path)
+    page = save_probe(probe(), tmp_path)
     visit(browser, page, width, mobile)
     assert browser.execute_script("return document.scrollingElement.scrollWidth") <= width
     assert browser.execute_script("return document.scripts.length") == 0
@@ -37,7 +37,7 @@ def test_the_page_of_a_probe_fits(browser, tmp_path, probe, width, mobile):
 
 
 def test_letters_in_figures_are_legible_on_a_phone(browser, tmp_path, deep):
-    _, page = save(deep, tmp_path)
+    page = save(deep, tmp_path)
     visit(browser, page, *VIEWS[0])
     smallest = browser.execute_script(
         "return Math.min(...[...document.querySelectorAll('svg')].flatMap(figure => {"
@@ -49,7 +49,7 @@ def test_letters_in_figures_are_legible_on_a_phone(browser, tmp_path, deep):
 
 
 def test_the_scheme_changes_page_and_figures(browser, tmp_path, deep):
-    _, page = save(deep, tmp_path)
+    page = save(deep, tmp_path)
     look = (
         "const stroke = document.querySelector('svg [style*=\"--figure-first\"]');"
         "return [getComputedStyle(document.body).backgroundColor,"
@@ -64,7 +64,7 @@ def test_the_scheme_changes_page_and_figures(browser, tmp_path, deep):
 
 
 def test_a_hostile_page_runs_nothing_and_asks_for_nothing(browser, tmp_path, hostile):
-    _, page = save(hostile, tmp_path)
+    page = save(hostile, tmp_path)
     visit(browser, page, 1280, False)
     assert browser.execute_script("return document.scripts.length") == 0
     assert browser.execute_script("return document.images.length") == 0

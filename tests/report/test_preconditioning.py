@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from equipoise.records import from_plain, to_plain
-from equipoise.report import render_checkup
 from equipoise.report.checkup.figures.trial import trial_figure
-from equipoise.report.checkup.terminal.checkup import print_checkup
+from equipoise.report.checkup.page import render_checkup
+from equipoise.report.checkup.terminal.overview import print_checkup
 from equipoise.report.checkup.words import preconditioning as digest
 from support.report_examples import coupled, deep_checkup, preconditioned, trial
 

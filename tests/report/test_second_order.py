@@ -9,7 +9,8 @@ from rich.console import Console
 
 from equipoise.diagnosis.second_order.record import MatrixSpectrum, SecondOrderPooling
 from equipoise.records import Estimate
-from equipoise.report import print_checkup, render_checkup
+from equipoise.report.checkup.page import render_checkup
+from equipoise.report.checkup.terminal.overview import print_checkup
 from equipoise.report.checkup.words import second_order as digest
 from support.report_examples import deep_checkup
 

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from equipoise.records import Estimate, from_plain, to_plain
-from equipoise.report import render_checkup
 from equipoise.report.checkup.figures.smoothness import along_figure, smoothness_figure
-from equipoise.report.checkup.terminal.checkup import print_checkup
+from equipoise.report.checkup.page import render_checkup
+from equipoise.report.checkup.terminal.overview import print_checkup
 from equipoise.report.checkup.words import smoothness as digest
 from support.report_examples import deep_checkup, smooth_arm, smooth_start, smoothness, wild_arm
 

@@ -6,7 +6,14 @@ import dataclasses
 import math
 
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
-from equipoise.diagnosis.record import SCHEMA_VERSION, Block, Checkup, Comparison, Remedy
+from equipoise.diagnosis.record import (
+    SCHEMA_VERSION,
+    Block,
+    Checkup,
+    Comparison,
+    Remedy,
+    Verdict,
+)
 from equipoise.diagnosis.smoothness.record import (
     Smoothness,
     SmoothnessArm,
@@ -36,6 +43,22 @@ HOSTILE_NAMES = (
 )
 
 
+def remedy(parameter, value, predicted, depth):
+    """A remedy that was tried and verified."""
+    word = "shift β" if parameter == "bias" else "scale γ"
+    return Remedy(
+        normaliser="batch norm",
+        parameter=parameter,
+        value=value,
+        predicted_rate=predicted,
+        predicted_depth=depth,
+        measured_rate=Estimate(1.229, 0.008, "measured"),
+        verified=True,
+        change=f"start batch norm's {word} at {value:g}",
+        code=f"torch.nn.init.constant_(norm.{parameter}, {value:g})",
+    )
+
+
 def deep_checkup() -> Checkup:
     """A 32-layer BN-ReLU network whose gradients grow as theory says."""
     growth = deep_growth()
@@ -56,17 +79,25 @@ def deep_checkup() -> Checkup:
         batches=2,
         seconds=12.34,
         interrupted=False,
+        verdict=Verdict(
+            "critical",
+            "Gradients grow ×1.47 per layer",
+            "Trainable depth 42, model depth 32",
+            41.8,
+        ),
         blocks=tuple(block(i) for i in range(1, LAYERS)),
         growth=growth,
         comparisons=(
-            Comparison("gradient growth per layer", predicted, growth.rate, 0.0121, 0.672, True),
+            Comparison(
+                "gradient growth per layer", predicted, growth.rate, 0.0121, 0.672, "agrees"
+            ),
             Comparison(
                 "second moment q",
                 Estimate(0.4999, 2e-7, "quadrature"),
                 Estimate(0.4953, 0.0031, "measured"),
                 0.0042,
                 -1.48,
-                True,
+                "agrees",
             ),
             Comparison(
                 "correlation c",
@@ -74,7 +105,7 @@ def deep_checkup() -> Checkup:
                 Estimate(0.3611, 0.0082, "measured"),
                 0.0093,
                 8.83,
-                False,
+                "differs",
             ),
         ),
         conditioning=(
@@ -92,21 +123,11 @@ def deep_checkup() -> Checkup:
             ),
         ),
         remedies=(
-            Remedy(
-                "Replace ReLU by the identity on every second block",
-                "equipoise.tune.replace(model, nn.ReLU, nn.Identity, every=2)",
-                Estimate(1.232, 1e-6, "quadrature"),
-                76.7,
-                Estimate(1.229, 0.008, "measured"),
-                True,
-            ),
-            Remedy(
-                "Raise the batch size from 32 to 256",
-                None,
-                Estimate(1.4671, 2e-9, "quadrature"),
-                41.7,
-                None,
-                None,
+            remedy("bias", 0.5, Estimate(1.232, 1e-6, "quadrature"), 76.7),
+            dataclasses.replace(
+                remedy("weight", 0.7, Estimate(1.4671, 2e-9, "quadrature"), 41.7),
+                measured_rate=None,
+                verified=None,
             ),
         ),
         findings=(
@@ -137,6 +158,7 @@ def interrupted_checkup() -> Checkup:
     return dataclasses.replace(
         deep_checkup(),
         interrupted=True,
+        verdict=Verdict(None, "Gradients were not measured", "Model depth 32", None),
         blocks=(),
         growth=None,
         comparisons=(),
@@ -168,6 +190,12 @@ def hostile_checkup() -> Checkup:
         data=names[3],
         device=names[4],
         created=names[0],
+        verdict=Verdict(
+            "warning",
+            "Gradients are not finite: their growth could not be measured",
+            names[0],
+            math.nan,
+        ),
         blocks=tuple(
             dataclasses.replace(
                 block(1),
@@ -183,13 +211,25 @@ def hostile_checkup() -> Checkup:
             for name in names
         ),
         growth=GradientGrowth(layers, rate, None, 1, 1),
-        comparisons=(Comparison(names[0], estimates[0], rate, math.nan, math.nan, False),),
+        comparisons=(Comparison(names[0], estimates[0], rate, math.nan, math.nan, "unclear"),),
         conditioning=(
             infinite,
             *(dataclasses.replace(infinite, layer=name, raw=10.0) for name in names),
             *(dataclasses.replace(infinite, layer=name, skipped=name) for name in names),
         ),
-        remedies=(Remedy(names[5], names[0], estimates[1], math.inf, estimates[0], False),),
+        remedies=(
+            Remedy(
+                normaliser=names[0],
+                parameter="bias",
+                value=math.nan,
+                predicted_rate=estimates[1],
+                predicted_depth=math.inf,
+                measured_rate=estimates[0],
+                verified=False,
+                change=names[5],
+                code=names[0],
+            ),
+        ),
         findings=tuple(Finding("warning", name, name, name) for name in names),
         preconditioning=(
             *(dataclasses.replace(coupled(name), reason=name) for name in names),

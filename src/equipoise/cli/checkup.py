@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,10 @@ if TYPE_CHECKING:  # --help does not wait for torch
     from rich.console import Console
 
     from equipoise.diagnosis.record import Checkup
+
+
+# Trainings with looks that --smoothness does of each arm, at most.
+_MOST_TRAININGS = 3
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -62,63 +65,41 @@ def run(args: Namespace) -> Checkup:
     from equipoise import data, diagnosis
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import choose_device, choose_loss, choose_target
-    from equipoise.diagnosis.smoothness.measure import SEEDS
-    from equipoise.diagnosis.trial.measure import check_trial
 
     check_writable(args.out)
-    if args.remedy is not None:
-        check_trial(args.optimizer, args.steps)
+    trial = smoothness = None
+    if args.remedy == "bnp":
+        trial = diagnosis.TrialOptions(args.optimizer, steps=args.steps)
+    if args.smoothness:
+        seeds = max(1, min(args.seeds, _MOST_TRAININGS))
+        smoothness = diagnosis.SmoothnessOptions(args.optimizer, seeds=seeds)
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
     name, build = choose_target(args.target, args.arg, source, args.batch_size)
-    loss, device = choose_loss(args.loss), choose_device(args.device)
     with bars() as progress:
-        trial = partial(
-            diagnosis.try_bnp,
-            build,
-            source,
-            loss_fn=loss,
-            batch_size=args.batch_size,
-            optimizer=args.optimizer,
-            steps=args.steps,
-            device=device,
-            progress=progress,
-        )
-        smoothness = partial(
-            diagnosis.smoothness,
-            build,
-            source,
-            loss_fn=loss,
-            batch_size=args.batch_size,
-            optimizer=args.optimizer,
-            seeds=min(args.seeds, SEEDS),
-            device=device,
-            progress=progress,
-        )
         return diagnosis.checkup(
             build,
             source,
-            loss_fn=loss,
+            loss_fn=choose_loss(args.loss),
             batch_size=args.batch_size,
             seeds=args.seeds,
             batches=args.batches,
-            device=device,
+            device=choose_device(args.device),
             target=name,
-            trial=trial if args.remedy == "bnp" else None,
-            smoothness=smoothness if args.smoothness else None,
+            trial=trial,
+            smoothness=smoothness,
             progress=progress,
         )
 
 
 def save(checkup: Checkup, args: Namespace) -> Path:
     """Write the report, and return the page."""
-    from equipoise import report
+    from equipoise.report.checkup.store import save
 
-    _, page = report.save(checkup, args.out)
-    return page
+    return save(checkup, args.out)
 
 
 def show(checkup: Checkup, args: Namespace, console: Console) -> None:
     """Print the report."""
-    from equipoise import report
+    from equipoise.report.checkup.terminal.overview import print_checkup
 
-    report.print_checkup(checkup, console)
+    print_checkup(checkup, console)

@@ -56,6 +56,11 @@ def run(args: Namespace) -> Probe:
     from equipoise.cli.targets import choose_device, choose_loss, choose_target
 
     check_writable(args.out)
+    training = None
+    if args.steps:
+        training = diagnosis.SmoothnessOptions(
+            rate=args.rate, steps=args.steps, looks=args.looks, seeds=args.seeds
+        )
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
     name, build = choose_target(args.target, args.arg, source, args.batch_size)
     with bars() as progress:
@@ -65,9 +70,7 @@ def run(args: Namespace) -> Probe:
             loss_fn=choose_loss(args.loss),
             batch_size=args.batch_size,
             rate=args.rate,
-            steps=args.steps,
-            looks=args.looks,
-            seeds=args.seeds,
+            training=training,
             hessian=args.hessian,
             device=choose_device(args.device),
             target=name,
@@ -79,8 +82,7 @@ def save(probe: Probe, args: Namespace) -> Path:
     """Write the report, and return the page."""
     from equipoise.report.probe.page import save_probe
 
-    _, page = save_probe(probe, args.out)
-    return page
+    return save_probe(probe, args.out)
 
 
 def show(probe: Probe, args: Namespace, console: Console) -> None:

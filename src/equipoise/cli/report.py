@@ -36,6 +36,6 @@ def save(checkup: Checkup, args: Namespace) -> Path:
 
 def show(checkup: Checkup, args: Namespace, console: Console) -> None:
     """Print the report."""
-    from equipoise import report
+    from equipoise.report.checkup.terminal.overview import print_checkup
 
-    report.print_checkup(checkup, console)
+    print_checkup(checkup, console)

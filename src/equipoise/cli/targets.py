@@ -12,8 +12,9 @@ from torch import nn
 
 from equipoise.data.resolve import importing, resolve
 from equipoise.data.source import Source
+from equipoise.instrument.types import LossFunction
 from equipoise.models.mlp import mlp
-from equipoise.training.losses import LOSSES, LossFunction
+from equipoise.training.losses import LOSSES
 
 # Deep enough for gradients to differ by e^12: past half of what still trains.
 _DEPTH, _WIDTH = 32, 256

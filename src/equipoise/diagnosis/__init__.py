@@ -1,14 +1,20 @@
 """Where predictions meet measurements."""
 
 from equipoise.diagnosis.checkup import checkup
-from equipoise.diagnosis.probe import probe
-from equipoise.diagnosis.smoothness.measure import smoothness
-from equipoise.diagnosis.trial.measure import try_bnp
+from equipoise.diagnosis.probe import Probe, probe
+from equipoise.diagnosis.record import Checkup
+from equipoise.diagnosis.smoothness.measure import SmoothnessOptions, smoothness
+from equipoise.diagnosis.trial.measure import TrialOptions, try_bnp
 
 __all__ = [
-    # verbs
+    # a whole model
     "checkup",
+    "Checkup",
     "probe",
-    "try_bnp",
+    "Probe",
+    # short trainings
     "smoothness",
+    "SmoothnessOptions",
+    "try_bnp",
+    "TrialOptions",
 ]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from equipoise import probes
-from equipoise.data.source import Source
-from equipoise.diagnosis import prepare
+from equipoise.diagnosis import verdict
 from equipoise.diagnosis.comparison import compare, compare_stream
 from equipoise.diagnosis.findings import conclude
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
@@ -26,70 +24,76 @@ from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.prediction.blocks import FoundBlock, find_blocks
 from equipoise.diagnosis.prediction.normalisations import batch_covariance
 from equipoise.diagnosis.prediction.predict import (
-    Conditions,
+    Network,
     as_block,
     predict,
-    typical_conditions,
+    typical_network,
 )
 from equipoise.diagnosis.prediction.residuals import ResidualStack, find_stack, predict_stack
+from equipoise.diagnosis.problem import Model, Problem, draws_new_weights, name_of
 from equipoise.diagnosis.record import SCHEMA_VERSION, Block, Checkup, Comparison, Remedy
 from equipoise.diagnosis.remedies import recommend
 from equipoise.diagnosis.second_order.findings import conclude_second_order
 from equipoise.diagnosis.second_order.measure import second_order
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
 from equipoise.diagnosis.smoothness.findings import conclude_smoothness
-from equipoise.diagnosis.smoothness.measure import smoothness_at_start
+from equipoise.diagnosis.smoothness.measure import (
+    SmoothnessOptions,
+    follow,
+    smoothness_at_start,
+)
 from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.diagnosis.smoothness.ways import fixes
+from equipoise.diagnosis.trial.measure import TrialOptions, run_trial
 from equipoise.diagnosis.trial.record import Trial
 from equipoise.instrument.modules import unwatched
+from equipoise.instrument.normalisers import is_batch_norm
+from equipoise.instrument.progress import silent, staged
 from equipoise.instrument.recording.operations import record_operations
+from equipoise.instrument.types import Batch, LossFunction, Progress
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.theory.batch_norm.explosion import max_trainable_depth
-from equipoise.training.losses import LossFunction, default_loss
 
 Array = NDArray[np.float64]
-Progress = Callable[[str, int, int], None]
 
-SEEDS, BATCHES, BATCH_SIZE = 6, 4, 64
 # Several times as many rows as most layers have columns.
 _ROWS = 1024
 
 
 def checkup(
-    build: Callable[[], nn.Module],
-    source: Source,
+    model: Model,
+    data: object,
     *,
     loss_fn: LossFunction | None = None,
-    batch_size: int = BATCH_SIZE,
-    seeds: int = SEEDS,
-    batches: int = BATCHES,
+    batch_size: int = 64,
+    seeds: int = 6,
+    batches: int = 4,
     device: torch.device | str = "cpu",
-    target: str = "model",
+    target: str | None = None,
     seed: int = 0,
-    trial: Callable[[], Trial] | None = None,
-    smoothness: Callable[..., Smoothness] | None = None,
+    trial: TrialOptions | None = None,
+    smoothness: SmoothnessOptions | None = None,
     progress: Progress | None = None,
 ) -> Checkup:
     """Predict from theory, measure on the model, and say what to change.
 
     Args:
-        build: Returns a new model with freshly drawn weights, in the mode it is trained in.
-        source: Where batches come from; see :func:`equipoise.data.load`.
+        model: A callable that returns a new model with freshly drawn weights, in the mode it is
+            trained in. A module keeps its weights, and is left as it is.
+        data: A name such as ``"digits"``, a ``DataLoader``, a ``Dataset``, an iterable of
+            (input, target) batches, or a pair of tensors.
         loss_fn: ``loss_fn(model, batch)``; by default cross-entropy for whole-number targets
             and the squared error for others.
-        batch_size: Samples per batch, where the source does not fix it.
+        batch_size: Samples per batch, where the data do not fix it.
         seeds: Initialisations to measure.
         batches: Batches to measure for each.
         device: Where the model runs.
-        target: The model as the user named it.
+        target: What to call the model; by default its class or its factory's name.
         seed: Seed of initialisations and batches.
-        trial: Trains side by side, such as a call of :func:`try_bnp`; its outcome joins the
-            report.
-        smoothness: Trains with looks at the loss along the step, such as a call of
-            :func:`~equipoise.diagnosis.smoothness.measure` that still takes ``fixes=``, a verified
-            remedy; by default only the start is looked at.
+        trial: Train side by side with preconditioning, for so long.
+        smoothness: Train with looks at the loss along the step, with and without normalisers and
+            with a verified remedy; by default only the start is looked at.
         progress: Called with a stage, finished and total steps.
 
     Returns:
@@ -99,9 +103,9 @@ def checkup(
         ValueError: If the factory, the data, the loss or the batch size cannot be used.
 
     Examples:
-        >>> from equipoise import data, models
+        >>> from equipoise import models
         >>> build = lambda: models.mlp(64, 10, depth=6, width=32)
-        >>> report = checkup(build, data.load("digits"), seeds=2, batches=1)
+        >>> report = checkup(build, "digits", seeds=2, batches=1)
         >>> report.blocks[0].activation, len(report.growth.layers)
         ('relu', 6)
     """
@@ -109,59 +113,67 @@ def checkup(
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}.")
     started = time.perf_counter()
-    report = progress or (lambda stage, done, total: None)
-    held = prepare.draw(source, batch_size, batches, torch.device(device), seed)
-    loss = loss_fn or default_loss(held[0])
-    model = prepare.fresh(build, held[0], seed)
-    prepare.rehearse(model, held[0], loss, source.name)
+    report = progress or silent
+    problem = Problem.prepare(
+        model,
+        data,
+        loss_fn=loss_fn,
+        batch_size=batch_size,
+        batches=batches,
+        device=device,
+        seed=seed,
+    )
+    fresh = problem.fresh(seed)
     work = _Work()
     try:
-        sample = _sample(model, source, held[0], batch_size, seed)
-        _run(work, model, build, held, sample, loss, seeds, seed, report)
+        _run(work, problem, fresh, seeds, report)
         fix = fixes(work.remedies)
-        work.smoothness = smoothness_at_start(build, held[0], loss, fixes=fix, seed=seed)
+        work.smoothness = smoothness_at_start(problem, fix)
         if trial is not None:
-            work.trial = trial()
+            work.trial = run_trial(problem, trial, report)
         if smoothness is not None:
-            work.smoothness = smoothness(fixes=fix)
+            work.smoothness = follow(problem, smoothness, fix, report)
     except probes.GrowthInterrupted as interruption:
         work.interrupted = True
         work.growth = work.growth or interruption.finished
     except KeyboardInterrupt:  # what is finished is still worth a report
         work.interrupted = True
+    findings = conclude(
+        work.growth,
+        work.blocks,
+        work.comparisons,
+        work.conditioning,
+        work.remedies,
+        unwatched(fresh),
+        [
+            *conclude_preconditioning(work.preconditioning, work.trial),
+            *conclude_second_order(work.second_order),
+            *conclude_smoothness(work.smoothness),
+        ],
+    )
+    depth = len(work.growth.layers) if work.growth else len(work.blocks)
     return Checkup(
         schema=SCHEMA_VERSION,
         equipoise=version("equipoise"),
         torch=str(torch.__version__),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        target=target,
-        data=source.name,
+        target=target or name_of(model),
+        data=problem.source.name,
         device=str(device),
-        batch_size=len(held[0][0]),
-        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        depth=len(work.growth.layers) if work.growth else len(work.blocks),
+        batch_size=len(problem.first[0]),
+        parameters=sum(p.numel() for p in fresh.parameters() if p.requires_grad),
+        depth=depth,
         seeds=work.growth.replicates if work.growth else 0,
         batches=work.growth.batches if work.growth else 0,
         seconds=time.perf_counter() - started,
         interrupted=work.interrupted,
+        verdict=verdict.conclude(work.growth, work.blocks, work.comparisons, findings, depth),
         blocks=tuple(work.blocks),
         growth=work.growth,
         comparisons=work.comparisons,
         conditioning=work.conditioning,
         remedies=work.remedies,
-        findings=conclude(
-            work.growth,
-            work.blocks,
-            work.comparisons,
-            work.conditioning,
-            work.remedies,
-            unwatched(model),
-            [
-                *conclude_preconditioning(work.preconditioning, work.trial),
-                *conclude_second_order(work.second_order),
-                *conclude_smoothness(work.smoothness),
-            ],
-        ),
+        findings=findings,
         preconditioning=work.preconditioning,
         second_order=work.second_order,
         trial=work.trial,
@@ -185,54 +197,44 @@ class _Work:
     interrupted: bool = False
 
 
-def _run(
-    work: _Work,
-    model: nn.Module,
-    build: Callable[[], nn.Module],
-    held: list[Any],
-    sample: Any,
-    loss: LossFunction,
-    seeds: int,
-    seed: int,
-    report: Progress,
-) -> None:
+def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Progress) -> None:
+    seed, loss, batch = problem.seed, problem.loss_fn, problem.first
+    sample = _sample(model, problem)
     report("predicting", 0, 1)
-    operations = record_operations(model, held[0], loss)
+    operations = record_operations(model, batch, loss)
     found = find_blocks(operations)
     stack = find_stack(operations, found)
-    conditions: dict[str, Conditions | None] = {}
+    networks: dict[str, Network | None] = {}
     for one in found:
-        block, conditions[one.layer] = predict(one)
+        block, networks[one.layer] = predict(one)
         work.blocks.append(block)
     report("predicting", 1, 1)
 
-    redraw = seeds > 1 and prepare.draws_new_weights(
-        model, prepare.fresh(build, held[0], seed + 1)
-    )
+    redraw = seeds > 1 and draws_new_weights(model, problem.fresh(seed + 1))
 
     def measure(change: Callable[[], None] | None, replicates: int, stage: str) -> GradientGrowth:
         def initialize(model: nn.Module, replicate: int) -> None:
             if redraw:
-                model.load_state_dict(prepare.fresh(build, held[0]).state_dict())
+                model.load_state_dict(problem.fresh().state_dict())
             if change is not None:
                 change()
 
         return probes.gradient_growth(
             model,
             loss,
-            held,
+            problem.held,
             replicates=replicates if redraw else 1,
             initialize=initialize if redraw or change is not None else None,
             seed=seed,
-            progress=lambda done, total: report(stage, done, total),
+            progress=staged(report, stage),
         )
 
     work.growth = measure(None, seeds, "measuring gradients")
-    typical = _covering_conditions(work.growth, conditions) if _is_chain(found) else None
+    typical = _covering_network(work.growth, networks) if _is_chain(found) else None
     opening = found[stack.first].norm if stack is not None else None
-    if stack is not None and opening is not None and _is_measured(work.growth, conditions):
+    if stack is not None and opening is not None and _is_measured(work.growth, networks):
         report("following the batch", 0, 1)
-        covariance = batch_covariance(model, held[0], loss, opening)
+        covariance = batch_covariance(model, batch, loss, opening)
         _follow_stream(work, stack, found, work.growth, covariance)
         report("following the batch", 1, 1)
     elif typical is not None:
@@ -243,19 +245,12 @@ def _run(
         report("simulating the theory's network", 1, 1)
 
     work.conditioning = probes.conditioning(
-        model,
-        held[0],
-        forward=loss,
-        progress=lambda done, total: report("measuring conditioning", done, total),
+        model, batch, forward=loss, progress=staged(report, "measuring conditioning")
     )
-
     work.preconditioning = preconditioning(
-        model,
-        sample,
-        loss,
-        progress=lambda done, total: report("measuring preconditioning", done, total),
+        model, sample, loss, progress=staged(report, "measuring preconditioning")
     )
-    work.second_order = second_order(model, held[0], loss)
+    work.second_order = second_order(model, batch, loss)
 
     norms = [one.norm for one in found if one.norm is not None]
     rate = work.growth.rate
@@ -288,16 +283,16 @@ def _follow_stream(
     fitted = slice(1 if stack.first == 0 else 0, None if stack.has_tail else -1)
     width = min(block.features for block in work.blocks)
     work.comparisons = compare_stream(
-        growth, prediction.log_profiles, fitted, prediction.conditions, width
+        growth, prediction.log_profiles, fitted, prediction.network, width
     )
 
 
-def _sample(model: nn.Module, source: Source, batch: Any, batch_size: int, seed: int) -> Any:
+def _sample(model: nn.Module, problem: Problem) -> Batch:
     """Enough rows for condition numbers to mean something, where rows are independent."""
-    coupled = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
-    if coupled or source.fixed_batches:
-        return batch
-    return prepare.joined(source, batch_size, _ROWS, batch[0].device, seed) or batch
+    coupled = any(is_batch_norm(m) for m in model.modules())
+    if coupled or problem.source.fixed_batches:
+        return problem.first
+    return problem.joined(_ROWS) or problem.first
 
 
 def _too_deep(work: _Work) -> bool:
@@ -307,14 +302,14 @@ def _too_deep(work: _Work) -> bool:
     return len(work.growth.layers) > max_trainable_depth(work.growth.rate) / 2
 
 
-def _covering_conditions(
-    growth: GradientGrowth, conditions: dict[str, Conditions | None]
-) -> Conditions | None:
-    """Conditions of a typical block, if the measured layers are exactly these blocks."""
-    if len(growth.layers) < 4 or not _is_measured(growth, conditions):
+def _covering_network(
+    growth: GradientGrowth, networks: dict[str, Network | None]
+) -> Network | None:
+    """What a typical block stands for, if the measured layers are exactly these blocks."""
+    if len(growth.layers) < 4 or not _is_measured(growth, networks):
         return None
     # The last block ends in the head, which the fit does not contain.
-    return typical_conditions(list(conditions.values())[:-1])
+    return typical_network(list(networks.values())[:-1])
 
 
 def _is_chain(found: Sequence[FoundBlock]) -> bool:
@@ -325,6 +320,6 @@ def _is_chain(found: Sequence[FoundBlock]) -> bool:
     )
 
 
-def _is_measured(growth: GradientGrowth, conditions: dict[str, Conditions | None]) -> bool:
+def _is_measured(growth: GradientGrowth, networks: dict[str, Network | None]) -> bool:
     """Whether the measured layers are exactly the normalisers that were found."""
-    return [layer.layer for layer in growth.layers] == list(conditions)
+    return [layer.layer for layer in growth.layers] == list(networks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +11,12 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from equipoise.diagnosis.prediction.predict import Conditions, predicted_rate
-from equipoise.diagnosis.record import Comparison
-from equipoise.numerics.growth import log_slopes, mean_with_error
+from equipoise.diagnosis.prediction.predict import Network, predicted_rate
+from equipoise.diagnosis.record import CORRELATION, GROWTH, Comparison, Outcome
+from equipoise.numerics.growth import log_slopes
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
-from equipoise.theory.batch_norm.fixed_point import bsb1_fixed_point
-from equipoise.theory.batch_norm.setting import SMALLEST_BATCH
+from equipoise.theory.batch_norm.fixed_point.solve import bsb1_fixed_point
 from equipoise.theory.networks.residual import residual_growth
 from equipoise.theory.simulation.gradients import SimulatedNetworks, simulate_networks
 
@@ -34,26 +33,22 @@ _MOST_ROWS, _MOST_WIDTH, _MOST_DEPTH = 512, 1024, 40
 def compare(
     growth: GradientGrowth,
     rates: Sequence[Estimate],
-    conditions: Conditions,
+    network: Network,
     width: int,
-    progress: Callable[[], None] | None = None,
 ) -> tuple[Comparison, ...]:
     """Compare the fitted growth and the deep layers' correlation with theory.
 
     Args:
         growth: What was measured.
         rates: Predicted rates of the blocks between the fitted layers.
-        conditions: Those of a typical block; the theory's own network is simulated under them.
+        network: What a typical block stands for; it is simulated.
         width: The model's own width.
-        progress: Called when the simulation is done.
     """
     if growth.rate is None:
         return ()
-    simulated = _simulate(conditions, min(len(growth.layers), _MOST_DEPTH), width)
-    if progress is not None:
-        progress()
-    comparisons = [_growth(growth.rate, rates, simulated.log_gradients, conditions, growth)]
-    correlation = _correlation(growth, simulated.correlations, conditions)
+    simulated = _simulate(network, min(len(growth.layers), _MOST_DEPTH), width)
+    comparisons = [_growth(growth.rate, rates, simulated.log_gradients, network, growth)]
+    correlation = _correlation(growth, simulated.correlations, network)
     return tuple(comparisons + ([correlation] if correlation else []))
 
 
@@ -61,7 +56,7 @@ def compare_stream(
     growth: GradientGrowth,
     log_profiles: Array,
     fitted: slice,
-    conditions: Conditions,
+    network: Network,
     width: int,
 ) -> tuple[Comparison, ...]:
     """Compare the fitted growth with gradients predicted layer by layer, on no straight line.
@@ -71,59 +66,45 @@ def compare_stream(
         log_profiles: Predicted logarithms of squared gradients along the stream and at its end,
             ``[repeats, layers + 1]``.
         fitted: Which of them are measured layers that the fit went through.
-        conditions: Those of a block.
+        network: What a block stands for.
         width: The model's own width.
     """
     if growth.rate is None:
         return ()
-    slope = mean_with_error(-log_slopes(log_profiles[:, fitted]), "")
+    slope = Estimate.of_mean(-log_slopes(log_profiles[:, fitted]), "")
     rate = math.exp(slope.value)
     method = "fit through infinitely wide residual layers"
     predicted = Estimate(rate, rate * slope.error, method)
-    spread = rate * _width_alone(conditions, log_profiles.shape[1] - 1, width, growth.replicates)
-    return (
-        _comparison(
-            "gradient growth per layer", predicted, growth.rate, spread, growth.replicates
-        ),
-    )
+    spread = rate * _width_alone(network, log_profiles.shape[1] - 1, width, growth.replicates)
+    return (_comparison(GROWTH, predicted, growth.rate, spread, growth.replicates),)
 
 
-def _width_alone(conditions: Conditions, layers: int, width: int, replicates: int) -> float:
+def _width_alone(network: Network, layers: int, width: int, replicates: int) -> float:
     """Distance of simulated streams' log growth from the recursion for the same streams."""
-    architecture = conditions.architecture
+    architecture = network.architecture
     layers = max(3, min(layers, _MOST_DEPTH) // architecture.stages) * architecture.stages
     own = residual_growth(
-        conditions.activation,
-        _rows(conditions),
-        layers // architecture.stages,
+        _capped(network).setting,
+        blocks=layers // architecture.stages,
         stages=architecture.stages,
         leading=architecture.leading,
         start_variance=architecture.start_variance,
-        eps=conditions.eps,
-        gamma=conditions.gamma,
-        beta=conditions.beta,
-        weight_variance=conditions.weight_variance,
     )
-    simulated = _simulate(conditions, layers, width).log_gradients
+    simulated = _simulate(network, layers, width).log_gradients
     expected = log_slopes(np.log(own.normalisers.reshape(1, -1)))
     return _root_mean_square(expected - log_slopes(simulated), replicates)
 
 
-def _simulate(conditions: Conditions, depth: int, width: int) -> SimulatedNetworks:
+def _simulate(network: Network, depth: int, width: int) -> SimulatedNetworks:
     """The theory's own networks at the model's width."""
+    group = network.architecture.group_size or 1
     return simulate_networks(
-        conditions.activation,
-        _rows(conditions),
-        width=_width(conditions, width),
+        _capped(network).setting,
+        width=max(group, min(width, _MOST_WIDTH) // group * group),  # whole groups
         depth=depth,
         networks=_NETWORKS,
-        eps=conditions.eps,
-        gamma=conditions.gamma,
-        beta=conditions.beta,
-        weight_variance=conditions.weight_variance,
-        bias_variance=conditions.bias_variance,
         generator=torch.Generator().manual_seed(0),
-        architecture=conditions.architecture,
+        architecture=network.architecture,
     )
 
 
@@ -131,16 +112,16 @@ def _growth(
     measured: Estimate,
     rates: Sequence[Estimate],
     log_gradients: Array,
-    conditions: Conditions,
+    network: Network,
     growth: GradientGrowth,
 ) -> Comparison:
     predicted = _geometric_mean(rates)
     # The same rows as the simulation, whose batch may be capped, and the same fit as the probe.
     slopes = -log_slopes(log_gradients[:, 1:])
-    reference = math.log(_capped_rate(conditions))
+    reference = math.log(predicted_rate(_capped(network)).value)
     spread = _root_mean_square(slopes - reference, growth.replicates)
     return _comparison(
-        "gradient growth per layer",
+        GROWTH,
         predicted,
         measured,
         predicted.value * spread,
@@ -148,39 +129,25 @@ def _growth(
     )
 
 
-def _rows(conditions: Conditions) -> int:
-    return max(SMALLEST_BATCH, min(conditions.batch_size, _MOST_ROWS))
-
-
-def _width(conditions: Conditions, width: int) -> int:
-    """The model's width, within bounds and whole groups."""
-    group = conditions.architecture.group_size or 1
-    return max(group, min(width, _MOST_WIDTH) // group * group)
-
-
-def _capped_rate(conditions: Conditions) -> float:
-    return predicted_rate(replace(conditions, batch_size=_rows(conditions))).value
+def _capped(network: Network) -> Network:
+    """The network at a batch size that can be simulated."""
+    rows = min(network.setting.batch_size, _MOST_ROWS)
+    return network._replace(setting=replace(network.setting, batch_size=rows))
 
 
 def _correlation(
     growth: GradientGrowth,
     simulated: Array,
-    conditions: Conditions,
+    network: Network,
 ) -> Comparison | None:
     """Correlation of two samples, averaged over the deeper half."""
     deep = growth.layers[len(growth.layers) // 2 :]
     rows = {layer.rows for layer in growth.layers}
-    if len(rows) > 1 or conditions.batch_size > _MOST_ROWS or not conditions.uses_the_batch:
+    setting, architecture = network
+    uses_the_batch = architecture.normaliser == "batch norm"
+    if len(rows) > 1 or setting.batch_size > _MOST_ROWS or not uses_the_batch:
         return None
-    point = bsb1_fixed_point(
-        conditions.activation,
-        conditions.batch_size,
-        eps=conditions.eps,
-        gamma=conditions.gamma,
-        beta=conditions.beta,
-        weight_variance=conditions.weight_variance,
-        bias_variance=conditions.bias_variance,
-    )
+    point = bsb1_fixed_point(setting)
     measured = Estimate(
         float(np.mean([layer.correlation.value for layer in deep])),
         # Layers of one network are not independent: the mean error, not less.
@@ -189,7 +156,7 @@ def _correlation(
     )
     means = simulated[:, simulated.shape[1] // 2 :].mean(1)
     spread = _root_mean_square(means - point.c.value, growth.replicates)
-    return _comparison("correlation of two samples", point.c, measured, spread, growth.replicates)
+    return _comparison(CORRELATION, point.c, measured, spread, growth.replicates)
 
 
 def _root_mean_square(deviations: Array, replicates: int) -> float:
@@ -207,7 +174,11 @@ def _geometric_mean(rates: Sequence[Estimate]) -> Estimate:
 
 
 def _comparison(
-    quantity: str, predicted: Estimate, measured: Estimate, finite_width: float, replicates: int
+    quantity: str,
+    predicted: Estimate,
+    measured: Estimate,
+    finite_width: float,
+    replicates: int,
 ) -> Comparison:
     error = math.hypot(predicted.error, finite_width)
     if math.isfinite(measured.error):
@@ -216,4 +187,7 @@ def _comparison(
         widening = stdtrit(max(replicates - 1, 1), _TAIL) / AGREEMENT
         error = math.hypot(error, measured.error * widening)
     z = (measured.value - predicted.value) / error
-    return Comparison(quantity, predicted, measured, finite_width, z, abs(z) <= AGREEMENT)
+    outcome: Outcome = (
+        "agrees" if abs(z) <= AGREEMENT else "unclear" if math.isnan(z) else "differs"
+    )
+    return Comparison(quantity, predicted, measured, finite_width, z, outcome)

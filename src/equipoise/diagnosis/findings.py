@@ -182,12 +182,12 @@ def _agreement(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> li
             f"{comparison.finite_width:.2g}."
         )
         joint = abs(measured.value - predicted.value) / abs(comparison.z or math.inf)
-        if comparison.agrees and joint > _VAGUE * abs(measured.value):
+        if comparison.outcome == "agrees" and joint > _VAGUE * abs(measured.value):
             title = f"Too uncertain to compare the {comparison.quantity}"
             advice = "Measure more initialisations with --seeds."
             findings.append(Finding("note", title, numbers, advice))
             continue
-        if comparison.agrees:
+        if comparison.outcome == "agrees":
             title = f"Theory and measurement agree on the {comparison.quantity}"
             findings.append(
                 Finding("good", title, f"{numbers} They are {abs(comparison.z):.1f} errors apart.")

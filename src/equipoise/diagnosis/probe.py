@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
 from typing import Literal
 
@@ -15,33 +13,32 @@ import torch
 from torch import nn
 
 from equipoise import probes
-from equipoise.data.source import Source
-from equipoise.diagnosis import prepare
+from equipoise.diagnosis.problem import Model, Problem, name_of
 from equipoise.diagnosis.smoothness.findings import conclude_smoothness
 from equipoise.diagnosis.smoothness.measure import (
-    LOOKS,
-    POINTS,
-    SEEDS,
     START_RATE,
-    STEPS,
-    check_smoothness,
+    SmoothnessOptions,
+    follow,
     points_around,
-    smoothness,
 )
 from equipoise.diagnosis.smoothness.record import Smoothness
+from equipoise.instrument.progress import silent, staged
+from equipoise.instrument.types import LossFunction, Progress
 from equipoise.probes.covariate_shift import CovariateShift
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.probes.hessian.record import Hessian
 from equipoise.probes.landscape import Landscape
 from equipoise.records.finding import Finding
-from equipoise.training.losses import LossFunction, default_loss
+from equipoise.records.shown import Shown
+
+Origin = Literal["given", "tuned", "reference"]
 
 # Raise by one whenever a stored probe of the old form can no longer be read.
 PROBE_SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Shown):
     """Everything that was measured; ``probe.json`` is this record.
 
     Args:
@@ -49,7 +46,7 @@ class Probe:
         equipoise: Version of the library that wrote it.
         torch: Version of PyTorch that ran it.
         created: Time of writing, ISO 8601, UTC.
-        target: The model as the user named it.
+        target: What to call the model; by default its class or its factory's name.
         data: The data as the user named them.
         device: Where the model ran.
         batch_size: Samples per batch.
@@ -76,7 +73,7 @@ class Probe:
     batch_size: int
     parameters: int
     rate: float
-    rate_origin: Literal["given", "tuned", "reference"]
+    rate_origin: Origin
     seconds: float
     interrupted: bool
     growth: GradientGrowth | None
@@ -87,43 +84,39 @@ class Probe:
     findings: tuple[Finding, ...]
 
 
-Progress = Callable[[str, int, int], None]
-Origin = Literal["given", "tuned", "reference"]
-
 # Eigenvalues to two digits are what a reader takes in, and half as many products.
 _TOLERANCE = 1e-2
 _BATCHES = 4
+_SHORT_TRAINING = SmoothnessOptions()
 
 
 def probe(
-    build: Callable[[], nn.Module],
-    source: Source,
+    model: Model,
+    data: object,
     *,
     loss_fn: LossFunction | None = None,
     batch_size: int = 64,
     rate: float | None = None,
-    steps: int = STEPS,
-    looks: int = LOOKS,
-    seeds: int = SEEDS,
+    training: SmoothnessOptions | None = _SHORT_TRAINING,
     hessian: bool = False,
     device: torch.device | str = "cpu",
-    target: str = "model",
+    target: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Probe:
     """Probe the loss of a new model, and follow it along a short training.
 
     Args:
-        build: Returns a new model, in the mode it is trained in; one that loads a checkpoint is
-            probed there.
-        source: Where batches come from.
-        loss_fn: ``loss_fn(model, batch)``; by default as in :func:`~equipoise.diagnosis.checkup`.
-        batch_size: Samples per batch, where the source does not fix it.
+        model: A callable that returns a new model with freshly drawn weights, in the mode it is
+            trained in. A module keeps its weights, and is left as it is.
+        data: A name such as ``"digits"``, a ``DataLoader``, a ``Dataset``, an iterable of
+            (input, target) batches, or a pair of tensors.
+        loss_fn: ``loss_fn(model, batch)``; by default as in :func:`equipoise.checkup`.
+        batch_size: Samples per batch, where the data do not fix it.
         rate: Learning rate of plain SGD; by default what the short training found best, or 0.1
             without one.
-        steps: Steps of the short training, or 0 for none.
-        looks: How often it is looked at.
-        seeds: Trainings that are looked at.
+        training: How long the short training is and how often it is looked at; ``None`` for no
+            training. Its rate is ``rate``.
         hessian: Whether to find extremal eigenvalues of the Hessian, of the whole model and of
             each layer, to 1 %; it takes the longest.
         device: Where the model runs.
@@ -138,36 +131,28 @@ def probe(
         ValueError: If an option is out of range, or model, loss and data do not fit together.
 
     Examples:
-        >>> from equipoise import data, models
+        >>> from equipoise import models
         >>> build = lambda: models.mlp(64, 10, depth=3, width=16)
-        >>> found = probe(build, data.load("digits"), steps=0)
+        >>> found = probe(build, "digits", training=None)
         >>> found.rate, len(found.landscape.steps), len(found.shift.layers)
         (0.1, 8, 7)
     """
-    check_smoothness(rate=rate, steps=steps or STEPS, looks=looks, seeds=seeds)
+    checked = replace(training or _SHORT_TRAINING, rate=rate)
+    training = checked if training is not None else None
     started = time.perf_counter()
-    place = torch.device(device)
-    batches = prepare.draw(source, batch_size, _BATCHES, place, seed)
-    loss = loss_fn or default_loss(batches[0])
-    model = prepare.fresh(build, batches[0], seed)
-    prepare.rehearse(model, batches[0], loss, source.name)
-    train = partial(
-        smoothness,
-        build,
-        source,
-        loss_fn=loss,
+    problem = Problem.prepare(
+        model,
+        data,
+        loss_fn=loss_fn,
         batch_size=batch_size,
-        rate=rate,
-        steps=steps,
-        looks=looks,
-        seeds=seeds,
-        device=place,
+        batches=_BATCHES,
+        device=device,
         seed=seed,
-        progress=progress,
     )
+    fresh = problem.fresh(seed)
     work = _Work(rate or START_RATE, "given" if rate else "reference")
     try:
-        _run(work, model, loss, batches, train if steps else None, hessian, progress)
+        _run(work, problem, fresh, training, hessian, progress or silent)
     except KeyboardInterrupt:  # what is finished is still worth a report
         work.interrupted = True
     return Probe(
@@ -175,11 +160,11 @@ def probe(
         equipoise=version("equipoise"),
         torch=str(torch.__version__),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        target=target,
-        data=source.name,
-        device=str(place),
-        batch_size=len(batches[0][0]),
-        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        target=target or name_of(model),
+        data=problem.source.name,
+        device=str(problem.device),
+        batch_size=len(problem.first[0]),
+        parameters=sum(p.numel() for p in fresh.parameters() if p.requires_grad),
         rate=work.rate,
         rate_origin=work.origin,
         seconds=time.perf_counter() - started,
@@ -209,32 +194,28 @@ class _Work:
 
 def _run(
     work: _Work,
+    problem: Problem,
     model: nn.Module,
-    loss: LossFunction,
-    batches: list[prepare.Batch],
-    train: Callable[[], Smoothness] | None,
+    training: SmoothnessOptions | None,
     hessian: bool,
-    progress: Progress | None,
+    report: Progress,
 ) -> None:
-    def stage(name: str) -> Callable[[int, int], None] | None:
-        return None if progress is None else partial(progress, name)
-
-    growth = probes.gradient_growth(model, loss, batches, progress=stage("measuring gradients"))
-    work.growth = growth
-    if train is not None:
-        work.training = train()
+    loss, batch = problem.loss_fn, problem.first
+    measuring = staged(report, "measuring gradients")
+    work.growth = probes.gradient_growth(model, loss, problem.held, progress=measuring)
+    if training is not None:
+        work.training = follow(problem, training, {}, report)
         tuned = work.training.arms[0].rate
         if work.origin == "reference" and math.isfinite(tuned):
             work.rate, work.origin = tuned, "tuned"
-    points = points_around(work.rate, POINTS)
-    work.landscape = probes.landscape(model, loss, batches[0], steps=points)
-    work.shift = probes.covariate_shift(model, loss, batches[0], work.rate)
+    work.landscape = probes.landscape(model, loss, batch, steps=points_around(work.rate))
+    work.shift = probes.covariate_shift(model, loss, batch, work.rate)
     if hessian:
         work.hessian = probes.hessian(
             model,
             loss,
-            batches[0],
+            batch,
             blocks="both",
             tolerance=_TOLERANCE,
-            progress=stage("measuring curvature"),
+            progress=staged(report, "measuring curvature"),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
@@ -11,10 +12,11 @@ from equipoise.diagnosis.trial.record import Trial
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
-from equipoise.records.finding import Finding
+from equipoise.records.finding import Finding, Severity
+from equipoise.records.shown import Shown
 
 # Raise by one whenever a stored report of the old form can no longer be read.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +57,23 @@ class Block:
     caveats: tuple[str, ...]
 
 
+# What a check-up compares; each quantity at most once.
+GROWTH, CORRELATION = "gradient growth per layer", "correlation of two samples"
+Outcome = Literal["agrees", "differs", "unclear"]
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One quantity, predicted and measured, in units of error.
 
     Args:
-        quantity: What is compared.
+        quantity: What is compared, such as :data:`GROWTH`.
         predicted: From theory; its error is the quadrature error.
         measured: From the model; its error is the standard error over replicates.
         finite_width: Root-mean-square distance between the theory's own network, simulated
             at the model's width and depth, and the infinite-width prediction.
         z: Difference over the combined error, the measurement's widened to Student's t.
-        agrees: Whether ``abs(z) <= 3``.
+        outcome: ``agrees`` if ``abs(z) <= 3``, ``unclear`` if z is NaN.
     """
 
     quantity: str
@@ -74,7 +81,7 @@ class Comparison:
     measured: Estimate
     finite_width: float
     z: float
-    agrees: bool
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +89,49 @@ class Remedy:
     """A change to the model that theory recommends, and whether it did what it promised.
 
     Args:
-        change: What to change, in words.
-        code: The same as a line of code, where it is one.
+        normaliser: What kind of layer is changed, such as ``batch norm``.
+        parameter: Which of its parameters, by PyTorch's name: ``weight`` is γ, ``bias`` is β.
+        value: What to fill it with before training.
         predicted_rate: Growth per layer after the change, from theory.
         predicted_depth: Trainable depth after the change.
         measured_rate: Growth per layer measured on the changed model; ``None`` if not tried.
         verified: Whether it helped: measured trainable depth at least 1.25 times that before;
             ``None`` if not tried.
+        change: The change in words.
+        code: The change as a line of code, for every normaliser ``norm``.
     """
 
-    change: str
-    code: str | None
+    normaliser: str
+    parameter: Literal["weight", "bias"]
+    value: float
     predicted_rate: Estimate
     predicted_depth: float
     measured_rate: Estimate | None
     verified: bool | None
+    change: str
+    code: str
 
 
 @dataclass(frozen=True, slots=True)
-class Checkup:
+class Verdict:
+    """The check-up in two lines.
+
+    Args:
+        severity: The worst finding's; ``None`` without findings.
+        sentence: How gradients behave.
+        depths: Trainable depth beside the model's depth.
+        trainable_depth: How many such layers train; ``None`` where neither theory nor the
+            measurement tells.
+    """
+
+    severity: Severity | None
+    sentence: str
+    depths: str
+    trainable_depth: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup(Shown):
     """A whole check-up; ``report.json`` is this record.
 
     Args:
@@ -118,6 +149,7 @@ class Checkup:
         batches: Batches measured for each.
         seconds: Wall time.
         interrupted: Whether the user stopped it; what was finished is here.
+        verdict: The conclusion in two lines.
         blocks: The blocks found, with predictions.
         growth: Measured gradients; ``None`` if interrupted before.
         comparisons: Predictions joined with measurements.
@@ -145,6 +177,7 @@ class Checkup:
     batches: int
     seconds: float
     interrupted: bool
+    verdict: Verdict
     blocks: tuple[Block, ...]
     growth: GradientGrowth | None
     comparisons: tuple[Comparison, ...]
@@ -155,3 +188,7 @@ class Checkup:
     trial: Trial | None = None
     smoothness: Smoothness | None = None
     second_order: tuple[SecondOrderPooling, ...] = ()
+
+    def comparison(self, quantity: str) -> Comparison | None:
+        """Find the comparison of a quantity, if it was compared."""
+        return next((c for c in self.comparisons if c.quantity == quantity), None)

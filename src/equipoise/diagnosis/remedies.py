@@ -2,115 +2,126 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from equipoise.diagnosis.prediction.predict import Conditions, predicted_rate
+from equipoise.diagnosis.prediction.predict import Network, predicted_rate
 from equipoise.diagnosis.record import Remedy
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
 from equipoise.theory.batch_norm.explosion import max_trainable_depth
+from equipoise.theory.batch_norm.setting import Setting
+from equipoise.theory.batch_norm.tune import tune
 
-# From mild to strong. γ below 1 makes a saturating activation more linear, β above 0 moves a
-# rectifier off its kink; both are values that users set at initialisation.
-_GAMMAS = (0.7, 0.5, 0.35, 0.25, 0.1)
-_BETAS = (0.5, 1.0, 1.5, 2.0, 3.0)
 # A change that buys less depth than this factor is not worth making, promised or measured.
 BETTER = 1.25
+# Users type the value: two digits are enough, rounded away from where the search began.
+_DIGITS = 2
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Candidate:
-    knob: str
-    value: float
-    rate: Estimate
-
-    @property
-    def depth(self) -> float:
-        return max_trainable_depth(self.rate)
+_PARAMETERS: dict[Literal["beta", "gamma"], tuple[Literal["bias", "weight"], str]] = {
+    "beta": ("bias", "shift β"),
+    "gamma": ("weight", "scale γ"),
+}
 
 
 def recommend(
-    conditions: Conditions,
+    network: Network,
     depth: int,
     norms: Sequence[nn.Module],
     measure: Callable[[Callable[[], None]], GradientGrowth],
     today: Estimate,
 ) -> tuple[Remedy, ...]:
-    """Find the mildest change of γ and of β with which ``depth`` layers train, and try it.
+    """Find the mildest change of β and of γ with which ``depth`` layers train, and try it.
 
     Args:
-        conditions: Those of the model's blocks.
+        network: What the model's blocks stand for.
         depth: Layers that shall train.
         norms: The normalisers that a change is made to.
         measure: Measures growth after calling a function that changes the model.
         today: Growth measured on the model as it is.
+
+    Returns:
+        At most one remedy per parameter: one that suffices, or else the best one, if it is worth
+        making. Verified ones come first.
     """
     remedies = []
-    for knob, values in (("beta", _BETAS), ("gamma", _GAMMAS)):
-        if not all(isinstance(_parameter(norm, knob), torch.Tensor) for norm in norms):
+    for knob, (parameter, word) in _PARAMETERS.items():
+        if not all(isinstance(_tensor(norm, parameter), torch.Tensor) for norm in norms):
             continue
-        chosen = _mildest(conditions, knob, values, depth)
-        if chosen is None:
+        value = _mildest(network, knob, depth)
+        if value is None:
             continue
-
-        def change(chosen: _Candidate = chosen) -> None:
-            _set(norms, chosen.knob, chosen.value)
-
+        changed = _with(network, knob, value)
+        predicted = predicted_rate(changed)
+        measured = measure(partial(_fill, norms, parameter, value)).rate
+        normaliser = network.architecture.normaliser
         remedies.append(
-            _remedy(chosen, measure(change).rate, today, conditions.architecture.normaliser)
+            Remedy(
+                normaliser=normaliser,
+                parameter=parameter,
+                value=value,
+                predicted_rate=predicted,
+                predicted_depth=max_trainable_depth(predicted),
+                measured_rate=measured,
+                verified=None if measured is None else _is_better(measured, today),
+                change=f"start {normaliser}'s {word} at {value:g}",
+                code=f"torch.nn.init.constant_(norm.{parameter}, {value:g})",
+            )
         )
     return tuple(sorted(remedies, key=lambda r: (not r.verified, -r.predicted_depth)))
 
 
-def _mildest(
-    conditions: Conditions, knob: str, values: Sequence[float], depth: int
-) -> _Candidate | None:
-    """The first value that suffices, else the best one, if it is worth making."""
-    today = max_trainable_depth(predicted_rate(conditions))
-    best: _Candidate | None = None
-    for value in values:
-        changed = (
-            replace(conditions, beta=value) if knob == "beta" else replace(conditions, gamma=value)
-        )
-        candidate = _Candidate(knob, value, predicted_rate(changed))
-        if candidate.rate.stable is not False and candidate.depth > (
-            best.depth if best else BETTER * today
-        ):
-            best = candidate
-        if best is not None and best.depth >= depth:
-            break
-    return best
+def _mildest(network: Network, knob: Literal["beta", "gamma"], depth: int) -> float | None:
+    """The value nearest to today's that suffices, else the best one, if it is worth making."""
+    setting, architecture = network
+
+    def rate(setting: Setting) -> Estimate:
+        return predicted_rate(Network(setting, architecture))
+
+    is_batch_norm = architecture.normaliser == "batch norm"
+    tuning = tune(setting, depth=depth, knob=knob, rate=None if is_batch_norm else rate)
+    value = _rounded_away(float(tuning.best), float(getattr(setting, knob)))
+    worth_making = _is_better(predicted_rate(_with(network, knob, value)), rate(setting))
+    return value if worth_making else None
 
 
-def _set(norms: Sequence[nn.Module], knob: str, value: float) -> None:
+def _with(network: Network, knob: str, value: float) -> Network:
+    change: dict[str, Any] = {knob: value}
+    return network._replace(setting=replace(network.setting, **change))
+
+
+def _rounded_away(value: float, start: float) -> float:
+    """The nearest number of two digits that is no nearer to the start.
+
+    Examples:
+        >>> _rounded_away(0.4589, 0.0), _rounded_away(0.1389, 1.0), _rounded_away(1.0, 1.0)
+        (0.46, 0.13, 1.0)
+    """
+    if value in (0.0, start):
+        return value
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) + 1 - _DIGITS)
+    rounded = math.ceil(value / unit) if value > start else math.floor(value / unit)
+    return float(f"{rounded * unit:.{_DIGITS}g}")
+
+
+def _is_better(changed: Estimate, today: Estimate) -> bool:
+    return max_trainable_depth(changed) >= BETTER * max_trainable_depth(today)
+
+
+def _fill(norms: Sequence[nn.Module], parameter: str, value: float) -> None:
     with torch.no_grad():
         for norm in norms:
-            parameter = _parameter(norm, knob)
-            if isinstance(parameter, torch.Tensor):
-                parameter.fill_(value)
+            tensor = _tensor(norm, parameter)
+            if isinstance(tensor, torch.Tensor):
+                tensor.fill_(value)
 
 
-def _parameter(norm: nn.Module, knob: str) -> object:
-    """γ or β; RMS norm has no shift, and others may be built without."""
-    return getattr(norm, "bias" if knob == "beta" else "weight", None)
-
-
-def _remedy(
-    chosen: _Candidate, measured: Estimate | None, today: Estimate, normaliser: str
-) -> Remedy:
-    attribute, word = ("bias", "shift β") if chosen.knob == "beta" else ("weight", "scale γ")
-    verified = None
-    if measured is not None:
-        verified = max_trainable_depth(measured) >= BETTER * max_trainable_depth(today)
-    return Remedy(
-        change=f"start {normaliser}'s {word} at {chosen.value:g}",
-        code=f"torch.nn.init.constant_(norm.{attribute}, {chosen.value:g})",
-        predicted_rate=chosen.rate,
-        predicted_depth=chosen.depth,
-        measured_rate=measured,
-        verified=verified,
-    )
+def _tensor(norm: nn.Module, parameter: str) -> object:
+    """γ or β; RMS norm has no shift, and other layers may be built without."""
+    return getattr(norm, parameter, None)

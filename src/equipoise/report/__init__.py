@@ -1,13 +1,8 @@
 """Records to terminal, JSON, HTML and figures."""
 
-from equipoise.report.checkup.page import render_checkup
-from equipoise.report.checkup.store import load, save
-from equipoise.report.checkup.terminal.checkup import print_checkup
+from equipoise.records import wording
+from equipoise.report import views  # noqa: F401  # registers how records show themselves
+from equipoise.report.checkup.store import load
+from equipoise.report.pages import environment
 
-__all__ = [
-    # a check-up
-    "load",
-    "save",
-    "print_checkup",
-    "render_checkup",
-]
+__all__ = ["environment", "load", "wording"]

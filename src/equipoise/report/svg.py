@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from equipoise.report import wording
+from equipoise.records import wording
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -40,9 +40,7 @@ class TestANetworkWithoutSharedStatistics:
         model, data = network(), batch()
         found = measure(model, data)["0"]
         block = preconditioners.hessian_block(model[0], lambda: cross_entropy(model, data))
-        transform = preconditioners.preconditioner(
-            block.statistics(), eps=Settings().eps
-        )
+        transform = preconditioners.preconditioner(block.statistics(), eps=Settings().eps)
         expected = preconditioners.block_conditions(block, transform)
         assert found.hessian == pytest.approx(expected.raw.value)
         assert found.hessian_after == pytest.approx(expected.preconditioned.value)

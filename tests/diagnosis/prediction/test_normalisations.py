@@ -298,7 +298,7 @@ class TestDeepNetworks:
         assert growth.measured == report.growth.rate
         # Weights that were drawn have their variance up to a few parts in a thousand.
         assert growth.predicted.value == pytest.approx(law("tanh", eps=1e-5).rate.value, rel=2e-3)
-        assert growth.agrees
+        assert growth.outcome == "agrees"
         assert abs(growth.z) <= 3
         error = np.hypot(growth.measured.error, growth.finite_width)
         assert growth.measured.value - 1 > 3 * error  # balanced gradients would be seen
@@ -311,7 +311,7 @@ class TestDeepNetworks:
         (growth,) = diagnose(partial(deep, partial(nn.GroupNorm, 16))).comparisons
         error = np.hypot(growth.measured.error, growth.finite_width)
         whole = theory.layer_norm("tanh", eps=1e-5).rate.value
-        assert growth.agrees
+        assert growth.outcome == "agrees"
         assert growth.measured.value - whole > 5 * error
 
     def test_the_batch_does_not_matter(self):

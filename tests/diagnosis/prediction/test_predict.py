@@ -17,10 +17,10 @@ class TestNumbers:
         nn.init.constant_(model[1].weight, 0.7)
         nn.init.constant_(model[1].bias, -0.2)
         model[1].eps = 0.3
-        block, conditions = predict(only(model, vectors()))
+        block, network = predict(only(model, vectors()))
         numbers = (block.eps, block.gamma, block.beta, block.weight_variance, block.batch_size)
         assert numbers == pytest.approx((0.3, 0.7, -0.2, 6 * 0.5**2, 16))
-        assert conditions.bias_variance == pytest.approx(0.25**2)
+        assert network.setting.bias_variance == pytest.approx(0.25**2)
         expected = theory.explosion_rate(
             "tanh", 16, eps=0.3, gamma=0.7, beta=-0.2, weight_variance=1.5
         )

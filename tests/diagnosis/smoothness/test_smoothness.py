@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,17 +12,22 @@ import torch
 from torch import nn
 
 from equipoise import data, models
-from equipoise.diagnosis import smoothness
+from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import Remedy
 from equipoise.diagnosis.smoothness import runs as smoothness_runs
 from equipoise.diagnosis.smoothness.looks import look
-from equipoise.diagnosis.smoothness.measure import points_around, smoothness_at_start
+from equipoise.diagnosis.smoothness.measure import (
+    SmoothnessOptions,
+    points_around,
+    smoothness,
+    smoothness_at_start,
+)
 from equipoise.diagnosis.smoothness.ways import AS_IT_IS, WITHOUT, fixes
 from equipoise.records import Estimate
 from equipoise.training import cross_entropy
 
 DIGITS = data.load("digits")
-SHORT = {"rate": 0.1, "steps": 8, "looks": 3, "points": 4, "seeds": 2, "batch_size": 16}
+SHORT = SmoothnessOptions(rate=0.1, steps=8, looks=3, points=4, seeds=2)
 
 
 def normalised():
@@ -150,16 +156,16 @@ class TestTraining:
             return history
 
         monkeypatch.setattr(smoothness_runs, "train", recording)
-        smoothness(noisy, DIGITS, optimizer=optimizer, **SHORT)
+        smoothness(noisy, DIGITS, replace(SHORT, optimizer=optimizer), batch_size=16)
         monkeypatch.setattr(smoothness_runs, "look", lambda *given, **options: None)
-        smoothness(noisy, DIGITS, optimizer=optimizer, **SHORT)
+        smoothness(noisy, DIGITS, replace(SHORT, optimizer=optimizer), batch_size=16)
         half = len(trained) // 2
         for looked, blind in zip(trained[:half], trained[half:], strict=True):
             assert looked[0] == blind[0]
             assert all(torch.equal(looked[1][key], blind[1][key]) for key in blind[1])
 
     def test_every_arm_and_seed_has_its_looks(self):
-        found = smoothness(normalised, DIGITS, **SHORT)
+        found = smoothness(normalised, DIGITS, SHORT, batch_size=16)
         assert [arm.name for arm in found.arms] == [AS_IT_IS, WITHOUT]
         for arm in found.arms:
             assert arm.rate == 0.1
@@ -172,17 +178,17 @@ class TestTraining:
 
     def test_arms_share_weights_batches_and_noise(self):
         """A change that changes nothing gives the same numbers to the last bit."""
-        found = smoothness(noisy, DIGITS, fixes={"no change": copy.deepcopy}, **SHORT)
+        found = smoothness(noisy, DIGITS, SHORT, batch_size=16, fixes={"no change": copy.deepcopy})
         assert found.arms[0].runs == found.arms[2].runs
         assert found.arms[0].runs != found.arms[1].runs
 
     def test_it_is_the_same_when_repeated(self):
-        first, second = (smoothness(noisy, DIGITS, **SHORT) for _ in range(2))
+        first, second = (smoothness(noisy, DIGITS, SHORT, batch_size=16) for _ in range(2))
         assert first == second
 
     def test_every_arm_has_its_own_best_rate(self):
-        options = {**SHORT, "rate": None, "seeds": 1, "looks": 2, "points": 2}
-        for arm in smoothness(normalised, DIGITS, **options).arms:
+        options = replace(SHORT, rate=None, seeds=1, looks=2, points=2)
+        for arm in smoothness(normalised, DIGITS, options, batch_size=16).arms:
             scores = dict(arm.rates)
             assert scores[arm.rate] == min(scores.values())
 
@@ -190,14 +196,15 @@ class TestTraining:
         def plain():
             return models.mlp(64, 10, depth=2, width=16, norm="none")
 
-        found = smoothness(plain, DIGITS, **SHORT)
+        found = smoothness(plain, DIGITS, SHORT, batch_size=16)
         assert [arm.name for arm in found.arms] == [AS_IT_IS]
 
     def test_divergence_is_kept(self):
         def steep(model, batch):
             return 1e3 * sum(p.square().sum() for p in model.parameters()).square()
 
-        (arm, _) = smoothness(normalised, DIGITS, loss_fn=steep, **{**SHORT, "rate": 1.0}).arms
+        options = replace(SHORT, rate=1.0)
+        (arm, _) = smoothness(normalised, DIGITS, options, loss_fn=steep, batch_size=16).arms
         assert arm.loss.value == math.inf
         assert all(run.loss == math.inf for run in arm.runs)
         assert len(arm.runs[0].looks) < 3
@@ -206,7 +213,7 @@ class TestTraining:
         def fail(model):
             raise RuntimeError("no such layer")
 
-        found = smoothness(normalised, DIGITS, fixes={"magic": fail}, **SHORT)
+        found = smoothness(normalised, DIGITS, SHORT, batch_size=16, fixes={"magic": fail})
         assert found.arms[2].name == "with magic"
         assert found.arms[2].reason == "the model cannot be changed: no such layer"
 
@@ -219,12 +226,12 @@ class TestTraining:
             def forward(self, x):
                 return self.net(x) * self.net[2].weight.mean()
 
-        found = smoothness(Peeking, DIGITS, **SHORT)
+        found = smoothness(Peeking, DIGITS, SHORT, batch_size=16)
         assert "'Identity' object has no attribute 'weight'" in found.arms[1].reason
 
     def test_progress_ends_at_the_total(self):
         seen = []
-        smoothness(normalised, DIGITS, progress=lambda *at: seen.append(at), **SHORT)
+        smoothness(normalised, DIGITS, SHORT, batch_size=16, progress=lambda *at: seen.append(at))
         assert seen[0] == ("training with looks", 0, 4)
         assert seen[-1] == ("training with looks", 4, 4)
 
@@ -242,12 +249,16 @@ class TestTraining:
     )
     def test_wrong_options_are_refused(self, options, message):
         with pytest.raises(ValueError, match=message):
-            smoothness(normalised, DIGITS, **options)
+            SmoothnessOptions(**options)
+
+
+def at_start(build, batch_size=16, fixes=None):
+    return smoothness_at_start(Problem.prepare(build, DIGITS, batch_size=batch_size), fixes)
 
 
 class TestTheStart:
     def test_points_reach_from_far_below_a_common_rate_to_above_it(self):
-        found = smoothness_at_start(normalised, batch(), cross_entropy)
+        found = at_start(normalised)
         (run,) = found.arms[0].runs
         assert (found.steps, found.seeds, found.arms[0].rate) == (0, 1, 0.1)
         assert run.looks[0].steps[-1] == pytest.approx(1.0)
@@ -258,7 +269,7 @@ class TestTheStart:
 
         def trusted(depth):
             build = lambda: models.mlp(64, 10, depth=depth, width=64)  # noqa: E731 - its depth
-            arm, without = smoothness_at_start(build, batch(64), cross_entropy).arms
+            arm, without = at_start(build, 64).arms
             assert without.runs[0].looks[0].gradient_norm < arm.runs[0].looks[0].gradient_norm
             return arm.runs[0].looks[0].trusted_step
 
@@ -268,7 +279,7 @@ class TestTheStart:
         model = normalised()
         before = copy.deepcopy(model.state_dict())
         remedy = {"shift": fixes([shift(0.5)])["batch norm's shift β at 0.5"]}
-        found = smoothness_at_start(lambda: model, batch(), cross_entropy, fixes=remedy)
+        found = at_start(lambda: model, fixes=remedy)
         assert [arm.reason for arm in found.arms] == [None] * 3
         assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
         assert sum(isinstance(m, nn.BatchNorm1d) for m in model.modules()) == 3
@@ -277,14 +288,23 @@ class TestTheStart:
         def frozen():
             return normalised().requires_grad_(False)
 
-        found = smoothness_at_start(frozen, batch(), cross_entropy)
+        found = at_start(frozen)
         assert "no trainable parameter" in found.arms[0].reason
 
 
 def shift(value, *, verified=True):
     rate = Estimate(1.1, 0.0, "theory")
-    code = f"torch.nn.init.constant_(norm.bias, {value:g})"
-    return Remedy(f"start batch norm's shift β at {value:g}", code, rate, 9.0, rate, verified)
+    return Remedy(
+        normaliser="batch norm",
+        parameter="bias",
+        value=value,
+        predicted_rate=rate,
+        predicted_depth=9.0,
+        measured_rate=rate,
+        verified=verified,
+        change=f"start batch norm's shift β at {value:g}",
+        code="not read by anyone",
+    )
 
 
 class TestFixes:

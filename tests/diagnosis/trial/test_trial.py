@@ -11,7 +11,7 @@ from torch import nn
 from equipoise import data, models
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.trial import measure as trials
-from equipoise.diagnosis.trial.measure import try_bnp
+from equipoise.diagnosis.trial.measure import TrialOptions, try_bnp
 from equipoise.diagnosis.trial.summary import gain_record
 from equipoise.training.record import History
 
@@ -29,7 +29,7 @@ def normalised():
 
 @pytest.fixture(scope="module")
 def small_batches():
-    return try_bnp(plain, DIGITS, batch_size=6, steps=80, seeds=3, rates=RATES)
+    return try_bnp(plain, DIGITS, TrialOptions(steps=80, seeds=3, rates=RATES), batch_size=6)
 
 
 class TestSmallBatches:
@@ -52,7 +52,7 @@ class TestSmallBatches:
             assert len(arm.spread) == len(arm.curve.losses)
 
     def test_it_is_the_same_when_repeated(self, small_batches):
-        again = try_bnp(plain, DIGITS, batch_size=6, steps=80, seeds=3, rates=RATES)
+        again = try_bnp(plain, DIGITS, TrialOptions(steps=80, seeds=3, rates=RATES), batch_size=6)
         for one, other in zip(small_batches.arms, again.arms, strict=True):
             assert (one.rate, one.loss, one.curve) == (other.rate, other.loss, other.curve)
 
@@ -77,7 +77,7 @@ def test_arms_share_weights_batches_and_noise(monkeypatch):
     def with_dropout():
         return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, 10))
 
-    trial = try_bnp(with_dropout, DIGITS, steps=4, seeds=2, rates=(0.01, 0.02))
+    trial = try_bnp(with_dropout, DIGITS, TrialOptions(steps=4, seeds=2, rates=(0.01, 0.02)))
     runs = len(trial.arms) * 2
     judged = first[-runs:]
     plain_losses, bnp_losses = judged[0::3], judged[2::3]
@@ -86,7 +86,7 @@ def test_arms_share_weights_batches_and_noise(monkeypatch):
 
 
 def test_batch_norm_may_be_replaced():
-    trial = try_bnp(normalised, DIGITS, steps=8, seeds=2, rates=RATES)
+    trial = try_bnp(normalised, DIGITS, TrialOptions(steps=8, seeds=2, rates=RATES))
     assert [arm.name for arm in trial.arms][-1] == "BNP instead of batch norm"
 
 
@@ -99,7 +99,7 @@ def test_a_model_that_cannot_be_preconditioned_says_why():
         def forward(self, x):
             return x.flatten(1) @ self.scale
 
-    trial = try_bnp(Scale, DIGITS, steps=8, seeds=2, rates=RATES)
+    trial = try_bnp(Scale, DIGITS, TrialOptions(steps=8, seeds=2, rates=RATES))
     assert "BNP" not in [gain.name for gain in trial.gains]
     assert trial.arms[-1].reason
     (finding,) = conclude_preconditioning((), trial)
@@ -107,7 +107,7 @@ def test_a_model_that_cannot_be_preconditioned_says_why():
 
 
 def test_rates_that_all_diverge_are_told():
-    trial = try_bnp(plain, DIGITS, steps=30, seeds=2, rates=(1e30, 1e31))
+    trial = try_bnp(plain, DIGITS, TrialOptions(steps=30, seeds=2, rates=(1e30, 1e31)))
     assert all(math.isnan(arm.rate) for arm in trial.arms[:2])
     assert trial.arms[0].diverged == 2
     assert trial.arms[0].curve is None
@@ -124,7 +124,7 @@ def test_rates_that_all_diverge_are_told():
 )
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        try_bnp(plain, DIGITS, **options)
+        TrialOptions(**options)
 
 
 class TestGain:

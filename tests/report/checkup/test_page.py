@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from equipoise.report import render_checkup
+from equipoise.report.checkup.page import render_checkup
 from support.pages import Outline, words
 from support.report_examples import LONG_NAME
 
@@ -20,7 +20,7 @@ def test_the_facts_are_there(deep):
         "norm1 … norm31 (31 ×)",
         "All 33 layers in numbers",
         "The worst 8 of 33 layers",
-        "equipoise.tune.replace(model, nn.ReLU, nn.Identity, every=2)",
+        "torch.nn.init.constant_(norm.bias, 0.5)",
         "2,149,898",
         "2026-11-21 10:39 UTC",
     ):

@@ -4,25 +4,26 @@ import json
 import pytest
 
 from equipoise.diagnosis.record import SCHEMA_VERSION
-from equipoise.report import load, render_checkup, save
+from equipoise.report.checkup.page import render_checkup
+from equipoise.report.checkup.store import JSON_NAME, load, save
 
 
 def test_round_trip(tmp_path, deep, interrupted):
     for checkup in (deep, interrupted):
-        data, page = save(checkup, tmp_path / "new" / "folder")
-        assert load(data) == load(data.parent) == checkup
+        page = save(checkup, tmp_path / "new" / "folder")
+        assert load(page.parent / JSON_NAME) == load(page.parent) == checkup
         assert page.read_text(encoding="utf-8") == render_checkup(checkup)
 
 
 def test_round_trip_of_what_is_not_finite(tmp_path, hostile):
-    data, page = save(hostile, tmp_path)
-    assert render_checkup(load(data)) == page.read_text(encoding="utf-8")
-    assert load(data).findings == hostile.findings
+    page = save(hostile, tmp_path)
+    assert render_checkup(load(tmp_path)) == page.read_text(encoding="utf-8")
+    assert load(tmp_path).findings == hostile.findings
 
 
 def test_nothing_else_is_left_behind(tmp_path, deep):
-    save(deep, tmp_path)
-    save(deep, str(tmp_path))
+    deep.save(tmp_path)
+    deep.save(str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
 
 
@@ -57,15 +58,16 @@ class TestClearErrors:
     )
     def test_another_schema(self, tmp_path, deep, schema, remedy):
         newer = dataclasses.replace(deep, schema=schema, equipoise="9.9")
-        data, _ = save(newer, tmp_path)
+        save(newer, tmp_path)
         with pytest.raises(
             ValueError, match=rf"schema version {schema!r}.*9\.9.*{remedy}"
         ) as error:
-            load(data)
+            load(tmp_path)
         assert f"reads version {SCHEMA_VERSION}" in str(error.value)
 
     def test_missing_fields(self, tmp_path, deep):
-        data, _ = save(deep, tmp_path)
+        save(deep, tmp_path)
+        data = tmp_path / JSON_NAME
         content = json.loads(data.read_text())
         del content["findings"]
         data.write_text(json.dumps(content))

@@ -18,14 +18,16 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from equipoise import preconditioners
-from equipoise.diagnosis import prepare
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
+from equipoise.diagnosis.problem import seeded
+from equipoise.instrument.progress import silent
 from equipoise.instrument.snapshot import untouched
-from equipoise.preconditioners.convergence import BlockConditions
-from equipoise.preconditioners.hessian_blocks import Preconditioner
-from equipoise.preconditioners.layer import WatchedLayer
-from equipoise.preconditioners.selection import select
-from equipoise.training.losses import LossFunction
+from equipoise.instrument.types import LossFunction, Progress
+from equipoise.preconditioners.bnp.layer import WatchedLayer
+from equipoise.preconditioners.bnp.selection import select
+from equipoise.preconditioners.bnp.settings import Settings
+from equipoise.preconditioners.hessian.conditions import BlockConditions
+from equipoise.preconditioners.hessian.preconditioner import Preconditioner, extended, im2col
 
 Layer = nn.Linear | _ConvNd
 
@@ -35,7 +37,7 @@ _MOST_ENTRIES = 2**20
 _MOST_POSITIONS = 64
 # A rectified unit may be dead; another one of the layer tells as much.
 _UNITS = 4
-_EPS = preconditioners.Settings().eps
+_EPS = Settings().eps
 
 
 def preconditioning(
@@ -43,7 +45,7 @@ def preconditioning(
     batch: Any,
     loss: LossFunction,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> tuple[LayerPreconditioning, ...]:
     """Measure every layer that the preconditioner would use, and leave the model bit-identical.
 
@@ -65,14 +67,13 @@ def preconditioning(
 
         def run() -> Tensor:
             # The same noise every time: inputs and curvature belong to one function.
-            with prepare.seeded(0):
+            with seeded(0):
                 return loss(model, batch)
 
         inputs = _inputs(single, run)
         for number, layer in enumerate(single, start=1):
             found.append(_measure(layer, inputs.get(layer.name, ()), run))
-            if progress is not None:
-                progress(number, len(single))
+            progress("preconditioning", number, len(single))
     return tuple(found)
 
 
@@ -85,7 +86,7 @@ def _in_float64(model: nn.Module, batch: Any, loss: LossFunction) -> tuple[nn.Mo
     if any(p.device.type == "mps" for p in model.parameters()):
         return model, batch  # has no float64
     try:
-        with prepare.seeded(0), torch.no_grad():
+        with seeded(0), torch.no_grad():
             twin = copy.deepcopy(model).double()
             wide = tuple(x.double() if x.is_floating_point() else x for x in batch)
             loss(copy.deepcopy(twin), wide)
@@ -128,7 +129,7 @@ def _measure(
         return _nothing(watched, rows, columns, f"{rows} × {columns} entries are too many")
     if not bool(torch.isfinite(fed).all()):
         return _nothing(watched, rows, columns, "its inputs are not finite")
-    matrix = preconditioners.extended(_features(layer, fed), bias=bias)
+    matrix = extended(_features(layer, fed), bias=bias)
     statistics = _statistics(layer, fed)
     transform = preconditioners.preconditioner(statistics, eps=_EPS, bias=bias)
     raw = preconditioners.preconditioner(statistics, bias=bias).scaling()
@@ -173,10 +174,10 @@ def _features(layer: Layer, fed: Tensor) -> Tensor:
     """H, of a convolution's first group."""
     if isinstance(layer, nn.Linear):
         return fed.reshape(-1, fed.shape[-1])
-    return preconditioners.im2col(layer, fed)
+    return im2col(layer, fed)
 
 
-def _statistics(layer: Layer, fed: Tensor) -> preconditioners.Statistics:
+def _statistics(layer: Layer, fed: Tensor) -> preconditioners.ColumnStatistics:
     if isinstance(layer, nn.Linear):
         return preconditioners.column_statistics(_features(layer, fed))
     return preconditioners.tap_statistics(layer, fed, exact=False)

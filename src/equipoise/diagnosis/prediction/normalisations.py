@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from equipoise.instrument.modules import first_tensor
+from equipoise.instrument.forward import first_tensor
 from equipoise.instrument.recording.operations import Operation
 from equipoise.instrument.snapshot import untouched
 from equipoise.theory.simulation.networks import Normaliser

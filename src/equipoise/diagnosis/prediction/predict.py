@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from equipoise.diagnosis.record import Block
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.batch_norm.explosion import max_trainable_depth
-from equipoise.theory.batch_norm.setting import SMALLEST_BATCH
+from equipoise.theory.batch_norm.setting import SMALLEST_BATCH, Setting
 from equipoise.theory.batch_norm.spectra.eigenvalues import backward_spectrum
 from equipoise.theory.networks.feature_norms import group_norm, layer_norm
 from equipoise.theory.simulation.networks import Architecture
@@ -25,38 +24,26 @@ _UNIFORM = 0.05
 _DIGITS = 6
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Conditions:
-    """The arguments of theory that a block stands for."""
+class Network(NamedTuple):
+    """The theory's own network that a block stands for."""
 
-    activation: Activation
-    batch_size: int
-    eps: float
-    gamma: float
-    beta: float
-    weight_variance: float
-    bias_variance: float
-    architecture: Architecture = field(default_factory=Architecture)
-
-    @property
-    def uses_the_batch(self) -> bool:
-        """Whether samples of a batch see one another."""
-        return self.architecture.normaliser == "batch norm"
+    setting: Setting
+    architecture: Architecture
 
 
-def predict(found: FoundBlock) -> tuple[Block, Conditions | None]:
+def predict(found: FoundBlock) -> tuple[Block, Network | None]:
     """Predict a block's growth rate, or say why theory does not apply."""
-    conditions, uneven = None, False
+    network, uneven = None, False
     reason = found.reason or too_small(found.normalisation)
     rate = depth = None
     if reason is None and found.activation is not None:
-        conditions, uneven = conditions_of(found, found.activation)
         try:
-            rate = predicted_rate(conditions)
+            network, uneven = network_of(found, found.activation)
+            rate = predicted_rate(network)
             depth = max_trainable_depth(rate) if rate.value > 0 else 0.0
         except ValueError as error:
-            conditions, reason = None, str(error)
-    return as_block(found, rate, depth, reason, uneven), conditions
+            network, reason = None, str(error)
+    return as_block(found, rate, depth, reason, uneven), network
 
 
 def too_small(normalisation: Normalisation) -> str | None:
@@ -66,24 +53,25 @@ def too_small(normalisation: Normalisation) -> str | None:
     return None
 
 
-def conditions_of(found: FoundBlock, activation: Activation) -> tuple[Conditions, bool]:
+def network_of(found: FoundBlock, activation: Activation) -> tuple[Network, bool]:
     """The block in theory's terms, and whether its channels differ."""
     normalisation = found.normalisation
-    gamma, beta, uneven = _affine(normalisation)
+    gamma, beta, uneven = affine(normalisation)
     weight_variance, bias_variance = variances(found.feeding)
-    return (
-        Conditions(
-            activation,
-            normalisation.rows,
-            normalisation.eps,
-            gamma,
-            beta,
-            weight_variance,
-            bias_variance,
-            Architecture(normalisation.normaliser, normalisation.group_size),
-        ),
-        uneven,
+    rows = normalisation.rows
+    if normalisation.normaliser != "batch norm":
+        rows = max(rows, SMALLEST_BATCH)  # samples do not see each other: any batch will do
+    setting = Setting(
+        activation,
+        rows,
+        eps=normalisation.eps,
+        gamma=gamma,
+        beta=beta,
+        weight_variance=weight_variance,
+        bias_variance=bias_variance,
     )
+    architecture = Architecture(normalisation.normaliser, normalisation.group_size)
+    return Network(setting, architecture), uneven
 
 
 def as_block(
@@ -96,7 +84,7 @@ def as_block(
 ) -> Block:
     """The record of a block."""
     normalisation = found.normalisation
-    gamma, beta, _ = _affine(normalisation)
+    gamma, beta, _ = affine(normalisation)
     weight_variance, _ = variances(found.feeding)
     kind = normalisation.normaliser.replace(" ", "_")
     return Block(
@@ -117,48 +105,35 @@ def as_block(
     )
 
 
-def predicted_rate(conditions: Conditions) -> Estimate:
+def predicted_rate(network: Network) -> Estimate:
     """The growth of gradients; its stability is on the estimate, not in a warning."""
-    c, size = conditions, conditions.architecture.group_size
-    if c.uses_the_batch:
-        return backward_spectrum(
-            c.activation,
-            c.batch_size,
-            eps=c.eps,
-            gamma=c.gamma,
-            beta=c.beta,
-            weight_variance=c.weight_variance,
-        ).G
-    law = layer_norm if size is None else partial(group_norm, group_size=size)
-    return law(
-        c.activation,
-        eps=c.eps,
-        gamma=c.gamma,
-        beta=c.beta,
-        weight_variance=c.weight_variance,
-        bias_variance=c.bias_variance,
-    ).rate
+    setting, architecture = network
+    if architecture.normaliser == "batch norm":
+        return backward_spectrum(setting).G
+    if architecture.group_size is not None:
+        return group_norm(setting, architecture.group_size).rate
+    return layer_norm(setting).rate
 
 
-def typical_conditions(conditions: Sequence[Conditions | None]) -> Conditions | None:
-    """The middle block's conditions, if all blocks differ in batch and weights at most."""
-    known = [c for c in conditions if c is not None]
-    if not known or len(known) < len(conditions):
+def typical_network(networks: Sequence[Network | None]) -> Network | None:
+    """The middle block's network, if all blocks differ in batch size and weights at most."""
+    known = [network for network in networks if network is not None]
+    if not known or len(known) < len(networks):
         return None
     kinds = {
         (
-            c.activation.name,
-            c.eps,
-            round(c.gamma, _DIGITS),
-            round(c.beta, _DIGITS),
-            c.architecture,
+            setting.activation.name,
+            setting.eps,
+            round(setting.gamma, _DIGITS),
+            round(setting.beta, _DIGITS),
+            architecture,
         )
-        for c in known
+        for setting, architecture in known
     }
     return known[len(known) // 2] if len(kinds) == 1 else None
 
 
-def _affine(found: Normalisation) -> tuple[float, float, bool]:
+def affine(found: Normalisation) -> tuple[float, float, bool]:
     """γ, β, and whether they differ between channels."""
     weight, bias = (
         t.detach().double() if t is not None else None for t in (found.weight, found.bias)

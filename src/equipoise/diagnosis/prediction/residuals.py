@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.diagnosis.prediction.blocks import LINEAR, SHAPES, FoundBlock
-from equipoise.diagnosis.prediction.predict import Conditions, as_block, conditions_of, variances
+from equipoise.diagnosis.prediction.predict import Network, affine, as_block, network_of, variances
 from equipoise.diagnosis.record import Block
 from equipoise.instrument.recording.operations import Operation, Value
 from equipoise.records.estimate import Estimate
@@ -85,12 +85,12 @@ class StreamPrediction:
         blocks: The records of all normalisers, with predictions.
         log_profiles: Logarithm of the squared gradients at the stack's normalisers and at what
             follows them, ``[repeats, layers + 1]``.
-        conditions: Those of its blocks.
+        network: What its blocks stand for.
     """
 
     blocks: list[Block]
     log_profiles: Array
-    conditions: Conditions
+    network: Network
 
 
 def predict_stack(
@@ -107,22 +107,21 @@ def predict_stack(
     """
     opening = found[stack.first]
     assert opening.activation is not None
-    conditions, uneven = conditions_of(opening, opening.activation)
+    network, uneven = network_of(opening, opening.activation)
     if stack.leading:
         covariance = covariance / variances(opening.feeding)[0]
     rows = len(covariance)
     spread = float(np.trace(covariance) - covariance.mean() * rows) / (rows - 1)
-    conditions = replace(
-        conditions,
-        weight_variance=stack.weight_variance,
-        architecture=replace(
-            conditions.architecture,
+    network = Network(
+        replace(network.setting, weight_variance=stack.weight_variance),
+        replace(
+            network.architecture,
             stages=stack.stages,
             leading=stack.leading,
             start_variance=spread,
         ),
     )
-    logs = follow(conditions, stack, covariance)
+    logs = follow(network, stack, covariance)
     steps = logs[:, :-1] - logs[:, 1:]
     records = list(blocks)
     for offset in range(stack.last - stack.first):
@@ -134,21 +133,17 @@ def predict_stack(
     if stack.has_tail:
         reason = "it ends the residual stream: no further block follows"
         records[-1] = as_block(found[-1], None, None, reason, uneven)
-    return StreamPrediction(records, logs, conditions)
+    return StreamPrediction(records, logs, network)
 
 
-def follow(conditions: Conditions, stack: ResidualStack, covariance: Array) -> Array:
+def follow(network: Network, stack: ResidualStack, covariance: Array) -> Array:
     """Squared gradients along the stream, ``[repeats, layers + 1]``, as logarithms."""
     return follow_batch(
         covariance,
-        conditions.activation,
+        network.setting,
         stack.blocks * stack.stages,
-        architecture=conditions.architecture,
+        architecture=network.architecture,
         ends_in_norm=stack.has_tail,
-        eps=conditions.eps,
-        gamma=conditions.gamma,
-        beta=conditions.beta,
-        weight_variance=conditions.weight_variance,
     ).log_gradients
 
 
@@ -234,14 +229,14 @@ def _alike(inside: Sequence[FoundBlock]) -> bool:
     kinds = set()
     for one in inside:
         assert one.activation is not None
-        conditions, _ = conditions_of(one, one.activation)
+        gamma, beta, _ = affine(one.normalisation)
         kinds.add(
             (
-                conditions.activation.name,
-                conditions.batch_size,
-                conditions.eps,
-                round(conditions.gamma, 6),
-                round(conditions.beta, 6),
+                one.activation.name,
+                one.normalisation.rows,
+                one.normalisation.eps,
+                round(gamma, 6),
+                round(beta, 6),
             )
         )
     return len(kinds) == 1

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.diagnosis import prepare
+from equipoise.diagnosis.problem import seeded
 from equipoise.diagnosis.second_order.matrices import (
     Call,
     Layer,
@@ -23,8 +23,8 @@ from equipoise.diagnosis.second_order.matrices import (
 )
 from equipoise.diagnosis.second_order.record import MatrixSpectrum, SecondOrderPooling
 from equipoise.instrument.snapshot import untouched
+from equipoise.instrument.types import LossFunction
 from equipoise.records.estimate import Estimate
-from equipoise.training.losses import LossFunction
 
 # Samples whose matrices are decomposed: 512 channels take 0.05 s each on a CPU.
 _SAMPLES = 16
@@ -69,7 +69,7 @@ def second_order(
         parameters = [p for p in model.parameters() if p.requires_grad]
 
         def whole() -> Tensor:
-            with prepare.seeded(0):
+            with seeded(0):
                 return loss(model, batch)
 
         with recorded_calls(list(layers.values())) as calls:

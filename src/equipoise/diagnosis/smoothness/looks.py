@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from equipoise import probes
 from equipoise.diagnosis.smoothness.record import SmoothnessLook
-from equipoise.instrument.held import held
+from equipoise.instrument.optimizer_step import parameters_after_step, trained_parameters
 from equipoise.instrument.replay import Replay, used_gradients
-from equipoise.instrument.taken_step import moved, trained_by
+from equipoise.instrument.snapshot import parameters_restored
+from equipoise.instrument.types import LossFunction
 from equipoise.probes.landscape import Landscape
-from equipoise.training.losses import LossFunction
 
 Direction = Literal["gradient"] | Sequence[Tensor]
 
@@ -80,11 +80,11 @@ def _own_step(
     """What the optimiser would subtract, over its rate."""
     rate = float(optimizer.defaults["lr"])
     replay = Replay(model, loss_fn, batch)
-    with held(model, trained_by(optimizer)) as kept:
+    with parameters_restored(model, trained_parameters(optimizer)) as saved:
         with replay.replayed():
             gradients = used_gradients(replay.evaluate(), replay.parameters)
-        targets = moved(replay, kept, gradients, optimizer)
-        here = kept.values(replay.parameters)
+        targets = parameters_after_step(replay, saved, gradients, optimizer)
+        here = saved.values(replay.parameters)
         return [(before - after) / rate for before, after in zip(here, targets, strict=True)]
 
 

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import nn
 
-from equipoise.data.source import Source
-from equipoise.diagnosis import prepare
+from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.smoothness.looks import look
 from equipoise.diagnosis.smoothness.record import Smoothness, SmoothnessArm, SmoothnessRun
 from equipoise.diagnosis.smoothness.runs import Course
 from equipoise.diagnosis.smoothness.ways import Change, Way, ways
+from equipoise.instrument.progress import StageCounter
+from equipoise.instrument.types import LossFunction, Progress
 from equipoise.records.estimate import Estimate
-from equipoise.training.losses import LossFunction, default_loss
 from equipoise.training.rates import TunedRate, tune_rate
 
-Progress = Callable[[str, int, int], None]
-
-STEPS, LOOKS, POINTS, SEEDS = 60, 5, 8, 3
 # What [santurkar2018] trains VGG with. At the start no rate is tuned yet, so points lie wide:
 # a batch-normalised ReLU network, 32 layers deep, has crossed kinks at 2·10⁻⁷, one on a plateau
 # changes nothing at 1.
@@ -44,41 +41,65 @@ _EXTENSIONS = 2
 _LEAST_STEPS = 4
 
 
-def smoothness_at_start(
-    build: Callable[[], nn.Module],
-    batch: prepare.Batch,
-    loss_fn: LossFunction,
-    *,
-    fixes: Mapping[str, Change] | None = None,
-    seed: int = 0,
-) -> Smoothness:
+@dataclass(frozen=True, slots=True)
+class SmoothnessOptions:
+    """How long a model trains with looks at the loss on the way, and how many points a look has.
+
+    Args:
+        optimizer: ``"sgd"`` (without momentum, so that its step is the gradient), ``"adam"`` or
+            ``"adamw"``.
+        rate: Learning rate of every arm; by default each has the best one of a small grid.
+        steps: Steps of each run, at least 4.
+        looks: How many, from before the first step to after the last; at least 2.
+        points: Points of each look, at least 2.
+        seeds: Initialisations and data orders; rates are chosen on another.
+
+    Raises:
+        ValueError: If an option is out of range.
+    """
+
+    optimizer: str = "sgd"
+    rate: float | None = None
+    steps: int = 60
+    looks: int = 5
+    points: int = 8
+    seeds: int = 3
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in _OPTIMIZERS:
+            known = ", ".join(_OPTIMIZERS)
+            raise ValueError(f"optimizer must be one of {known}, got {self.optimizer!r}.")
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise ValueError(f"rate must be a positive number, got {self.rate}.")
+        for name, least in {"steps": _LEAST_STEPS, "looks": 2, "points": 2, "seeds": 1}.items():
+            value = getattr(self, name)
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}.")
+
+
+def smoothness_at_start(problem: Problem, fixes: Mapping[str, Change] | None = None) -> Smoothness:
     """Look along the gradient of new weights, in 17 steps from 10⁻⁸ to 1; nothing is trained.
 
     Args:
-        build: Returns a new model with freshly drawn weights, in the mode it is trained in.
-        batch: What the loss takes.
-        loss_fn: ``loss_fn(model, batch)``.
+        problem: Model, data and loss; its seed is that of the weights.
         fixes: Further changes by name, each of which returns a changed copy of a model.
-        seed: Of the weights.
 
     Returns:
         One look per arm. An arm that cannot be measured says why.
 
     Examples:
         >>> from equipoise import data, models
-        >>> from equipoise.training import cross_entropy
-        >>> (batch,) = data.load("digits").batches(32, 1, torch.Generator().manual_seed(0))
         >>> build = lambda: models.mlp(64, 10, depth=12, width=32)
-        >>> found = smoothness_at_start(build, batch, cross_entropy)
+        >>> found = smoothness_at_start(Problem.prepare(build, data.load("digits"), batch_size=32))
         >>> [(arm.name, arm.runs[0].looks[0].trusted_step > 0.1) for arm in found.arms]
         [('as it is', False), ('without its normalisers', True)]
     """
     steps = [START_RATE * multiple for multiple in _START_MULTIPLES]
-    arms = []
-    for way in ways(prepare.fresh(build, batch, seed), fixes or {}):
+    seed, arms = problem.seed, []
+    for way in ways(problem.fresh(seed), fixes or {}):
         try:
-            model = way.applied(prepare.fresh(build, batch, seed), batch, loss_fn)
-            first = look(model, loss_fn, batch, steps=steps)
+            model = way.applied(problem.fresh(seed), problem)
+            first = look(model, problem.loss_fn, problem.first, steps=steps)
         except (ValueError, TypeError) as error:
             arms.append(_untried(way, str(error)))
         else:
@@ -88,17 +109,12 @@ def smoothness_at_start(
 
 
 def smoothness(
-    build: Callable[[], nn.Module],
-    source: Source,
+    model: Model,
+    data: object,
+    options: SmoothnessOptions | None = None,
     *,
     loss_fn: LossFunction | None = None,
     batch_size: int = 64,
-    optimizer: str = "sgd",
-    rate: float | None = None,
-    steps: int = STEPS,
-    looks: int = LOOKS,
-    points: int = POINTS,
-    seeds: int = SEEDS,
     fixes: Mapping[str, Change] | None = None,
     device: torch.device | str = "cpu",
     seed: int = 0,
@@ -111,20 +127,17 @@ def smoothness(
     internal covariate shift of that step. Looks leave training as it is, bit for bit.
 
     Args:
-        build: Returns a new model with freshly drawn weights, in the mode it is trained in.
-        source: Where batches come from.
-        loss_fn: ``loss_fn(model, batch)``; by default as in :func:`~equipoise.diagnosis.checkup`.
-        batch_size: Samples per batch, where the source does not fix it.
-        optimizer: ``"sgd"`` (without momentum, so that d is the gradient), ``"adam"`` or
-            ``"adamw"``.
-        rate: Learning rate of every arm; by default each has the best one of a small grid.
-        steps: Steps of each run.
-        looks: How many, from before the first step to after the last.
-        points: Points of each look.
-        seeds: Initialisations and data orders; rates are chosen on another.
+        model: A callable that returns a new model with freshly drawn weights, in the mode it is
+            trained in. A module keeps its weights, and is left as it is.
+        data: A name such as ``"digits"``, a ``DataLoader``, a ``Dataset``, an iterable of
+            (input, target) batches, or a pair of tensors.
+        options: Optimiser, rate, steps, looks and seeds; by default
+            :class:`SmoothnessOptions`'s own.
+        loss_fn: ``loss_fn(model, batch)``; by default as in :func:`equipoise.checkup`.
+        batch_size: Samples per batch, where the data do not fix it.
         fixes: Further changes by name, each of which returns a changed copy of a model.
         device: Where the model runs.
-        seed: Of the run that chooses the rate; the next ones are looked at.
+        seed: Seed of the run that chooses the rate; the next ones are looked at.
         progress: Called with a stage, finished and total runs.
 
     Returns:
@@ -132,43 +145,54 @@ def smoothness(
         that cannot be trained says why.
 
     Raises:
-        ValueError: If an option is out of range, or model, loss and data do not fit together.
+        ValueError: If model, loss and data do not fit together.
 
     Examples:
-        >>> from equipoise import data, models
+        >>> from equipoise import models
         >>> build = lambda: models.mlp(64, 10, depth=2, width=16)
-        >>> found = smoothness(build, data.load("digits"), rate=0.1, steps=4, looks=2, seeds=1)
+        >>> options = SmoothnessOptions(rate=0.1, steps=4, looks=2, seeds=1)
+        >>> found = smoothness(build, "digits", options)
         >>> [(arm.name, [look.step for look in arm.runs[0].looks]) for arm in found.arms]
         [('as it is', [0, 4]), ('without its normalisers', [0, 4])]
 
     References:
         [santurkar2018], Section 3.2, Figures 3 and 4.
     """
-    check_smoothness(optimizer, rate, steps, looks, points, seeds)
-    (first,) = prepare.draw(source, batch_size, 1, torch.device(device), seed)
-    make, grid = _OPTIMIZERS[optimizer]
-    course = Course(
-        build=build,
-        source=source,
-        first=first,
-        loss_fn=loss_fn or default_loss(first),
-        batch_size=batch_size,
-        make=make,
-        steps=steps,
-        at=tuple(sorted({round(k * steps / (looks - 1)) for k in range(looks)})),
-        multiples=points_around(1.0, points),
+    problem = Problem.prepare(
+        model, data, loss_fn=loss_fn, batch_size=batch_size, device=device, seed=seed
     )
-    prepare.rehearse(course.fresh(seed), first, course.loss_fn, source.name)
-    chosen = ways(course.fresh(seed), fixes or {})
-    count = _Count(progress, len(chosen) * (seeds + (0 if rate else len(grid))))
+    return follow(problem, options or SmoothnessOptions(), fixes or {}, progress)
+
+
+def follow(
+    problem: Problem,
+    options: SmoothnessOptions,
+    fixes: Mapping[str, Change],
+    progress: Progress | None,
+) -> Smoothness:
+    """Train every arm with looks on the way; see :func:`smoothness`."""
+    seed, seeds, rate = problem.seed, options.seeds, options.rate
+    make, grid = _OPTIMIZERS[options.optimizer]
+    intervals = options.looks - 1
+    course = Course(
+        problem=problem,
+        make=make,
+        steps=options.steps,
+        at=tuple(sorted({round(k * options.steps / intervals) for k in range(options.looks)})),
+        multiples=points_around(1.0, options.points),
+    )
+    chosen = ways(problem.fresh(seed), fixes)
+    counter = StageCounter(
+        progress, "training with looks", len(chosen) * (seeds + (0 if rate else len(grid)))
+    )
 
     def score(way: Way, eta: float) -> float:
-        count.tick()
+        counter.begin()
         return course.run(way, eta, seed, looking=False).loss
 
     def arm(way: Way) -> SmoothnessArm:
         try:
-            way.applied(course.fresh(seed), first, course.loss_fn)
+            way.applied(problem.fresh(seed), problem)
         except ValueError as error:
             return _untried(way, str(error))
         tuned = TunedRate(rate or math.nan, (), at_edge=False)
@@ -176,18 +200,18 @@ def smoothness(
             tuned = tune_rate(lambda eta: score(way, eta), grid, extensions=_EXTENSIONS)
         runs = []
         for number in range(seed + 1, seed + 1 + seeds):
-            count.tick()
+            counter.begin()
             runs.append(
                 course.run(way, tuned.rate if rate else tuned.safest, number, looking=True)
             )
         return _arm(way, tuned, runs)
 
     arms = tuple(arm(way) for way in chosen)
-    count.finish()
-    return Smoothness(optimizer, steps, seeds, arms)
+    counter.finish()
+    return Smoothness(options.optimizer, options.steps, seeds, arms)
 
 
-def points_around(rate: float, count: int = POINTS) -> tuple[float, ...]:
+def points_around(rate: float, count: int = 8) -> tuple[float, ...]:
     """Steps in geometric spacing from half a rate to four times it.
 
     Examples:
@@ -196,44 +220,6 @@ def points_around(rate: float, count: int = POINTS) -> tuple[float, ...]:
     """
     low, high = _REACH
     return tuple(rate * low * (high / low) ** (k / (count - 1)) for k in range(count))
-
-
-def check_smoothness(
-    optimizer: str = "sgd",
-    rate: float | None = None,
-    steps: int = STEPS,
-    looks: int = LOOKS,
-    points: int = POINTS,
-    seeds: int = SEEDS,
-) -> None:
-    """Refuse options of :func:`smoothness` that are out of range, before any work."""
-    if optimizer not in _OPTIMIZERS:
-        known = ", ".join(_OPTIMIZERS)
-        raise ValueError(f"optimizer must be one of {known}, got {optimizer!r}.")
-    if rate is not None and not 0 < rate < math.inf:
-        raise ValueError(f"rate must be a positive number, got {rate}.")
-    least = {"steps": (steps, _LEAST_STEPS), "looks": (looks, 2), "points": (points, 2)}
-    for name, (value, bound) in {**least, "seeds": (seeds, 1)}.items():
-        if value < bound:
-            raise ValueError(f"{name} must be at least {bound}, got {value}.")
-
-
-class _Count:
-    """Tells how many runs are finished; extended grids add some, which the total forgoes."""
-
-    _STAGE = "training with looks"
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def tick(self) -> None:
-        if self._progress is not None:
-            self._progress(self._STAGE, min(self._done, self._total), self._total)
-        self._done += 1
-
-    def finish(self) -> None:
-        if self._progress is not None:
-            self._progress(self._STAGE, self._total, self._total)
 
 
 def _arm(way: Way, tuned: TunedRate, runs: Sequence[SmoothnessRun]) -> SmoothnessArm:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from equipoise.data.source import Source
-from equipoise.diagnosis import prepare
+from equipoise.diagnosis.problem import Problem, seeded
 from equipoise.diagnosis.smoothness.looks import look
 from equipoise.diagnosis.smoothness.record import SmoothnessLook, SmoothnessRun
 from equipoise.diagnosis.smoothness.ways import Way
+from equipoise.instrument.types import LossFunction
 from equipoise.training.loop import train
-from equipoise.training.losses import LossFunction
 
-LAST = 0.25
+_LAST = 0.25
 # Looks have a batch of their own, so that training sees the same data with and without them.
 _LOOK_SEED = 10_000
 
@@ -28,59 +27,40 @@ class Course:
     """What all runs have in common.
 
     Args:
-        build: Returns a new model.
-        source: Where batches come from.
-        first: A batch that the model takes.
-        loss_fn: ``loss_fn(model, batch)``.
-        batch_size: Samples per batch.
+        problem: Model, data and loss.
         make: Builds the optimiser from parameters and ``lr``.
-        steps: Of training.
+        steps: Steps of training.
         at: Steps after which to look.
         multiples: Points of a look, in units of the rate.
     """
 
-    build: Callable[[], nn.Module]
-    source: Source
-    first: prepare.Batch
-    loss_fn: LossFunction
-    batch_size: int
+    problem: Problem
     make: Callable[..., torch.optim.Optimizer]
     steps: int
     at: tuple[int, ...]
     multiples: tuple[float, ...]
 
-    def fresh(self, seed: int) -> nn.Module:
-        """Build the model under a seed."""
-        return prepare.fresh(self.build, self.first, seed)
-
     def run(self, way: Way, rate: float, seed: int, *, looking: bool) -> SmoothnessRun:
-        """Train once, from the weights and on the batches that the seed stands for."""
-        model = way.change(self.fresh(seed))
+        """Train once, from the weights and on the batches of a seed."""
+        problem = self.problem
+        model = way.change(problem.fresh(seed))
         optimizer = self.make(model.parameters(), lr=rate)
         watch = None
         if looking:
             etas = tuple(rate * multiple for multiple in self.multiples)
-            watch = _Watch(model, self.loss_fn, self._held(seed), optimizer, self.at, etas)
-        with prepare.seeded(seed):
+            (batch,) = problem.draw(1, _LOOK_SEED + seed)
+            watch = _Watch(model, problem.loss_fn, batch, optimizer, self.at, etas)
+        with seeded(seed):
             if watch is not None:
                 watch(0, math.nan)
-            history = train(model, self._batches(seed), self.loss_fn, optimizer, listener=watch)
-        return SmoothnessRun(seed, tuple(watch.taken) if watch else (), history.mean_loss(LAST))
-
-    def _held(self, seed: int) -> prepare.Batch:
-        place = self.first[0].device
-        (batch,) = prepare.draw(self.source, self.batch_size, 1, place, _LOOK_SEED + seed)
-        return batch
-
-    def _batches(self, seed: int) -> Iterator[prepare.Batch]:
-        place, generator = self.first[0].device, torch.Generator().manual_seed(seed)
-        for x, y in self.source.batches(self.batch_size, self.steps, generator):
-            yield x.to(place), y.to(place)
+            batches = problem.batches(self.steps, seed)
+            history = train(model, batches, problem.loss_fn, optimizer, listener=watch)
+        return SmoothnessRun(seed, tuple(watch.taken) if watch else (), history.mean_loss(_LAST))
 
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """Called after every step; looks after some of them."""
+    """A training listener that looks after some of the steps."""
 
     model: nn.Module
     loss_fn: LossFunction

@@ -14,25 +14,15 @@ JSON_NAME = "report.json"
 HTML_NAME = "report.html"
 
 
-def save(checkup: Checkup, directory: str | Path) -> tuple[Path, Path]:
-    """Write a check-up as JSON and as HTML, each file whole or not at all.
-
-    Args:
-        checkup: What to write.
-        directory: Where to; made if it does not exist.
-
-    Returns:
-        The paths of ``report.json`` and ``report.html``.
-    """
-    data = Path(directory) / JSON_NAME
+def save(checkup: Checkup, directory: Path) -> Path:
+    """Write a check-up as JSON and as HTML, each file whole or not at all; return the page."""
     # First the numbers: they cost a measurement, the page only a rendering.
-    write_json(data, checkup)
-    return data, save_page(checkup, Path(directory) / HTML_NAME)
+    write_json(directory / JSON_NAME, checkup)
+    return save_page(checkup, directory / HTML_NAME)
 
 
-def save_page(checkup: Checkup, path: str | Path) -> Path:
+def save_page(checkup: Checkup, page: Path) -> Path:
     """Write only the HTML page, whole or not at all, and return its path."""
-    page = Path(path)
     write_text(page, render_checkup(checkup))
     return page
 
@@ -41,7 +31,7 @@ def load(source: str | Path) -> Checkup:
     """Read a check-up back.
 
     Args:
-        source: A folder that :func:`save` wrote to, or the JSON file itself.
+        source: A folder that :meth:`~equipoise.diagnosis.Checkup.save` wrote to, or the JSON file itself.
 
     Raises:
         ValueError: If there is no report, or it is broken, or of another schema version.

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equipoise.files import write_text
+from equipoise.records import wording
 from equipoise.records.codec import write_json
-from equipoise.report import wording
-from equipoise.report.checkup.page import LONG_TABLE, environment
-from equipoise.report.checkup.words import smoothness as digest_smoothness
-from equipoise.report.probe import words as digest_probe
+from equipoise.report.checkup.page import WORDS
+from equipoise.report.checkup.words import smoothness
+from equipoise.report.pages import LONG_TABLE, environment
+from equipoise.report.probe import words
 
 if TYPE_CHECKING:
     from equipoise.diagnosis.probe import Probe
@@ -19,20 +20,12 @@ JSON_NAME = "probe.json"
 HTML_NAME = "probe.html"
 
 
-def save_probe(probe: Probe, directory: str | Path) -> tuple[Path, Path]:
-    """Write a probe as JSON and as HTML, each file whole or not at all.
-
-    Args:
-        probe: What to write.
-        directory: Where to; made if it does not exist.
-
-    Returns:
-        The paths of ``probe.json`` and ``probe.html``.
-    """
-    data, page = Path(directory) / JSON_NAME, Path(directory) / HTML_NAME
-    write_json(data, probe)
+def save_probe(probe: Probe, directory: Path) -> Path:
+    """Write a probe as JSON and as HTML, each file whole or not at all; return the page."""
+    write_json(directory / JSON_NAME, probe)
+    page = directory / HTML_NAME
     write_text(page, render_probe(probe))
-    return data, page
+    return page
 
 
 def render_probe(probe: Probe) -> str:
@@ -42,9 +35,10 @@ def render_probe(probe: Probe) -> str:
         environment()
         .get_template("probe.html")
         .render(
+            WORDS,
             probe=probe,
             smoothness=probe.training,
-            words=digest_probe,
+            words=words,
             figures=_figures(probe),
             long=LONG_TABLE,
         )
@@ -60,7 +54,7 @@ def _figures(probe: Probe) -> dict[str, str]:
     drawn: dict[str, str] = {}
     if probe.landscape is not None:
         drawn["landscape"] = along_figure({"along the gradient": probe.landscape}, "along")
-    if probe.training is not None and digest_smoothness.tried(probe.training):
+    if probe.training is not None and smoothness.tried(probe.training):
         drawn["smoothness"] = smoothness_figure(probe.training)
     if probe.growth is not None:
         drawn["gradients"] = figures.gradient_figure(probe.growth)

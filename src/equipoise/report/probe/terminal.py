@@ -9,11 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.report import wording
-from equipoise.report.checkup.terminal.checkup import print_findings, print_growth
+from equipoise.records import wording
+from equipoise.report.checkup.terminal.overview import print_findings, print_growth
 from equipoise.report.checkup.terminal.smoothness import print_smoothness
 from equipoise.report.console import heading, new_table, remark, text
-from equipoise.report.probe import words as digest
+from equipoise.report.probe import words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,8 +49,8 @@ def _header(probe: Probe, console: Console) -> None:
     console.print()
     console.print(Text.assemble(("Equipoise probe", "bold"), "  ", probe.target))
     console.print()
-    console.print(Padding(text(digest.sentence(probe), "bold"), (0, 1)))
-    console.print(Padding(text(digest.rate(probe)), (0, 1)))
+    console.print(Padding(text(words.sentence(probe), "bold"), (0, 1)))
+    console.print(Padding(text(words.rate(probe)), (0, 1)))
     if probe.interrupted:
         notice = "Interrupted: this is what was finished before."
         console.print(Padding(Text(notice, "bold yellow"), (0, 1)))
@@ -60,7 +60,7 @@ def _header(probe: Probe, console: Console) -> None:
         "device": probe.device,
         "batch size": f"{probe.batch_size:,}",
         "parameters": f"{probe.parameters:,}",
-        **{name.lower(): value for name, value in digest.facts(probe).items()},
+        **{name.lower(): value for name, value in words.facts(probe).items()},
         "time": f"{wording.number(probe.seconds)} s",
     }
     grid = Table.grid(padding=(0, 2))
@@ -76,7 +76,7 @@ def _landscape(probe: Probe, console: Console) -> None:
     table = new_table()
     for name in ("step η", "in rates", "loss", "gradient change", "over its length", "cosine"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in digest.points(probe):
+    for row in words.points(probe):
         table.add_row(*row)
     console.print(table)
 
@@ -91,7 +91,7 @@ def _shift(layers: Sequence[LayerShift], console: Console) -> None:
         if layer is None:
             table.add_row(Text(f"⋮ {len(layers) - 2 * _END_LAYERS} more", "dim"))
         else:
-            table.add_row(text(layer.layer), *digest.shift(layer))
+            table.add_row(text(layer.layer), *words.shift(layer))
     console.print(table)
     remark("of a layer’s gradient when earlier layers take a step; cosine 1: no shift", console)
 
@@ -102,7 +102,7 @@ def _hessian(hessian: Hessian, console: Console) -> None:
     table.add_column("block", overflow="fold", ratio=1)
     for name in ("parameters", "largest", "smallest"):
         table.add_column(name, justify="right", no_wrap=True)
-    blocks = digest.blocks(hessian)
+    blocks = words.blocks(hessian)
     for block in _excerpt(blocks):
         if block is None:
             table.add_row(Text(f"⋮ {len(blocks) - 2 * _END_LAYERS} more", "dim"))

@@ -7,7 +7,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from equipoise.diagnosis.smoothness.record import trusted_step
-from equipoise.report import wording
+from equipoise.records import wording
 from equipoise.report.checkup.words.smoothness import plain, trusted
 
 if TYPE_CHECKING:  # these records import NumPy

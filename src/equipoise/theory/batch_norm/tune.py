@@ -21,13 +21,14 @@ from equipoise.theory.batch_norm.spectra.eigenvalues import backward_spectrum
 
 Knob = Literal["gamma", "beta", "eps", "activation"]
 
-# Ranking needs no more than one of each kind.
+# One of each kind is enough for a ranking.
 CANDIDATES = (
     "identity", "relu", "leaky_relu(0.2)", "elu", "selu", "celu", "gelu", "silu", "mish",
     "softplus", "tanh", "erf", "sigmoid", "softsign", "hardtanh", "hardswish", "sin",
 )  # fmt: skip
 
-# Searched: γ from 2^-8 to 2^8 of its start, β up to 8 away, ε upwards until all samples are equal.
+# Search ranges: γ from 2^-8 to 2^8 times its start, β up to 8 away, ε upwards until all samples
+# are equal.
 _GAMMA_STEPS = [step / 2 for step in range(1, 17)]
 _BETA_STEPS = [step / 4 for step in range(1, 33)]
 _EPS_FACTOR, _EPS_HALVINGS = 4.0, 7
@@ -54,22 +55,24 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What to set a knob to.
+    """The value of a knob that makes a depth trainable.
 
     Args:
         knob: Which knob.
-        start: Where it was.
+        start: Its value at the start.
         value: The value nearest to ``start`` with which the depth is trainable; None if there
             is none.
-        rate: The explosion rate there; without a value, the best one that was found.
+        best: The same value; without one, the best that was searched.
+        rate: The explosion rate at ``best``.
         max_depth: The depth that this rate leaves trainable.
-        reason: Why there is no value, or what the value does.
+        reason: Why there is no value, or what the value achieves.
         ranking: For the knob ``"activation"``, all candidates, the deepest first.
     """
 
     knob: Knob
     start: float | str
     value: float | str | None
+    best: float | str
     rate: Estimate
     max_depth: float
     reason: str
@@ -84,27 +87,31 @@ def tune(
     knob: Knob = "gamma",
     factor: float = TRAINABLE_FACTOR,
     candidates: Sequence[ActivationLike] = CANDIDATES,
+    rate: Callable[[Setting], Estimate] | None = None,
     **options: Unpack[SettingOptions],
 ) -> Tuning:
     r"""Find the mildest change of one knob with which ``depth`` layers stay trainable.
 
     Trainable means that the squared gradients of the first and the last layer differ by at most
     :math:`e^{\mathrm{factor}}`: :math:`\mathrm{depth}\cdot|\log\lambda_G| \le \mathrm{factor}`.
-    Settings whose fixed point is unstable are passed over, because networks do not stay there,
-    and so are those at which samples become as good as equal: where less than 1 % of the variance
-    that batch norm divides by is signal, the rest ε.
+    Skipped are settings whose fixed point is unstable, because networks do not stay there, and
+    those at which samples become practically equal: less than 1 % of the variance that batch norm
+    divides by is signal, the rest is ε.
 
     Args:
         setting: Where the search starts: a :class:`Setting`, or its activation, followed by its
             batch size and keywords.
         batch_size: Only beside an activation.
-        depth: Layers that shall train, at least 1.
+        depth: Layers that must train, at least 1.
         knob: ``"gamma"`` (searched over :math:`2^{-8}` to :math:`2^8` times its start),
             ``"beta"`` (up to 8 to either side), ``"eps"`` (upwards only, to just below
             :func:`critical_eps`) or ``"activation"``.
         factor: Logarithm of the ratio of squared gradients that still trains.
         candidates: What to rank for the knob ``"activation"``; those that pass no signal at
             this setting are left out.
+        rate: Growth of squared gradients per layer at a setting, where it is not batch norm's
+            :func:`explosion_rate`, such as ``lambda setting: layer_norm(setting).rate`` for the
+            knobs ``"gamma"`` and ``"beta"``.
 
     Returns:
         The value, on the trainable side of the boundary to 0.1 % of the search's step, with the
@@ -114,7 +121,7 @@ def tune(
 
     Raises:
         ValueError: If a number is out of range, the activation is not usable, or the knob is not
-            one of the four.
+            one of the four, or not one of the two that ``rate`` allows.
 
     Notes:
         The search walks away from the start in steps; a trainable window narrower than a step
@@ -127,6 +134,13 @@ def tune(
         >>> print(tune("tanh", 8, depth=200, knob="gamma").value)
         None
 
+        With layer norm, whose rate does not depend on the batch:
+
+        >>> from equipoise.theory import layer_norm
+        >>> rate = lambda setting: layer_norm(setting).rate
+        >>> round(tune("tanh", 8, depth=100, knob="gamma", rate=rate).value, 2)
+        0.99
+
     References:
         [yang2019], Fig. 4 shows the three knobs; the inverse problem is posed here.
     """
@@ -138,9 +152,11 @@ def tune(
     setting = as_setting(setting, batch_size, options)
     if isinstance(candidates, str):
         raise ValueError(f"candidates must be a list, got {candidates!r}: write [{candidates!r}].")
+    if rate is not None and knob not in ("gamma", "beta"):
+        raise ValueError(f"with rate=, knob must be gamma or beta, got {knob!r}.")
     if knob == "activation":
         return _rank(setting, depth, factor, candidates)
-    return _turn(_Search(setting, depth, factor, knob))
+    return _tune_number(_Search(setting, depth, factor, knob, rate))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,6 +167,7 @@ class _Search:
     depth: int
     factor: float
     knob: Literal["gamma", "beta", "eps"]
+    other_rate: Callable[[Setting], Estimate] | None = None
 
     @property
     def start(self) -> float:
@@ -162,15 +179,22 @@ class _Search:
         return replace(self.setting, **change)
 
     def rate(self, value: float) -> Estimate:
-        return _rate(self.at(value))
+        setting = self.at(value)
+        return _rate(setting) if self.other_rate is None else self.other_rate(setting)
+
+    def is_lost(self, value: float, rate: Estimate) -> bool:
+        """Whether deep networks leave the state of the rate, or batch norm divides by ε alone."""
+        if self.other_rate is not None:
+            return rate.stable is False
+        return not rate.stable or _is_collapsed(self.at(value))
 
     def slack(self, value: float) -> float:
-        """How much room the depth leaves, in units of the factor; negative if it is too deep."""
+        """Share of the factor that the depth leaves unused; negative if it is too deep."""
         try:
             rate = self.rate(value)
         except ValueError:  # no signal passes there, or nothing converges
             return -math.inf
-        if not (rate.value > 0 and rate.stable) or _is_collapsed(self.at(value)):
+        if not rate.value > 0 or self.is_lost(value, rate):
             return -math.inf
         return 1 - self.depth * abs(math.log(rate.value)) / self.factor
 
@@ -193,7 +217,7 @@ class _Search:
         while value < _LARGEST_EPS:
             following = value * _EPS_FACTOR
             yield from (v for v in near if max(value, self.start) < v < following)
-            # Above the critical ε another state may survive, but not for ever.
+            # Above the critical ε another state may survive for a while.
             if following > critical and _is_collapsed(self.at(following)):
                 return
             yield following
@@ -206,12 +230,12 @@ class _Search:
         return abs(value - self.start)
 
 
-def _turn(search: _Search) -> Tuning:
+def _tune_number(search: _Search) -> Tuning:
     at_start = search.rate(search.start)
     finish = partial(Tuning, search.knob, search.start)
     if search.slack(search.start) >= 0:
         depth = max_trainable_depth(at_start, search.factor)
-        return finish(search.start, at_start, depth, "trainable without a change")
+        return finish(search.start, search.start, at_start, depth, "trainable without a change")
     found, best = [], (search.slack(search.start), search.start)
     for path in search.paths():
         inside, nearest = _first_inside(search, path)
@@ -223,23 +247,23 @@ def _turn(search: _Search) -> Tuning:
         rate = search.rate(value)
         depth = max_trainable_depth(rate, search.factor)
         reason = f"the nearest {search.knob} at which gradients grow ×{rate.value:.4g} per layer"
-        return finish(value, rate, depth, reason)
+        return finish(value, value, rate, depth, reason)
     if best[0] == -math.inf:
         depth = max_trainable_depth(at_start, search.factor) if at_start.value > 0 else 0.0
         reason = (
             f"at every {search.knob} that was searched the fixed point is unstable, so that "
             "networks leave it, or all samples become equal. Use another activation or batch size."
         )
-        return finish(None, at_start, depth, reason)
+        return finish(None, search.start, at_start, depth, reason)
     rate = search.rate(best[1])
     depth = max_trainable_depth(rate, search.factor)
-    return finish(None, rate, depth, _why_none(search, rate, depth, best[1]))
+    return finish(None, best[1], rate, depth, _why_none(search, rate, depth, best[1]))
 
 
 def _first_inside(
     search: _Search, path: Iterator[float]
 ) -> tuple[float | None, tuple[float, float]]:
-    """Walk until the depth is trainable and go back to where that begins; also the best seen."""
+    """Walk until the depth is trainable and find where that begins; also return the best slack."""
     before, best = search.start, (-math.inf, search.start)
     for value in path:
         slack = search.slack(value)
@@ -251,7 +275,7 @@ def _first_inside(
 
 
 def _boundary(slack: Callable[[float], float], outside: float, inside: float) -> float:
-    """The point between where the slack turns positive, on its trainable side."""
+    """The point in between at which the slack turns positive, on its trainable side."""
 
     def finite(value: float) -> float:
         return max(slack(value), -1e3)
@@ -271,13 +295,15 @@ def _why_none(search: _Search, rate: Estimate, depth: float, best: float) -> str
     B, phi = setting.batch_size, setting.activation
     floor = (B - 2) / (B - 3)
     deepest = search.factor / math.log(floor)
-    if search.knob != "eps" and setting.eps == 0 and deepest < search.depth:
+    is_batch_norm = search.other_rate is None
+    if is_batch_norm and search.knob != "eps" and setting.eps == 0 and deepest < search.depth:
         return (
             f"at batch size {B} and eps = 0 even a linear network's gradients grow "
             f"×{floor:.4g} per layer, which leaves {deepest:.0f} layers. Use a larger batch or "
             "the knob eps."
         )
-    if search.knob == "gamma" and phi.homogeneity is not None and setting.beta == 0:
+    scales_output = phi.homogeneity is not None and setting.beta == 0
+    if is_batch_norm and search.knob == "gamma" and scales_output:
         return (
             f"{phi.name} is positive-homogeneous: gamma only scales its output. Use the knob beta "
             "or eps."
@@ -300,7 +326,7 @@ def _rank(
     activation = setting.activation
 
     def ranked(candidate: Activation) -> tuple[bool, Ranked]:
-        """Whether networks can use the candidate at all, and its rank."""
+        """Whether deep networks can use the candidate, and its rank."""
         there = replace(setting, activation=candidate)
         rate = _rate(there)
         deepest = max_trainable_depth(rate, factor) if rate.value > 0 else 0.0
@@ -317,23 +343,25 @@ def _rank(
             others.append(ranked(candidate))
         except ValueError:  # no signal passes it here
             continue
-    # Where the fixed point is unstable or gone, the rate is not that of a deep network.
+    # Unusable candidates last: their rate is not that of a deep network.
     ordered = sorted([start, *others], key=lambda pair: (not pair[0], -pair[1].max_depth))
     suitable = [rank for sound, rank in ordered if sound and rank.max_depth >= depth]
     finish = partial(Tuning, "activation", activation.name, ranking=tuple(r for _, r in ordered))
     if start[0] and start[1].max_depth >= depth:
         reason = "trainable without a change"
-        return finish(activation.name, start[1].rate, start[1].max_depth, reason)
+        return finish(activation.name, activation.name, start[1].rate, start[1].max_depth, reason)
     if suitable:
         mildest = suitable[-1]
         reason = "the candidate that changes gradients least and suffices"
-        return finish(mildest.activation, mildest.rate, mildest.max_depth, reason)
+        return finish(
+            mildest.activation, mildest.activation, mildest.rate, mildest.max_depth, reason
+        )
     best = ordered[0][1]
     reason = (
         f"no candidate leaves {depth} layers trainable at batch size {setting.batch_size}; the "
         f"best, {best.activation}, leaves {best.max_depth:.0f}."
     )
-    return finish(None, best.rate, best.max_depth, reason)
+    return finish(None, best.activation, best.rate, best.max_depth, reason)
 
 
 def _is_collapsed(setting: Setting) -> bool:

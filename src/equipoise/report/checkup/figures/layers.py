@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.records import wording
 from equipoise.records.estimate import Estimate
-from equipoise.report import wording
 from equipoise.report.svg import FIRST, INK, SECOND, THIRD, draw_svg, legend, log_scale, note
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from equipoise.diagnosis.smoothness.record import Smoothness, SmoothnessArm, SmoothnessLook
-from equipoise.report import wording
+from equipoise.records import wording
 from equipoise.report.checkup.words.smoothness import plain, tried
 from equipoise.report.svg import FIRST, INK, MUTED, SECOND, draw_svg, legend, log_scale, note
 

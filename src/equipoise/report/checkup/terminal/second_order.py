@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
-from equipoise.report.checkup.words import second_order as digest
+from equipoise.report.checkup.words import second_order as words
 from equipoise.report.console import heading, new_table, remark, text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def print_second_order(layers: Sequence[SecondOrderPooling], console: Console) -
     if not layers:
         return
     heading("Spectra of second-order pooling", console)
-    rows = digest.spectrum_rows(layers)
+    rows = words.spectrum_rows(layers)
     if rows:
         table = new_table()
         table.add_column("layer", overflow="fold", ratio=1)
@@ -36,6 +36,6 @@ def print_second_order(layers: Sequence[SecondOrderPooling], console: Console) -
                 row.cost,
             )
         console.print(table)
-        remark(digest.conditions(layers), console)
-    for name, reason in digest.not_measured(layers):
+        remark(words.conditions(layers), console)
+    for name, reason in words.not_measured(layers):
         remark(f"{name}: {reason}", console)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.trial.record import Arm, Gain, Trial
-from equipoise.report import wording
+from equipoise.records import wording
 
 
 @dataclass(frozen=True, slots=True)

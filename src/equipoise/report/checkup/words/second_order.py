@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from equipoise.diagnosis.second_order.record import MatrixSpectrum, SecondOrderPooling
-from equipoise.report import wording
+from equipoise.records import wording
 
 _SHOWN = 2
 

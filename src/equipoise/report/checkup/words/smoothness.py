@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from equipoise.diagnosis.smoothness.record import Smoothness, SmoothnessArm, SmoothnessLook
-from equipoise.report import wording
+from equipoise.records import wording
 
 _NAMES = {"sgd": "SGD without momentum", "adam": "Adam", "adamw": "AdamW"}
 

@@ -1,42 +1,135 @@
-"""Draw batches, build the model and run it once, so that errors come before any work."""
+"""A model, its data and its loss, checked by one run before any work begins."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from equipoise.data.catalogue import load
 from equipoise.data.source import Source
+from equipoise.data.user import as_source
+from equipoise.instrument.forward import run_on_batch
+from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.snapshot import untouched
-from equipoise.training.losses import LossFunction, UnsuitableBatchError, forward
+from equipoise.instrument.types import Batch, LossFunction
+from equipoise.training.losses import UnsuitableBatchError, default_loss
 
-Batch = tuple[Tensor, Tensor]
+Model: TypeAlias = nn.Module | Callable[[], nn.Module]
 
-# E[1/variance] of fewer rows is infinite.
+# With fewer rows, E[1/variance] is infinite.
 _LEAST_ROWS = 4
 
 
-def draw(
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is examined or trained: a model factory, data, a loss and a device.
+
+    Args:
+        build: Returns a new model with freshly drawn weights, in the mode it is trained in.
+        source: Where batches come from.
+        loss_fn: ``loss_fn(model, batch)``.
+        batch_size: Samples per batch, where the source does not fix it.
+        device: Where the model runs.
+        seed: Seed of weights and batches.
+        held: Batches that were drawn first.
+    """
+
+    build: Callable[[], nn.Module]
+    source: Source
+    loss_fn: LossFunction
+    batch_size: int
+    device: torch.device
+    seed: int
+    held: tuple[Batch, ...]
+
+    @classmethod
+    def prepare(
+        cls,
+        model: Model,
+        data: object,
+        *,
+        loss_fn: LossFunction | None = None,
+        batch_size: int = 64,
+        batches: int = 1,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+    ) -> Problem:
+        """Draw batches, choose the loss by their targets if none is given, and run the model once.
+
+        Args:
+            model: A factory, or a module, which is copied and so left as it is.
+            data: A name, a source, or what :func:`equipoise.data.as_source` takes.
+            loss_fn: ``loss_fn(model, batch)``.
+            batch_size: Samples per batch, where the data do not fix it.
+            batches: How many to draw.
+            device: Where the model runs.
+            seed: Seed of weights and batches.
+
+        Raises:
+            ValueError: If the factory, the data, the loss or the batch size cannot be used.
+        """
+        build = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
+        source = load(data) if isinstance(data, str) else as_source(data, type(data).__name__)
+        place = torch.device(device)
+        held = _draw(source, batch_size, batches, place, seed)
+        loss = loss_fn or default_loss(held[0])
+        problem = cls(build, source, loss, batch_size, place, seed, held)
+        problem.rehearse(problem.fresh(seed))
+        return problem
+
+    @property
+    def first(self) -> Batch:
+        """The first batch."""
+        return self.held[0]
+
+    def fresh(self, seed: int | None = None) -> nn.Module:
+        """Build the model under a seed, or under the current random state."""
+        return fresh(self.build, self.first, seed)
+
+    def rehearse(self, model: nn.Module) -> None:
+        """Run a model on the first batch; see :func:`rehearse`."""
+        rehearse(model, self.first, self.loss_fn, self.source.name)
+
+    def draw(self, count: int, seed: int) -> tuple[Batch, ...]:
+        """Draw batches of one size."""
+        return _draw(self.source, self.batch_size, count, self.device, seed)
+
+    def batches(self, steps: int, seed: int) -> Iterator[Batch]:
+        """Yield one batch per training step."""
+        generator = torch.Generator().manual_seed(seed)
+        for x, y in self.source.batches(self.batch_size, steps, generator):
+            yield x.to(self.device), y.to(self.device)
+
+    def joined(self, rows: int) -> Batch | None:
+        """Several batches as one of at least so many rows; ``None`` where shapes differ."""
+        drawn = self.draw(max(1, -(-rows // self.batch_size)), self.seed)
+        if len({(x.shape[1:], y.shape[1:]) for x, y in drawn}) != 1:
+            return None
+        return torch.cat([x for x, _ in drawn]), torch.cat([y for _, y in drawn])
+
+
+def name_of(model: Model) -> str:
+    """What to call a model in a report."""
+    if isinstance(model, nn.Module):
+        return type(model).__name__
+    name = getattr(model, "__name__", type(model).__name__)
+    return "model" if name == "<lambda>" else str(name)
+
+
+def _draw(
     source: Source, batch_size: int, count: int, device: torch.device, seed: int
-) -> list[Batch]:
+) -> tuple[Batch, ...]:
     """Draw batches of one size; a loader's shorter last one is left out."""
     generator = torch.Generator().manual_seed(seed)
     drawn = [(x.to(device), y.to(device)) for x, y in source.batches(batch_size, count, generator)]
     largest = max(len(x) for x, _ in drawn)
-    return [batch for batch in drawn if len(batch[0]) == largest]
-
-
-def joined(
-    source: Source, batch_size: int, rows: int, device: torch.device, seed: int
-) -> Batch | None:
-    """Several batches as one of about so many rows; ``None`` where shapes differ."""
-    drawn = draw(source, batch_size, max(1, -(-rows // batch_size)), device, seed)
-    if len({(x.shape[1:], y.shape[1:]) for x, y in drawn}) != 1:
-        return None
-    return torch.cat([x for x, _ in drawn]), torch.cat([y for _, y in drawn])
+    return tuple(batch for batch in drawn if len(batch[0]) == largest)
 
 
 def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None) -> nn.Module:
@@ -45,7 +138,7 @@ def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None)
     Args:
         build: The factory.
         batch: A batch that the model takes.
-        seed: Random state to build under; by default the current one.
+        seed: Seed to build under; by default the current random state.
 
     Raises:
         ValueError: If the factory raises or returns something else than a module.
@@ -66,7 +159,7 @@ def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None)
         model = model.to(batch[0].device)
         if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
             with torch.no_grad():
-                forward(model, batch)
+                run_on_batch(model, batch)
         return model
 
 
@@ -126,7 +219,7 @@ def _counting_rows(model: nn.Module) -> Iterator[None]:
     handles = [
         module.register_forward_pre_hook(check)
         for module in model.modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if is_batch_norm(module)
     ]
     try:
         yield

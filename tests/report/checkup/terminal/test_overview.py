@@ -1,15 +1,10 @@
 import io
-import math
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from equipoise.records import Estimate
-from equipoise.report import print_checkup
-from equipoise.report.checkup.terminal.checkup import log_bars, sparkline
-from equipoise.report.theory.predictions import print_predictions
-from equipoise.theory.table import Prediction
+from equipoise.report.checkup.terminal.overview import log_bars, print_checkup, sparkline
 from support.report_examples import HOSTILE_NAMES
 
 
@@ -94,48 +89,3 @@ def test_bars_of_equal_values_are_equal():
 @pytest.mark.parametrize("layers", [1, 7, 60, 1000])
 def test_a_sparkline_fits(layers):
     assert 1 <= len(sparkline([1.1**i for i in range(layers)], 40)) <= 40
-
-
-def prediction(activation="relu", eps=1e-5, stable=True):
-    return Prediction(
-        activation=activation,
-        batch_size=32,
-        eps=eps,
-        gamma=1.0,
-        beta=0.0,
-        rate=Estimate(1.46695, 2e-9, "quadrature", stable=stable),
-        depth_scale=2.61,
-        max_depth=41.8,
-        q=Estimate(0.5, 0.0, "closed form"),
-        c=Estimate(0.2887, 1e-9, "quadrature"),
-        kappa=Estimate(0.3557, 1e-9, "quadrature"),
-    )
-
-
-class TestPredictions:
-    def test_one_row_each(self):
-        text = printed(print_predictions, [prediction(), prediction("tanh", stable=False)])
-        assert "×1.467" in text
-        assert " 42 " in text
-        assert "ε = 1×10⁻⁵, γ = 1.00, β = 0" in text
-        assert "tanh" in text
-
-    def test_settings_that_differ_become_columns(self):
-        text = printed(print_predictions, [prediction(), prediction(eps=0.1)])
-        assert "ε" in text.splitlines()[1]
-        assert "γ = 1.00, β = 0" in text
-
-    def test_fits_80_columns(self):
-        rows = [prediction("[red]" + "x" * 90), prediction(eps=0.1)]
-        assert max(map(cell_len, printed(print_predictions, rows).splitlines())) <= 80
-
-    def test_none(self):
-        assert printed(print_predictions, []) == "No predictions.\n"
-
-    def test_infinite_depth(self):
-        row = prediction()
-        free = type(row)(
-            **{f: getattr(row, f) for f in row.__slots__}
-            | {"max_depth": math.inf, "depth_scale": math.inf}
-        )
-        assert "∞" in printed(print_predictions, [free])

@@ -13,13 +13,14 @@ from rich.text import Text
 from equipoise.diagnosis.record import Block, Checkup, Comparison, Remedy
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.records import wording
 from equipoise.records.finding import Finding, Severity
-from equipoise.report import wording
 from equipoise.report.checkup.terminal.preconditioning import print_preconditioning, print_trial
 from equipoise.report.checkup.terminal.second_order import print_second_order
 from equipoise.report.checkup.terminal.smoothness import print_smoothness
-from equipoise.report.checkup.words import digest
+from equipoise.report.checkup.words import overview
 from equipoise.report.console import enumerated, heading, new_table, remark, text
+from equipoise.report.pages import MARKS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,9 +65,9 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
 
 
 def _header(checkup: Checkup, console: Console) -> None:
-    verdict = digest.verdict(checkup)
+    verdict = checkup.verdict
     style = _STYLES[verdict.severity]
-    mark = digest.MARKS[verdict.severity] if verdict.severity else "●"
+    mark = MARKS[verdict.severity] if verdict.severity else "●"
     console.print()
     console.print(Text.assemble(("Equipoise check-up", "bold"), "  ", checkup.target))
     console.print()
@@ -84,7 +85,7 @@ def _header(checkup: Checkup, console: Console) -> None:
         ("batch size", f"{checkup.batch_size:,}"),
         ("parameters", f"{checkup.parameters:,}"),
         ("depth", wording.count(checkup.depth, "layer")),
-        ("measured", f"{digest.sampling(checkup)}, {wording.number(checkup.seconds)} s"),
+        ("measured", f"{overview.sampling(checkup)}, {wording.number(checkup.seconds)} s"),
     ]
     grid = Table.grid(padding=(0, 2))
     for name, value in facts:
@@ -102,7 +103,7 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
         if i:
             grid.add_row()
         style = _STYLES[finding.severity]
-        label = Text(f"{digest.MARKS[finding.severity]} {finding.severity:<8}", style)
+        label = Text(f"{MARKS[finding.severity]} {finding.severity:<8}", style)
         grid.add_row(label, text(finding.title, "bold"))
         grid.add_row("", text(finding.detail))
         if finding.remedy is not None:
@@ -120,7 +121,7 @@ def _comparisons(comparisons: Sequence[Comparison], console: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for comparison in comparisons:
-        answer = digest.answer(comparison)
+        answer = comparison.outcome
         table.add_row(
             text(comparison.quantity),
             wording.spread(comparison.predicted),
@@ -183,7 +184,7 @@ def _blocks(blocks: Sequence[Block], console: Console) -> None:
     table.add_column("batch", justify="right", no_wrap=True)
     table.add_column("predicted", justify="right", no_wrap=True)
     table.add_column("max depth", justify="right", no_wrap=True)
-    groups = digest.merge_blocks(blocks)
+    groups = overview.merge_blocks(blocks)
     for group in groups:
         block = group.block
         table.add_row(
@@ -194,7 +195,7 @@ def _blocks(blocks: Sequence[Block], console: Console) -> None:
             wording.depth(block.max_depth),
         )
     console.print(table)
-    for words, names in digest.remarks(groups).items():
+    for words, names in overview.remarks(groups).items():
         prefix = "" if len(names) == len(groups) else f"{enumerated(names)}: "
         remark(prefix + words, console)
 
@@ -203,7 +204,7 @@ def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -
     if not conditioning:
         return
     heading("Conditioning of layers' inputs", console)
-    ranked = digest.worst_first(conditioning)
+    ranked = overview.worst_first(conditioning)
     if ranked:
         table = new_table()
         table.add_column("layer", overflow="fold", ratio=1)
@@ -221,7 +222,7 @@ def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -
         console.print(table)
     if len(ranked) > _MOST_CONDITIONED:
         remark(f"the worst {_MOST_CONDITIONED} of {len(ranked)} layers", console)
-    for reason, names in digest.skipped_by_reason(conditioning).items():
+    for reason, names in overview.skipped_by_reason(conditioning).items():
         remark(f"skipped {enumerated(names)}: {reason}", console)
 
 
@@ -231,7 +232,7 @@ def _remedies(remedies: Sequence[Remedy], console: Console) -> None:
     heading("Remedies", console)
     grid = Table.grid(padding=(0, 1))
     for i, remedy in enumerate(remedies, start=1):
-        state = digest.verification(remedy.verified)
+        state = overview.verification(remedy.verified)
         promise = (
             f"predicted {wording.factor(remedy.predicted_rate)} per layer, "
             f"trainable depth {wording.depth(remedy.predicted_depth)}"

@@ -1,0 +1,73 @@
+"""Records that show themselves, through a view that another room registers for their class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Height of a page inside a notebook's cell, in pixels.
+_HEIGHT = 640
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a class of records is shown.
+
+    Args:
+        print: Print a record to a console.
+        save: Write a record into a folder, and return the page to open.
+        page: Render a record as a self-contained HTML page.
+    """
+
+    print: Callable[[Any, Console], None]
+    save: Callable[[Any, Path], Path]
+    page: Callable[[Any], str]
+
+
+class Shown:
+    """A record that can be printed, saved, and shown by a notebook."""
+
+    __slots__ = ()
+
+    def show(self) -> None:
+        """Print the report to the terminal or below a notebook's cell."""
+        from rich.console import Console
+
+        self._view().print(self, Console(highlight=False))
+
+    def save(self, directory: str | Path) -> Path:
+        """Write the report as JSON and as a page, each whole or not at all.
+
+        Args:
+            directory: Where to; made if it does not exist.
+
+        Returns:
+            The path of the page.
+        """
+        return self._view().save(self, Path(directory))
+
+    def _repr_html_(self) -> str:
+        page = escape(self._view().page(self), quote=True)
+        return f'<iframe srcdoc="{page}" width="100%" height="{_HEIGHT}" frameborder="0"></iframe>'
+
+    def _view(self) -> View:
+        view = _VIEWS.get(type(self))
+        if view is None:
+            raise RuntimeError(
+                f"nothing shows a {type(self).__name__} yet: import equipoise.report first."
+            )
+        return view
+
+
+_VIEWS: dict[type[Shown], View] = {}
+
+
+def register_view(kind: type[Shown], view: View) -> None:
+    """Tell how the records of a class are shown."""
+    _VIEWS[kind] = view

@@ -1,0 +1,82 @@
+"""The verdict follows from growth, predictions, comparisons and findings."""
+
+import dataclasses
+import math
+
+import pytest
+
+from equipoise.diagnosis import verdict
+from equipoise.diagnosis.record import GROWTH
+from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.records import Estimate
+from support.report_examples import deep_checkup, interrupted_checkup
+
+
+def conclude(checkup):
+    return verdict.conclude(
+        checkup.growth, checkup.blocks, checkup.comparisons, checkup.findings, checkup.depth
+    )
+
+
+def with_rate(value):
+    checkup = deep_checkup()
+    growth = dataclasses.replace(checkup.growth, rate=Estimate(value, 0.01, "measured"))
+    return dataclasses.replace(checkup, growth=growth)
+
+
+def test_it_names_growth_and_both_depths():
+    assert conclude(deep_checkup()) == deep_checkup().verdict
+
+
+@pytest.mark.parametrize(
+    ("rate", "sentence"),
+    [
+        (0.8, "Gradients shrink ×0.800 per layer"),
+        (1.001, "Gradients keep their size from layer to layer"),
+        (math.nan, "Gradients are not finite: their growth could not be measured"),
+    ],
+)
+def test_other_rates(rate, sentence):
+    assert conclude(with_rate(rate)).sentence == sentence
+
+
+def test_without_a_measurement_theory_speaks():
+    found = conclude(dataclasses.replace(deep_checkup(), growth=None))
+    assert found.sentence == (
+        "Gradients were not measured; theory says that they grow ×1.47 per layer"
+    )
+
+
+def test_with_too_few_layers():
+    growth = GradientGrowth((), None, None, 1, 1)
+    few = dataclasses.replace(deep_checkup(), growth=growth, blocks=())
+    assert conclude(few).sentence.startswith("Too few layers")
+
+
+def test_without_anything():
+    found = conclude(interrupted_checkup())
+    assert found == interrupted_checkup().verdict
+    assert found.severity is None
+
+
+def test_an_unlimited_depth():
+    checkup = deep_checkup()
+    free = tuple(dataclasses.replace(block, max_depth=math.inf) for block in checkup.blocks)
+    found = conclude(dataclasses.replace(checkup, blocks=free))
+    assert found.depths == "Trainable depth unlimited, model depth 32"
+
+
+def test_where_theory_and_measurement_differ_the_measurement_decides():
+    checkup = deep_checkup()
+    growth = checkup.comparison(GROWTH)
+    measured = dataclasses.replace(growth.measured, value=math.e)
+    for outcome, depth in (("agrees", deep_checkup().verdict.trainable_depth), ("differs", 16.0)):
+        changed = dataclasses.replace(growth, measured=measured, outcome=outcome)
+        found = conclude(dataclasses.replace(checkup, comparisons=(changed,)))
+        assert found.trainable_depth == pytest.approx(depth)
+
+
+def test_comparisons_are_found_by_their_quantity():
+    checkup = deep_checkup()
+    assert checkup.comparison(GROWTH) is checkup.comparisons[0]
+    assert dataclasses.replace(checkup, comparisons=()).comparison(GROWTH) is None
