@@ -88,7 +88,7 @@ def conditioning(found: Iterable[LayerConditioning]) -> Values:
 
 
 def updates(whole: StepSize, layers: dict[str, StepSize]) -> Values:
-    """Lengths of gradients, and of steps relative to what they moved."""
+    """Norms of gradients, and of steps relative to the parameters."""
     values = {"gradients/norm": whole.gradient, "updates/ratio": whole.ratio}
     for name, size in layers.items():
         values[f"gradients/{safe_name(name)}/norm"] = size.gradient

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from equipoise.instrument.compiled import uncompiled_name
 from equipoise.instrument.modules import owner_name
 from equipoise.instrument.random_states import RandomStates
+from equipoise.instrument.replay import dense
 from equipoise.instrument.snapshot import ModuleStates, write_values
 from equipoise.numerics.vectors import norm
 
@@ -103,12 +104,8 @@ class StepSizes:
 
 
 def _size(pairs: Sequence[tuple[nn.Parameter, Tensor]]) -> StepSize:
-    gradients = [_dense(p.grad) for p, _ in pairs if p.grad is not None]
+    gradients = [dense(p.grad, p) for p, _ in pairs if p.grad is not None]
     with torch.no_grad():
         steps = [torch.sub(p, before) for p, before in pairs]
     before = [values for _, values in pairs]
     return StepSize(norm(gradients) if gradients else 0.0, norm(steps), norm(before))
-
-
-def _dense(gradient: Tensor) -> Tensor:
-    return gradient if gradient.layout is torch.strided else gradient.to_dense()

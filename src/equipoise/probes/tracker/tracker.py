@@ -108,7 +108,7 @@ class Tracker:
             yield batch
 
     def observe(self, batch: Any) -> None:
-        """Tell the tracker of a batch, before the model sees it.
+        """Give the tracker a batch, before the model sees it.
 
         Raises:
             RuntimeError: If the tracker is detached.
