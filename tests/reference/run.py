@@ -78,17 +78,6 @@ def matrix_gradient(B, v0, epsilon, K, G):
     return barB
 
 
-def printed_differential(F, dF, v0, K):
-    """dv_K by equation (20)."""
-    return K * matrix_power(F.T @ F, K - 1) @ (dF.T @ F + F.T @ dF) @ v0
-
-
-def differential(F, dF, v0, K):
-    """dv_K by the product rule."""
-    M, dM = F.T @ F, dF.T @ F + F.T @ dF
-    return sum(matrix_power(M, j) @ dM @ matrix_power(M, K - 1 - j) @ v0 for j in range(K))
-
-
 def printed_factors(F, v0, eta, K):
     """Equation (22), name by name in its order; each is a function, as some cannot multiply."""
     v, power = iterates(F, v0, K)[K], matrix_power(F.T @ F, K - 1)

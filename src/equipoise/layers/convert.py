@@ -38,8 +38,8 @@ class Changed:
         before: The old layer, as printed.
         after: The new layer, as printed.
         kept: Parameters and statistics that the new layer took over.
-        lost: Those that it has no use for.
-        note: What to see to, or nothing.
+        lost: Parameters and statistics that the new layer does not have.
+        note: What to do before the model is used; may be empty.
     """
 
     names: tuple[str, ...]
@@ -111,28 +111,30 @@ def convert(
     ``"synchronised"``, ``"instance"``, ``"group"``, ``"layer"``, ``"rms"`` and, as target,
     ``"none"`` (``nn.Identity``).
 
-    * γ and β are the same parameters as before, so an optimizer, ties and ``requires_grad``
-      stay in force; no parameter is added. RMS norm has no β, "none" neither.
-    * Running statistics pass between the batch norms. Where the new layer needs them and the
-      old one had none they start at 0 and 1, and the model must be trained, or its statistics
-      estimated, before evaluation.
+    * γ and β are the same parameters as before, so that optimizers, shared parameters and
+      ``requires_grad`` remain valid; no parameter is added. RMS norm has no β, "none" has
+      neither.
+    * Batch norms hand their running statistics to each other. Where the new layer needs them
+      and the old one had none, they start at 0 and 1, and the model must be trained, or its
+      statistics estimated, before evaluation.
     * ε, momentum, device, dtype and training mode are kept.
     * ``"layer"`` for channels first is ``nn.GroupNorm(1, C)``, with γ and β per channel.
 
-    Only PyTorch's and this library's very classes are exchanged. Subclasses, lazy layers,
-    ``nn.SyncBatchNorm``, and layers with hooks or parametrisations stay and are listed; with
-    ``"synchronised"`` a batch norm that would stay is an error, because its statistics would
-    silently differ between processes.
+    Layers are exchanged if their class is exactly one of PyTorch's or of this library.
+    Subclasses, lazy layers, ``nn.SyncBatchNorm``, and layers with hooks or parametrisations
+    stay and are listed. With ``"synchronised"`` a batch norm that would stay is an error,
+    because processes would silently train with different statistics; only
+    ``nn.SyncBatchNorm`` may stay.
 
     Args:
         model: Any module. Layers held twice are exchanged once, everywhere.
         from_: Kind or kinds to exchange.
         to: Kind of the new layers, or a function that makes one from a :class:`Normaliser`.
-        inplace: Change ``model`` itself; only this keeps an existing optimizer in force. By
+        inplace: Change ``model`` itself, so that an existing optimizer keeps working. By
             default a deep copy is changed. A model that *is* a normalisation layer is
             replaced, never changed: use ``model`` of the result.
-        dims: Dimensions of positions behind ``[N, C]`` in the inputs of layers that do not
-            tell: 0 for features, 1 for sequences, 2 for images, 3 for volumes.
+        dims: Dimensions of positions behind ``[N, C]`` in the inputs, where the layer's class
+            leaves it open: 0 for features, 1 for sequences, 2 for images, 3 for volumes.
         groups: Of channels, for "group" (None: 32) and "four_things" (None: one channel per
             group); where it does not divide the channels, its greatest common divisor with
             them.
@@ -140,7 +142,7 @@ def convert(
         example_weight: For "four_things".
         schedule: For "batch_renorm"; None for the paper's. It is read at
             ``num_batches_tracked``, which a trained batch norm passes on.
-        process_group: For "synchronised": who shares the batch; None for all processes.
+        process_group: For "synchronised": the processes that share the batch; None for all.
             Convert before ``DistributedDataParallel`` or ``fully_shard``.
 
     Returns:
@@ -169,7 +171,7 @@ def convert(
         return build(to, source, options) if isinstance(to, str) else to(source)
 
     model = model if inplace else copy.deepcopy(model)
-    # First all plans, then all changes: an error of `to` leaves the model as it was.
+    # Plan everything before changing anything, so that errors leave the model as it was.
     plans: list[_Plan] = []
     skipped: list[Skipped] = []
     for module, names in _places(model):
@@ -178,12 +180,12 @@ def convert(
                 plans.append(plan)
             case Skipped() as reason:
                 if to == "synchronised":
-                    _check_not_left_apart(module, reason)
+                    _check_synchronised(module, reason)
                 skipped.append(reason)
     changed = []
     for plan in plans:
         changed.append(_hand_over(plan))
-        model = _put(model, plan)
+        model = _replace(model, plan)
     return Conversion(model, tuple(changed), tuple(skipped))
 
 
@@ -234,13 +236,13 @@ def _known_kinds(from_: str | Iterable[str]) -> tuple[str, ...]:
     return kinds
 
 
-def _check_not_left_apart(module: nn.Module, skipped: Skipped) -> None:
+def _check_synchronised(module: nn.Module, skipped: Skipped) -> None:
     if is_batch_norm(module) and not isinstance(module, nn.SyncBatchNorm):
         raise ValueError(f"cannot synchronise {skipped}.")
 
 
 def _places(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
-    """Every module once, with all its names."""
+    """Every module once, with all names under which the model holds it."""
     found: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         found.setdefault(module, []).append(name)
@@ -278,7 +280,7 @@ def _why_not_exactly(module: nn.Module) -> str:
 
 
 def _hooks(module: nn.Module) -> Iterator[bool]:
-    # PyTorch has no public way to ask.
+    # PyTorch has no public function for this.
     yield bool(module._forward_hooks)
     yield bool(module._forward_pre_hooks)
     yield bool(module._backward_hooks)
@@ -286,7 +288,7 @@ def _hooks(module: nn.Module) -> Iterator[bool]:
 
 
 def _hand_over(plan: _Plan) -> Changed:
-    """Give the successor what it can use of its predecessor's state."""
+    """Move parameters and statistics that both layers have to the new one."""
     old, new, before = plan.source.module, plan.new, str(plan.source.module)
     had = [name for name in (*PARAMETERS, *STATISTICS) if tensor_of(old, name) is not None]
     kept = [name for name in had if _fits(plan, name)]
@@ -305,16 +307,16 @@ def _fits(plan: _Plan, name: str) -> bool:
     value, own = tensor_of(plan.source.module, name), tensor_of(plan.new, name)
     if value is None or own is None or own.shape != value.shape:
         return False
-    return name in PARAMETERS or _averages_alike(plan)
+    return name in PARAMETERS or _averages_the_same(plan)
 
 
-def _averages_alike(plan: _Plan) -> bool:
-    # A mean without its variance, as for `LpNorm`, would leave the successor half trained.
+def _averages_the_same(plan: _Plan) -> bool:
+    # LpNorm has a running mean but no variance; the mean alone would not fit its running size.
     averages_variances = tensor_of(plan.new, "running_var") is not None
     return SOURCES[plan.source.kind].shares_batch_statistics and averages_variances
 
 
-def _put(model: nn.Module, plan: _Plan) -> nn.Module:
+def _replace(model: nn.Module, plan: _Plan) -> nn.Module:
     if "" in plan.names:
         return plan.new
     for name in plan.names:

@@ -81,7 +81,7 @@ TARGETS = (*SOURCES, "none")
 
 
 class CannotConvertError(Exception):
-    """Why one layer stays as it is; never leaves this package."""
+    """Why one layer stays as it is; caught by ``convert``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,14 @@ class Normaliser:
         module: The layer itself.
         kind: Name of its kind.
         channels: Features C that it normalises.
-        dims: Dimensions of positions that its input may have behind ``[N, C]``; empty if the
-            layer does not tell.
+        dims: Dimensions of positions that its input may have behind ``[N, C]``; empty if its
+            class leaves them open.
         channels_last: Whether it normalises the last dimension.
         eps: Its ε.
         momentum: Of its running statistics; None for cumulative ones.
         affine: Whether it has γ.
-        track_running_stats: Whether a batch norm keeps running statistics; True for others,
-            whose successor may.
+        track_running_stats: Whether a batch norm keeps running statistics; True for other
+            layers, so that a batch norm in their place does.
         device: Of its tensors; None if it has none.
         dtype: Of its tensors; None if it has none.
     """
@@ -142,7 +142,7 @@ def read(module: nn.Module, kind: NormaliserKind, dims: int | None) -> Normalise
     Args:
         module: A layer of that kind.
         kind: One of :data:`SOURCES`.
-        dims: Dimensions of positions where the layer does not tell.
+        dims: Dimensions of positions where the layer's class leaves them open.
 
     Raises:
         CannotConvertError: If it normalises several dimensions at once.
@@ -155,7 +155,7 @@ def read(module: nn.Module, kind: NormaliserKind, dims: int | None) -> Normalise
         module=module,
         kind=kind.name,
         channels=_channels(module),
-        dims=_narrow(_dims(module), dims),
+        dims=_possible_dims(_dims(module), dims),
         channels_last=not kind.channels_first,
         eps=_EPS if eps is None else eps,
         momentum=getattr(module, "momentum", _MOMENTUM),
@@ -192,7 +192,7 @@ def _dims(module: nn.Module) -> tuple[int, ...]:
     return ()
 
 
-def _narrow(known: tuple[int, ...], given: int | None) -> tuple[int, ...]:
+def _possible_dims(known: tuple[int, ...], given: int | None) -> tuple[int, ...]:
     if given is not None and (not known or given in known):
         return (given,)
     return known

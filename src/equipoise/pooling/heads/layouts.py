@@ -1,4 +1,4 @@
-"""How feature maps come: which dimension holds the channels, which hold the positions."""
+"""Layouts of feature maps: which dimension holds the channels, which hold the positions."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ def _check_shape(x: Tensor, layout: Layout, channels: int) -> None:
     if x.shape[place] != channels:
         raise ValueError(
             f"need {channels} channels in feature maps {wanted}; got shape {shape}. Set "
-            "in_channels, or layout= if the channels stand elsewhere."
+            "in_channels, or layout= if the channels are in another dimension."
         )

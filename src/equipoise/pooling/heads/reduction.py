@@ -30,7 +30,7 @@ class Reduction(nn.Module):
 
     def __init__(self, in_channels: int, channels: int, *, generator: torch.Generator):
         super().__init__()
-        # Empty at first: PyTorch's own start would draw from its global generator. Not annotated.
+        # Uninitialised at first: PyTorch would draw from its global generator. Not annotated.
         conv = skip_init(nn.Conv1d, in_channels, channels, 1, bias=False, device=generator.device)  # type: ignore[no-untyped-call]
         nn.init.kaiming_uniform_(conv.weight, a=math.sqrt(5), generator=generator)
         self.conv: nn.Conv1d = conv.to(torch.get_default_device())
@@ -38,11 +38,11 @@ class Reduction(nn.Module):
         self.act = nn.ReLU()
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Reduced rows; in training a mask selects, so that others do not enter statistics."""
+        """Reduce rows; in training only valid positions enter the statistics."""
         if mask is None:
             return self._map(features)
         if not self.training:
-            # No position sees another, so no shape needs to depend on the mask's values.
+            # Positions are independent here, so shapes need not depend on the mask's values.
             return self._map(torch.where(mask[..., None], features, 0.0))
         valid = self._map(features[mask][:, None])[:, 0]
         reduced = valid.new_zeros(*mask.shape, valid.shape[-1])

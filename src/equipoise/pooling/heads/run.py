@@ -17,8 +17,8 @@ class RUNPool(MatrixHead):
               F_K = F\,(I - \eta\,\hat v\hat v^\top), \qquad
               \hat v = \frac{(F^\top F)^K v_0}{\lVert (F^\top F)^K v_0\rVert}
 
-    What is computed is the symmetric form, exactly the same: the matrix is formed once and
-    updated, at O(KD²) beside its own O(ND²), and no F_K is made.
+    Computed by the equivalent symmetric form: the matrix is formed once and updated, at O(KD²)
+    beside its own O(ND²), without F_K.
 
     Args:
         in_channels: Channels C of the maps.

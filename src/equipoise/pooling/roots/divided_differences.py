@@ -9,7 +9,7 @@ and G are, in A's eigenbasis,
 
 Both sums stay finite where eigenvalues coincide; derivatives of eigenvectors do not.
 
-Symbols: x: nodes, what f's differences are taken at, ascending ``[..., D]``; a ≥ b: two of them;
+Symbols: x: nodes, the points at which f is evaluated, ascending ``[..., D]``; a ≥ b: two of them;
 t = log(b/a); p: an exponent. The logarithm is the limit p → 0 of (x^p - 1)/p.
 
 References:
@@ -29,7 +29,7 @@ class Curve(Protocol):
     """A scalar function and its derivatives; eigenvalues are ``[..., D]``, ascending."""
 
     def nodes(self, eigenvalues: Tensor) -> Tensor:
-        """What the function sees of the eigenvalues, ``[..., D]``."""
+        """The points at which f is evaluated, ``[..., D]``."""
 
     def value(self, x: Tensor) -> Tensor:
         """f(x), ``[..., D]``."""
@@ -46,8 +46,8 @@ class Power:
     """x^p on the range of a matrix, 0 on its null space.
 
     Between two null directions, where the slope is infinite for p < 1, it counts as 0. That is
-    exact for perturbations that keep the rank, as those of FᵀF with fewer rows than columns are:
-    they have no component there.
+    exact for perturbations that keep the rank, such as those of FᵀF with fewer rows than columns,
+    because they have no component there.
 
     Args:
         exponent: p, above 0.

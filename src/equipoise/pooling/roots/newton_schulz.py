@@ -7,14 +7,14 @@ The coupled recurrence :math:`T = \frac12(3I - ZY),\ Y \leftarrow YT,\ Z \leftar
           Y_0 = M_0 = A/c,
 
 in as many products, each of them one fused call. A polynomial's derivative at a symmetric matrix
-is a self-adjoint map: the gradient is what G becomes when it is pushed *forward*,
+is a self-adjoint map, so the gradient is G pushed *forward*,
 
 .. math:: \dot Y \leftarrow \dot Y T - \tfrac12 Y\dot M, \qquad
           \dot M \leftarrow \tfrac14\big(9\dot M - 6(X + X^\top) + MX + (MX)^\top + XM\big),
           \qquad X = M\dot M .
 
-For K steps this takes 6K - 6 products, as autograd does, but keeps K matrices, the M and the
-root, where autograd keeps 3K - 1.
+For K steps this takes 6K - 6 products, as autograd does, but saves K matrices, the M and the
+root, where autograd saves 3K - 1.
 
 Symbols: A: symmetric matrix ``[batch, D, D]``; c: its trace or Frobenius norm; K: number of
 steps; G: gradient of the loss with respect to the root; a dot: a directional derivative.
@@ -102,17 +102,17 @@ def sqrt_newton_schulz(
 
 
 class _NewtonSchulz(torch.autograd.Function):
-    """The root, then M_1, …, M_{K-1} for the backward pass alone.
+    """The root, then M_1, …, M_{K-1} for the backward pass only.
 
-    Under ``create_graph`` they are computed again from the matrix: saved ones carry no graph and
-    would make second derivatives wrong without a word.
+    Under ``create_graph`` they are computed again from the matrix: saved ones carry no graph, so
+    second derivatives would silently be wrong.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(matrix: Tensor, iterations: int, prenormalise: Prenormalise) -> tuple[Tensor, ...]:
-        """As the plain path."""
+        """Compute as the plain path does."""
         with without_autocast(matrix.device):
             return _forward(matrix, iterations, prenormalise)
 
@@ -126,7 +126,7 @@ class _NewtonSchulz(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
-        """The derivative of √c Y_K(A/c), of c included."""
+        """Differentiate √c Y_K(A/c), including c."""
         if gradient is None:
             return None, None, None
         matrix, *output = ctx.saved_tensors
@@ -197,7 +197,7 @@ def _normalised(matrix: Tensor, prenormalise: Prenormalise) -> tuple[Tensor, Ten
     if prenormalise == "trace":
         c = A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     else:
-        # The largest entry, a constant for autograd since it cancels, keeps squares in range.
+        # Dividing by the largest entry keeps squares in range; it cancels, so it is detached.
         largest = A.detach().abs().amax((-2, -1), keepdim=True)
         c = largest * torch.linalg.vector_norm(A / _nonzero(largest), dim=(-2, -1), keepdim=True)
     return A / _nonzero(c), c

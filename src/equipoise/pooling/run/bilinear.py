@@ -143,7 +143,7 @@ class _RunBilinear(torch.autograd.Function):
                 found = _Found(matrix, rows, norms, mean[0] if mean else None)
             to_start = ctx.needs_input_grad[1]
             S, v_bar, of_mean = _pull_back(gradient, found, settings, to_start=to_start)
-            of_features = _times(F, _divide(S, _number(F, count)), of_mean)
+            of_features = _multiply(F, _divide(S, _number(F, count)), of_mean)
         return of_features, v_bar if to_start else None, None, None
 
     @staticmethod
@@ -164,7 +164,7 @@ def _find(F: Tensor, start: Tensor | None, count: Tensor | None, settings: Setti
         rows.append(row)
         norms.append(norm)
     v, b = rows[-1], torch.bmm(rows[-1], B)
-    h = _half(b, _inner(b, v), v, settings.eta)
+    h = _half_update(b, _inner(b, v), v, settings.eta)
     C = _add_product(B, [-v, -h], [h, v])
     return _Found(C, torch.cat([*rows, b], 1), torch.cat(norms, 1), mean)
 
@@ -176,11 +176,11 @@ def _pull_back(
     *before, v, b = found.rows.chunk(settings.num_steps + 2, dim=1)
     S = G + G.mT
     s, Sb = torch.bmm(found.rows[:, -2:], S).chunk(2, dim=1)
-    g = _half(s, _inner(s, v), v, settings.eta)
+    g = _half_update(s, _inner(s, v), v, settings.eta)
     left, right = [-v, -g], [g, v]  # MSM = S - v̂gᵀ - gv̂ᵀ
     if not settings.differentiate_direction:
         return _add_product(S, left, right), None, None
-    C, h = found.matrix, _half(b, _inner(b, v), v, settings.eta)
+    C, h = found.matrix, _half_update(b, _inner(b, v), v, settings.eta)
     v_bar = _direction_gradient(found, s, Sb, h, settings.eta)
     for k in range(settings.num_steps, 0, -1):
         z = v_bar / found.norms[:, k : k + 1]
@@ -201,14 +201,14 @@ def _direction_gradient(found: _Found, s: Tensor, Sb: Tensor, h: Tensor, eta: fl
     return -eta * (v_bar - _inner(v_bar, v) * v)
 
 
-def _times(F: Tensor, S: Tensor, row: Tensor | None) -> Tensor:
+def _multiply(F: Tensor, S: Tensor, row: Tensor | None) -> Tensor:
     """F S plus a row, in the memory layout of F, which may be a view of channel-first maps."""
     if F.stride(-2) == 1:
         return (S @ F.mT if row is None else torch.baddbmm(row.mT, S, F.mT)).mT
     return F @ S if row is None else torch.baddbmm(row, F, S)
 
 
-def _half(image: Tensor, along: Tensor, v: Tensor, eta: float) -> Tensor:
+def _half_update(image: Tensor, along: Tensor, v: Tensor, eta: float) -> Tensor:
     """The vector h of MBM = B - v̂hᵀ - hv̂ᵀ, from Bv̂ and v̂ᵀBv̂."""
     return eta * image - (0.5 * eta**2 * along) * v
 

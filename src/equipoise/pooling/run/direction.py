@@ -1,4 +1,4 @@
-"""Which direction RUN shrinks, how far it is from an eigenvector, and how much it carries."""
+"""The direction that RUN shrinks, its distance from an eigenvector, and its share of energy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from equipoise.pooling.run.iteration import Settings, iterate, unit
 
 @dataclass(frozen=True, slots=True)
 class LeadingDirection:
-    r"""What a power iteration found, for every sample; all 0 where it found no direction.
+    r"""The result of a power iteration for every sample; all 0 where there is no direction.
 
     Attributes:
         direction: :math:`\hat v`, shape ``[..., D]``.
@@ -50,7 +50,7 @@ def leading_direction(
     mask: Tensor | None = None,
     fallback: Tensor | None = None,
 ) -> LeadingDirection:
-    r"""The direction that :func:`run_factor` shrinks, and how good a one it is.
+    r"""The direction that :func:`run_factor` shrinks, and how close it is to an eigenvector.
 
     Args:
         features: F, shape ``[..., N, D]``, with at least one position.
@@ -60,8 +60,8 @@ def leading_direction(
         fallback: As in :func:`run_factor`.
 
     Returns:
-        Direction, Rayleigh quotient, residual and share, without gradient, float32 or better. A
-        residual near the type's rounding says no more than that it is small.
+        Direction, Rayleigh quotient, residual and share, without gradient, float32 or better.
+        A residual near the type's rounding has no correct digits.
 
     Raises:
         TypeError: If a tensor has the wrong type, or the start is an unknown word.

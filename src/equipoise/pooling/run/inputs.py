@@ -1,4 +1,4 @@
-"""What RUN is given, checked once and brought into one shape."""
+"""Check RUN's arguments once and bring them into one shape."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def batch_mask(mask: Tensor | None, features: Tensor) -> Tensor | None:
 
 
 def check_features(features: Tensor, name: str = "features", *, square: bool = False) -> None:
-    """Refuse what is not a batch of real matrices.
+    """Refuse anything but a batch of real matrices.
 
     Raises:
         TypeError: If it is not floating point.

@@ -24,7 +24,7 @@ _ROUNDINGS = 16.0
 
 
 class Settings(NamedTuple):
-    """What is asked of a RUN, apart from tensors."""
+    """RUN's arguments other than tensors."""
 
     eta: float
     num_steps: int
@@ -35,7 +35,7 @@ class Settings(NamedTuple):
 class Trace(NamedTuple):
     """A finished iteration: v̂_0 … v̂_K, ŵ_1 … ŵ_K, m_1 … m_K, n_1 … n_K.
 
-    ``mean`` is what the mean start began with, Fᵀ1, or zero where that is no direction.
+    ``mean`` is Fᵀ1 with the mean start, zero where it vanishes up to rounding; else None.
     """
 
     directions: tuple[Tensor, ...]
@@ -53,9 +53,8 @@ class Trace(NamedTuple):
 def unit(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows divided by their Euclidean norm, and what each was divided by.
 
-    A zero row stays zero, divided by 1. The division by the largest entry, which comes first,
-    keeps squares in range; autograd may take it for a constant, because the result does not
-    depend on it.
+    A zero row stays zero, divided by 1. Rows are divided by their largest entry first, which
+    keeps squares in range; it is detached, because the result does not depend on it.
 
     Examples:
         >>> direction, norm = unit(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
@@ -66,7 +65,7 @@ def unit(rows: Tensor) -> tuple[Tensor, Tensor]:
     largest = torch.linalg.vector_norm(rows.detach(), math.inf, dim=-1, keepdim=True)
     scale = largest + (largest == 0)
     scaled = rows / scale
-    # Except in a zero row, an entry is now ±1, so that the norm is at least 1 anyhow.
+    # The largest entry of a nonzero row is now ±1, so its norm is at least 1 without the clamp.
     norm = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True).clamp_min(1.0)
     return scaled / norm, scale * norm
 
@@ -76,9 +75,9 @@ def iterate(features: Tensor, start: Tensor | None, settings: Settings) -> Trace
 
     Args:
         features: F, zero at masked positions, float32 or better.
-        start: v̂_0 ``[batch, 1, D]``; with the mean start, what replaces a mean that vanishes,
-            or None for a fixed vector without structure.
-        settings: ``num_steps`` and ``mean_start`` count here.
+        start: v̂_0 ``[batch, 1, D]``; with the mean start, the replacement of a mean that
+            vanishes, or None for a fixed vector without structure.
+        settings: Only ``num_steps`` and ``mean_start`` matter here.
     """
     mean = position_sum(features) if settings.mean_start else None
     directions = [first_direction(mean, start, settings)]
@@ -96,13 +95,13 @@ def iterate(features: Tensor, start: Tensor | None, settings: Settings) -> Trace
 
 
 def first_direction(mean: Tensor | None, start: Tensor | None, settings: Settings) -> Tensor:
-    """v̂_0: of the mean, where there is one, else the start."""
+    """v̂_0: the direction of the mean unless it vanishes or is not asked for, else the start."""
     if mean is None:
         assert start is not None
         return start
     direction, _ = unit(mean)
     if settings.num_steps == 0:
-        return direction  # any other would ignore the features: better to skip the update
+        return direction  # 0 skips the update; a start would ignore the features
     if start is None:
         start, _ = unit(generic_vector(mean.shape[-1], like=mean))
     return torch.where(_vanishes(mean), start, direction)
@@ -111,8 +110,8 @@ def first_direction(mean: Tensor | None, start: Tensor | None, settings: Setting
 def position_sum(features: Tensor) -> Tensor:
     """Fᵀ1 ``[batch, 1, D]``, exactly zero where the sum is nothing but rounding.
 
-    Centred features leave a sum of rounding errors: an arbitrary direction with a huge
-    derivative. A second row of weights, in the same pass over F, tells how large sums are.
+    The sum of centred features is rounding error: an arbitrary direction with a huge
+    derivative. A second row of weights, in the same pass over F, shows how large sums are.
     """
     count = features.shape[-2]
     weights = torch.stack([features.new_ones(count), generic_vector(count, like=features)])
@@ -148,13 +147,13 @@ def apply_to_joined_batch(
     in_dims: Sequence[int | None],
     inputs: Sequence[Any],
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The vmap rule of an autograd function of batches: join both batch dimensions, and split.
+    """A vmap rule for autograd functions of batches: join the two batch dimensions into one.
 
     Args:
-        apply: The function's, of tensors ``[batch, ...]`` or None, and settings at last.
+        apply: The function's ``apply``, of tensors ``[batch, ...]`` or None, then settings.
         info: PyTorch's, with the size of the further dimension.
-        in_dims: Where each input has it.
-        inputs: Tensors and settings.
+        in_dims: The further dimension of each input, or None.
+        inputs: Tensors, then settings.
     """
     size = info.batch_size
 

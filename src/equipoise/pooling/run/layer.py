@@ -1,4 +1,4 @@
-"""RUN as a layer, with the start vector, its strength and its choice of form."""
+"""RUN as a layer that keeps its start vector."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class RUN(nn.Module):
         epsilon: ε in [0, 1], what the matrix form subtracts; :math:`\eta = 1 - \sqrt{1 - ε}`.
         num_steps: K, at least 1; 0 is allowed with ``start="mean"``.
         start: ``"gaussian"``, the paper's; ``"mean"``, the sum of a sample's features, which for
-            features after a ReLU is nearly the dominant direction at once and does not depend on
-            a draw: the robust choice, in particular at K = 1. Samples whose mean vanishes
-            start from the Gaussian vector. ``"ones"``; or a vector ``[D]``.
-        resample: ``"train"`` draws a new Gaussian start in every pass in training mode, as
-            Theorem 1 has it. Evaluation keeps to the buffer.
+            features after a ReLU is close to the dominant direction before the first step and
+            does not depend on a draw: the robust choice, in particular at K = 1. Samples whose
+            mean vanishes start from the Gaussian vector. ``"ones"``; or a vector ``[D]``.
+        resample: ``"train"`` draws a new Gaussian start in every pass in training mode, as in
+            Theorem 1. Evaluation uses the buffer.
         differentiate_direction: False takes :math:`\hat v` for a constant in the backward pass.
             Gradients are then wrong by 8 to 80 % in examples.
         generator: Source of the start; by default one of the layer's own with the seed.
@@ -56,7 +56,7 @@ class RUN(nn.Module):
     Raises:
         TypeError: If the start holds integers, or the generator is no generator.
         ValueError: If an argument is out of range, both strengths or both sources are given, or
-            a start that is not Gaussian is to be drawn anew.
+            ``resample="train"`` is combined with a start that is not Gaussian.
 
     Note:
         With ``resample="train"`` the generator is copied and pickled with the layer but is not
@@ -103,11 +103,11 @@ class RUN(nn.Module):
                 f"resample='train' draws Gaussian starts; got start={self.start!r}. Use "
                 "start='gaussian' or resample='never'."
             )
-        self.register_buffer("start_vector", self._kept(start))
+        self.register_buffer("start_vector", self._start_buffer(start))
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """The factor form F_K."""
-        start, fallback = self._start()
+        start, fallback = self._start_and_fallback()
         return run_factor(
             features,
             start,
@@ -128,7 +128,7 @@ class RUN(nn.Module):
         Returns:
             ``[B, D, D]``, float32 or better.
         """
-        start, fallback = self._start()
+        start, fallback = self._start_and_fallback()
         return run_bilinear(
             features,
             start,
@@ -145,8 +145,8 @@ class RUN(nn.Module):
         options = (f"{name}={getattr(self, name)!r}" for name in names)
         return ", ".join([str(self.num_features), *options])
 
-    def _start(self) -> tuple[Start, Tensor | None]:
-        """The start and its fallback for one pass."""
+    def _start_and_fallback(self) -> tuple[Start, Tensor | None]:
+        """Those of one pass."""
         if self.start == "mean":
             # Without a step a fallback would be a direction that ignores the features.
             return "mean", self.start_vector if self.num_steps else None
@@ -156,10 +156,10 @@ class RUN(nn.Module):
             return gaussian_start(self.num_features, self.generator).to(self.start_vector), None
         return self.start_vector, None
 
-    def _kept(self, start: RunStart) -> Tensor | None:
-        """What the buffer holds: the start, or the fallback of the mean."""
+    def _start_buffer(self, start: RunStart) -> Tensor | None:
+        """The start, or with the mean start its fallback."""
         if isinstance(start, Tensor):
-            return _given(start, self.num_features)
+            return _checked_start(start, self.num_features)
         check_choice("start", start, ("gaussian", "mean", "ones"))
         if start == "ones":
             return None
@@ -176,8 +176,8 @@ def _strength(eta: float | None, epsilon: float | None) -> float:
     return strength
 
 
-def _given(start: Tensor, num_features: int) -> Tensor:
-    """A copy of a user's start with largest entry 1, which float16 holds whatever its length."""
+def _checked_start(start: Tensor, num_features: int) -> Tensor:
+    """A copy of a user's start, scaled to largest entry 1, so that float16 can hold it."""
     if not start.is_floating_point():
         raise TypeError(f"start must be floating point; got {start.dtype}. Use .float().")
     if start.shape != (num_features,):

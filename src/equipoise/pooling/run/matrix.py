@@ -75,7 +75,7 @@ def run_symmetric(
                 [0., 1.]])
     """
     check_eta(eta, extended_range=extended_range)
-    # vB in place of Bv halves the time of autograd's backward pass.
+    # vB instead of Bv halves the time of autograd's backward pass.
     B, v = _matrix_direction(matrix, start, num_steps, symmetric=True)
     if not differentiate_direction:
         v = v.detach()
@@ -101,8 +101,8 @@ def run_matrix(
     .. math:: B_K = B - \epsilon B\hat v\hat v^\top
 
     It is **not symmetric** unless :math:`\hat v` is an eigenvector, and its symmetric part is
-    not positive semi-definite in general; nothing is symmetrised here. Pooling wants
-    :func:`run_symmetric`, which agrees in the trace, and in the rest as K grows.
+    not positive semi-definite in general; nothing is symmetrised here. For pooling use
+    :func:`run_symmetric`, which has the same trace and approaches this form as K grows.
 
     Args:
         matrix: B, shape ``[..., D, D]``.
