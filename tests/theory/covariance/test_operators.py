@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.theory.covariance.operators import Brackets, DOSOperator, UltrasymmetricOperator
-from equipoise.theory.covariance.subspaces import centred_dimensions, project_centred
+from equipoise.theory.covariance.operators import (
+    Brackets,
+    DOSOperator,
+    UltrasymmetricOperator,
+    project_centred,
+)
 
 BATCHES = [4, 5, 6, 7]
 NAMES = [field.name for field in dataclasses.fields(Brackets)]
@@ -69,6 +73,10 @@ def assert_same_spectrum(found, expected):
     points = scale * (2 + np.exp(2j * np.pi * np.arange(7) / 7))
     a, b = (np.prod(points[:, None] - np.asarray(part), axis=1) for part in (found, expected))
     np.testing.assert_allclose(a, b, rtol=1e-8)
+
+
+def centred_dimensions(B):
+    return 1, B - 1, B * (B - 3) // 2
 
 
 def repeated(eigenvalues):

@@ -5,8 +5,13 @@ map: without normalisation a DOS operator (its diagonal follows from the diagona
 batch norm an ultrasymmetric one. Their eigenspaces follow from the symmetry, so ten numbers
 determine them. All results are exact but for rounding.
 
+Symmetric matrices with zero row sums split into :math:`\mathbb G = \mathbb R G` (size),
+:math:`\mathbb L = \{GDG: D \text{ diagonal}, \mathrm{tr} D = 0\}` (unequal variances) and
+:math:`\mathbb M = \{\Delta: \mathrm{diag}\Delta = 0\}` (unequal correlations), orthogonal to each
+other, of dimensions 1, B - 1 and B(B - 3)/2.
+
 Symbols: B: batch size, G = I - 11ᵀ/B, H: symmetric matrices, Hᴳ: those with zero row sums, T: the
-map; 𝔾, 𝕃, 𝕄: parts of Hᴳ, see :mod:`equipoise.theory.covariance.subspaces`.
+map.
 
 References:
     [yang2019], Appendix B (ultrasymmetric and DOS operators).
@@ -19,8 +24,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from equipoise.theory.covariance.subspaces import check_batch_size, check_symmetric
 
 Array = NDArray[np.float64]
 
@@ -96,11 +99,11 @@ class UltrasymmetricOperator:
     brackets: Brackets
 
     def __post_init__(self) -> None:
-        check_batch_size(self.batch_size)
+        _check_batch_size(self.batch_size)
 
     def apply(self, matrix: Array) -> Array:
         """Return T{Δ} for a symmetric matrix, both of shape ``[B, B]``."""
-        delta = check_symmetric(matrix, self.batch_size)
+        delta = _check_symmetric(matrix, self.batch_size)
         b, diagonal = self.brackets, np.diag(delta)
         trace, rows = diagonal.sum(), delta.sum(0) - diagonal
         others = rows.sum()  # over ordered pairs of different samples
@@ -203,11 +206,11 @@ class DOSOperator:
     w: float
 
     def __post_init__(self) -> None:
-        check_batch_size(self.batch_size)
+        _check_batch_size(self.batch_size)
 
     def apply(self, matrix: Array) -> Array:
         """Return T{Δ} for a symmetric matrix, both of shape ``[B, B]``."""
-        delta = check_symmetric(matrix, self.batch_size)
+        delta = _check_symmetric(matrix, self.batch_size)
         diagonal = np.diag(delta)
         result = self.v * np.add.outer(diagonal, diagonal) + self.w * delta
         np.fill_diagonal(result, self.u * diagonal)
@@ -256,5 +259,61 @@ class DOSOperator:
         return UltrasymmetricOperator(self.batch_size, brackets)
 
 
+class CentredParts(NamedTuple):
+    """The three orthogonal parts of a symmetric matrix with zero row sums, each ``[B, B]``."""
+
+    G: Array
+    L: Array
+    M: Array
+
+
+def project_centred(matrix: Array) -> CentredParts:
+    r"""Split a symmetric matrix with zero row sums into its parts in 𝔾, 𝕃 and 𝕄.
+
+    .. math:: \Delta_G = \frac{\mathrm{tr}\Delta}{B-1} G, \quad
+              \Delta_L = \frac{B}{B-2}\,G\,\mathrm{Diag}(\Delta - \Delta_G)\,G, \quad
+              \Delta_M = \Delta - \Delta_G - \Delta_L
+
+    Args:
+        matrix: Symmetric, with zero row sums, of shape ``[B, B]``, B at least 4.
+
+    Raises:
+        ValueError: If the matrix is not symmetric or its rows do not sum to 0.
+
+    Examples:
+        >>> parts = project_centred(np.eye(4) - 0.25)  # the centring projector itself
+        >>> float(abs(parts.L).max()), float(abs(parts.M).max())
+        (0.0, 0.0)
+    """
+    delta = _check_symmetric(matrix)
+    B = _check_batch_size(len(delta))
+    if np.abs(delta.sum(0)).max() > 1e-10 * np.abs(delta).max():
+        raise ValueError(
+            "the matrix must have zero row sums. Centre it first: G @ matrix @ G with G = I - 1/B."
+        )
+    G = np.eye(B) - 1 / B
+    along_g = np.trace(delta) / (B - 1) * G
+    along_l = B / (B - 2) * G @ np.diag(np.diag(delta - along_g)) @ G
+    return CentredParts(along_g, along_l, delta - along_g - along_l)
+
+
 def _plain(value: complex) -> float | complex:
     return float(value.real) if value.imag == 0 else complex(value)
+
+
+def _check_batch_size(batch_size: int) -> int:
+    """Return the batch size, or refuse one below 4."""
+    if batch_size < 4:
+        raise ValueError(f"batch_size must be at least 4, got {batch_size}. Use a larger batch.")
+    return batch_size
+
+
+def _check_symmetric(matrix: Array, batch_size: int | None = None) -> Array:
+    """Return the matrix in float64, or refuse it for its shape or asymmetry."""
+    delta = np.asarray(matrix, dtype=np.float64)
+    size = batch_size if batch_size is not None else len(delta)
+    if delta.shape != (size, size):
+        raise ValueError(f"the matrix must have shape ({size}, {size}), got {delta.shape}.")
+    if not np.allclose(delta, delta.T, rtol=1e-12, atol=1e-12 * float(np.abs(delta).max())):
+        raise ValueError("the matrix must be symmetric. Pass (A + A.T) / 2.")
+    return delta

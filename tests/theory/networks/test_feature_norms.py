@@ -1,0 +1,113 @@
+"""Layer, RMS and group norm: limits, closed forms and simulated networks."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from equipoise.theory import (
+    Architecture,
+    explosion_rate,
+    group_norm,
+    layer_norm,
+    simulate_networks,
+    vanilla,
+)
+from equipoise.theory.simulation.networks import normalise
+
+
+class TestLayerNorm:
+    def test_relu_is_balanced(self):
+        """E[φ′²] = E[φ²] = 1/2."""
+        assert layer_norm("relu").rate.value == pytest.approx(1.0, abs=1e-14)
+
+    def test_odd_activations_grow_like_batch_norm_at_a_large_batch(self):
+        assert layer_norm("tanh").rate.value == pytest.approx(
+            explosion_rate("tanh", 10**6).value, abs=1e-5
+        )
+        # Of others, batch norm divides by the variance, layer norm by the second moment.
+        assert layer_norm("relu").rate.value < explosion_rate("relu", 10**6).value - 0.4
+
+    def test_it_is_a_vanilla_network_of_unit_variance(self):
+        """Where q* of a vanilla network is 1, normalising to 1 changes nothing."""
+        variance = 1 / layer_norm("tanh").q.value  # σ_w² E[tanh(z)²] = 1
+        plain = vanilla("tanh", weight_variance=variance)
+        assert plain.q.value == pytest.approx(1.0, abs=1e-12)
+        ours = layer_norm("tanh", weight_variance=variance)
+        assert ours.q.value == pytest.approx(1.0, abs=1e-12)
+        assert ours.rate.value == pytest.approx(plain.chi_1.value, abs=1e-12)
+
+    def test_no_signal_above_the_critical_eps(self):
+        assert layer_norm("tanh", eps=0.99).rate.value == pytest.approx(1.0, abs=2e-5)
+        with pytest.raises(ValueError, match=r"no signal passes tanh at eps = 1\.5"):
+            layer_norm("tanh", eps=1.5)
+
+
+class TestGroupNorm:
+    @pytest.mark.parametrize("m", [4, 5, 8, 64])
+    @pytest.mark.parametrize("name", ["identity", "relu", "leaky_relu(0.3)"])
+    def test_homogeneous_activations_share_one_rate(self, name, m):
+        """(m - 2)/(m - 3) for every activation of degree one."""
+        assert group_norm(name, m).rate.value == pytest.approx((m - 2) / (m - 3), rel=1e-13)
+
+    @given(
+        name=st.sampled_from(["tanh", "gelu", "hardtanh"]),
+        eps=st.sampled_from([0.0, 0.05]),
+        beta=st.floats(-1, 1),
+    )
+    def test_large_groups_are_layer_norm(self, name, eps, beta):
+        wide, many = (
+            layer_norm(name, eps=eps, beta=beta),
+            group_norm(name, 10**6, eps=eps, beta=beta),
+        )
+        assert many.rate.value == pytest.approx(wide.rate.value, abs=1e-5)
+        assert many.q.value == pytest.approx(wide.q.value, abs=1e-5)
+
+    def test_three_features_have_no_rate(self):
+        with pytest.raises(ValueError, match=r"group_size must be .* at least 4, got 3"):
+            group_norm("relu", 3)
+
+    def test_its_critical_eps_is_smaller(self):
+        """F′(0) = (m - 1)/(m ε): at m = 6 the signal dies from 5/6 on."""
+        assert group_norm("tanh", 6, eps=0.82).q.value > 0
+        with pytest.raises(ValueError, match="no signal passes"):
+            group_norm("tanh", 6, eps=0.84)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "predict"),
+    [
+        (Architecture("layer norm"), layer_norm),
+        (Architecture("rms norm"), layer_norm),
+        (Architecture("group norm", 8), lambda *a, **k: group_norm(a[0], 8, **k)),
+    ],
+    ids=lambda value: getattr(value, "normaliser", ""),
+)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("tanh", {"eps": 0.1}), ("gelu", {"beta": 0.3, "bias_variance": 0.1}), ("relu", {})],
+)
+def test_networks_grow_as_derived(architecture, predict, name, options):
+    run = simulate_networks(
+        name, 4, width=480, depth=18, networks=32, architecture=architecture, **options
+    )
+    ratios = np.exp(-np.diff(run.log_gradients[:, 2:], axis=1)).mean(1)
+    error = ratios.std(ddof=1) / 32**0.5 + 2 / 480  # and the bias of finite width
+    assert abs(ratios.mean() - predict(name, **options).rate.value) < 4 * error
+
+
+@pytest.mark.parametrize(
+    ("architecture", "module"),
+    [
+        (Architecture("layer norm"), nn.LayerNorm(16, eps=0.1)),
+        (Architecture("group norm", 4), nn.GroupNorm(4, 16, eps=0.1)),
+        (Architecture("rms norm"), nn.RMSNorm(16, eps=0.1)),
+        (Architecture("batch norm"), nn.BatchNorm1d(16, eps=0.1)),
+    ],
+    ids=lambda value: getattr(value, "normaliser", ""),
+)
+def test_normalisers_are_pytorchs(architecture, module):
+    h = torch.randn(6, 16, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(normalise(architecture, h[None], 0.1)[0], module(h))
