@@ -1,9 +1,9 @@
-"""The bracket reference checks itself: closed forms, traces, invariances and a simulation.
+"""Brackets, formulas, simulation and the library agree on every eigenvalue.
 
-No library code takes part, so that the reference can judge it elsewhere.
+``tests/reference/brackets.py`` knows no collapsed formula. Here the paper's formulas, transcribed,
+and random neurons meet it and the library; twins show that each comparison can fail.
 """
 
-import itertools
 import math
 from functools import cache
 
@@ -13,6 +13,10 @@ import torch
 from mpmath import mp
 from torch.nn import functional as F
 
+from equipoise.theory import Setting, backward_spectrum, cross_batch
+from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
+from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
+from equipoise.theory.covariance.operators import Brackets, UltrasymmetricOperator
 from reference.brackets import (
     ACTIVATIONS,
     TEN,
@@ -25,10 +29,9 @@ from reference.brackets import (
     spectra,
     spectra_with_eps,
 )
-from reference.mean_field import Function, PairLaw, Real, law_of, pair_law
+from reference.mean_field import PairLaw, Real, law_of, pair_law
 
 WAYS = [f"{way}_{space}" for way in ("forward", "backward") for space in "GLM"]
-RATES = [*WAYS, "cross_rate", "cross_rate_backward"]
 
 
 @cache
@@ -36,9 +39,13 @@ def exact(name, B):
     return spectra(ACTIVATIONS[name], B)
 
 
-@cache
-def exact_with_eps(name, B, eps):
-    return spectra_with_eps(ACTIVATIONS[name], B, eps, count=40)
+def named(solution):
+    """The library's numbers under the reference's names."""
+    numbers = {"q": solution.q, "kappa": solution.kappa}
+    numbers |= {"cross_c": solution.cross_covariance, "cross_rate": solution.cross_rate}
+    for way, triple in (("backward", solution.backward), ("forward", solution.forward)):
+        numbers |= {f"{way}_{space}": part for space, part in zip("GLM", triple, strict=True)}
+    return numbers
 
 
 def assert_same(ours, expected, names, tolerance):
@@ -46,56 +53,13 @@ def assert_same(ours, expected, names, tolerance):
         assert abs(ours[name] - expected[name]) <= tolerance, name
 
 
-class TestSectionTwo:
-    """The ultrasymmetric formulas equal the dense operator G T{·} G."""
-
-    B = 6
-
-    def dense(self, brackets):
-        """T[k, l, i, j] in which every entry is the bracket of its orbit."""
-        B, T = self.B, np.zeros((self.B,) * 4)
-        for k, l, i, j in itertools.product(range(B), repeat=4):  # noqa: E741
-            T[k, l, i, j] = brackets[self.orbit(k, l, i, j)]
-        return (T + T.transpose(0, 1, 3, 2)) / 2
-
-    @staticmethod
-    def orbit(k, l, i, j):  # noqa: E741
-        for quadruple in ((k, l, i, j), (l, k, j, i)):
-            labels = {}
-            for index in quadruple:
-                labels.setdefault(index, str(len(labels) + 1))
-            name = "".join(labels[index] for index in quadruple)
-            if name in ("1223", "1231", "1232"):  # [12|13], once i and j are symmetrised
-                name = "1213"
-            name = f"{name[:2]}|{name[2:]}"
-            if name in TEN:
-                return name
-        raise AssertionError(quadruple)
-
-    def rayleigh(self, brackets, direction):
-        """The eigenvalue at `direction`, and how far from an eigenvector it is."""
-        G = np.eye(self.B) - 1 / self.B
-        image = G @ np.einsum("klij,ij->kl", self.dense(brackets), direction) @ G
-        value = (image * direction).sum() / (direction**2).sum()
-        return value, abs(image - value * direction).max()
-
-    def directions(self):
-        G, e = np.eye(self.B) - 1 / self.B, np.eye(self.B)
-        u, v = e[0] - e[1], e[2] - e[3]
-        return G, G @ np.diag(u) @ G, np.outer(u, v) + np.outer(v, u)
-
-    def test_on_random_brackets(self):
-        rng = np.random.default_rng(0)
-        brackets = dict(zip(TEN, rng.normal(size=10), strict=True))
-        for value, direction in zip(eigenvalues(brackets, self.B), self.directions(), strict=True):
-            dense, residual = self.rayleigh(brackets, direction)
-            assert residual < 1e-13
-            assert value == pytest.approx(dense, abs=1e-12)
-
-    @pytest.mark.parametrize("name", TEN)
-    def test_every_bracket_counts(self, name):
-        one = {other: float(other == name) for other in TEN}
-        assert max(abs(value) for value in eigenvalues(one, self.B)) > 0.1
+@pytest.mark.parametrize("B", [4, 6, 9])
+def test_ten_brackets_make_the_operator_s_eigenvalues(B):
+    """Section 2; the operator itself is held against dense matrices in its own tests."""
+    values = np.random.default_rng(0).normal(size=10)
+    ours = UltrasymmetricOperator(B, Brackets(*values)).centred_eigenvalues()
+    expected = eigenvalues(dict(zip(TEN, values, strict=True)), B)
+    np.testing.assert_allclose(ours, np.array(expected, dtype=float), atol=1e-12)
 
 
 def test_further_samples_have_the_moments_of_the_sphere():
@@ -135,20 +99,6 @@ def kernel(alpha, a, b, c):
 @pytest.mark.parametrize("B", [4, 5, 6, 8, 16])
 class TestClosedForms:
     """Section 7, and Section 8's cross-batch constant and rate."""
-
-    def test_identity(self, B):
-        ours, b = exact("identity", B), Real(B)
-        expected = {
-            "kappa": b / (b - 1),
-            "qc": -1 / (b - 1),
-            "forward_G": 0,
-            "forward_L": (b - 1) / (b + 1),
-            "forward_M": (b - 1) / (b + 1),
-            "backward_G": (b - 2) / (b - 3),
-            "cross_c": 0,
-            "weight_gradient": b / (b - 1),
-        }
-        assert_same(ours, expected, expected, 1e-16)
 
     @pytest.mark.parametrize(
         ("name", "alpha", "a", "b"),
@@ -190,7 +140,11 @@ class TestClosedForms:
             / (8 * mp.pi * K * D)
             * beta**2,
         }
-        assert_same(exact(name, B), {k: float(v) for k, v in expected.items()}, expected, 2e-15)
+        expected = {k: float(v) for k, v in expected.items()}
+        assert_same(exact(name, B), expected, expected, 2e-15)
+        ours = named(closed_form(Setting(name, B)))
+        for quantity, value in expected.items():
+            assert abs(ours[quantity].value - value) <= ours[quantity].error + 2e-15, quantity
 
 
 SAMPLE = [("tanh", 4), ("gelu", 5), ("relu", 6), ("hardtanh", 5), ("softplus", 8), ("elu(1)", 4)]
@@ -200,25 +154,13 @@ SAMPLE = [("tanh", 4), ("gelu", 5), ("relu", 6), ("hardtanh", 5), ("softplus", 8
 class TestConsistency:
     def test_trace(self, name, B):
         """λ_G + (B - 1) λ_L + B(B - 3)/2 λ_M is one average (Section 6)."""
-        f, ours = ACTIVATIONS[name], exact(name, B)
+        f, kappa = ACTIVATIONS[name], exact(name, B)["kappa"]
         n, law = B - 1, law_of(f, B)
         one, two = (n - z**2 for z in (law.z1, law.z2))
         D1, D2 = f.slope(law.z1), f.slope(law.z2)
         inner = 2 * D1**2 * one**2 + n * D1 * D2 * (one * two + (1 + law.z1 * law.z2) ** 2)
-        expected = (law.weights * inner).sum() / (2 * ours["kappa"] * (B - 3))
-        shares = (1, n, Real(B * (B - 3)) / 2)
-        trace = sum(s * ours[f"backward_{k}"] for s, k in zip(shares, "GLM", strict=True))
-        assert abs(trace - expected) < 1e-12
-
-    def test_affine_invariance(self, name, B):
-        """φ → aφ + b leaves every rate as it is, though not the brackets."""
-        f = ACTIVATIONS[name]
-        moved = spectra(
-            Function(lambda x: 3 - 2 * f.value(x), lambda x: -2 * f.slope(x), f.kinks), B
-        )
-        assert_same(moved, exact(name, B), RATES, 1e-12)
-        assert moved["kappa"] == pytest.approx(4 * exact(name, B)["kappa"], rel=1e-13)
-        assert abs(moved["q"] - 4 * exact(name, B)["q"]) > 0.1
+        expected = (law.weights * inner).sum() / (2 * kappa * (B - 3))
+        assert backward_spectrum(name, B).trace == pytest.approx(float(expected), rel=1e-11)
 
     def test_either_order_of_the_jacobian(self, name, B):
         """Brackets with slopes at the input and at the output belong to adjoint operators."""
@@ -231,12 +173,11 @@ class TestConsistency:
         )
         assert all(abs(a - b) < 1e-12 for a, b in pairs)
 
-    def test_cross_batch_rates_agree_and_g_dominates(self, name, B):
-        ours = exact(name, B)
-        assert abs(ours["cross_rate"] - ours["cross_rate_backward"]) < 1e-12
-        assert ours["backward_G"] > max(abs(ours["backward_L"]), abs(ours["backward_M"]))
-        assert abs(ours["forward_G"]) < 1e-15
-        assert abs(ours["weight_gradient"] - ours["kappa"]) < 1e-13
+    def test_cross_batch_rates_agree(self, name, B):
+        """The library has one number for both ways; the reference computes them apart."""
+        ours, reference = cross_batch(name, B).forward, exact(name, B)
+        for quantity in ("cross_rate", "cross_rate_backward"):
+            assert abs(ours.value - float(reference[quantity])) <= ours.error + 1e-14
 
 
 def section_10(f, B, eps, kappa, count):
@@ -275,30 +216,24 @@ class TestWithEps:
         ("name", "B", "eps"), [("tanh", 4, 0.1), ("gelu", 5, 1e-3), ("silu", 8, 0.1)]
     )
     def test_section_10(self, name, B, eps):
-        """Its collapsed formulas give what the brackets give; at another ε they do not."""
-        f, ours = ACTIVATIONS[name], exact_with_eps(name, B, eps)
-        assert_same(ours, section_10(f, B, eps, ours["kappa"], 40), WAYS, 1e-13)
-        other = section_10(f, B, 1.1 * eps, ours["kappa"], 20)
-        assert abs(ours["backward_G"] - other["backward_G"]) > 1e-4
+        """Its collapsed formulas give what brackets and library give; at another ε they do not."""
+        f = ACTIVATIONS[name]
+        reference = spectra_with_eps(f, B, eps, count=40)
+        collapsed = section_10(f, B, eps, reference["kappa"], 40)
+        assert_same(reference, collapsed, WAYS, 1e-13)
+        ours = named(solve_by_quadrature(Setting(name, B, eps=eps)))
+        for quantity in WAYS:
+            distance = abs(ours[quantity].value - float(collapsed[quantity]))
+            assert distance <= ours[quantity].error + 1e-13, quantity
+        other = section_10(f, B, 1.1 * eps, reference["kappa"], 20)
+        assert abs(ours["backward_G"].value - other["backward_G"]) > 1e-4
 
-    def test_small_eps_is_no_eps(self):
-        """At B = 8 the correction is of order ε."""
-        for quantity in (*RATES, "kappa", "q", "qc", "cross_c"):
-            plain = exact("gelu", 8)[quantity]
-            change = [exact_with_eps("gelu", 8, eps)[quantity] - plain for eps in (1e-6, 1e-7)]
-            assert abs(change[0]) < 1e-4
-            assert abs(change[1] - change[0] / 10) < 1e-9
-
-    def test_identity_near_the_critical_eps(self):
-        """λ_G - 1 = (1 - ε)²/(B + 1) to leading order (Section 10)."""
-        ours = exact_with_eps("identity", 5, 0.999)
-        assert (ours["backward_G"] - 1) / 1e-6 == pytest.approx(1 / 6, rel=1e-2)
-        assert 0 < 1 - ours["forward_G"] < 2e-3
-
-    def test_cross_batch_rates_agree(self):
-        for name, B, eps in (("tanh", 4, 0.1), ("gelu", 8, 1e-6)):
-            ours = exact_with_eps(name, B, eps)
-            assert abs(ours["cross_rate"] - ours["cross_rate_backward"]) < 1e-12
+    @pytest.mark.parametrize(("name", "B", "eps"), [("tanh", 4, 0.1), ("gelu", 8, 1e-6)])
+    def test_cross_batch_rates_agree(self, name, B, eps):
+        ours = cross_batch(name, B, eps=eps).forward
+        reference = spectra_with_eps(ACTIVATIONS[name], B, eps, count=40)
+        for quantity in ("cross_rate", "cross_rate_backward"):
+            assert abs(ours.value - float(reference[quantity])) <= ours.error + 1e-13
 
 
 def simulate(activation, B, eps, kappa, channels):
@@ -345,28 +280,23 @@ def simulate(activation, B, eps, kappa, channels):
 
 @pytest.mark.parametrize(
     ("name", "activation", "eps"),
-    [
-        ("gelu", F.gelu, 0.0),
-        ("tanh", torch.tanh, 0.1),
-        ("relu", F.relu, 0.1),
-    ],
+    [("gelu", F.gelu, 0.0), ("tanh", torch.tanh, 0.1), ("relu", F.relu, 0.1)],
 )
 def test_simulation_through_batch_norm(name, activation, eps):
-    """In standard errors; a reference for another batch is rejected."""
-    f = ACTIVATIONS[name]
-    ours, other = (
-        spectra_with_eps(f, B, eps, count=count) if eps else exact(name, B)
-        for B, count in ((6, 32), (7, 24))
-    )
-    measured = simulate(activation, 6, eps or 1e-14, float(ours["kappa"]), 200_000)
+    """The library's numbers in standard errors; those of another batch are rejected."""
+    ours, other = (solve_by_quadrature(Setting(name, B, eps=eps)) for B in (6, 7))
+    measured = simulate(activation, 6, eps or 1e-14, ours.kappa.value, 200_000)
 
-    def deviations(theory):
-        roots = {
-            "mean": np.sqrt(theory["cross_c"]),
-            "mean_jacobian": np.sqrt(theory["cross_rate"]),
+    def deviations(solution):
+        theory = {quantity: part.value for quantity, part in named(solution).items()}
+        theory |= {
+            "qc": theory["q"] * solution.c.value,
+            "weight_gradient": theory["kappa"],
+            "mean": math.sqrt(theory["cross_c"]),
+            "mean_jacobian": math.sqrt(theory["cross_rate"]),
         }
-        theory = theory | roots  # without ε, λ↑_G vanishes in every channel but for rounding
-        return [abs(m - float(theory[k])) / max(se, 1e-9) for k, (m, se) in measured.items()]
+        # Without ε, λ↑_G vanishes in every channel but for rounding.
+        return [abs(m - theory[k]) / max(se, 1e-9) for k, (m, se) in measured.items()]
 
     assert max(deviations(ours)) < 3.5
     assert max(deviations(other)) > 20
