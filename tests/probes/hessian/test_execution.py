@@ -44,9 +44,9 @@ class Tagged(torch.autograd.Function):
 
 
 class TestLeavesNoTrace:
-    @pytest.mark.parametrize("product", [1, 3, 24, 27])
+    @pytest.mark.parametrize("product", [0, 1, 3, 24, 26])
     def test_after_a_keyboard_interrupt(self, product):
-        """At the first product, during the iteration, and while weights are moved."""
+        """Before the first product, during the iteration, and while weights are moved."""
         model = build("batch norm and dropout")
         before = fingerprint(model)
 
@@ -102,7 +102,7 @@ class TestExecution:
         )
         done, totals = zip(*calls, strict=True)
         assert len(set(totals)) == 1
-        assert list(done[:-1]) == list(range(1, len(done)))
+        assert list(done[:-1]) == list(range(len(done) - 1))
         assert done[-2] < done[-1] == totals[-1]
 
     def test_activation_checkpointing_measures_the_same(self):

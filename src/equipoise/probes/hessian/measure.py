@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from equipoise.instrument.progress import StageCounter
 from equipoise.instrument.replay import Replay
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
@@ -21,8 +22,6 @@ from equipoise.probes.hessian.product import HessianProduct
 from equipoise.probes.hessian.record import Hessian, HessianSpectrum, SpectralDensity
 from equipoise.probes.hessian.rounding import DRAWS, rounding_errors
 from equipoise.records.estimate import Estimate
-
-_STAGE = "measuring curvature"
 
 Groups = Mapping[str, nn.Parameter | Iterable[nn.Parameter]]
 
@@ -111,15 +110,16 @@ def hessian(
         chosen = _choose(replays[0], blocks)
         if recompute is None:
             recompute = len(replays) > 1
-        count = _Count(progress)
-        product = HessianProduct(replays, recompute=recompute, on_product=count)
-        count.total = sum(search.most(product.like(block)) + 2 * DRAWS for block in chosen)
+        sizes = [sum(replays[0].parameters[i].numel() for i in b.indices) for b in chosen]
+        most = sum(search.most(size) + 2 * DRAWS for size in sizes)
+        counter = StageCounter(progress, "measuring curvature", most)
+        product = HessianProduct(replays, recompute=recompute, on_product=counter.begin)
         try:
             found = [search(product, block) for block in chosen]
             rounding = _rounding(product, model, chosen, found, generator)
         finally:
             product.clear_graphs()  # a traceback may keep the product alive
-    count.finish()
+    counter.finish()
     cases = zip(chosen, found, rounding, strict=True)
     records = tuple(_record(block, spectrum, steps, error) for block, spectrum, error in cases)
     if blocks in ("whole", "both"):
@@ -136,9 +136,9 @@ class _Search:
     probes: int
     generator: torch.Generator
 
-    def most(self, like: Tensor) -> int:
-        """Upper limit of the products for a block."""
-        return min(len(like), self.steps * max(1, self.probes))
+    def most(self, size: int) -> int:
+        """Upper limit of the products for a block of this size."""
+        return min(size, self.steps * max(1, self.probes))
 
     def __call__(self, product: HessianProduct, block: ParameterBlock) -> SymmetricSpectrum:
         spectrum = partial(full_spectrum, starts=self.probes) if self.probes else extremal_spectrum
@@ -149,25 +149,6 @@ class _Search:
             tolerance=self.tolerance,
             generator=self.generator,
         )
-
-
-class _Count:
-    """Counts the products and reports progress."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self.total = 0
-        self._done = 0
-        self._progress = progress
-
-    def __call__(self) -> None:
-        self._done += 1
-        if self._progress is not None:
-            self._progress(_STAGE, self._done, self.total)
-
-    def finish(self) -> None:
-        """Report the end, if fewer products than the limit were enough."""
-        if self._progress is not None and self._done < self.total:
-            self._progress(_STAGE, self.total, self.total)
 
 
 def _check(model: nn.Module, *, steps: int, probes: int, tolerance: float) -> None:

@@ -30,7 +30,7 @@ class HessianProduct:
         replays: One per batch, of the same model.
         recompute: Whether to build the graph anew for every product. This takes about twice the
             time and, with several batches, the memory of one.
-        on_product: Called after every product.
+        on_product: Called before every product.
 
     Attributes:
         parameters: The model's trainable parameters.
@@ -69,6 +69,7 @@ class HessianProduct:
             ValueError: If the model uses an operation that cannot be differentiated twice, or
                 the loss or the product is not finite.
         """
+        self._on_product()
         members = self._members(block)
         pieces = [piece.to(p) for piece, p in zip(_split(vector, members), members, strict=True)]
         total = torch.zeros_like(vector)
@@ -84,7 +85,6 @@ class HessianProduct:
                 "a product with the Hessian is not finite although the loss is. Look for a root "
                 "or a norm at 0, and for overflow in half precision."
             )
-        self._on_product()
         return total.div_(len(self._replays))
 
     def clear_graphs(self) -> None:
