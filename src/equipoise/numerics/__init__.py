@@ -1,1 +1,1 @@
-"""Numerical methods without deep learning in them; rooms import the modules they need."""
+"""Numerical methods; they know nothing of models."""

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 # Up to here singular values are computed directly; beyond, from Gram matrices, whose condition
-# number is the square and which therefore see only half the digits.
+# number is the square and which therefore keep only half the digits.
 _DIRECT = 512
-# Activations carry a few roundings, not one.
+# Activations have been rounded a few times, not once.
 _SAFETY = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendedSpectra:
-    """Condition numbers on the range.
+    """Condition numbers on the range of a matrix: largest over smallest nonzero singular value.
 
     Args:
         raw: κ(Ĥ).
@@ -100,7 +100,7 @@ def _singular_values(matrix: Tensor) -> Tensor:
 
 
 def _gram_values(matrix: Tensor) -> Tensor:
-    """The same from the smaller Gram matrix, which sees only half the digits."""
+    """The same from the smaller Gram matrix, which keeps only half the digits."""
     if matrix.shape[1] == 0:
         return matrix.new_empty(0)
     rows, columns = matrix.shape

@@ -41,12 +41,12 @@ def growth_rate(log_norms: Array, method: str, positions: Array | None = None) -
     Args:
         log_norms: Logarithms of squared gradient norms, ``[replicates, layers]``, layers from
             input to output.
-        method: What the estimate says of its origin.
+        method: How the norms were obtained.
         positions: Position of each layer, of shape ``[layers]``; by default 0, 1, ….
 
     Returns:
         The rate. Its standard error is over replicates; with a single replicate it is that of
-        the fitted line, which knows nothing of the spread between initialisations.
+        the fitted line, which excludes the spread between initialisations.
 
     Examples:
         >>> round(growth_rate(np.log([[8.0, 4.0, 2.0], [8.0, 4.0, 2.0]]), "exact").value, 9)

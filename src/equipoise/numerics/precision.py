@@ -1,4 +1,4 @@
-"""Matrix functions compute in float32 or better, whatever their input and autocast say."""
+"""Compute in float32 or better, whatever the type of the input and autocast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Widen float16 and bfloat16; float32 and float64 stay what they are.
+    """Widen float16 and bfloat16 to float32; keep float32 and float64.
 
     Raises:
         TypeError: If the values are not real floating-point numbers.
@@ -24,7 +24,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Keep autocast from multiplying in half precision what was widened on purpose."""
+    """Switch autocast off, so that widened tensors are not multiplied in half precision."""
     if torch.amp.is_autocast_available(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()

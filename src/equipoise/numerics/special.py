@@ -13,8 +13,8 @@ _LARGE = 20.0
 def gamma_ratio(x: float, a: float) -> float:
     r"""Ratio :math:`\Gamma(x + a) / (\Gamma(x)\,x^a)`, which tends to 1 as x grows.
 
-    To rounding at every x: subtracting two log-gammas would cost :math:`x\log x` units of it,
-    nine digits at :math:`x = 10^6`.
+    Accurate to rounding at every x. Subtracting two log-gammas would lose :math:`x\log x` units
+    of rounding, nine digits at :math:`x = 10^6`.
 
     Args:
         x: Positive.

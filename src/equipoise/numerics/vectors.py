@@ -1,10 +1,10 @@
 """Lengths of gradients and angles between them: lists of tensors taken as one long vector.
 
-Entries are multiplied and then added by ``torch.sum``, which adds in pairs and so leaves an error
-of 2·10⁻⁷ in float32 at any length; pieces are added in float64. ``torch.dot`` is off by 5·10⁻⁴ at
-10⁶ equal entries, ``torch.linalg.vector_norm`` by 2·10⁻³ at 3·10⁷ random ones, and in float64 it
-takes five times as long. Squares that leave float32's range are computed again in float64, so
-that gradients which vanish or explode have their lengths.
+Entries are multiplied and then added by ``torch.sum``, which adds in pairs and so errs by 2·10⁻⁷
+in float32 at any length; pieces are added in float64. ``torch.dot`` is off by 5·10⁻⁴ at 10⁶ equal
+entries, ``torch.linalg.vector_norm`` by 2·10⁻³ at 3·10⁷ random ones, and in float64 it takes
+five times as long. Squares that leave float32's range are computed again in float64, so that
+gradients that vanish or explode still have a length.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Vector = Sequence[Tensor]
 # Of a sum of squares in float32: below, squares of entries may have vanished; above, sums may
 # have overflowed.
 _SAFE = (1e-20, 1e30)
-# Tensors of fewer entries are joined: a call takes as long as so many of them.
+# Shorter tensors are joined: one call takes as long as summing this many entries.
 _SMALL = 2**13
 # Longer tensors are cut: on a CPU to stay in its cache, elsewhere to bound the memory.
 _LARGE_ON_CPU, _LARGE = 2**16, 2**24
@@ -40,7 +40,7 @@ def norm(vector: Vector) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A vector beside the one that it was compared with.
+    """A vector compared with a reference.
 
     Args:
         distance: Length of their difference.
@@ -69,8 +69,8 @@ class Reference:
         self.vector = tuple(vector)
         self.norm = norm(self.vector)
         self._pieces = _pieces(self.vector)
-        # One for all comparisons: memory that is taken anew each time costs as much as the sums.
-        self._scratch: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        # Reused by all comparisons: allocating it each time would cost as much as the sums.
+        self._buffers: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def compare(self, other: Vector) -> Comparison:
         """Distance and angle of another vector."""
@@ -86,27 +86,27 @@ class Reference:
         products = []
         for a, b in zip(pieces, self._pieces, strict=True):
             x, y = _wide(a, exact), _wide(b, exact)
-            room = self._room(x)
-            d = torch.sub(x, y, out=room)
+            buffer = self._buffer(x)
+            d = torch.sub(x, y, out=buffer)
             products.append(d.mul_(d).sum())
-            products.append(torch.mul(x, x, out=room).sum())
-            products.append(torch.mul(x, y, out=room).sum())
+            products.append(torch.mul(x, x, out=buffer).sum())
+            products.append(torch.mul(x, y, out=buffer).sum())
         numbers = _numbers(products)
         return sum(numbers[0::3]), sum(numbers[1::3]), sum(numbers[2::3])
 
-    def _room(self, like: Tensor) -> Tensor:
+    def _buffer(self, like: Tensor) -> Tensor:
         key = like.dtype, like.device
-        if key not in self._scratch:
+        if key not in self._buffers:
             pairs = max(2 if piece.is_complex() else 1 for piece in self._pieces)
             longest = max(piece.numel() for piece in self._pieces)
-            self._scratch[key] = like.new_empty(pairs * longest)
-        return self._scratch[key][: like.numel()]
+            self._buffers[key] = like.new_empty(pairs * longest)
+        return self._buffers[key][: like.numel()]
 
 
 def _cosine(product: float, a: float, b: float) -> float:
     if a == 0 or b == 0:
         return math.nan
-    # One division after the other: the product of both lengths may overflow.
+    # Divide twice: the product of both lengths may overflow.
     cosine = product / a / b
     return max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) else math.nan
 
@@ -121,13 +121,13 @@ def _is_safe(squared: float) -> bool:
 
 
 def _numbers(scalars: list[Tensor]) -> list[float]:
-    """Fetch all with one transfer; parameters may live on several devices."""
+    """Fetch all with one transfer; parameters may be on several devices."""
     found: list[float] = torch.stack([s.to(scalars[0].device) for s in scalars]).tolist()
     return found
 
 
 def _pieces(vector: Vector) -> list[Tensor]:
-    """All entries as flat tensors of handy lengths, in an order that shapes and types decide."""
+    """All entries as flat tensors of moderate length, in an order set by shapes and types."""
     pieces: list[Tensor] = []
     small: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in vector:

@@ -25,7 +25,7 @@ def run(eigenvalues, seed, **options):
     return lanczos(lambda v: values * v, start, **options)
 
 
-class TestHonesty:
+class TestBound:
     """Failures of the bound among random starts are at most as frequent as was asked for."""
 
     @pytest.mark.parametrize("failure", [0.5, 0.1])

@@ -1,1 +1,1 @@
-"""Extremal eigenvalues from products alone."""
+"""Extremal eigenvalues of operators known only through products."""

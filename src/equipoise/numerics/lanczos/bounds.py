@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 
 
 def likely_overlap(size: int, failure: float) -> float:
-    r"""What :math:`|\langle u, q_1\rangle|` exceeds with probability ``1 - failure``.
+    r"""The value that :math:`|\langle u, q_1\rangle|` exceeds with probability ``1 - failure``.
 
     The square of one component of a uniform unit vector has a Beta(½, (n - 1)/2) law.
 
@@ -47,7 +47,7 @@ def likely_overlap(size: int, failure: float) -> float:
 
 
 def is_within(theta: Array, beta: Array, overlap: float, distance: float) -> bool:
-    """Whether :func:`distance_above` is at most the distance, without solving for it."""
+    """Whether :func:`distance_above` is at most ``distance``, without solving for it."""
     return _excess(theta, beta, overlap, distance) >= 0
 
 
@@ -59,7 +59,7 @@ def distance_above(theta: Array, beta: Array, overlap: float) -> float:
 
     Args:
         theta: Ritz values, in any order.
-        beta: As many; the last is what remained.
+        beta: As many off-diagonal entries; the last is the norm that remained.
         overlap: From :func:`likely_overlap`.
 
     Returns:
@@ -89,7 +89,7 @@ def distance_above(theta: Array, beta: Array, overlap: float) -> float:
 
 
 def _excess(theta: Array, beta: Array, overlap: float, distance: float) -> float:
-    """Logarithm of what is at most 1 for an eigenvalue at the distance: increasing in it."""
+    """Logarithm of a number that is at most 1 if an eigenvalue is at this distance; increasing."""
     if not distance > 0:
         return -math.inf
     factors = (theta.max() - theta) + distance

@@ -25,9 +25,9 @@ from equipoise.numerics.lanczos.bounds import distance_above, is_within, likely_
 Array = NDArray[np.float64]
 Product = Callable[[Tensor], Tensor]
 
-# Below this many roundings of A, what is left of a product is rounding: 31 were seen at n = 30.
+# A remainder below this many roundings of A counts as rounding: 31 were measured at n = 30.
 _EXHAUSTED = 64.0
-# A vector that is left with less than this share of its length is orthogonalised once more.
+# A vector that keeps less than this share of its length is orthogonalised once more.
 _CANCELLED = 0.5
 
 
@@ -37,10 +37,10 @@ class RitzPair:
 
     Args:
         value: θ, never beyond the true extremal eigenvalue but for rounding.
-        distance: How far beyond θ that eigenvalue may be, with the probability asked for.
+        distance: Bound on how far beyond θ that eigenvalue is, with the probability asked for.
         residual: ‖Ay - θy‖: some eigenvalue, if not the extremal one, is this near.
         vector: y = Qs, of length 1.
-        remainder: Ay - θy, as far as the recurrence knows.
+        remainder: Ay - θy, from the recurrence.
     """
 
     value: float
@@ -52,13 +52,13 @@ class RitzPair:
 
 @dataclass(frozen=True, slots=True)
 class Krylov:
-    """A symmetric operator seen from the Krylov space of a random start.
+    """A symmetric operator projected onto the Krylov space of a random start.
 
     Args:
         alpha: Diagonal of T, of length m.
         beta: Beside it; β_m, the last of m, is 0 if the space is invariant.
         basis: Q as rows, and q_{m+1} after them: shape ``[m + 1, n]``.
-        overlap: What the start's component along an eigenvector exceeds, with the probability
+        overlap: Lower bound on the start's component along an eigenvector, with the probability
             asked for.
         asymmetry: Norm of what rounding added to QᵀAQ above its second diagonal, where an
             exactly symmetric operator has zeros.
@@ -141,7 +141,7 @@ def lanczos(
     """
     size = len(start)
     steps = min(steps, size)
-    basis = start.new_empty(steps + 1, size)  # fails at once, not half-way, where it is too big
+    basis = start.new_empty(steps + 1, size)  # fails at once, not half-way, if it is too big
     basis[0] = start / _length(start)
     asymmetric = np.zeros((steps, steps))
     alpha: list[float] = []
@@ -150,7 +150,7 @@ def lanczos(
     converged = False
     unit = 1.0
     for m in range(steps):
-        # In the place of the next basis vector: taking memory costs more than adding vectors.
+        # In place of the next basis vector: allocating costs more than adding vectors.
         image = basis[m + 1]
         image.copy_(product(basis[m]))
         if m == 0:  # so that squares neither overflow nor vanish
@@ -187,10 +187,10 @@ def lanczos(
 
 
 def _orthogonalise(image: Tensor, basis: Tensor, beta: float) -> tuple[float, float, Array]:
-    """Reduce A q_m in place to what is new in it: α_m, its length and what symmetry forbids.
+    """Subtract from A q_m, in place, its part in the basis; return α_m, the rest's length, strays.
 
-    The recurrence first, then all of the basis: only the second step costs m inner products, and
-    what it finds measures how far the products are from those of a symmetric operator.
+    The recurrence comes first, then all of the basis. Only the second step costs m inner products;
+    the strays it finds would be zero for an exactly symmetric operator.
     """
     along = basis[-1] @ image
     known = torch.stack([image.new_tensor(beta), along])[-len(basis) :]

@@ -28,16 +28,16 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SymmetricSpectrum:
-    """What is known of a symmetric operator's eigenvalues.
+    """Eigenvalues of a symmetric operator, as far as products revealed them.
 
     Args:
         smallest: The smallest eigenvalue.
         largest: The largest.
         converged: Whether both are known to the tolerance.
         asymmetry: How far the products are from those of a symmetric operator, as a norm.
-        products: How many were taken.
-        nodes: Of the distribution, ascending; ``None`` if it was not asked for.
-        weights: Of the nodes, with sum 1.
+        products: Number of products taken.
+        nodes: Nodes of the distribution, ascending; ``None`` if it was not asked for.
+        weights: Their weights, with sum 1.
         starts: Random starts behind the nodes; 0 if they are all eigenvalues.
     """
 
@@ -66,8 +66,8 @@ def extremal_spectrum(
         product: Returns A v for a vector like ``like``.
         like: Any vector of the right length, type and device.
         steps: Most products to take.
-        tolerance: Share of the larger end's magnitude to which both shall be known.
-        generator: For the start.
+        tolerance: Largest error of either end, as a share of the larger one's magnitude.
+        generator: Source of the random start.
         failure: Probability that a stated distance is too small.
 
     Examples:
@@ -98,15 +98,15 @@ def full_spectrum(
 ) -> SymmetricSpectrum:
     """Both ends and the distribution in between.
 
-    Where ``steps * starts`` products would do for the whole matrix, it is diagonalised.
+    If ``steps * starts`` products suffice for the whole matrix, it is diagonalised instead.
 
     Args:
         product: Returns A v for a vector like ``like``.
         like: Any vector of the right length, type and device.
         steps: Products per start; all are taken unless the Krylov space is invariant.
         starts: Random starts to average over.
-        tolerance: Share of the larger end's magnitude to which both shall be known.
-        generator: For the starts.
+        tolerance: Largest error of either end, as a share of the larger one's magnitude.
+        generator: Source of the random starts.
         failure: Probability that a stated distance is too small.
 
     Examples:
@@ -133,7 +133,7 @@ def full_spectrum(
         theta, weight = krylov.quadrature()
         nodes.append(theta)
         weights.append(weight / starts)
-        # Without the basis: never are two of them held at once.
+        # Drop the basis, so that two are never held at once.
         runs.append(_summary(krylov))
         del krylov
     order = np.argsort(np.concatenate(nodes), kind="stable")

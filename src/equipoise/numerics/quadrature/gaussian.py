@@ -40,7 +40,7 @@ _INTERPOLATION = np.polynomial.chebyshev.chebvander(_CHECKS, 15) @ np.linalg.inv
     np.polynomial.chebyshev.chebvander(_CHEBYSHEV, 15)
 )
 _RESOLVED, _MOST_BISECTIONS = 1e-13, 14
-# More panels that fail at once mean rounding noise, or a function too wild for its reach: what
+# More panels failing at once mean rounding noise, or a function too steep for its reach. What
 # they miss then shows as a difference between levels.
 _MOST_FAILURES = 128
 # Nodes held at once, in numbers; a few arrays of this size stay below 100 MB.
