@@ -38,9 +38,9 @@ class Difference:
     """Mean difference over seeds.
 
     Args:
-        mean: Of one minus the other.
+        mean: Mean of one minus the other.
         error: Its standard error; nan for a single seed, which decides nothing.
-        seeds: How many.
+        seeds: Number of seeds.
 
     Examples:
         >>> gap = Difference(2.0, 0.5, seeds=3)  # Student's t at 95 % is 2.92
@@ -74,7 +74,7 @@ class Difference:
         return float(stats.t.ppf(_CONFIDENCE, self.seeds - 1)) * self.error
 
     def words(self, digits: int = 1) -> str:
-        """Write it with its standard error, to so many decimals."""
+        """Write the mean with its standard error."""
         error = "?" if math.isnan(self.error) else f"{self.error:.{digits}f}"
         return f"{self.mean:+.{digits}f} ± {error}"
 
@@ -93,7 +93,7 @@ def difference(one: Sequence[float], other: Sequence[float]) -> Difference:
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
-    """Write the mean over seeds with its standard error, to so many decimals.
+    """Write the mean over seeds with its standard error.
 
     Examples:
         >>> spread([1.0, 2.0, 3.0]), spread([1.0])

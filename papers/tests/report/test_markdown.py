@@ -63,7 +63,9 @@ def test_folders_of_the_machine_are_not(tmp_path):
 
 @pytest.mark.parametrize("text", ["<b>", "a*b*c", "[x](y)", "`code`", "$x$", "a|b", "{role}`x`"])
 def test_active_characters_are_escaped(text):
-    assert re.sub(r"\\(.)", "", escaped(text)).isalnum() or escaped(text) != text
+    found = escaped(text)
+    assert re.findall(r"(?<!\\)[`*\[\]{}<>$|]", found) == []
+    assert re.sub(r"\\(.)", r"\1", found) == text
 
 
 def test_plain_text_stays_as_it_is():

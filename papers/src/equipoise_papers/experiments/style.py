@@ -88,7 +88,7 @@ def measured(
     """Draw a measured series: marks with bars of one standard deviation.
 
     Args:
-        axes: Where.
+        axes: The panel to draw in.
         x: Positions.
         mean: Values.
         deviation: Length of the bars, ``[n]``, or ``[2, n]`` for bars down and up.

@@ -61,7 +61,7 @@ def compute_together(
     """Finish cells one after the other, each on all ranks; called on rank 0.
 
     Args:
-        experiment: Whose cells.
+        experiment: The experiment of the cells.
         cells: Which, in this order; those that are stored are not computed again.
         store: Where results are, and go.
         progress: Called with the store's name, the number of finished and of all cells.

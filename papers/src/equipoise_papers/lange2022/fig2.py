@@ -88,7 +88,7 @@ class InputMaps(Cell[Errors]):
         data: Set of images.
         stage: How often the sides have been halved.
         samples: How many images.
-        seed: Of the weights and the choice of images.
+        seed: Seed of the weights and the choice of images.
     """
 
     maps: Maps

@@ -71,7 +71,7 @@ class WatchedTraining(Cell[Course]):
         rows: Samples over which the Hessian is taken; the paper's 60 are the batch.
         steps: Steps of training.
         looks: How often, at equal distances from the start, condition numbers are taken.
-        seed: Of weights and data order.
+        seed: Seed of weights and data order.
     """
 
     data: str
@@ -143,7 +143,7 @@ def _look(model: nn.Module, held: data.Batch, step: int) -> Look:
 
 
 def draw(figure: FigureBase, results: Mapping[WatchedTraining, Course]) -> None:
-    """Draw condition numbers, and the gain beside the promise, for few and for many rows."""
+    """Draw condition numbers, and the gain beside the promised one, for few and for many rows."""
     panels = figure.subplots(2, 2, sharex=True)
     for column, rows in enumerate((_FEW, _MANY)):
         upper, lower = panels[0, column], panels[1, column]

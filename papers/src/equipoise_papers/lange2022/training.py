@@ -52,9 +52,9 @@ class Training(Cell[Run]):
         data: Set of images.
         method: A key of :data:`METHODS`.
         batch_size: Samples per step.
-        steps: How many.
+        steps: Number of steps.
         rate: Learning rate.
-        seed: Of weights, data order and noise.
+        seed: Seed of weights, data order and noise.
         evaluations: How often, at equal distances, test accuracy is measured.
         test_samples: Number of test images.
     """

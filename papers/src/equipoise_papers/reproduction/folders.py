@@ -14,7 +14,7 @@ def cell_store(experiment: Experiment, root: Path) -> CellStore:
     """Open an experiment's store.
 
     Args:
-        experiment: Whose results.
+        experiment: The experiment of the results.
         root: Folder of many experiments' results.
     """
     name = experiment.filed_under

@@ -35,7 +35,7 @@ def write_panel(
     """Draw, judge and describe one experiment.
 
     Args:
-        experiment: Whose results.
+        experiment: The experiment of the results.
         results: Finished and failed cells.
         scale: Which scale they belong to.
         folder: Where figure, verdict and summary go.

@@ -71,7 +71,7 @@ class ExperimentRun:
     """One experiment of ``equipoise reproduce all``.
 
     Args:
-        experiment: Its name.
+        experiment: The experiment's name.
         outcome: The verdict in a word; ``None`` if the experiment broke off.
         seconds: Time that its cells took when they were computed.
         failure: Why it broke off, or how many of its cells failed; ``None`` if neither.

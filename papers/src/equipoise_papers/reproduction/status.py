@@ -21,7 +21,7 @@ class SweepProgress:
     """How far one experiment has come at one scale.
 
     Args:
-        experiment: Its name.
+        experiment: The experiment's name.
         scale: Which grid of cells.
         cells: Cells of the grid.
         finished: Those with a record.

@@ -33,8 +33,8 @@ class Activations:
 
     Args:
         layer: Name of the layer.
-        mean: Of one unit, over samples and positions.
-        variance: Of the same unit.
+        mean: Mean of one unit, over samples and positions.
+        variance: Variance of the same unit.
         quantiles: 5, 25, 50, 75 and 95 % of the same unit.
     """
 
@@ -52,7 +52,7 @@ class Look:
         step: Steps taken before.
         landscape: Along the gradient.
         shift: Internal covariate shift of each layer under the step of SGD.
-        activations: Of a few layers.
+        activations: Outputs of a few layers.
     """
 
     step: int
@@ -93,8 +93,8 @@ class ProbedTraining(Cell[Run]):
         norm: Normaliser after each layer; see :func:`equipoise.models.make_norm`.
         rate: Learning rate of plain SGD.
         batch_size: Samples per step; 0 for all of them.
-        steps: How many.
-        seed: Of weights, data order and noise.
+        steps: Number of steps.
+        seed: Seed of weights, data order and noise.
         looks: How often probes measure, at equal distances from the start; 0 for never.
         points: Points along the gradient at each measurement.
     """

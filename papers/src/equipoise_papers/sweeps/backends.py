@@ -41,7 +41,7 @@ class _Pool:
     """Workers that are ready.
 
     Args:
-        workers: How many.
+        workers: Number of workers.
         losses: Exceptions that mean that one was killed.
         stream: Called with the work and the items, yields answers.
     """

@@ -54,7 +54,7 @@ class Result(Generic[Record]):
     """A cell that was computed, whether it succeeded or not.
 
     Args:
-        cell: Which.
+        cell: The cell.
         record: What ``cell.run()`` returned; ``None`` if it failed.
         failure: The exception, as text; ``None`` if there was none.
         seconds: How long it took.

@@ -94,13 +94,13 @@ class AveragedSpectrum(Cell[Averages]):
     """One spectrum under one strength and number of steps.
 
     Args:
-        spectrum: Its name.
+        spectrum: The spectrum's name.
         eigenvalues: σ, the largest first.
         num_steps: K.
         eta: η; ε is 2η - η².
         draws: Starts for the shares and for the printed inequality.
         matrices: Starts for the matrices.
-        seed: Of features and starts.
+        seed: Seed of features and starts.
     """
 
     spectrum: str

@@ -72,7 +72,7 @@ class FolderBatches:
 
     @property
     def steps(self) -> int:
-        """How many."""
+        """Number of steps."""
         return self.order.steps
 
     @property
@@ -82,7 +82,7 @@ class FolderBatches:
 
     @property
     def identity(self) -> dict[str, int | str]:
-        """The order's."""
+        """The order's identity, which a checkpoint compares."""
         return self.order.identity
 
     def shares(self, start: int, here: Ranks) -> Iterator[tuple[Tensor, Tensor]]:

@@ -62,7 +62,7 @@ class StandIn:
         depth: Layers with weights.
         width: Channels of the first stage.
         batch_size: Samples per step.
-        steps: How many.
+        steps: Number of steps.
         centres: Learning rate in the middle of each method's grid.
     """
 

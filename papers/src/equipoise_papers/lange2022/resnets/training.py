@@ -73,11 +73,11 @@ class ResNetTraining(Cell[Run]):
         init_scale: Factor of the initial weights of convolutions.
         weight_decay: For every parameter.
         batch_size: Samples per step.
-        steps: How many.
+        steps: Number of steps.
         warmup: Steps of warm-up.
         drops: Steps after which the rate falls to a tenth.
         rate: Learning rate between warm-up and the first drop.
-        seed: Of weights, data order and augmentation.
+        seed: Seed of weights, data order and augmentation.
         evaluations: How often, at equal distances, test accuracy is measured, besides the drops.
         test_samples: Number of test images.
         augmented: Whether training images are cropped and flipped at random.

@@ -55,7 +55,7 @@ class Timing:
     Args:
         batch_size: Samples.
         variant: One of the ways to train.
-        milliseconds: Of a step in the fastest turn.
+        milliseconds: Time of a step in the fastest turn.
         ratio: Ratio of the fastest turns.
         median: Median over turns of the ratio to the plain network's neighbouring turn.
         floor: Ratio of the numbers of operations.

@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 Method = Literal["infinite width", "networks"]
 
 _BATCH_SIZE, _WIDTH = 10, 1000
-# α = 1/2 itself is left out: there the slope has no second moment, and theory ends.
+# α = 1/2 itself is left out: there the slope has no second moment, and theory does not apply.
 _COARSE = (0.6, 1.0, 1.3, 1.5, 2.0)
 _MEDIUM = (0.55, 0.8, 1.0, 1.2, 1.3, 1.35, 1.4, 1.45, 1.5, 1.6, 1.8, 2.0)
 _FINE = (0.55, *(round(0.6 + 0.05 * k, 2) for k in range(29)), 1.375, 1.425)

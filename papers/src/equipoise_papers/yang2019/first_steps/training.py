@@ -52,7 +52,7 @@ class ShortTraining(Cell[FirstSteps]):
         eps: Batch norm's ε.
         rate: Learning rate of plain SGD on the mean loss.
         steps: Numbers of steps after which layers are recorded, rising; the last ends training.
-        seed: Of weights and data order.
+        seed: Seed of weights and data order.
     """
 
     data: str

@@ -57,7 +57,7 @@ class ParameterPanel:
     Args:
         parameter: Name of the parameter that varies.
         activation: ``relu`` or ``tanh``.
-        label: Of the horizontal axis.
+        label: Label of the horizontal axis.
         positions: Where networks train.
         curve: Positions of the predicted line, by scale.
         checks: What the line must show.

@@ -81,7 +81,7 @@ def stand_in(results: Results, source: str) -> tuple[str, ...]:
     """Say what the networks stand in for, if they are smaller than the source's.
 
     Args:
-        results: Of a panel.
+        results: Results of a panel.
         source: The source's data, width and training time.
     """
     if full_size(results):
@@ -97,7 +97,7 @@ def rate_note(results: Results, parameter: str, rate: float | None) -> str:
     """Say which learning rates a figure shows, and what another choice gives.
 
     Args:
-        results: Of a panel.
+        results: Results of a panel.
         parameter: Name of the parameter that differs from column to column.
         rate: The rate that is shown; ``None`` for the best of each stack.
     """
@@ -152,7 +152,7 @@ def columns(
     """Accuracies by depth, one column for each value of a parameter.
 
     Args:
-        results: Of a panel.
+        results: Results of a panel.
         parameter: Name of the field of :class:`Stack` that differs along the panel.
         rate: Learning rate per sample; ``None`` for the best of each stack, by training loss.
         batch_statistics: Whether test images are normalised among themselves.

@@ -38,7 +38,7 @@ class Member:
 
     Args:
         rate: c, learning rate per sample of a step.
-        seed: Of weights and order of the data.
+        seed: Seed of weights and order of the data.
         loss: Mean training loss of the last fifth of the steps; infinite if it diverged.
         accuracy: Share of test images that it gets right, with running statistics.
         batch_accuracy: The same with the statistics of test batches of B.
@@ -112,7 +112,7 @@ class Stack(Cell[Trained]):
         width: N, neurons per layer.
         samples: On how many to train, repetitions included.
         rates: Learning rates per sample of a step: c in η = c · (samples per step).
-        seeds: Of weights and order of the data.
+        seeds: Seeds of weights and order of the data.
         optimizer: ``sgd`` or ``rmsprop``.
         step_samples: Samples per step, in sub-batches of B; ``None`` for B.
         test_samples: On how many test images.

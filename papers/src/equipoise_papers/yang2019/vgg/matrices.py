@@ -55,7 +55,7 @@ def draw(
     Args:
         figure: Empty.
         results: Finished cells.
-        title: Of the figure.
+        title: The figure's title.
         chosen: Whether a cell belongs to the matrices over a parameter.
     """
     cell = next(iter(results))

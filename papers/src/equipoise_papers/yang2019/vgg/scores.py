@@ -15,7 +15,7 @@ Kind = Literal["train", "validation"]
 Parameter = Literal["beta", "eps"]
 
 SYMBOLS: dict[Parameter, str] = {"beta": "β", "eps": "ε"}
-# A final accuracy lower by at most so many points does no harm.
+# Points by which a final accuracy may be lower without harm.
 MARGIN = 3.0
 _CLASSES = {"digits": 10, "fashion-mnist": 10, "cifar100": 100}
 # The caption's order of rows.

@@ -59,7 +59,7 @@ class VGGTraining(Cell[Accuracies]):
         rate: Learning rate.
         beta: What every batch norm's β starts from.
         eps: Batch norm's ε; 0 for the default of 10⁻⁵.
-        seed: Of weights, data order and augmentation.
+        seed: Seed of weights, data order and augmentation.
     """
 
     data: str

@@ -30,7 +30,7 @@ _TITLES: dict[TaskName, str] = {
     "cnn": "small CNN",
     "fine-grained": "VGG-16, fine-grained images",
 }
-# "Comparable": within so many percentage points of Newton-Schulz.
+# Percentage points by which RUN may be behind Newton–Schulz and still count as comparable.
 _LEVEL = 1.0
 _NEWTON, _PLAIN, _ROOT = "iSQRT, 5 steps", "plain", "signed root"
 _BEST_RUN = "RUN, η = 0.8, K = 2"
@@ -53,12 +53,12 @@ class Best:
 
     @property
     def accuracies(self) -> tuple[float, ...]:
-        """In per cent, one per seed."""
+        """Test accuracies in per cent, one per seed."""
         return tuple(100 * score.accuracy for score in self.scores)
 
     @property
     def other_start(self) -> tuple[float, ...]:
-        """The same with another start at test time."""
+        """Test accuracies with another start at test time, in per cent."""
         return tuple(100 * score.other_start for score in self.scores)
 
 

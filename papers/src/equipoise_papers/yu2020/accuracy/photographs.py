@@ -52,7 +52,7 @@ def backbone() -> tuple[nn.Module, int]:
 
 
 def epochs(loader: Any, count: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of so many passes over the data, on the device."""
+    """Batches of ``count`` passes over the data, on the device."""
     for _ in range(count):
         for x, y in loader:
             yield x.to(device), y.to(device)

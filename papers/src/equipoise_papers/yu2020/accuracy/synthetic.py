@@ -126,6 +126,6 @@ def _vectors(matrix: Tensor) -> Tensor:
 
 def _fit(model: LogisticRegression, x: Tensor, y: Tensor) -> None:
     with warnings.catch_warnings():
-        # Where it needs more iterations than these, accuracy has long settled.
+        # Accuracy settles long before further iterations would converge.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(x.numpy(), y.numpy())

@@ -57,7 +57,7 @@ class Timing:
 
     Args:
         part: Normalisation alone or a whole head.
-        method: Its name.
+        method: The method's name.
         milliseconds: Forward and backward of the batch, the fastest turn.
         cpu_milliseconds: Process CPU time, the fastest turn.
         ratio: Median over turns of the CPU time (on a GPU, the time) over the reference's in the
@@ -81,8 +81,8 @@ class Timings:
 
     Args:
         rows: One per method.
-        operations_per_second: Of a float32 matrix product.
-        bytes_per_second: Of a copy.
+        operations_per_second: Rate of a float32 matrix product.
+        bytes_per_second: Rate of a copy.
     """
 
     rows: tuple[Timing, ...]
@@ -90,7 +90,7 @@ class Timings:
     bytes_per_second: float
 
     def row(self, part: str, method: str) -> Timing:
-        """One method's."""
+        """One method's timing."""
         (found,) = [row for row in self.rows if (row.part, row.method) == (part, method)]
         return found
 

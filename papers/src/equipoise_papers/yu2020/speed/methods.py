@@ -64,7 +64,7 @@ class Method:
     def floor_seconds(
         self, batch: int, positions: int, channels: int, *, rate: float, bandwidth: float
     ) -> float:
-        """Least time of a batch at so many operations and bytes per second."""
+        """Least time of a batch, from rates in operations and bytes per second."""
         operations = batch * self.operations(positions, channels)
         numbers = batch * self.traffic(positions, channels)
         return max(operations / rate, _FLOAT_BYTES * numbers / bandwidth)
@@ -115,7 +115,7 @@ def svd_root(features: Tensor) -> Tensor:
 
 def _head(kind: type[nn.Module], **options: object) -> Callable[[int], Forward]:
     def make(channels: int) -> Forward:
-        # Alike for all: what is compared is what happens between map and vector.
+        # The same for all heads: only the way from map to vector is compared.
         return kind(channels, signed_root=False, unit_norm=False, **options)
 
     return make
@@ -212,5 +212,5 @@ METHODS = (
 
 
 def methods_of(part: Part) -> tuple[Method, ...]:
-    """Those of one part, in the order of tables."""
+    """Methods of one part, in the order of tables."""
     return tuple(method for method in METHODS if method.part == part)
