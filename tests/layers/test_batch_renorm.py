@@ -60,7 +60,7 @@ class TestAlgorithm1:
         assert (layer(x) - layer_of(NO_LIMIT).eval()(x)).abs().max() > 0.1
 
     def test_statistics_are_read_before_they_are_updated(self):
-        """With momentum 1 they would otherwise be the batch's, and y batch norm's."""
+        """After the update with momentum 1 they would be the batch's, and y batch norm's."""
         layer = layer_of(NO_LIMIT, momentum=1.0)
         x = inputs(8, 4)
         y = layer(x)
@@ -93,7 +93,7 @@ class TestGradient:
         (expected,) = torch.autograd.grad(plain, x, g * r.detach())
         assert_close(found, expected, rtol=0, atol=1e-13)
 
-    def test_is_not_the_derivative_of_the_output(self):
+    def test_is_not_the_derivative_of_the_output_without_limits(self):
         """The twin of the contract's gradient check: there the limits bind, here they do not."""
         layer = layer_of(NO_LIMIT, momentum=0.0)
         x = inputs(8, 4).requires_grad_()
@@ -111,7 +111,7 @@ class TestBatchSizeOne:
 
 
 class TestSchedule:
-    def test_counts_batches(self):
+    def test_the_schedule_counts_batches(self):
         schedule = RenormSchedule(warmup=2, r_max=3.0, r_steps=4, d_max=5.0, d_steps=4)
         layer, plain = layer_of(schedule), layer_of(BATCH_NORM)
         agree = []
@@ -120,7 +120,7 @@ class TestSchedule:
             agree.append(torch.allclose(layer(x), plain(x), rtol=0, atol=1e-13))
         assert agree == [True, True, True, False]  # the first ramp starts from 1 and 0
 
-    def test_goes_on_after_a_checkpoint(self):
+    def test_continues_after_a_checkpoint(self):
         schedule = RenormSchedule(warmup=1, r_steps=3, d_steps=3)
         layer, resumed = layer_of(schedule), BatchRenorm1d(4, dtype=torch.float64)
         for seed in range(3):
@@ -130,7 +130,7 @@ class TestSchedule:
         x = inputs(8, 4, seed=3)
         assert torch.equal(layer(x), resumed(x))
 
-    def test_may_be_replaced(self):
+    def test_the_schedule_can_be_replaced(self):
         layer = layer_of(BATCH_NORM)
         layer.schedule = NO_LIMIT
         x = inputs(8, 4)
@@ -165,7 +165,7 @@ class TestSchedule:
 
 
 def test_small_batches_train_better_than_with_batch_norm():
-    """What the layer is for: with 2 samples batch norm only sees which one is larger."""
+    """With 2 samples batch norm's output depends only on which one is larger."""
 
     def error(schedule):
         # A ridge: the target depends on how far the one feature is from 0.

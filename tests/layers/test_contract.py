@@ -107,7 +107,7 @@ def batch(member, seed=0, dtype=torch.float64):
 
 
 def build(member, make=None, **options):
-    """A layer in float64 whose γ and β are not those of its start."""
+    """A layer in float64 whose γ and β are not their initial values."""
     options = {"dtype": torch.float64, **member.needed, **options}
     layer = (make or member.make)(member.shape[1], **options)
     with torch.no_grad():
@@ -117,7 +117,7 @@ def build(member, make=None, **options):
 
 
 def run(layer, x, seed=0):
-    """One pass; a layer that draws noise draws the same whenever the seed is."""
+    """One pass; layers that draw noise draw the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return layer(x)

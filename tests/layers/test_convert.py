@@ -1,4 +1,4 @@
-"""Exchange of normalisers: what stays the same function, what is kept, what is skipped and why."""
+"""Exchange of normalisers: which functions agree, what is kept, what is skipped and why."""
 
 import copy
 
@@ -33,7 +33,7 @@ class Residual(nn.Module):
 
 @pytest.fixture
 def trained():
-    """A model whose γ, β and statistics are not those of its start."""
+    """A model whose γ, β and statistics are not their initial values."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Residual()
@@ -171,7 +171,7 @@ class TestConversion:
         assert "train before evaluation" in result.changed[0].note
         assert result.model.first[1].running_mean.eq(0).all()
 
-    def test_of_nothing(self):
+    def test_a_model_without_such_layers(self):
         result = convert(nn.Linear(2, 2), "batch", "none")
         assert (result.changed, result.skipped) == ((), ())
         assert str(result) == "no layer of that kind"

@@ -1,4 +1,4 @@
-"""Batch norm with four things: its special cases, and the authors' formulas."""
+"""Batch norm with four things: special cases, and the authors' formulas."""
 
 import itertools
 
@@ -60,22 +60,22 @@ class TestTraining:
         assert (y - nn.functional.group_norm(x, 2)).abs().max() > 0.1
         assert (y - four(virtual_batch_size=2)(x)).abs().max() > 0.1
 
-    def test_the_example_is_not_weighed(self):
+    def test_the_example_weight_has_no_effect(self):
         x = inputs(5, 6, 2, 2)
         assert torch.equal(four(example_weight=0.7)(x), four()(x))
 
-    def test_batch_size_one_without_positions(self):
+    def test_groups_normalise_one_sample_without_positions(self):
         y = four(FourThingsBatchNorm1d, groups=2)(inputs(1, 6))
         assert_close(y.reshape(2, 3).mean(1), torch.zeros(2).double(), rtol=0, atol=1e-15)
 
-    def test_which_single_channels_refuse(self):
+    def test_batch_size_one_without_positions_needs_groups(self):
         with pytest.raises(ValueError, match="more than 1 value per channel"):
             four(FourThingsBatchNorm1d)(inputs(1, 6))
 
 
 class TestRunningStatistics:
     @pytest.mark.parametrize("momentum", [0.1, None])
-    def test_average_the_moments(self, momentum):
+    def test_running_statistics_average_the_moments(self, momentum):
         """The authors' program averages E[x] and E[x²] from 0 and 1."""
         layer = four(momentum=momentum)
         first, second = torch.zeros(6).double(), torch.ones(6).double()
@@ -88,15 +88,15 @@ class TestRunningStatistics:
         assert_close(layer.running_mean, first, rtol=0, atol=1e-13)
         assert_close(layer.running_var, second - first.square(), rtol=0, atol=1e-12)
 
-    def test_are_right_for_single_samples(self):
+    def test_running_statistics_are_right_for_single_samples(self):
         layer = four(FourThingsBatchNorm1d, groups=2, momentum=None)
         x = inputs(64, 6)
         for sample in x:
             layer(sample[None])
         assert_close(layer.running_var, x.var(0, correction=0), rtol=0, atol=1e-12)
 
-    def test_where_those_of_batch_norm_are_not(self):
-        """Two samples at a time, variances within pairs of equals: 0."""
+    def test_batch_norms_are_wrong_for_pairs_of_equal_samples(self):
+        """The variance within a pair of equal samples is 0."""
         layer = nn.BatchNorm1d(6, momentum=None, dtype=torch.float64)
         for sample in inputs(64, 6):
             layer(sample.expand(2, 6))
@@ -141,7 +141,7 @@ class TestInferenceExampleWeighing:
         layer.running_mean += shift
         assert_close(layer(x + shift), expected, rtol=0, atol=1e-6)
 
-    def test_may_be_set_after_training(self):
+    def test_the_example_weight_can_be_set_after_training(self):
         layer, x = four().eval(), inputs(3, 6, 2, 2)
         before = layer(x)
         layer.example_weight = 0.5
@@ -181,13 +181,13 @@ class TestPenalty:
         model[2].bias.requires_grad_(False)
         assert gamma_beta(model) == [model[1].weight, model[1].bias]
 
-    def test_knows_every_normaliser(self):
+    def test_every_normaliser_counts(self):
         model = nn.Sequential(
             nn.GroupNorm(2, 6), nn.RMSNorm(6), nn.InstanceNorm1d(6, affine=True), four()
         )
         assert len(gamma_beta(model)) == 7
 
-    def test_of_nothing_is_zero(self):
+    def test_without_normalisers_it_is_zero(self):
         assert gamma_beta_penalty(nn.Linear(2, 2), 0.1) == 0
 
     def test_refuses_a_negative_decay(self):

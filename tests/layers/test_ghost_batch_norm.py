@@ -38,18 +38,18 @@ class TestVirtualBatches:
         assert torch.equal(layer(inputs(12, 4)), one(inputs(12, 4)))
         assert_close(layer.state_dict(), one.state_dict(), rtol=0, atol=0)
 
-    def test_half_of_it_is_not(self):
+    def test_virtual_batches_of_half_the_batch_are_not_batch_norm(self):
         layer, one = ghost(6), plain()
         assert (layer(inputs(12, 4)) - one(inputs(12, 4))).abs().max() > 0.5
         assert layer.num_batches_tracked == 2
 
-    def test_virtual_batches_do_not_see_each_other(self):
+    def test_virtual_batches_are_independent(self):
         layer, x = ghost(4, GhostBatchNorm2d), inputs(8, 4, 2, 2)
         other = x.clone()
         other[4:] *= 7
         assert torch.equal(layer(x)[:4], layer(other)[:4])
 
-    def test_samples_within_one_do(self):
+    def test_samples_of_one_virtual_batch_depend_on_each_other(self):
         layer, x = ghost(4, GhostBatchNorm2d), inputs(8, 4, 2, 2)
         other = x.clone()
         other[3] *= 7
@@ -83,7 +83,7 @@ class TestRemainder:
         layer, x = ghost(4), inputs(10, 4)
         assert torch.equal(layer(x)[8:], plain()(x[8:]))
 
-    def test_unless_one_is_alone(self):
+    def test_a_single_last_sample_joins_the_batch_before(self):
         layer, x = ghost(4), inputs(9, 4)
         assert torch.equal(layer(x)[4:], plain()(x[4:]))
 

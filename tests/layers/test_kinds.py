@@ -1,4 +1,4 @@
-"""What the registry says of the library's layers, against what the layers do."""
+"""The registry's facts about the library's layers against what the layers do."""
 
 import pytest
 import torch

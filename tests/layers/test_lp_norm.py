@@ -1,4 +1,4 @@
-"""ℓp normalisation: the paper's formula, its gradients, and what the size before the mean does."""
+"""ℓp normalisation: formula, gradients, and the effect of taking the size before the mean."""
 
 import math
 
@@ -68,7 +68,7 @@ class TestGradients:
         assert gradcheck(f, (x,))
         assert gradgradcheck(f, (x,))
 
-    def test_none_along_the_input_itself(self, p, centered):
+    def test_gradients_are_orthogonal_to_the_input(self, p, centered):
         """Euler: the output has degree 0 in x."""
         x = random(6, 3).requires_grad_()
         direction = random(6, 3, seed=1)
@@ -92,7 +92,7 @@ def test_ties_share_the_gradient_of_the_largest():
 
 
 class TestSizes:
-    def test_grow_with_the_order(self):
+    def test_sizes_grow_with_the_order(self):
         sizes = torch.stack([lp_statistics(random(50, 8), p)[1] for p in ORDERS])
         assert (sizes.diff(dim=0) > 0).all()
 
@@ -176,7 +176,7 @@ class TestDeviations:
         expected = expected_deviation(p, mean, samples)
         standard_error = found.std() / math.sqrt(len(found))
         assert abs(found.mean() - expected) < 3 * standard_error + 1 / samples
-        # The specification's table shows one batch each, rounded.
+        # The table is of one batch each, rounded.
         assert abs(table - expected) < 3 * found.std() + 5e-4 + 1 / samples
 
     @pytest.mark.parametrize(("p", "expected"), [(1, math.sqrt(math.pi / 2)), (2, 1.0)])
@@ -201,33 +201,33 @@ class TestRunningStatistics:
         means, sizes = zip(*(lp_statistics(x, 1) for x in batches), strict=True)
         return layer, torch.stack(means), torch.stack(sizes)
 
-    def test_start_as_the_identity(self):
+    def test_a_new_layer_evaluates_as_the_identity(self):
         layer, x = LpNorm(3, 0.0, p=2).eval(), torch.randn(5, 3)
         assert torch.equal(layer(x), x)
 
-    def test_move_towards_each_batch(self):
+    def test_running_statistics_move_towards_each_batch(self):
         layer, means, sizes = self.train(momentum=0.25)
         weights = 0.25 * 0.75 ** torch.arange(3, -1, -1, dtype=torch.float64)
         assert_close(layer.running_mean, weights @ means, rtol=1e-14, atol=0)
         assert_close(layer.running_size, weights @ sizes + 0.75**4, rtol=1e-14, atol=0)
         assert layer.num_batches_tracked == 4
 
-    def test_or_average_all_of_them(self):
+    def test_without_momentum_average_all_batches(self):
         layer, means, sizes = self.train(momentum=None)
         assert_close(layer.running_mean, means.mean(0), rtol=1e-14, atol=1e-15)
         assert_close(layer.running_size, sizes.mean(0), rtol=1e-14, atol=0)
 
-    def test_are_what_evaluation_uses(self):
+    def test_evaluation_uses_the_running_statistics(self):
         layer, x = self.train()[0].eval(), random(5, 3, seed=9)
         expected = (x - layer.running_mean) / (layer.running_size + 1e-5)
         assert_close(layer(x), expected, rtol=1e-13, atol=0)
 
-    def test_without_them_evaluation_uses_its_batch(self):
+    def test_without_running_statistics_evaluation_uses_its_batch(self):
         layer, x = LpNorm(3, p=1, track_running_stats=False), torch.randn(6, 3)
         assert layer.state_dict().keys() == {"weight", "bias"}
         assert torch.equal(layer.eval()(x), layer.train()(x))
 
-    def test_can_be_reset(self):
+    def test_running_statistics_can_be_reset(self):
         layer, _, _ = self.train()
         layer.reset_running_stats()
         assert_close(layer.state_dict(), LpNorm(3, p=1).double().state_dict(), rtol=0, atol=0)
@@ -237,7 +237,7 @@ class TestRunningStatistics:
         assert LpNorm(3, p=1).state_dict().keys() == {"weight", "bias"} | names
 
     def test_a_checkpoint_of_batch_norm_is_refused(self):
-        """A variance is no size."""
+        """A variance is not an ℓp size."""
         with pytest.raises(RuntimeError, match="running_size"):
             LpNorm(3, p=2).load_state_dict(nn.BatchNorm1d(3).state_dict())
 
@@ -249,7 +249,7 @@ class TestErrors:
             LpNorm(3, p=p)
 
     def test_the_order_must_be_named(self):
-        """As a second position it would be ε, where batch norm has it."""
+        """The second positional argument is ε, as for batch norm."""
         with pytest.raises(TypeError, match="required keyword-only argument: 'p'"):
             LpNorm(3, 1)
 

@@ -59,7 +59,7 @@ def moments():
 
 
 class TestMoments:
-    # What the average of so many samples still varies by within a channel.
+    # Variance of the average of so many samples within a channel.
     WITHIN = (R_MU**2 / 3 + R_SIGMA**2) / SAMPLES
 
     def test_the_mean_is_0_on_average(self):
@@ -88,14 +88,14 @@ class TestMoments:
 
 @cache
 def shifts():
-    """What becomes of zeros; noise is linear in the activations."""
+    """The noise of zeros; noise is linear in the activations."""
     zeros = torch.zeros(2000, 30, 3).double()
     return ActivationNoise(generator=generator())(zeros)
 
 
 @cache
 def factors():
-    """What the same noise multiplies ones by."""
+    """The factors of the same noise."""
     ones = torch.ones(2000, 30, 3).double()
     return ActivationNoise(generator=generator())(ones) - shifts()
 
@@ -132,7 +132,7 @@ class TestDistributions:
 
     @pytest.mark.parametrize("noise", [shifts, factors])
     def test_samples_positions_and_channels_are_independent(self, noise):
-        """Within a channel all that they share is its mean."""
+        """Within a channel they share only its mean."""
         x = around_channels_mean(noise())
         for pairs in (x[1:] * x[:-1], x[..., 1:] * x[..., :-1], x[:, 1:] * x[:, :-1]):
             assert standard_errors(pairs.flatten(), 0) < 3
@@ -143,10 +143,10 @@ class TestDistributions:
 
 
 class TestAlgorithm1:
-    """The slow transcription, fed with the fast routine's numbers, in its own order."""
+    """The slow transcription with the fast routine's random numbers."""
 
     @pytest.mark.parametrize("constants", [{}, {"n_mu": 2, "n_sigma": 3, "r_mu": 1, "r_sigma": 2}])
-    def test_same_numbers_same_output(self, constants):
+    def test_same_draws_same_output(self, constants):
         names = {"n_mu": "mean_limit", "n_sigma": "scale_limit"}
         names |= {"r_mu": "mean_spread", "r_sigma": "scale_spread"}
         a, g = random(7, 5), generator(3)
@@ -166,7 +166,7 @@ class TestAlgorithm1:
         found = ActivationNoise(generator=generator(3), **options)(a)
         assert_close(found, torch.from_numpy(expected), rtol=1e-6, atol=1e-6)  # single precision
 
-    def test_own_numbers_same_distribution(self):
+    def test_other_draws_have_the_same_distribution(self):
         """Sorted outputs of both, compared as two samples of one distribution."""
         g = np.random.default_rng(0)
         a = np.ones((1, 4000))

@@ -1,4 +1,4 @@
-"""Two processes with shares of a batch normalise as one does with all of it; one as batch norm."""
+"""Two processes with shares of a batch against one with all of it; one process is batch norm."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_second_derivatives_are_the_joint_batchs(found):
     assert_close(torch.cat([rank["curvature"] for rank in found]), expected, rtol=1e-10, atol=0)
 
 
-def test_no_digits_are_lost_far_from_0(found):
-    """σ = 3 at μ = 10⁴ in float32: sums of squares would be left with one digit of σ²."""
+def test_large_means_lose_no_digits(found):
+    """σ = 3 at μ = 10⁴ in float32: sums of squares would keep one digit of σ²."""
     x, _ = problem(1, torch.float32, offset=1e4)
     y = torch.cat([rank["far from 0"]["y"] for rank in found])
     expected = layer(1, False)(x.double())
@@ -96,7 +96,7 @@ def test_no_digits_are_lost_far_from_0(found):
     assert ((naive - exact) / exact).abs().max() > 0.05
 
 
-def test_evaluation_needs_nobody(found):
+def test_evaluation_needs_no_other_process(found):
     x, _ = problem(1, torch.float32, offset=1e4)
     expected = layer(1, False).eval()(x.double())
     assert torch.equal(torch.cat([rank["evaluation"] for rank in found]), expected)
@@ -124,7 +124,7 @@ class TestDerivatives:
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
     def test_types(self, dtype):
-        """Half inputs meet weights of either type; statistics are never halved."""
+        """Half precision inputs with weights of either type; statistics stay in float32."""
         x = problem(2)[0]
         expected = layer(2, False)(x)
         for kind in {dtype, torch.float32}:
@@ -137,7 +137,7 @@ class TestDerivatives:
             eps = torch.finfo(dtype).eps
             assert_close(y.double(), expected, rtol=30 * eps, atol=30 * eps)
 
-    # PyTorch's tracer instantiates functions that need no gradient, and warns of itself.
+    # PyTorch's tracer instantiates functions that need no gradient, and warns about it.
     @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
     def test_memory_layout_and_compilation(self):
         x = problem(2)[0].to(memory_format=torch.channels_last)

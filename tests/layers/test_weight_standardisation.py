@@ -1,4 +1,4 @@
-"""Weight standardisation: filters of mean 0 and variance 1, and off again without a trace."""
+"""Weight standardisation: filters of mean 0 and variance 1, and its removal."""
 
 import copy
 
@@ -32,7 +32,7 @@ class TestFilters:
         assert_close(filters.mean(1), torch.zeros(6).double(), rtol=0, atol=1e-14)
         assert_close(filters.var(1, correction=0), torch.ones(6).double(), rtol=0, atol=1e-13)
 
-    def test_before_they_have_not(self, make, shape):
+    def test_filters_are_not_standardised_before(self, make, shape):
         filters = make().weight.flatten(1)
         assert filters.mean(1).abs().max() > 1e-3
         assert (filters.var(1, correction=0) - 1).abs().min() > 0.1
@@ -67,7 +67,7 @@ class TestFilters:
         assert set(layer.state_dict()) == keys
         assert len(list(layer.parameters())) == parameters
 
-    def test_or_gives_the_stored_weights_back(self, make, shape):
+    def test_removal_can_restore_the_stored_weights(self, make, shape):
         layer = make()
         before, kind = copy.deepcopy(layer.state_dict()), type(layer)
         weight_standardise(layer)
@@ -116,7 +116,7 @@ class TestModels:
         assert len(model[1][0].parametrizations.weight) == 1
         assert not hasattr(model[2], "parametrizations")
 
-    def test_twice_is_once(self):
+    def test_standardising_twice_changes_nothing(self):
         model = self.model()
         weight_standardise(model)
         assert weight_standardise(model) == []
@@ -132,11 +132,11 @@ class TestModels:
         assert not torch.equal(stored, before)
         assert_close(model[0].weight.mean((1, 2, 3)), torch.zeros(4), rtol=0, atol=1e-6)
 
-    def test_filters_of_one_weight_are_left_alone(self):
+    def test_layers_whose_filters_have_one_weight_stay(self):
         model = nn.Sequential(nn.Conv2d(4, 4, 1, groups=4), nn.Conv2d(4, 4, 1))
         assert weight_standardise(model) == ["1"]
 
-    def test_or_refused_by_themselves(self):
+    def test_a_layer_whose_filters_have_one_weight_is_refused(self):
         with pytest.raises(ValueError, match="filters of one weight"):
             weight_standardise(nn.Conv2d(4, 4, 1, groups=4))
 

@@ -48,7 +48,7 @@ def test_any_size_of_images(size, padding):
 
 
 def test_maps_with_padding():
-    """28 → 14 → 7, the maps of the specification."""
+    """28 → 14 → 7."""
     assert cnn5(10, 1, image_size=28, padding="same").linear4.in_features == 32 * 7 * 7
 
 

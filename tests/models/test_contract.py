@@ -63,7 +63,7 @@ def batch(samples=8):
 
 def inputs(name, samples=8):
     x, y = batch(samples)
-    # Four halvings must leave VGG's instances more than one pixel.
+    # After four halvings VGG's instance norms need more than one pixel.
     return (x.repeat(1, 1, 2, 2) if name == "vgg" else x), y
 
 

@@ -40,7 +40,7 @@ class TestLinear:
 
 
 class TestNormalisers:
-    def test_one_after_every_layer_the_last_one_too(self):
+    def test_one_follows_every_layer_including_the_last(self):
         model = deep_linear(4, depth=3, norm="l1")
         names = ["linear1", "norm1", "linear2", "norm2", "linear3", "norm3"]
         assert [name for name, _ in model.named_children()] == names

@@ -29,7 +29,7 @@ def test_any_input_shape_gives_logits(norm):
     ("norm", "kind", "bias"),
     [("batch", nn.BatchNorm1d, False), ("layer", nn.LayerNorm, True), ("none", None, True)],
 )
-def test_bias_only_where_it_is_not_subtracted(norm, kind, bias):
+def test_layers_have_a_bias_unless_the_norm_subtracts_it(norm, kind, bias):
     model = mlp(12, 3, depth=2, width=8, norm=norm)
     assert (model.linear1.bias is not None) == (model.linear2.bias is not None) == bias
     assert model.head.bias is not None
@@ -55,7 +55,7 @@ def test_sizes_must_be_positive(name, size):
 
 
 class TestPlacement:
-    """The paper of preconditioning normalises what leaves the activation."""
+    """[lange2022] normalises after the activation."""
 
     def test_layers_in_order(self):
         model = mlp(12, 3, depth=1, width=8, after_activation=True, norm_input=True)
@@ -64,7 +64,7 @@ class TestPlacement:
         assert model.norm_input.num_features == 12
 
     @pytest.mark.parametrize("norm", ["batch", "ghost", "batch_renorm"])
-    def test_behind_the_activation_a_bias_is_not_subtracted(self, norm):
+    def test_after_the_activation_layers_keep_their_bias(self, norm):
         assert (
             mlp(12, 3, depth=1, width=8, norm=norm, after_activation=True).linear1.bias is not None
         )

@@ -131,7 +131,7 @@ class TestSubtractsConstants:
         layer = make_norm(kind, 8, group_size=group_size).double()
         x, shift = images(2), torch.arange(8.0, dtype=torch.float64)[:, None, None]
         stays = torch.allclose(with_seed(layer, x), with_seed(layer, x + shift), rtol=0, atol=1e-9)
-        # A group of one channel is an instance, but a group norm is judged by its class.
+        # Groups of one channel are instance norm, but the claim is about the class.
         claimed = subtracts_constants(layer) or (kind == "group" and group_size == 1)
         assert claimed == stays
 
@@ -161,7 +161,7 @@ class TestFunctions:
 
 
 @pytest.mark.parametrize("unknown", ["bn", None, ["batch"]])
-def test_unknown_names_are_answered_with_the_known(unknown):
+def test_errors_for_unknown_names_list_the_known_ones(unknown):
     with pytest.raises(ValueError, match=f"{', '.join(NORMS)}, got .* pass a function"):
         make_norm(unknown, 4)
 

@@ -64,7 +64,7 @@ class TestNames:
 
 
 class TestPadShortcut:
-    def test_thins_out_and_appends_zeros(self):
+    def test_subsamples_and_appends_zeros(self):
         x = torch.arange(18.0).view(1, 2, 3, 3)
         y = PadShortcut(3, 2)(x)
         assert torch.equal(y[:, :2], x[:, :, [0, 2]][..., [0, 2]])
@@ -89,7 +89,7 @@ class TestPreactivationBlock:
         shortcut = torch.cat([h[:, :, ::2, ::2], torch.zeros(4, 3, 4, 4)], 1)
         torch.testing.assert_close(block(x), shortcut + residual, rtol=0, atol=1e-12)
 
-    def test_the_identity_goes_through_untouched(self):
+    def test_the_identity_shortcut_is_unchanged(self):
         block = PreactivationBlock(3, 3)
         nn.init.zeros_(block.conv2.weight)
         x = torch.randn(2, 3, 4, 4)
@@ -108,7 +108,7 @@ class TestPreactivationBlock:
 
 
 class TestTheTwoFormsWithoutNormalisers:
-    """With one block a stage every activation has only moved across a seam."""
+    """With one block a stage the two forms apply the same layers in the same order."""
 
     def outputs(self, depth):
         original, x = resnet_cifar(depth, norm="none", width=4), torch.randn(2, 3, 8, 8)
@@ -119,7 +119,7 @@ class TestTheTwoFormsWithoutNormalisers:
     def test_are_one_function_with_one_block_a_stage(self):
         torch.testing.assert_close(*self.outputs(8), rtol=0, atol=1e-12)
 
-    def test_twin_but_not_with_two(self):
+    def test_twin_with_two_it_is_not(self):
         original, twin = self.outputs(14)
         assert (original - twin).abs().max() > 1e-3
 

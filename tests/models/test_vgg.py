@@ -49,7 +49,7 @@ def test_names_in_checkpoints():
     ]
 
 
-def test_bias_only_where_it_is_not_subtracted():
+def test_layers_have_a_bias_unless_the_norm_subtracts_it():
     for norm, biased in {"batch": False, "instance": False, "group": True, "none": True}.items():
         assert (vgg("vgg11", width=8, norm=norm).conv1_1.bias is not None) == biased
 
@@ -65,7 +65,7 @@ class TestPlan:
 
     SMALL = ((12, 12), (24, 24), (48, 48))
 
-    def test_a_plan_of_a_named_network_is_that_network(self):
+    def test_a_named_network_can_be_given_by_its_channels(self):
         named = vgg("vgg11", width=2)
         planned = vgg([[2], [4], [8, 8], [16, 16], [16, 16]])
         assert str(planned) == str(named)
@@ -85,7 +85,7 @@ class TestPlan:
         assert type(model.norm4) is nn.BatchNorm1d
 
     @pytest.mark.parametrize("size", [28, 32])
-    def test_maps_of_small_images_reach_the_head_as_they_are(self, size):
+    def test_maps_of_small_images_are_flattened_unchanged(self, size):
         model = vgg(self.SMALL, 10, 1, dense=(64,), head_size=4)
         maps = model[: list(dict(model.named_children())).index("avgpool")]
         x = maps(torch.randn(2, 1, size, size))
@@ -98,7 +98,7 @@ class TestPlan:
         assert type(model.norm3) is nn.LayerNorm
         assert model(torch.randn(2, 3, 5, 5)).shape == (2, 10)
 
-    def test_instances_have_no_dense_fellow(self):
+    def test_instance_norm_has_no_dense_counterpart(self):
         assert not hasattr(vgg([[4]], norm="instance", dense=(8,)), "norm2")
 
     def test_named_networks_are_64_wide(self):

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from support.pooling_family import FAMILY, both_ways, build, maps
 
-# The compiler makes an instance of every Function that it meets, and looks into scalars.
+# The compiler instantiates every Function that it traces, and looks into scalars.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*requires_grad=True to a scalar:UserWarning"),
@@ -24,7 +24,7 @@ def compiler():
     torch.compiler.reset()
 
 
-# Every kind of head; of Fourier transforms the compiler warns that it leaves them to PyTorch.
+# Every kind of head but that with FFTs, about which the compiler warns.
 @pytest.mark.parametrize(
     "name", ["bilinear", "RUN", "RUN mean", "iSQRT", "power", "log", "sketch", "maclaurin direct"]
 )
@@ -51,7 +51,7 @@ def test_other_sizes_and_masks(name, compiler):
         assert_close(found, both_ways(head, x, mask), rtol=0, atol=1e-12)
 
 
-def test_a_start_in_every_pass_is_no_one_graph(compiler):
+def test_resampling_splits_the_graph(compiler):
     """Drawing from a generator of one's own splits the graph, as the documentation says."""
     head = build(FAMILY["RUN"], resample="train")
     compiler(head)(maps())

@@ -1,4 +1,4 @@
-"""What every second-order head promises about its function; a newcomer joins ``FAMILY``."""
+"""The contract of every head as a function; a newcomer joins ``FAMILY`` in the support module."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ class TestGradients:
         assert torch.autograd.gradgradcheck(build(member), x, fast_mode=True)
 
     def test_per_sample(self, member):
-        """torch.func: what a loss per sample has for gradients."""
+        """By torch.func."""
         head, x = build(member), maps()
         found = torch.func.vmap(torch.func.grad(lambda one: head(one[None]).sum()))(x)
         (expected,) = torch.autograd.grad(head(x.requires_grad_()).sum(), x)
@@ -89,8 +89,8 @@ class TestMasks:
         assert (gradient.movedim(1, -1)[~mask_of(x)] == 0).all()
         assert gradient.isfinite().all()
 
-    def test_and_more_than_zeros(self, member, centred):
-        """Zeros count as positions: without the mask the result is another."""
+    def test_a_mask_differs_from_zeros(self, member, centred):
+        """Zeros count as positions, so the result differs without the mask."""
         head, x = build(member, centred=centred, unit_norm=False), maps()
         spoilt = x.masked_fill(~mask_of(x)[:, None], 0.0)
         assert not torch.allclose(head(spoilt), head(spoilt, mask_of(x)))
@@ -106,17 +106,17 @@ class TestMasks:
 
 @every
 class TestSymmetry:
-    def test_the_order_of_positions_does_not_count(self, member):
+    def test_the_order_of_positions_has_no_effect(self, member):
         head, x = build(member), maps()
         order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
         assert_close(head(x.flatten(2)[..., order]), head(x), **EXACT)
 
-    def test_that_of_channels_does(self, member):
+    def test_the_order_of_channels_matters(self, member):
         head, x = build(member), maps()
         assert not torch.allclose(head(x.flip(1)), head(x))
 
-    def test_repeated_positions_do_not_count(self, member):
-        """All is an average: twice the same map is the map."""
+    def test_repeated_positions_have_no_effect(self, member):
+        """Everything is an average over positions."""
         head, x = build(member), maps()
         assert_close(head(torch.cat([x, x], -1)), head(x), **EXACT)
 
@@ -129,13 +129,13 @@ def images(samples=4):
 class TestSamples:
     """In evaluation, and in training without a reduction: bit by bit."""
 
-    def test_the_place_in_the_batch_does_not_count(self, member):
+    def test_the_order_of_samples_has_no_effect(self, member):
         head, x = build(member, dtype=torch.float32), images()
         y = head(x)
         assert torch.equal(head(x.flip(0)), y.flip(0))
 
     @pytest.mark.parametrize("bad", [0.0, torch.nan, torch.inf])
-    def test_nor_what_the_neighbours_hold(self, member, bad):
+    def test_other_samples_have_no_effect(self, member, bad):
         head, x = build(member, dtype=torch.float32), images()
         good = both_ways(head, x)
         x[1] = bad
@@ -197,7 +197,7 @@ class TestReduction:
         assert_close(head.state_dict(), twin.state_dict(), **EXACT)
 
     @pytest.mark.parametrize("bad", [0.0, torch.nan])
-    def test_in_evaluation_neighbours_do_not_count(self, member, bad):
+    def test_in_evaluation_other_samples_have_no_effect(self, member, bad):
         head, x = build(member, dtype=torch.float32, reduction=3), images()
         good = both_ways(head, x)
         x[1] = bad
@@ -242,7 +242,7 @@ class TestErrors:
         with pytest.raises(ValueError, match=message):
             member.kind(**{"in_channels": CHANNELS, **member.options, **options})
 
-    def test_a_generator_that_is_none(self, member):
+    def test_something_that_is_no_generator(self, member):
         with pytest.raises(TypeError, match=r"generator must be a torch\.Generator"):
             member.kind(CHANNELS, **{**member.options, "generator": 3})
 

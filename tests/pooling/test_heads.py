@@ -1,4 +1,4 @@
-"""Each head is the composition of its parts, and what its formula says."""
+"""Each head against its formula, and against the composition of public functions."""
 
 import math
 
@@ -121,7 +121,7 @@ BY_POSITION = {"tensor_sketch": "fft", "random_maclaurin": "direct"}
 
 @pytest.mark.parametrize("method", BY_POSITION)
 class TestRoutes:
-    """Equal results by other means."""
+    """All routes give the same results."""
 
     def heads(self, method, **options):
         routes = ("gram", BY_POSITION[method], "auto")
@@ -149,7 +149,7 @@ class TestRoutes:
             gram(maps())
 
     def test_auto_takes_the_cheaper(self, method):
-        """Bit for bit: one position goes by itself, 4000 through the matrix."""
+        """Bit for bit: position by position for one, through the matrix for 4000."""
         gram, by_position, auto = self.heads(method, size=8, signed_root=False)
         for positions, expected in ((1, by_position), (4000, gram)):
             x = maps(2, (1, positions))
@@ -192,7 +192,7 @@ class TestVectors:
         assert head.output_dim == expected
         assert head(maps()).shape == (3, expected)
 
-    def test_the_sizes_of_the_field(self):
+    def test_sizes_from_the_literature(self):
         assert RUNPool(512, reduction=256).output_dim == 32_896
         assert CompactBilinearPool(64).output_dim == 8192
 
@@ -233,7 +233,7 @@ def test_reduction_is_convolution_norm_and_relu():
 
 
 class TestRUN:
-    """What is particular to heads with RUN."""
+    """Heads with RUN: strength, start, direction."""
 
     def test_eta_and_epsilon(self):
         x = maps()
@@ -265,13 +265,13 @@ class TestRUN:
         one, other = (RUNPool(CHANNELS, start="mean", seed=seed) for seed in (1, 2))
         assert torch.equal(one(maps()), other(maps()))
 
-    def test_but_falls_back_on_it_for_centred_features(self):
+    def test_the_mean_start_of_centred_features_is_the_gaussian_one(self):
         options = {"start": "mean", "centred": True, "num_steps": 1}
         head = RUNPool(CHANNELS, seed=1, **options)
         gaussian = RUNPool(CHANNELS, seed=1, centred=True, num_steps=1)
         assert_close(head(maps()), gaussian(maps()), **EXACT)
 
-    def test_without_a_step_there_is_nothing_to_fall_back_on(self):
+    def test_without_a_step_centred_features_skip_the_update(self):
         options = {"centred": True}
         head = RUNPool(CHANNELS, start="mean", num_steps=0, **options)
         assert_close(head(maps()), BilinearPool(CHANNELS, **options)(maps()), **EXACT)
@@ -335,7 +335,7 @@ def test_a_start_of_integers():
 
 @pytest.mark.parametrize("kind", [BilinearPool, RUNPool, ISQRTPool, MatrixPowerPool])
 def test_two_threads_and_many_channels(kind):
-    """PyTorch's batched solvers err here with two threads; none of these heads uses one."""
+    """PyTorch's batched solvers are wrong here with two threads; no head uses them."""
     x = maps(3, (4, 6), channels=256, dtype=torch.float32)
     threads = torch.get_num_threads()
     head = kind(256, **BARE)

@@ -1,4 +1,4 @@
-"""Features to matrix and matrix to vector: exact gradients, no trouble at zero."""
+"""Features to matrix, matrix to vector: values, exact gradients, masks."""
 
 import math
 
@@ -124,7 +124,7 @@ class TestUpperTriangle:
         A = random(2, 4, 4).requires_grad_()
         assert gradcheck(lambda A: upper_triangle(A, preserve_inner_products=preserve), A)
 
-    def test_indices_may_be_a_buffer(self):
+    def test_indices_can_be_given(self):
         A = random(2, 4, 4)
         assert torch.equal(upper_triangle(A, indices=triangle_indices(4)), upper_triangle(A))
 
@@ -138,7 +138,7 @@ def head(x):
 
 
 class TestTransforms:
-    # PyTorch's compiler warns of what it does itself.
+    # PyTorch's compiler warns about what it does itself.
     @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
     def test_compile_whole(self):
         torch.compiler.reset()

@@ -1,4 +1,4 @@
-"""What every second-order head promises as a module: state, randomness, types, copies."""
+"""The contract of every head as a module: state, randomness, types, copies."""
 
 import copy
 import io
@@ -69,7 +69,7 @@ class TestReduction:
         assert torch.equal(one.reduction.conv.weight, twin.reduction.conv.weight)
         assert not torch.equal(one.reduction.conv.weight, other.reduction.conv.weight)
 
-    def test_they_are_pytorchs_usual_ones(self, member):
+    def test_weights_have_pytorchs_distribution(self, member):
         """Uniform in ±1/√fan-in: variance 1/(3 fan-in), checked in standard errors."""
         head = member.kind(400, **{**member.options, "reduction": 50})
         weight = head.reduction.conv.weight.detach().double()
@@ -152,20 +152,20 @@ class TestTypes:
 
     @pytest.mark.parametrize("dtype", HALVES)
     def test_half_precision_rounds_once(self, member, dtype):
-        """Beside the input itself: everything between is in float32."""
+        """Only the input and the output are rounded; everything between is in float32."""
         head, x = build(member, dtype=torch.float32), maps(dtype=dtype)
         assert torch.equal(head(x), head(x.float()).to(dtype))
 
     @pytest.mark.parametrize("dtype", HALVES)
-    def test_heads_in_half_precision(self, member, dtype):
-        """Starts lose digits, which K steps forgive; hashes and signs lose nothing."""
+    def test_heads_can_be_in_half_precision(self, member, dtype):
+        """Starts lose digits, which K steps repair; hashes and signs lose nothing."""
         head, x = build(member, dtype=torch.float32), maps(dtype=dtype)
         half = copy.deepcopy(head).to(dtype)
         assert all(torch.equal(value, value.float()) for value in half.buffers() if value.ndim > 1)
         assert_close(half(x), head(x), rtol=0.02, atol=0.02)
 
     def test_float64_maps_meet_a_float32_head(self, member):
-        """Nothing of the head is rounded: a start is a direction, whatever its type."""
+        """The head's buffers are used as float64 there, and none was rounded before."""
         x = maps()
         assert_close(build(member, dtype=torch.float32)(x), build(member)(x), rtol=0, atol=1e-14)
 

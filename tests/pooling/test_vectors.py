@@ -1,4 +1,4 @@
-"""Signed root and unit norm: exact gradients, no trouble at zero."""
+"""Signed root and unit norm: values, exact gradients, and zero."""
 
 import math
 
@@ -48,10 +48,10 @@ class TestSignedSqrt:
         (first,) = torch.autograd.grad(signed_sqrt(x).sum(), x, create_graph=True)
         assert torch.autograd.grad(first.sum(), x)[0].tolist() == [0, 0, 0]
 
-    def test_autograds_own_is_nan_there(self):
+    def test_autograd_gives_nan_at_zero(self):
         assert gradient(lambda x: x.sign() * x.abs().sqrt(), torch.zeros(1)).isnan().all()
 
-    def test_broken_entries_stay_where_they_are(self):
+    def test_entries_that_are_not_finite_have_no_effect_on_others(self):
         x = torch.tensor([4.0, torch.nan, -torch.inf])
         assert signed_sqrt(x)[0] == 2
         assert gradient(signed_sqrt, x)[0] == 0.25
@@ -75,7 +75,7 @@ class TestUnitNorm:
         slope = gradient(unit_norm, x * scale, G) * scale
         assert_close(slope, gradient(unit_norm, x, G), rtol=1e-5, atol=1e-5)
 
-    def test_pytorchs_own_stops_at_its_constant(self):
+    def test_pytorchs_normalize_fails_at_small_scales(self):
         x = torch.tensor([3e-30, 4e-30])
         assert F.normalize(x, dim=0).norm() < 1e-10
         assert_close(unit_norm(x).norm(), torch.tensor(1.0))
@@ -87,11 +87,11 @@ class TestUnitNorm:
         (first,) = torch.autograd.grad(unit_norm(x).sum(), x, create_graph=True)
         assert torch.autograd.grad(first.sum(), x, allow_unused=True)[0].tolist() == [0.0, 0.0]
 
-    @pytest.mark.parametrize("stranger", [0.0, torch.nan, torch.inf])
-    def test_strangers_change_nothing(self, stranger):
+    @pytest.mark.parametrize("value", [0.0, torch.nan, torch.inf])
+    def test_other_samples_have_no_effect(self, value):
         x, G = random(3, 4), random(3, 4, seed=1)
         mixed = x.clone()
-        mixed[1, 2] = stranger
+        mixed[1, 2] = value
         rest = [0, 2]
         assert torch.equal(unit_norm(mixed)[rest], unit_norm(x)[rest])
         assert torch.equal(gradient(unit_norm, mixed, G)[rest], gradient(unit_norm, x, G)[rest])

@@ -62,11 +62,11 @@ class TestValues:
             assert_close(found.numpy(), exact, rtol=0, atol=1e-14)
 
     @every
-    def test_many_steps_reach_the_root(self, norm):
+    def test_many_steps_converge_to_the_root(self, norm):
         A = pooled(3, 40, 5)
         assert_close(root(25, norm)(A), matrix_power(A), rtol=0, atol=1e-12)
 
-    def test_five_do_not_and_the_larger_norm_is_further_from_it(self):
+    def test_five_steps_do_not_and_the_trace_needs_more(self):
         A = pooled(3, 196, 64)
         exact = matrix_power(A)
         trace, frobenius = (float((root(5, n)(A) - exact).norm() / exact.norm()) for n in NORMS)
@@ -87,7 +87,7 @@ class TestGradients:
     @steps
     @paths
     def test_first_and_second_agree_with_differences(self, norm, iterations, plain):
-        """At matrices that are not even symmetric, so for every direction."""
+        """At matrices that are not symmetric, so in every direction."""
         A = (pooled(2, 20, 4) + 0.01 * random(2, 4, 4)).requires_grad_()
         assert gradcheck(root(iterations, norm, plain), A)
         assert gradgradcheck(root(iterations, norm, plain), A)
@@ -101,7 +101,7 @@ class TestGradients:
         assert_close(gradient(root(iterations, norm), A, G), symmetric(tape), rtol=0, atol=1e-13)
 
     def test_the_norm_is_differentiated(self):
-        """Treating c as a constant misses a part of the gradient, less so near convergence."""
+        """With c as a constant a part of the gradient is missing, less near convergence."""
         A = pooled(20, 6)
         c = A.diagonal().sum().detach()
         missing = []
@@ -121,7 +121,7 @@ class TestGradients:
         assert gradgradcheck(slope, pooled(20, 3).requires_grad_())
 
     def test_saved_intermediates_would_give_wrong_second_derivatives(self):
-        """Without the graph that leads to them: what the own backward recomputes them for."""
+        """They carry no graph, which is why the own backward pass recomputes them."""
 
         def second(function, through):
             A = pooled(20, 4).requires_grad_()
@@ -135,7 +135,7 @@ class TestGradients:
         assert (second(root(), through=False) - exact).norm() > 0.1 * exact.norm()
 
     @every
-    def test_singular_matrices_have_one(self, norm):
+    def test_singular_matrices_have_a_gradient(self, norm):
         F = random(2, 3, 6).requires_grad_()
         assert gradcheck(lambda F: root(5, norm)(bilinear(F)), F)
         assert gradient(root(5, norm), bilinear(F)).isfinite().all()
@@ -154,20 +154,20 @@ def unit_steps(Y, iterations):
 @every
 @paths
 class TestNeighbours:
-    """A sample's result is its own, bit for bit."""
+    """Samples of a batch do not affect each other, bit for bit."""
 
-    @pytest.mark.parametrize("stranger", [0.0, 1e20, torch.nan, torch.inf])
-    def test_strangers_change_nothing(self, norm, plain, stranger):
+    @pytest.mark.parametrize("value", [0.0, 1e20, torch.nan, torch.inf])
+    def test_other_samples_have_no_effect(self, norm, plain, value):
         A, G, function = pooled(3, 12, 5), random(3, 5, 5), root(5, norm, plain)
         mixed = A.clone()
-        mixed[1] = stranger
+        mixed[1] = value
         rest = [0, 2]
         assert_close(function(mixed)[rest], function(A)[rest], rtol=0, atol=0)
         found, alone = gradient(function, mixed, G), gradient(function, A, G)
         assert_close(found[rest], alone[rest], rtol=0, atol=0)
 
     @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
-    def test_broken_samples_show(self, norm, plain, broken):
+    def test_samples_that_are_not_finite_give_nan(self, norm, plain, broken):
         A = pooled(2, 12, 5)
         A[1, 0, 0] = broken
         assert root(5, norm, plain)(A)[1].isnan().all()
@@ -216,7 +216,7 @@ class TestTypes:
 
 
 class TestTransforms:
-    # PyTorch's compiler warns of what it does itself.
+    # PyTorch's compiler warns about what it does itself.
     @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
     @paths
     def test_compile_whole(self, plain):

@@ -1,4 +1,4 @@
-"""Powers and logarithms of matrices: right at ties, at null spaces, and for every neighbour."""
+"""Powers and logarithms of matrices: ties, null spaces, and samples that are not finite."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from equipoise.pooling.roots.powers import log_euclidean, matrix_power
 from reference import matrix_roots as slow
 
 EPS = 0.01
-# What is computed, and the same for the slow reference.
+# The function, and its name and parameter for the slow reference.
 FUNCTIONS = {
     "root": (matrix_power, ("power", 0.5)),
     "power 0.3": (lambda A: matrix_power(A, 0.3), ("power", 0.3)),
@@ -74,7 +74,7 @@ class TestValues:
         assert_close(matrix_power(A) @ matrix_power(A), A, rtol=0, atol=1e-14)
         assert (torch.linalg.matrix_rank(matrix_power(A)) == 3).all()
 
-    def test_without_a_cut_off_rounding_becomes_its_root(self):
+    def test_without_a_cut_off_the_rank_grows(self):
         """Eigenvalues that should be 0 are some 1e-17, and their roots 1e-9."""
         A = pooled(4, 3, 8)
         assert (torch.linalg.matrix_rank(matrix_power(A, relative_cutoff=0.0)) > 3).any()
@@ -114,7 +114,7 @@ class TestGradients:
         assert plain.isnan().any()
         assert_close(gradient(matrix_power, tied), torch.full_like(tied, 0.5))
 
-    def test_elsewhere_both_agree(self):
+    def test_without_ties_both_agree(self):
         A, G = pooled(2, 20, 5), random(2, 5, 5)
         plain = gradient(lambda A: slow.through_eigenvectors(A, torch.sqrt), A, G)
         symmetric = (plain + plain.mT) / 2
@@ -166,7 +166,7 @@ def test_whole_powers_are_products_at_null_spaces_too(exponent):
     assert_close(found, all_three(product), rtol=0, atol=1e-12)
 
 
-def test_a_smaller_cut_off_lets_rounding_in():
+def test_a_cut_off_of_zero_amplifies_rounding():
     A = pooled(3, 10, 40)
     bound = gradient(matrix_power, A).abs().max()
     assert gradient(lambda A: matrix_power(A, relative_cutoff=0.0), A).abs().max() > 1e4 * bound
@@ -174,20 +174,20 @@ def test_a_smaller_cut_off_lets_rounding_in():
 
 @every
 class TestNeighbours:
-    """A sample's result is its own, bit for bit."""
+    """Samples of a batch do not affect each other, bit for bit."""
 
-    @pytest.mark.parametrize("stranger", [0.0, 1e20, torch.nan, torch.inf])
-    def test_strangers_change_nothing(self, function, name, stranger):
+    @pytest.mark.parametrize("other", [0.0, 1e20, torch.nan, torch.inf])
+    def test_other_samples_have_no_effect(self, function, name, other):
         A, G = pooled(3, 12, 5), random(3, 5, 5)
         mixed = A.clone()
-        mixed[1] = stranger
+        mixed[1] = other
         rest = [0, 2]
         assert_close(function(mixed)[rest], function(A)[rest], rtol=0, atol=0)
         found, alone = gradient(function, mixed, G), gradient(function, A, G)
         assert_close(found[rest], alone[rest], rtol=0, atol=0)
 
     @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
-    def test_broken_samples_show(self, function, name, broken):
+    def test_samples_that_are_not_finite_give_nan(self, function, name, broken):
         A = pooled(2, 12, 5)
         A[1, 0, 0] = broken
         assert function(A)[1].isnan().all()
@@ -237,7 +237,7 @@ def test_roots_at_any_scale(scale):
 
 
 class TestTransforms:
-    # PyTorch's compiler warns of what it does itself.
+    # PyTorch's compiler warns about what it does itself.
     @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
     @every
     def test_compile_whole(self, function, name):
@@ -265,7 +265,7 @@ class TestTransforms:
         assert_close(program.module()(A), matrix_power(A), rtol=0, atol=0)
 
     def test_saved_numbers(self):
-        """U and the eigenvalues, beside the matrix itself."""
+        """U and the eigenvalues, besides the matrix itself."""
         A, kept = pooled(2, 12, 4).requires_grad_(), []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
             matrix_power(A)

@@ -91,7 +91,7 @@ def test_the_unscaled_recurrence_of_the_paper(steps):
     assert_close(found[1][0], torch.from_numpy(expected), rtol=1e-9, atol=1e-9)
 
 
-def test_it_is_the_symmetric_form():
+def test_agrees_with_the_symmetric_form():
     F, v = random(3, N, D), STARTS["given"]
     assert_close(
         run_bilinear(F, v, eta=ETA, num_steps=2), run_symmetric(bilinear(F), v, eta=ETA), **EXACT
@@ -125,7 +125,7 @@ def test_the_gradient_lies_in_memory_as_the_maps(name):
 
 
 def saved_numbers(function, *own):
-    """Float64 numbers that autograd keeps beside what is there anyhow, storages once."""
+    """Float64 numbers that autograd saves besides the given tensors, each storage once."""
     storages = {}
 
     def pack(x):
@@ -161,7 +161,7 @@ class TestMemory:
 
     @pytest.mark.parametrize("steps", [1, 2])
     def test_of_the_head(self, steps):
-        """The matrix is kept by plain pooling too: RUN adds vectors alone."""
+        """Plain pooling saves the matrix too; RUN adds only vectors."""
         x = random(self.B, self.D, 5, 8).requires_grad_()
         plain, head = BilinearPool(self.D).double(), RUNPool(self.D, num_steps=steps).double()
         base = saved_numbers(lambda: plain(x), x, *plain.buffers())

@@ -1,4 +1,4 @@
-"""RUN at the edges: the table of the specification's section 8, one test a row, and bad input."""
+"""RUN at the edges: zeros, rank one, ties, masks, centred features, scale, and bad input."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def random(*shape, seed=0):
 
 
 def both_ways(F, start, *, G=None, **options):
-    """F_K and the gradient ∂⟨G, F_K⟩/∂F; by default G is one that no symmetry spares."""
+    """F_K and the gradient ∂⟨G, F_K⟩/∂F; by default G is random."""
     F = F.clone().requires_grad_()
     updated = run_factor(F, start, **options)
     G = random(*F.shape, seed=9).to(F) if G is None else G
@@ -72,7 +72,7 @@ class TestSkippedUpdates:
 
 @pytest.mark.parametrize("function", [run_symmetric, run_matrix])
 def test_a_zero_matrix(function):
-    """Like a zero sample: skipped, and its neighbour is not."""
+    """Its update is skipped; that of the other matrix is not."""
     B = torch.stack([torch.zeros(5, 5).double(), torch.eye(5).double()]).requires_grad_()
     G = random(2, 5, 5)
     updated = function(B, "ones")
@@ -109,7 +109,7 @@ def test_a_repeated_top_eigenvalue(plain):
 @plain_or_not
 @every_word
 class TestPositionsThatDoNotCount:
-    def test_zero_rows_are_inert(self, start, plain):
+    def test_rows_of_zeros_have_no_effect(self, start, plain):
         F = random(2, 7, 5)
         padded = torch.cat([F, torch.zeros(2, 3, 5)], 1)
         updated, gradient, G = both_ways(padded, start, plain=plain)
@@ -117,7 +117,7 @@ class TestPositionsThatDoNotCount:
         assert torch.equal(updated[:, 7:], padded[:, 7:])
         assert_close((updated[:, :7], gradient[:, :7]), alone[:2])
 
-    def test_masked_rows_are_inert_whatever_they_hold(self, start, plain):
+    def test_masked_rows_have_no_effect_whatever_they_hold(self, start, plain):
         F, mask = random(2, 7, 5), torch.tensor([True, True, False, True, True, False, True])
         spoilt = F.masked_fill(~mask[:, None], torch.nan)
         updated, gradient, G = both_ways(spoilt, start, mask=mask, plain=plain)
@@ -143,8 +143,8 @@ class TestPositionsThatDoNotCount:
 @plain_or_not
 @every_word
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_a_bad_sample_leaves_its_neighbours_alone(bad, start, plain):
-    """Bit by bit what they are beside a good one."""
+def test_a_sample_that_is_not_finite_has_no_effect_on_others(bad, start, plain):
+    """Bit for bit."""
     F = random(3, 300, 20).float()
     good = both_ways(F, start, plain=plain)
     F[1, 4, 2] = bad
@@ -162,7 +162,7 @@ def test_no_positions():
 
 
 class TestCentredFeatures:
-    """Their sum is rounding: an arbitrary direction with a huge derivative."""
+    """Their sum is rounding error: an arbitrary direction with a huge derivative."""
 
     @pytest.fixture
     def features(self):
@@ -172,7 +172,7 @@ class TestCentredFeatures:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @plain_or_not
-    def test_fall_back_to_the_given_start(self, features, plain, dtype):
+    def test_use_the_given_fallback(self, features, plain, dtype):
         fallback = random(5, seed=1).to(dtype)
         found = both_ways(features.to(dtype), "mean", fallback=fallback, plain=plain)
         given = both_ways(features.to(dtype), fallback, plain=plain)
@@ -180,12 +180,12 @@ class TestCentredFeatures:
             assert_close(mine[:2], theirs[:2])
             assert not torch.allclose(mine[2], theirs[2])
 
-    def test_fall_back_without_one(self, features):
+    def test_have_a_fallback_by_default(self, features):
         updated, gradient, _ = both_ways(features, "mean")
         assert (torch.linalg.matrix_norm(updated - features) > 0.1).all()
         assert gradient.abs().amax() < 20
 
-    def test_taken_at_its_word_the_sum_has_a_huge_gradient(self, features):
+    def test_without_the_fallback_gradients_are_huge(self, features):
         F = features[0].requires_grad_()
         updated = run_factor(F, F.sum(0), num_steps=1)
         (gradient,) = torch.autograd.grad(updated, F, random(*F.shape, seed=9))

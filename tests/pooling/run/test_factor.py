@@ -1,4 +1,4 @@
-"""RUN's own backward pass: exact to every order, lean, and at home in PyTorch."""
+"""RUN's own backward pass: exact to every order, little memory, PyTorch's transforms."""
 
 import functools
 
@@ -103,7 +103,7 @@ class Frozen(torch.autograd.Function):
         return pull_back(F, G, None, u, trace, ETA, to_start=False)[0], None
 
 
-def test_saved_intermediates_would_pass_the_first_check_and_fail_the_second():
+def test_with_saved_intermediates_second_derivatives_would_be_wrong():
     F, start = random(2, 4, 3).requires_grad_(), unit(random(2, 1, 3, seed=1))[0]
     assert torch.autograd.gradcheck(Frozen.apply, (F, start))
     assert not torch.autograd.gradgradcheck(Frozen.apply, (F, start), raise_exception=False)
@@ -112,7 +112,7 @@ def test_saved_intermediates_would_pass_the_first_check_and_fail_the_second():
 @pytest.mark.parametrize("size", [(9, 5), (4, 7), (1, 5), (6, 1)])
 @pytest.mark.parametrize("steps", [1, 2, 3])
 class TestTranscriptions:
-    """Sections 4.2 and 4.3 of the specification, written with M = FᵀF and without rescaling."""
+    """Against the backward recurrences written with M = FᵀF and without rescaling."""
 
     def test_factor_form(self, size, steps):
         F, G, v = random(*size), random(*size, seed=5), random(size[1], seed=1)
@@ -192,7 +192,7 @@ class TestConstantDirection:
 
     @pytest.mark.parametrize("steps", [1, 2, 16])
     def test_the_error_survives_convergence(self, steps):
-        """Random G, eigenvalue ratio 16, η = ½: 24, 8 and 8 % in the specification."""
+        """Random G, eigenvalue ratio 16, η = ½: about 24, 8 and 8 %."""
         errors = []
         for seed in range(20):
             Q, values = torch.linalg.qr(random(9, 5, seed=seed)).Q, torch.tensor([4.0, 1, 1, 1, 1])
@@ -219,7 +219,7 @@ class TestConstantDirection:
 
 
 class Watched(TorchDispatchMode):
-    """Notes the largest result of an operation, in numbers."""
+    """Records the size of the largest result of an operation."""
 
     def __init__(self):
         super().__init__()
@@ -249,7 +249,7 @@ def saved_numbers(F, call):
 class TestLeanness:
     @every_case
     def test_saved_numbers(self, case):
-        """At most (K + 1)(N + D) + 2K a sample; autograd, whose norms come on top, keeps more."""
+        """At most (K + 1)(N + D) + 2K a sample; autograd saves more."""
         B, N, D = 4, 30, 20
         F, K = random(B, N, D).requires_grad_(), case[1]
         budget = B * ((K + 1) * (N + D) + 2 * K)
@@ -290,7 +290,7 @@ class TestThreads:
     @pytest.mark.usefixtures("_threads")
     @pytest.mark.parametrize("D", [256, 384])
     def test_large_widths_are_right(self, D):
-        """With two threads batched LU of PyTorch 2.13 is not; nothing here may rest on it."""
+        """With two threads batched LU of PyTorch 2.13 is wrong, so nothing here may use it."""
         F, G, v = random(3, 300, D).relu(), random(3, 300, D, seed=5), random(D, seed=1)
         single = F.float().requires_grad_()
         updated = run_factor(single, v.float(), num_steps=2)
@@ -328,7 +328,7 @@ class TestTransforms:
     # PyTorch's decompositions for forward mode call what PyTorch itself deprecates.
     @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
     def test_forward_mode_is_for_the_plain_path(self):
-        """And the other refuses."""
+        """The own backward pass has none, and refuses."""
 
         def call(F, *, plain):
             return run_factor(F, self.v, plain=plain)
@@ -340,7 +340,7 @@ class TestTransforms:
         with pytest.raises(NotImplementedError, match="jvp"):
             torch.func.jvp(lambda F: call(F, plain=False), (self.F,), (self.G,))
 
-    # The compiler makes an instance of every Function that it meets.
+    # The compiler instantiates every Function that it traces.
     @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
     @pytest.mark.parametrize(
         ("start", "options"),
@@ -375,7 +375,7 @@ class TestTransforms:
         assert_close(exported.module()(images), Head()(images), **EXACT)
 
     def test_autocast_changes_nothing(self):
-        """Forwards and backwards, where products are in bfloat16 otherwise."""
+        """Neither forward nor backward, where products would be in bfloat16."""
         F, G, case = self.F.float(), self.G.float(), ("mean", 2)
         with torch.autocast("cpu", torch.bfloat16):
             updated, found = update(F, case), gradient(F, G, case)

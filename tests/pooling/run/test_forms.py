@@ -52,7 +52,7 @@ def transcribed(function, matrices, start, *args):
 @every_size
 @every_step
 class TestTranscriptions:
-    """One to one with the formulas as written, which rescale nothing."""
+    """Against the formulas as written, without rescaling."""
 
     @plain_or_not
     def test_factor_form(self, size, steps, plain):
@@ -170,7 +170,7 @@ class TestStrength:
 
 
 class TestExactProperties:
-    """Section 8 of the specification, at finite K and any η."""
+    """At finite K and any η."""
 
     F, v, Q = random(9, 5), random(5, seed=1), orthogonal(5)
 
@@ -286,7 +286,7 @@ class TestDiagnostics:
         gaps = (torch.linalg.eigvalsh(gram(F)) - found.rayleigh[:, None]).abs().amin(1)
         assert (gaps <= found.residual * found.rayleigh).all()
 
-    def test_nothing_is_found_in_zeros(self):
+    def test_zeros_have_no_direction(self):
         F = torch.stack([torch.zeros(9, 5).double(), random(9, 5)])
         found = leading_direction(F, "mean")
         for value in (found.rayleigh, found.residual, found.share):
