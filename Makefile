@@ -4,19 +4,30 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: checkup test format docs bench tables reproduction-page clean
+# `make test ROOM=theory` tests one room, `make test ROOM=papers` or `ROOM=papers/yang2019` papers.
+ROOM ?=
+TESTED := $(if $(ROOM),$(if $(filter papers%,$(ROOM)),\
+	$(wildcard $(patsubst papers%,papers/tests%,$(ROOM)) $(patsubst papers%,papers/src/equipoise_papers%,$(ROOM))),\
+	$(wildcard tests/$(ROOM) src/equipoise/$(ROOM) src/equipoise/$(ROOM).py)))
+
+.PHONY: checkup test format docs bench tables reproduction-page census clean
 
 # Predict, measure and report on bundled real data.
 checkup: $(VENV)/.ready
 	$(BIN)/equipoise checkup --out checkup-report
 
-# Everything that CI runs; pytest comes last.
+# Everything that CI runs; pytest comes last. One room's tests alone with ROOM=…
 test: $(VENV)/.ready-to-develop
+ifeq ($(ROOM),)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/sphinx-build --quiet -W --keep-going -b html docs docs/_build/html
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/sphinx-build --quiet -W --keep-going -b html papers/docs papers/docs/_build/html
+else ifeq ($(strip $(TESTED)),)
+	$(error there is no room $(ROOM): name a folder of tests/, or papers/ and a folder of papers/tests/)
+endif
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --durations 15 $(TESTED)
 
 format: $(VENV)/.ready-to-develop
 	$(BIN)/ruff format .
@@ -24,18 +35,14 @@ format: $(VENV)/.ready-to-develop
 
 docs: $(VENV)/.ready-to-develop
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -b html papers/docs papers/docs/_build/html
 
 bench: $(VENV)/.ready-to-develop
-	$(BIN)/python benchmarks/theory_against_simulation.py
-	$(BIN)/python benchmarks/theory_against_integrals.py
-	$(BIN)/python benchmarks/bnp_overhead.py
-	$(BIN)/python benchmarks/landscape_cost.py
-	$(BIN)/python benchmarks/hessian_cost.py
-	$(BIN)/python benchmarks/tracker_overhead.py
-	$(BIN)/python benchmarks/rank_one_update.py
-	$(BIN)/python benchmarks/matrix_roots.py
-	$(BIN)/python benchmarks/pooling_heads.py
-	$(BIN)/python benchmarks/stacked_training.py
+	for script in benchmarks/*.py papers/benchmarks/*.py; do $(BIN)/python $$script || exit; done
+
+# What docs/architecture.md promises, counted.
+census: $(VENV)/.ready-to-develop
+	$(BIN)/python tests/census.py
 
 # The table of docs/spectra.md, below its first lines.
 ACTIVATIONS := identity relu "leaky_relu(0.2)" abs "alpha_relu(1.5)" "alpha_relu(2)" hardtanh \
@@ -46,20 +53,23 @@ tables: $(VENV)/.ready-to-develop
 		--batch-size 4 5 6 8 16 64 1000 1000000 >> docs/spectra.new
 	mv docs/spectra.new docs/spectra.md
 
-# docs/reproduction, from the records of `equipoise reproduce all`.
+# papers/docs/reproduction, from the records of `equipoise reproduce all`.
 reproduction-page: $(VENV)/.ready-to-develop
-	$(BIN)/equipoise reproduce report --scale small --out reproduction --page docs/reproduction
+	$(BIN)/equipoise reproduce report --scale small --out reproduction \
+		--page papers/docs/reproduction
 
 clean:
-	rm -rf $(VENV) docs/_build checkup-report
+	rm -rf $(VENV) docs/_build papers/docs/_build checkup-report
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.ready: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable .
+PROJECTS := pyproject.toml papers/pyproject.toml constraints.txt
+
+$(VENV)/.ready: $(PROJECTS) | $(VENV)/bin/python
+	$(PIP) --editable . --editable papers
 	touch $@
 
-$(VENV)/.ready-to-develop: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[dev,docs]'
+$(VENV)/.ready-to-develop: $(PROJECTS) | $(VENV)/bin/python
+	$(PIP) --editable '.[dev,docs]' --editable 'papers[dask]'
 	touch $@ $(VENV)/.ready

@@ -1,6 +1,14 @@
 """Sphinx configuration; warnings are errors."""
 
+import sys
 from importlib.metadata import version as installed_version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from api import write_pages
+
+write_pages(Path(__file__).parent / "reference")
 
 project = "Equipoise"
 author = "The Equipoise developers"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import importlib
-import inspect
 import re
 from pathlib import Path
 
@@ -45,15 +43,6 @@ def test_every_citation_is_in_the_bibliography():
     for path in sorted((ROOT / "src").rglob("*.py")):
         cited = set(re.findall(r"\[([a-z]+\d{4})\]", path.read_text("utf-8")))
         assert cited <= known, f"{path.name} cites {sorted(cited - known)}"
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_public_name_has_a_docstring(room):
-    module = importlib.import_module(f"equipoise.{room}")
-    for name in module.__all__:
-        member = getattr(module, name)
-        if inspect.isclass(member) or inspect.isfunction(member):
-            assert (member.__doc__ or "").strip(), f"equipoise.{room}.{name} has no docstring"
 
 
 def test_the_theory_table_in_the_documents_is_what_the_command_prints(capsys, monkeypatch):

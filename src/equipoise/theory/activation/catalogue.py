@@ -196,6 +196,8 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("square", torch.square, lambda x: 2 * x),
     )
 }
+"""Activations by name. Families with numbers, such as ``"leaky_relu(0.2)"``, are not listed."""
+
 _ALIASES = {"linear": "identity", "swish": "silu", "hardsilu": "hardswish"}
 _FAMILIES: dict[str, Callable[..., Activation]] = {
     "alpha_relu": alpha_relu,
