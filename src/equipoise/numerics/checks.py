@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-
-import numpy as np
+from numbers import Integral
 
 
 def check_size(**sizes: int) -> None:
@@ -20,8 +19,23 @@ def check_size(**sizes: int) -> None:
         ValueError: width must be a whole number of at least 1; got 0.
     """
     for name, size in sizes.items():
-        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1; got {size!r}.")
+        check_whole(name, size, 1)
+
+
+def check_whole(name: str, value: object, least: int) -> int:
+    """Return a count as an int, whatever integer type it has.
+
+    Raises:
+        ValueError: If it is no whole number of at least ``least``.
+
+    Examples:
+        >>> check_whole("groups", 1.5, 2)
+        Traceback (most recent call last):
+        ValueError: groups must be a whole number of at least 2; got 1.5.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+    return int(value)
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

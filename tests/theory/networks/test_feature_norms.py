@@ -66,7 +66,7 @@ class TestGroupNorm:
         assert many.q.value == pytest.approx(wide.q.value, abs=1e-5)
 
     def test_three_features_have_no_rate(self):
-        with pytest.raises(ValueError, match=r"group_size must be .* at least 4, got 3"):
+        with pytest.raises(ValueError, match=r"group_size must be .* at least 4; got 3"):
             group_norm("relu", 3)
 
     def test_its_critical_eps_is_smaller(self):

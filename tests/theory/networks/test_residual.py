@@ -89,8 +89,8 @@ def test_a_plain_network_does_not():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"blocks": 0}, "blocks must be a whole number of at least 1, got 0"),
-        ({"stages": 0}, "stages must be a whole number of at least 1, got 0"),
+        ({"blocks": 0}, "blocks must be a whole number of at least 1; got 0"),
+        ({"stages": 0}, "stages must be a whole number of at least 1; got 0"),
         ({"start_variance": 0.0}, "start_variance must be positive and finite, got 0"),
         ({"batch_size": 3}, "batch_size must be at least 4"),
     ],

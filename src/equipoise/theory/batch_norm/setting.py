@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
+from numbers import Real
 from typing import TypedDict
 
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
@@ -164,17 +164,6 @@ def as_setting(
             "batch_size is missing: give an activation and a batch size, or one Setting."
         )
     return Setting(setting, size, **options)
-
-
-def whole(name: str, value: object, least: int) -> int:
-    """Check a count, whatever integer type it has.
-
-    Raises:
-        ValueError: If it is no whole number of at least ``least``.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    return int(value)
 
 
 def _check_batch_size(batch_size: int) -> None:

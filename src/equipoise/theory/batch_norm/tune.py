@@ -10,13 +10,14 @@ from typing import Any, Literal, Unpack
 
 from scipy.optimize import brentq
 
+from equipoise.numerics.checks import check_whole
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.activation.catalogue import ACTIVATIONS, Activation
 from equipoise.theory.batch_norm.explosion import TRAINABLE_FACTOR, max_trainable_depth
 from equipoise.theory.batch_norm.fixed_point.critical_eps import critical_eps
 from equipoise.theory.batch_norm.fixed_point.solve import bsb1_fixed_point
-from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 from equipoise.theory.batch_norm.spectra.eigenvalues import backward_spectrum
 
 Knob = Literal["gamma", "beta", "eps", "activation"]
@@ -146,7 +147,7 @@ def tune(
     """
     if knob not in ("gamma", "beta", "eps", "activation"):
         raise ValueError(f"knob must be gamma, beta, eps or activation, got {knob!r}.")
-    depth = whole("depth", depth, 1)
+    depth = check_whole("depth", depth, 1)
     if not factor > 0:
         raise ValueError(f"factor must be positive, got {factor}.")
     setting = as_setting(setting, batch_size, options)

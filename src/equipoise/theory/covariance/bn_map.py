@@ -24,9 +24,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from equipoise.numerics.checks import check_whole
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.activation.catalogue import Activation
-from equipoise.theory.batch_norm.setting import whole
 from equipoise.theory.covariance.kernels import Kernel, closed_form_kernel
 from equipoise.theory.covariance.laplace_fourier import Rule, fourier_rule, laplace_rule
 
@@ -242,7 +242,7 @@ def _check_numbers(eps: float, gamma: float, beta: float, samples: int) -> None:
         raise ValueError(f"eps must not be negative, got {eps}.")
     if gamma == 0:
         raise ValueError("gamma must not be 0: batch norm would send no signal at all.")
-    whole("samples", samples, 4)
+    check_whole("samples", samples, 4)
 
 
 def checked_covariance(cov: ArrayLike | Tensor) -> Array:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from equipoise.numerics.checks import check_whole
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.fixed_point.solve import bsb1_fixed_point
 from equipoise.theory.batch_norm.setting import (
@@ -22,7 +23,6 @@ from equipoise.theory.batch_norm.setting import (
     Setting,
     SettingOptions,
     as_setting,
-    whole,
 )
 from equipoise.theory.covariance.bn_map import Method, bn_map
 
@@ -142,12 +142,12 @@ def iterate_map(
     References:
         [yang2019], Section 3 and Fig. 1c, d (symmetry breaking).
     """
-    whole("steps", steps, 0)
+    check_whole("steps", steps, 0)
     if not (math.isfinite(perturbation) and perturbation >= 0):
         raise ValueError(f"perturbation must be finite and not negative, got {perturbation}.")
     if start is not None and not isinstance(setting, Setting):
         # Without a fixed point to solve for, the map itself is defined from two samples on.
-        size = whole("batch_size", batch_size, 2)
+        size = check_whole("batch_size", batch_size, 2)
         setting = Setting(setting, max(size, SMALLEST_BATCH), **options)
     else:
         setting = as_setting(setting, batch_size, options)

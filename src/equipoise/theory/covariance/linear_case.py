@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from equipoise.numerics.checks import check_whole
 from equipoise.records.estimate import Estimate
-from equipoise.theory.batch_norm.setting import whole
 from equipoise.theory.covariance.bn_map import (
     MappedCovariance,
     centred_spectrum,
@@ -152,5 +152,5 @@ def linear_rate(rank: int) -> Estimate:
         >>> print(linear_rate(5))
         0.714286
     """
-    rank = whole("rank", rank, 1)
+    rank = check_whole("rank", rank, 1)
     return Estimate(rank / (rank + 2), _UNIT, "closed form")

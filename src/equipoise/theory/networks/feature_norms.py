@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from equipoise.numerics.checks import check_whole
 from equipoise.numerics.quadrature import gaussian
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
@@ -46,7 +47,6 @@ from equipoise.theory.batch_norm.setting import (
     Setting,
     SettingOptions,
     as_setting,
-    whole,
 )
 from equipoise.theory.networks.gaussian_averages import refuse_unresolved
 
@@ -157,7 +157,7 @@ def group_norm(
         Derived in this module from the methods of [yang2019].
     """
     # With fewer features per group the gradient has no second moment.
-    group_size = whole("group_size", group_size, SMALLEST_BATCH)
+    group_size = check_whole("group_size", group_size, SMALLEST_BATCH)
     setting = _of_any_batch(setting, group_size, options)
     layer = _Groups(setting).layer
     f = Response.of(setting).within(group_size)

@@ -21,8 +21,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from equipoise.numerics.checks import check_whole
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 from equipoise.theory.covariance.bn_map import checked_covariance
 from equipoise.theory.simulation.networks import Architecture
 
@@ -97,8 +98,8 @@ def follow_batch(
         )
     if architecture.normaliser != "batch norm" or architecture.stages < 1:
         raise ValueError("follow_batch follows residual blocks with batch norm: set stages.")
-    layers, samples = whole("layers", layers, 1), whole("samples", samples, 2)
-    repeats = whole("repeats", repeats, 1)
+    layers, samples = check_whole("layers", layers, 1), check_whole("samples", samples, 2)
+    repeats = check_whole("repeats", repeats, 1)
     if layers % architecture.stages:
         raise ValueError(
             f"layers must be a multiple of the {architecture.stages} stages per block, got "

@@ -30,13 +30,14 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.numerics.checks import check_whole
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.response import SLOPES, Averages, Response
 from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw, radial_grid, without_eps
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
-from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 
 Array = NDArray[np.float64]
 
@@ -109,7 +110,7 @@ def residual_growth(
     References:
         Derived in this module from the methods of [yang2019].
     """
-    blocks, stages = whole("blocks", blocks, 1), whole("stages", stages, 1)
+    blocks, stages = check_whole("blocks", blocks, 1), check_whole("stages", stages, 1)
     if not 0 < start_variance < math.inf:
         raise ValueError(f"start_variance must be positive and finite, got {start_variance}.")
     setting = as_setting(setting, batch_size, options)

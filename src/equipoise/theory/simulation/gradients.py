@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from equipoise.numerics.checks import check_whole
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 from equipoise.theory.simulation.networks import PLAIN, Architecture, Draw, forward
 
 Array = NDArray[np.float64]
@@ -79,8 +80,8 @@ def simulate_networks(
         (2, 4)
     """
     setting = as_setting(setting, batch_size, options)
-    width, depth = whole("width", width, 1), whole("depth", depth, 1)
-    networks = whole("networks", networks, 1)
+    width, depth = check_whole("width", width, 1), check_whole("depth", depth, 1)
+    networks = check_whole("networks", networks, 1)
     if generator is None:
         generator = torch.Generator(device).manual_seed(0)
     per_network = depth * width * (width + 4 * setting.batch_size)

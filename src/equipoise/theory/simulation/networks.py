@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from equipoise.theory.batch_norm.setting import Setting, whole
+from equipoise.numerics.checks import check_whole
+from equipoise.theory.batch_norm.setting import Setting
 
 Normaliser: TypeAlias = Literal["batch norm", "layer norm", "rms norm", "group norm"]
 
@@ -48,9 +49,9 @@ class Architecture:
                 f"group_size belongs to group norm alone, got {self.group_size!r} with "
                 f"{self.normaliser}."
             )
-        whole("stages", self.stages, 0)
+        check_whole("stages", self.stages, 0)
         if self.group_size is not None:
-            whole("group_size", self.group_size, 2)
+            check_whole("group_size", self.group_size, 2)
         if not 0 < self.start_variance < math.inf:
             raise ValueError(f"start_variance must be positive, got {self.start_variance}.")
 

@@ -26,10 +26,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.numerics.checks import check_whole
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
-from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 from equipoise.theory.batch_norm.spectra.eigenvalues import Spectrum
 from equipoise.theory.simulation.networks import PLAIN, Draw, forward
 
@@ -99,8 +100,8 @@ def simulate_spectra(
         (2, 3)
     """
     setting = as_setting(setting, batch_size, options)
-    width, depth = whole("width", width, 1), whole("depth", depth, 1)
-    networks = whole("networks", networks, 1)
+    width, depth = check_whole("width", width, 1), check_whole("depth", depth, 1)
+    networks = check_whole("networks", networks, 1)
     if generator is None:
         generator = torch.Generator(device).manual_seed(0)
     rows = []
@@ -154,7 +155,7 @@ def sample_spectra(
     B = setting.batch_size
     if samples is None:
         samples = max(_FEWEST, min(_MOST, _WORK // B**2))
-    samples = whole("samples", samples, 2)
+    samples = check_whole("samples", samples, 2)
     solution = solve_by_quadrature(setting)
     if solution.kappa.value == 0:
         raise ValueError(

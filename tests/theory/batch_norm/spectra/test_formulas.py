@@ -310,7 +310,7 @@ class TestSimulatedSpectra:
         with pytest.raises(ValueError, match="nothing to sample"):
             sample_spectra("tanh", 8, eps=1.5)
         with pytest.raises(
-            ValueError, match="samples must be a whole number of at least 2, got 1"
+            ValueError, match="samples must be a whole number of at least 2; got 1"
         ):
             sample_spectra("tanh", 8, samples=1)
 

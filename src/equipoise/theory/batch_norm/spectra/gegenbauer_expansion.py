@@ -20,11 +20,12 @@ from typing import TypeAlias, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.numerics.checks import check_whole
 from equipoise.numerics.quadrature import gegenbauer, panels
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.averages.response import Response
-from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting, whole
+from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 
 Array = NDArray[np.float64]
 Level: TypeAlias = tuple[Array, Array]
@@ -166,7 +167,7 @@ def gegenbauer_expansion(
             f"the expansion needs eps = 0, got {setting.eps:g}: at eps > 0 the size of a sample "
             "is random too, and polynomials of w are not enough. Set eps=0.0."
         )
-    count = whole("terms", terms, 1)
+    count = check_whole("terms", terms, 1)
     (coarse, rough), (fine, sharp) = _refined_coefficients(setting, count)
     if not (np.isfinite(fine).all() and np.isfinite(sharp).all()):
         raise ValueError(
