@@ -9,6 +9,7 @@ import torch
 from equipoise.theory import (
     backward_spectrum,
     critical_eps,
+    layer_norm,
     max_trainable_depth,
     simulate_networks,
     tune,
@@ -34,6 +35,7 @@ class TestTheMildestChange:
         start = OPTIONS[knob]
         assert tuning.start == start
         assert tuning.max_depth >= depth
+        assert tuning.best == tuning.value
         milder = start + 0.99 * (tuning.value - start)
         rate = backward_spectrum(name, B, **(OPTIONS | {knob: milder})).G
         assert max_trainable_depth(rate) < depth
@@ -56,6 +58,7 @@ class TestNone:
         assert tuning.value is None
         assert "even a linear network's gradients grow ×1.2 per layer" in tuning.reason
         # γ → 0 makes tanh linear: the best that was found is the floor itself.
+        assert tuning.best == 2**-8
         assert tuning.rate.value == pytest.approx(6 / 5, abs=1e-4)
 
     def test_gamma_does_nothing_to_relu(self):
@@ -86,6 +89,28 @@ class TestNone:
     def test_a_value_leaves_some_signal(self):
         """At ε = 2 samples become equal below γ = √2; a hair above it nothing could be learnt."""
         assert tune("tanh", 64, depth=100, knob="gamma", eps=2.0).value > 1.02 * math.sqrt(2)
+
+
+class TestOtherRates:
+    """The same search for a network that does not grow as batch norm says."""
+
+    @staticmethod
+    def under_layer_norm(setting):
+        return layer_norm(setting).rate
+
+    def test_it_suffices_and_a_milder_one_does_not(self):
+        tuning = tune("tanh", 8, depth=100, knob="gamma", rate=self.under_layer_norm)
+        assert tuning.max_depth >= 100 > max_trainable_depth(layer_norm("tanh").rate)
+        assert tuning.rate == layer_norm("tanh", gamma=tuning.value).rate
+        milder = 1 + 0.99 * (tuning.value - 1)
+        assert max_trainable_depth(layer_norm("tanh", gamma=milder).rate) < 100
+        # Batch norm at this size cannot train so deep, whatever its scale.
+        assert tune("tanh", 8, depth=100, knob="gamma").value is None
+
+    @pytest.mark.parametrize("knob", ["eps", "activation"])
+    def test_other_knobs_are_refused(self, knob):
+        with pytest.raises(ValueError, match=f"knob must be gamma or beta, got '{knob}'"):
+            tune("tanh", 8, depth=100, knob=knob, rate=self.under_layer_norm)
 
 
 class TestRanking:
