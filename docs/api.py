@@ -112,9 +112,8 @@ def _results(member: object, room: ModuleType, documented: set[type]) -> list[st
     for kind in _classes(returned):
         if kind.__module__.startswith("equipoise.") and kind not in exported | documented:
             documented.add(kind)
-            parts.append(
-                _rst(f".. autoclass:: {kind.__module__}.{kind.__qualname__}\n   :members:")
-            )
+            path = f"{kind.__module__}.{kind.__qualname__}"
+            parts.append(_rst(f".. autoclass:: {path}\n   :members:"))
     return parts
 
 
