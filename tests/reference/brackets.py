@@ -1,6 +1,6 @@
 r"""Every eigenvalue of the batch-norm theory from its ten brackets, literally and slowly.
 
-Nothing here knows a collapsed formula. An operator on symmetric matrices that treats all samples
+Nothing here uses a collapsed formula. An operator on symmetric matrices that treats all samples
 alike is ten numbers :math:`[kl|ij] = T(E_{(ij)})_{kl}`; each is one average over two normalised
 samples, in which further samples enter through their conditional moments (Section 4), and for
 ε > 0 one more average over the radius. Section 2 turns brackets into eigenvalues. Everything

@@ -77,7 +77,7 @@ def test_each_number_is_unbiased(scores):
     assert np.abs(means * np.sqrt(len(scores))).max() < 4
 
 
-def test_a_wrong_eps_would_be_noticed():
+def test_a_wrong_eps_is_detected():
     generator = torch.Generator().manual_seed(5)
     right = solve_by_quadrature(Setting("tanh", 8, eps=0.1))
     sampled = sample_spectra("tanh", 8, eps=0.12, samples=20_000, generator=generator)

@@ -1,4 +1,4 @@
-"""Where theory ends: what cannot be resolved or does not exist is refused, never made up."""
+"""The limits of the theory: what cannot be resolved or does not exist is refused."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ class TestSteepness:
         with pytest.raises(ValueError, match="too steep at gamma"):
             explosion_rate(name, 8, gamma=gamma)
 
-    def test_below_that_the_error_is_honest(self):
+    def test_below_that_the_error_bound_holds(self):
         """The rate is proportional to γ where tanh is as good as a step."""
         rate = explosion_rate("tanh", 8, gamma=1000.0)
         assert abs(rate.value / 1000 - 0.6066) < 1e-4 + rate.error / 1000
@@ -45,7 +45,7 @@ class TestSteepness:
             layer_norm("tanh", gamma=1e4)
 
     @pytest.mark.parametrize("gamma", [1e-3, 0.3, 7.0])
-    def test_what_is_not_steep_is_not_refused(self, gamma):
+    def test_moderate_scales_are_not_refused(self, gamma):
         for name in ("tanh", "relu", "gelu", "square"):
             assert layer_norm(name, gamma=gamma).rate.value > 0
             assert group_norm(name, 8, gamma=gamma).rate.value > 0

@@ -90,7 +90,7 @@ class TestQuadrature:
         assert full(values, steps=66, starts=3).starts == 3
 
 
-def test_the_explicit_matrix_knows_its_asymmetry():
+def test_the_explicit_matrix_states_its_asymmetry():
     S = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
     A = torch.tensor([[2.0, 0.0], [0.0, 4.0]])
     generator = torch.Generator()

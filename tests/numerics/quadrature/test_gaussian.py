@@ -59,7 +59,7 @@ class TestOneNumber:
         square = Piecewise(lambda x: x[None] ** 2, *NONE)
         assert average(square, 3.0, lambda v, z: v * z**2, 0) == pytest.approx([27.0], rel=1e-14)
 
-    def test_a_fractional_power_taken_for_an_analytic_kink_is_told_apart(self):
+    def test_a_fractional_power_treated_as_an_analytic_kink_errs(self):
         careless, careful = (kinked(slope_like, 0.0, powers=powers) for powers in (False, True))
         exact = 2**-0.2 * math.gamma(0.3) / math.sqrt(math.pi)
         assert average(careful, 1.0, lambda v, _: v, 1)[0] == pytest.approx(exact, rel=1e-13)
@@ -132,7 +132,7 @@ class TestTwoNumbers:
         assert result == pytest.approx(float(exact), rel=1e-12)
 
     @pytest.mark.parametrize("gap", [1.0, 0.1, 1e-4])
-    def test_a_fractional_power_taken_for_an_analytic_kink_is_told_apart(self, gap):
+    def test_a_fractional_power_treated_as_an_analytic_kink_errs(self, gap):
         careless, careful = (kinked(slope_like, 0.0, powers=powers) for powers in (False, True))
         results = [pair_average(f, 1.0, gap, product, 1)[0] for f in (careless, careful)]
         assert abs(results[0] - results[1]) > 1e-6

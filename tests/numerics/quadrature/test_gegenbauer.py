@@ -96,7 +96,7 @@ def test_correlation_tail_bounds_every_later_correlation(B, count):
     assert tail == later.max()
 
 
-def test_remembered_arrays_cannot_be_changed():
+def test_cached_arrays_are_read_only():
     for array in (*gegenbauer.gauss(6, 5), gegenbauer.pair_correlations(6, 5)):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0.0

@@ -1,4 +1,4 @@
-"""Whatever users call an activation becomes the same function, or is refused with a reason."""
+"""Names, modules and callables become the same activation, or are refused with a reason."""
 
 import math
 
@@ -157,7 +157,7 @@ def test_kinks_of_a_callable_are_found(function, kinks):
 
 
 @pytest.mark.parametrize(("power", "is_power"), [(1.5, True), (0.75, True), (2, False)])
-def test_fractional_powers_are_told_from_analytic_pieces(power, is_power):
+def test_fractional_powers_are_distinguished_from_analytic_pieces(power, is_power):
     (kink,) = as_activation(lambda x: torch.relu(x - 0.5) ** power).kinks
     assert kink == Kink(0.5, power=is_power)
 
@@ -231,7 +231,7 @@ class TestRefused:
         with pytest.raises(ValueError, match=reason):
             as_activation(function)
 
-    def test_what_is_not_callable(self):
+    def test_objects_that_are_not_callable(self):
         for thing in (3, None, object()):
             with pytest.raises(TypeError, match="a name, a module or a callable"):
                 as_activation(thing)
@@ -276,7 +276,7 @@ def test_random_state_is_left_as_it_was():
     assert (torch.random.get_rng_state() == state).all()
 
 
-def test_a_callable_is_named_after_itself_or_as_told():
+def test_a_callable_keeps_its_name_unless_given_another():
     assert as_activation(torch.atan).name == "atan"
     assert as_activation(torch.atan, name="arc").name == "arc"
     assert as_activation(nn.Softshrink()).name == "Softshrink"

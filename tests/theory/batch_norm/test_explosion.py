@@ -16,6 +16,7 @@ from equipoise.theory import (
     depth_scale,
     explosion_rate,
     max_trainable_depth,
+    weight_gradients,
 )
 from equipoise.theory.activation.catalogue import homogeneous
 
@@ -24,7 +25,7 @@ BATCHES = [*SMALL_BATCHES, 64, 1000, 10**6]
 
 
 @pytest.fixture(autouse=True)
-def _rates_of_unstable_points_are_wanted_too():
+def _ignore_unstable_fixed_points():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnstableFixedPointWarning)
         yield
@@ -50,7 +51,7 @@ class TestIdentity:
         rate = explosion_rate("identity", B, gamma=-2.5, beta=0.7)
         assert rate.value == pytest.approx((B - 2) / (B - 3), rel=1e-12)
 
-    def test_the_rate_of_another_batch_is_told_apart(self):
+    def test_the_rate_of_another_batch_is_rejected(self):
         rate = explosion_rate("identity", 10**6, method="quadrature")
         # (B - 2)/(B - 3) - 1 = 1/(B - 3): neighbouring batches differ by 1e-12.
         assert abs(rate.value - (1 + 1 / (10**6 - 2))) > 0.5e-12
@@ -86,7 +87,7 @@ class TestHomogeneous:
         assert_agree(closed, explosion_rate(phi, B, method="quadrature"), at_most=1e-9)
 
     @pytest.mark.parametrize("B", [4, 16, 64])
-    def test_another_power_is_told_apart(self, B):
+    def test_another_power_is_rejected(self, B):
         closed = explosion_rate(alpha_relu(1.5), B, method="closed form")
         other = explosion_rate(alpha_relu(1.5 + 1e-9), B, method="quadrature")
         assert abs(closed.value - other.value) > 10 * (closed.error + other.error)
@@ -225,3 +226,25 @@ class TestDepth:
     def test_a_factor_that_is_not_positive_is_refused(self, factor):
         with pytest.raises(ValueError, match=str(factor)):
             max_trainable_depth(1.5, factor)
+
+
+def test_weight_gradients_of_a_network():
+    """E(∂W)² = κ tr Π / σ_w²: the ratio of both gradients in one random layer."""
+    B, width, variance = 8, 1500, 1.7
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(B, width, generator=generator, dtype=torch.float64)
+    x = None
+    for _ in range(6):
+        centred = h - h.mean(0)
+        x = torch.relu(centred / centred.square().mean(0).sqrt())
+        weight = torch.randn(width, width, generator=generator, dtype=torch.float64)
+        h = x @ weight * (variance / width) ** 0.5
+    normed = h.clone().requires_grad_()
+    y = torch.relu((normed - normed.mean(0)) / normed.var(0, correction=0).sqrt())
+    at_output = torch.randn(B, width, generator=generator, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((y * at_output).sum(), normed)
+    per_weight = (x.T @ gradient).square().mean()
+    per_trace = gradient.square().sum(0).mean()
+    predicted = weight_gradients("relu", B, weight_variance=variance).per_trace
+    assert float(per_weight / per_trace) == pytest.approx(predicted.value, rel=0.02)
+    assert weight_gradients("relu", B).rate.value == explosion_rate("relu", B).value

@@ -1,4 +1,4 @@
-"""The mildest change with which a depth trains: on the boundary, and true in real networks."""
+"""The mildest change with which a depth trains: on the boundary, and confirmed by networks."""
 
 import math
 

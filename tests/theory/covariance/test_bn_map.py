@@ -101,7 +101,7 @@ class TestMethodsAgree:
         ):
             assert bn_map(cov, name, beta=beta, samples=64).method == method
 
-    def test_auto_leaves_a_form_that_its_error_condemns(self):
+    def test_auto_drops_a_form_whose_error_is_too_large(self):
         """sin's kernel grows along the contour where few samples dominate a large batch."""
         cov = np.diag([40.0] + [0.02] * 23)
         assert bn_map(cov, "sin", "fourier").error.max() > 1e-3
@@ -173,7 +173,7 @@ class TestRankDeficient:
         B=st.integers(2, 9),
         name=st.sampled_from([*WITH_KERNEL, "alpha_relu(0.6)", "alpha_relu(4)"]),
     )
-    def test_rank_1_knows_two_batches_only(self, seed, B, name):
+    def test_rank_1_has_two_batches_only(self, seed, B, name):
         u = np.random.default_rng(seed).standard_normal(B)
         w = math.sqrt(B) * (u - u.mean()) / np.linalg.norm(u - u.mean())
         plus, minus = (as_activation(name).values(sign * w) for sign in (1, -1))
@@ -181,7 +181,7 @@ class TestRankDeficient:
         mapped = bn_map(np.outer(u, u), name)
         assert (np.abs(mapped.value - exact) <= mapped.error).all()
 
-    def test_two_samples_are_always_at_one(self):
+    def test_two_samples_are_always_normalised_to_one(self):
         mapped = bn_map([[3.0, 1.0], [1.0, 2.0]], "relu")
         np.testing.assert_allclose(mapped.value, np.eye(2) / 2, atol=1e-14)
 
@@ -242,7 +242,7 @@ class TestErrors:
         assert np.abs(thinned - exact.value).max() > 1e2 * exact.error.max()
         assert np.abs(thinned - exact.value).max() < 1e-3
 
-    def test_standard_errors_are_honest(self):
+    def test_standard_errors_hold(self):
         """z-scores of independent runs have a mean square of 1."""
         cov = covariance(4)
         exact, scores = bn_map(cov, "relu").value, []
@@ -271,7 +271,7 @@ class TestInput:
             ([[1.0, np.nan], [np.nan, 1.0]], "finite"),
         ],
     )
-    def test_no_covariance(self, cov, message):
+    def test_other_matrices_are_refused(self, cov, message):
         with pytest.raises(ValueError, match=message):
             bn_map(cov, "relu")
 

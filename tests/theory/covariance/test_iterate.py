@@ -111,7 +111,7 @@ class TestSteps:
         assert run.off_diagonal_variance[0] == pytest.approx(np.var([0.5, 0.1, 0.3]))
         assert not run.has_settled
 
-    def test_perturbation_has_the_size_it_says_and_keeps_correlations(self):
+    def test_perturbation_has_the_requested_size_and_keeps_correlations(self):
         sizes = []
         for seed in range(40):
             run = from_seed(seed, "relu", 32, steps=0, start=np.eye(32) + 1, perturbation=0.4)

@@ -63,7 +63,7 @@ class TestStep:
         assert ratio > 1 - 4 * 5 * 0.19 / 7
 
     @pytest.mark.parametrize("values", [[], [[1.0]], [1.0, -0.1], [0.0, 0.0], [np.nan, 1.0]])
-    def test_refuses_what_are_no_eigenvalues(self, values):
+    def test_refuses_vectors_that_are_no_eigenvalues(self, values):
         with pytest.raises(ValueError, match="eigenvalues must be"):
             linear_step(values)
 
@@ -127,6 +127,6 @@ class TestRate:
         assert measured == pytest.approx(predicted, abs=2e-3)
         assert measured != pytest.approx(linear_rate(rank + 1).value, abs=2e-3)
 
-    def test_refuses_no_rank(self):
+    def test_refuses_numbers_that_are_no_rank(self):
         with pytest.raises(ValueError, match="rank"):
             linear_rate(0)

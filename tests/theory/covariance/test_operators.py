@@ -159,7 +159,7 @@ class TestDOS:
         vectors = basis([operator.eigenmatrix(i) for i in range(6)])
         assert vectors.shape[1] == operator.eigenvalues()[0].multiplicity
 
-    def test_the_eigenvector_of_the_source_s_sentence_is_none(self):
+    def test_the_eigenvector_as_printed_is_none(self):
         """Erratum 5: BSB1(w − u, w·v) leaves a residual, BSB1(u − w, 2v) none."""
         operator = DOSOperator(5, 0.5, 0.3, 0.8)
         printed = np.full((5, 5), 0.8 * 0.3)
@@ -170,7 +170,7 @@ class TestDOS:
 
 class TestSubspaces:
     @pytest.mark.parametrize("B", BATCHES)
-    def test_parts_add_up_and_are_what_they_claim(self, B):
+    def test_parts_add_up_and_lie_in_their_subspaces(self, B):
         rng, G = np.random.default_rng(2), np.eye(B) - 1 / B
         delta = rng.normal(size=(B, B))
         delta = G @ (delta + delta.T) @ G

@@ -144,7 +144,7 @@ class TestRandomness:
         first, second = (simulate_explosion_rate("relu", 6, **SMALL) for _ in range(2))
         assert first == second
 
-    def test_the_global_state_is_left_as_it_was(self):
+    def test_the_global_random_state_is_unchanged(self):
         state, legacy = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
         simulate_explosion_rate("relu", 6, **SMALL)
         assert (torch.random.get_rng_state() == state).all()

@@ -192,7 +192,7 @@ class TestCriticalEps:
         assert near == pytest.approx(2 * half, rel=max(0.05, distance))
         assert explosion_rate("tanh", B, eps=1 - distance).value >= 1 - 1e-12
 
-    def test_relu_at_its_kink_keeps_exploding(self):
+    def test_relu_at_its_kink_explodes_up_to_it(self):
         """Section 10: κ → 0 at ε_c, while λ_G stays near 1.45."""
         critical = critical_eps("relu", batch_size=64)
         rates = [explosion_rate("relu", 64, eps=r * critical).value for r in (0.5, 0.999, 1.0001)]
@@ -203,13 +203,13 @@ class TestCriticalEps:
     @pytest.mark.parametrize(
         ("beta", "eps"), [(-1.0, 0.05), (-1.0, 0.5), (-0.3, 0.3), (-2.0, 0.03)]
     )
-    def test_a_relu_shifted_out_of_reach_falls_silent(self, B, beta, eps):
+    def test_a_relu_shifted_out_of_reach_sends_no_signal(self, B, beta, eps):
         """φ′(β) = 0, and F(κ) < κ for every κ: samples become equal, gradients vanish."""
         point = bsb1_fixed_point("relu", B, beta=beta, eps=eps)
         assert (point.kappa.value, point.q.value) == (0, 0)
         assert explosion_rate("relu", B, beta=beta, eps=eps).value == 0
 
     def test_but_not_at_a_small_eps(self):
-        """ε_c = 0 tells of small differences alone: large ones survive ε = 1e-3."""
+        """ε_c = 0 concerns small differences only: large ones survive ε = 1e-3."""
         assert critical_eps("relu", beta=-1.0) == 0
         assert bsb1_fixed_point("relu", 64, beta=-1.0, eps=1e-3).kappa.value > 0.01

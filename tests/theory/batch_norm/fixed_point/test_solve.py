@@ -1,4 +1,4 @@
-"""Fixed point and eigenvalues against slow literal integrals, and errors that tell the truth.
+"""Fixed point and eigenvalues against slow literal integrals, and error bounds that hold.
 
 Every claim has the form |ours − reference| ≤ our error + the reference's own.
 """
@@ -40,13 +40,13 @@ def solved(activation, batch_size, **options):
 
 
 def assert_bounds(estimate, reference, reference_error, at_most=1e-10):
-    """The returned error bounds the true one, and is not absurdly large."""
+    """The returned error bounds the true one, and is not far too large."""
     assert abs(estimate.value - reference) <= estimate.error + reference_error
     assert estimate.error <= at_most * max(abs(estimate.value), 1)
 
 
 class TestReference:
-    """The reference's own sanity: laws sum to one and know the moments of Section 4."""
+    """The reference itself: laws sum to one and have the moments of Section 4."""
 
     @pytest.mark.parametrize("B", [4, 5, 6, 16])
     @pytest.mark.parametrize("law", [pair_law, angle_law])

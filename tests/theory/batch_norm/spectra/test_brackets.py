@@ -1,6 +1,6 @@
 """Brackets, formulas, simulation and the library agree on every eigenvalue.
 
-``tests/reference/brackets.py`` knows no collapsed formula. Here the paper's formulas, transcribed,
+``tests/reference/brackets.py`` uses no collapsed formula. Here the paper's formulas, transcribed,
 and random neurons meet it and the library; twins show that each comparison can fail.
 """
 

@@ -64,7 +64,7 @@ class TestPureActivations:
         assert expansion.gaps == pytest.approx([0, B / (B - 1)], abs=1e-15)
         assert abs(expansion.rate.value - (B - 2) / (B - 3)) <= expansion.rate.error
 
-    def test_a_series_cut_before_its_only_term_knows_that_it_knows_nothing(self, B):
+    def test_a_series_cut_before_its_only_term_has_an_unknown_rate(self, B):
         assert math.isnan(gegenbauer_expansion("square", B, terms=2).rate.value)
 
 

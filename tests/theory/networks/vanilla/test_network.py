@@ -68,7 +68,7 @@ class TestHomogeneous:
         slope = alpha**2 / (2 * alpha - 1) * kernel(alpha - 1, c)
         assert network.chi_c.value == pytest.approx(slope, abs=1e-10)
 
-    def test_other_functions_of_constant_slopes_are_treated_by_quadrature_alike(self):
+    def test_quadrature_agrees_for_other_functions_of_constant_slopes(self):
         plain = Activation("r", torch.relu, kinks=(Kink(0.0),))
         told = vanilla("relu", weight_variance=1.5, bias_variance=0.1)
         found = vanilla(plain, weight_variance=1.5, bias_variance=0.1)
@@ -304,7 +304,7 @@ class TestEdge:
         ({"weight_variance": "2"}, TypeError, "weight_variance"),
     ],
 )
-def test_senseless_numbers_are_refused(options, error, match):
+def test_numbers_out_of_range_are_refused(options, error, match):
     with pytest.raises(error, match=match):
         vanilla("tanh", **options)
 
@@ -357,7 +357,7 @@ class TestSimulation:
         z = (means - [q, q * c, network.chi_1.value]) / errors
         assert np.abs(z).max() < 3.5, z
 
-    def test_another_weight_variance_is_told_apart(self, name, variance, bias):
+    def test_another_weight_variance_is_rejected(self, name, variance, bias):
         other = vanilla(name, weight_variance=1.1 * variance, bias_variance=bias)
         means, errors = simulate(name, variance, bias, networks=6)
         assert abs(means[0] - other.q.value) > 4 * errors[0]
