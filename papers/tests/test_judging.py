@@ -20,7 +20,7 @@ class TestDifference:
         assert found.above() is True
         assert found.below() is False
 
-    def test_within_it_nothing_is_decided(self):
+    def test_within_chance_nothing_is_decided(self):
         found = difference([3.0, 1.0, 2.0], [1.0, 2.0, 2.5])
         assert found.above() is None
         assert found.below() is None

@@ -94,7 +94,7 @@ def test_an_engine_that_cannot_work_is_refused_before_any_work(equipoise, argume
     assert not Path("reproduction").exists()
 
 
-def test_a_shard_that_is_none_is_a_usage_error(equipoise):
+def test_a_malformed_shard_is_a_usage_error(equipoise):
     done = equipoise("reproduce", NAME, "--shard", "half")
     assert done.code == 2
     assert "argument --shard: takes I/N, such as 1/4, got 'half'" in done.err

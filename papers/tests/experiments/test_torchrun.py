@@ -148,5 +148,5 @@ def test_cells_have_checkpoints_of_their_own(torchrun, monkeypatch, tmp_path):
     assert len(set(paths)) == 2
 
 
-def test_elsewhere_there_is_none():
+def test_outside_torchrun_there_is_no_checkpoint_path():
     assert checkpoint_path() is None

@@ -29,6 +29,6 @@ class TestOutcome:
         assert Verdict((*checks, ours(own)), left_out).outcome == outcome
 
 
-def test_whose_sentence_it_is_can_be_read():
+def test_a_sentence_says_whose_it_is():
     assert (NO.sentence, ours(NO).sentence) == ("claim", "not in the paper: claim")
     assert [check.answer for check in (YES, NO, OPEN)] == ["yes", "no", "undecided"]

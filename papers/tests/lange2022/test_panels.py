@@ -110,7 +110,7 @@ class TestBest:
         assert ahead("", refused, one).holds is False
         assert not_behind("", refused, one).holds is False
 
-    def test_whoever_trains_is_ahead_of_whoever_does_not(self):
+    def test_a_method_that_trains_is_ahead_of_one_that_does_not(self):
         best = best_of(
             self.runs(bnp=0.9)
             | {Training("fc", "x", "bn", 1, 10, 0.1, s): REFUSED for s in range(3)}

@@ -133,13 +133,13 @@ class TestPublishing:
         assert {str(page / name) for name in names} == {*published.files}
         assert published.bytes == sum((page / name).stat().st_size for name in names)
 
-    def test_verdicts_are_made_anew_from_records(self, done, tmp_path, calculator):
+    def test_verdicts_are_made_again_from_records(self, done, tmp_path, calculator):
         later = squares(calculator, judge=lambda results: pytest.fail("broken"))
         EXPERIMENTS[TOY] = later
         with pytest.raises(pytest.fail.Exception):
             publish(done, page=tmp_path / "page")
 
-    def test_a_judge_that_breaks_is_told_and_the_page_is_there(self, done, tmp_path, calculator):
+    def test_a_judge_that_raises_is_reported_on_the_page(self, done, tmp_path, calculator):
         def judge(results):
             raise ZeroDivisionError("no seeds")
 

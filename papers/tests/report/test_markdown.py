@@ -55,7 +55,7 @@ def test_the_facts_are_there(tmp_path):
         assert fact in text
 
 
-def test_folders_of_the_machine_are_not(tmp_path):
+def test_no_folder_of_the_machine_is_shown(tmp_path):
     report = whole(tmp_path)
     pages = (overview(report), *(paper_page(paper, "small") for paper in report.papers))
     assert all("/home/me" not in page for page in pages)

@@ -89,10 +89,10 @@ class TestThePage:
         assert "2 more checks: 1 ✔, 1 ✖" in text
         assert text.count(FAILS.claim) == 1
 
-    def test_folders_of_the_machine_are_not(self, tmp_path):
+    def test_no_folder_of_the_machine_is_shown(self, tmp_path):
         assert "/home/me" not in render_reproduction(whole(tmp_path))
 
-    def test_hostile_texts_are_texts(self, tmp_path):
+    def test_hostile_texts_are_escaped(self, tmp_path):
         page = render_reproduction(REPORTS["hostile"](tmp_path))
         assert not Outline(page).all("img")
         assert "\x1b" not in page

@@ -37,7 +37,7 @@ def test_the_same_records_give_the_same_bytes(stored, tmp_path):
     assert first.name == f"{NAME}.jsonl.xz"
 
 
-def test_other_records_do_not(stored, tmp_path):
+def test_other_records_give_other_bytes(stored, tmp_path):
     (first,) = pack(stored, tmp_path / "first", "small")
     cell = sorted(stored.glob("*/cells/*.json"))[0]
     cell.write_text(cell.read_text().replace('"seconds": ', '"seconds": 1'))

@@ -1,4 +1,4 @@
-"""Everything is reproduced, whatever becomes of one experiment; interruptions lose nothing."""
+"""All experiments are reproduced, even if one fails; interruptions lose nothing."""
 
 from __future__ import annotations
 

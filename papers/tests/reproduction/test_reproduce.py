@@ -42,7 +42,7 @@ class TestResuming:
         assert run(tmp_path).panels[0].outcome == "reproduced"
         assert calculator.calls == [3.0]
 
-    def test_so_does_a_kill(self, tmp_path):
+    def test_a_kill_costs_only_the_cell_at_work(self, tmp_path):
         """In a process of its own, which ends itself without any chance to clean up."""
         script = (
             "import os, signal, sys\n"
@@ -146,14 +146,14 @@ class TestRedrawing:
             name: made[name] for name in ("figure.png", "figure.svg")
         }
 
-    def test_of_a_part_it_says_that_it_is_one(self, toy, calculator, tmp_path):
+    def test_a_part_is_marked_incomplete(self, toy, calculator, tmp_path):
         calculator.trouble = {2.0: KeyboardInterrupt()}
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path)
         (panel,) = run(tmp_path, redraw=True).panels
         assert (panel.outcome, panel.finished) == ("incomplete", 1)
 
-    def test_of_nothing_it_says_what_to_do_and_leaves_no_trace(self, toy, tmp_path):
+    def test_without_records_it_says_what_to_do_and_writes_nothing(self, toy, tmp_path):
         with pytest.raises(ValueError, match="without --redraw first"):
             run(tmp_path / "new", redraw=True)
         assert not (tmp_path / "new").exists()

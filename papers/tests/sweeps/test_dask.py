@@ -74,6 +74,6 @@ def test_no_scheduler_at_that_address(tmp_path, monkeypatch):
         sweep(store_in(tmp_path), (Draw(1),), engine=engine)
 
 
-def test_which_scheduler(tmp_path):
+def test_without_address_or_client_it_asks_for_one(tmp_path):
     with pytest.raises(ValueError, match="which Dask cluster"):
         sweep(store_in(tmp_path), (Draw(1),), engine=Engine(backend="dask"))

@@ -50,7 +50,7 @@ class TestWhereverItRuns:
         assert found[0][cells[-1]] == (None, "FloatingPointError: the loss is nan")
         assert {record.threads for record, _ in found[0].values() if record} == {1}
 
-    def test_outside_a_sweep_they_are_not(self, threads):
+    def test_outside_a_sweep_threads_are_the_users(self, threads):
         """The twin: the user's threads would be part of the record."""
         assert Draw(0).run().threads == threads
 

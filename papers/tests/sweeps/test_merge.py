@@ -1,4 +1,4 @@
-"""Stores become one: records before failures, the first of equals, and never one of two."""
+"""Merging stores: records before failures, the first of equals, and conflicts refused."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_equal_records_are_no_conflict_however_long_they_took(folders):
     assert list(choice.files.values()) == [first]
 
 
-def test_different_records_of_a_cell_are_one(folders):
+def test_different_records_of_a_cell_are_a_conflict(folders):
     files = put(folders[0], 1.0), put(folders[1], 1.0 + 2**-52)
     (conflict,) = choose(folders).conflicts
     assert conflict.files == files

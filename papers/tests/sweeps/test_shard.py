@@ -32,7 +32,7 @@ def test_the_grids_order_is_kept_but_does_not_decide():
     assert reordered == part[::-1]
 
 
-def test_a_grid_of_period_n_is_no_trap():
+def test_shards_of_a_periodic_grid_are_balanced():
     """The twin: every fourth cell in the grid's order, such as all deep networks."""
     assert all(len({cell % 4 for cell in part}) == 4 for part in shards(4))
     assert all(len({cell % 4 for cell in GRID[k::4]}) == 1 for k in range(4))

@@ -76,7 +76,7 @@ def test_another_cell_is_not_found(store):
 
 
 @pytest.mark.parametrize("change", [{"revision": 2}, {"name": "toy.cubes"}])
-def test_another_revision_or_task_has_other_files(store, tmp_path, change):
+def test_another_revision_or_experiment_has_other_files(store, tmp_path, change):
     store.save(Result(Number(1.0), Square(1.0), None, 0.5))
     other = CellStore(tmp_path, **({"name": NAME} | change))
     assert other.load(Number(1.0)) is None

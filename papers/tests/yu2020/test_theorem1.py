@@ -81,7 +81,7 @@ class TestTheorem1:
         assert [c.holds for c in verdict.checks] == [True, True, True, True, False, True]
         assert verdict.outcome == "partly"
 
-    def test_a_wrong_theorem_would_be_found_out(self):
+    def test_a_wrong_theorem_fails_the_checks(self):
         off = theorem1.Comparison((0.1, 0.9, 0.0), (0.9, 0.1, 0.0), (0.01,) * 3, 80.0, 3)
         verdict = theorem1.judge(self.results(shares=off, matrix=off))
         assert [c.holds for c in verdict.checks][:3] == [False, False, False]

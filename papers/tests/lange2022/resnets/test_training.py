@@ -299,7 +299,7 @@ class TestVerdicts:
     def rates(self, results):
         return BY_NAME["fig6a"].judge(results).checks[-1]
 
-    def test_whoever_trains_is_ahead_of_whoever_does_not(self):
+    def test_a_method_that_trains_is_ahead_of_one_that_does_not(self):
         results = as_claimed(ORIGINAL)
         results |= {c: diverged(r) for c, r in results.items() if c.method == "gn"}
         checks = {c.claim: c for c in BY_NAME["fig6a"].judge(results).checks}

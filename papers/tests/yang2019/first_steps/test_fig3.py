@@ -90,7 +90,7 @@ class TestStepZero:
         assert rate == records[0].rate
         assert agrees("", sample_mean(-log_slopes(profiles)), math.log(rate.value), 4 / 128).holds
 
-    def test_and_not_at_the_rate_of_norms(self, records):
+    def test_gradients_do_not_explode_at_the_rate_of_norms(self, records):
         profiles = np.array([record.signals[0] for record in records])[:, 2:]
         half = math.log(records[0].rate.value) / 2
         assert not agrees("", sample_mean(-log_slopes(profiles)), half, 4 / 128).holds

@@ -167,7 +167,7 @@ class TestStacks:
         norms = [m for m in layers if isinstance(m, GhostBatchNorm1d)]
         assert [norm.virtual_batch_size for norm in norms] == [TINY.batch_size] * TINY.depth
 
-    def test_sub_batches_train_as_batches_of_their_own_would_not(self):
+    def test_sub_batches_train_differently_from_batches(self):
         """Same steps, other statistics."""
         ghost, plain = replace(TINY, step_samples=16), replace(TINY, batch_size=16)
         assert ghost.run().members[0].loss != plain.run().members[0].loss
@@ -195,7 +195,7 @@ class TestStacks:
 
 class TestPanels:
     @pytest.mark.parametrize("name", PANELS)
-    def test_the_papers_boundary_is_called_so(self, name):
+    def test_a_boundary_at_the_line_is_confirmed(self, name):
         checks = claims(name, at_the_line)
         missed = [claim for claim, c in checks.items() if not (c.ours or c.holds)]
         assert not any(checks[claim].holds is False for claim in missed)
@@ -205,7 +205,7 @@ class TestPanels:
         assert few or not missed
 
     @pytest.mark.parametrize("name", PANELS)
-    def test_a_boundary_at_half_the_depth_keeps_its_course_only(self, name):
+    def test_a_boundary_at_half_the_depth_follows_the_line_but_is_not_at_16_xi(self, name):
         checks = claims(name, lambda predicted: predicted / 2)
         assert answer(checks, "the boundary is at 16ξ") is False
         assert answer(checks, "deeper than 16ξ") is True
@@ -220,7 +220,7 @@ class TestPanels:
         assert answer(checks, "the boundary is at 16ξ") is not True
 
     @pytest.mark.parametrize("name", PANELS)
-    def test_one_depth_for_all_is_no_course(self, name):
+    def test_a_constant_boundary_does_not_follow_the_line(self, name):
         checks = claims(name, lambda predicted: 22.0, scatter=1.0)
         assert answer(checks, "better than one depth for all") is not True
         deeper = [check.holds for claim, check in checks.items() if "train deeper" in claim]
@@ -252,12 +252,12 @@ class TestPanels:
         (found,) = (check.found for claim, check in checks.items() if "identical" in claim)
         assert "over 5 columns" in found
 
-    def test_scatter_is_held_against_that_of_seeds(self):
+    def test_scatter_is_compared_with_that_of_seeds(self):
         words = "scatter around f·ξ no more than seeds"
         assert answer(claims("yang2019.fig2a", at_the_line, scatter=1.3), words) is False
         assert answer(claims("yang2019.fig2a", at_the_line, scatter=1.0), words) is True
 
-    def test_the_factor_comes_with_what_trained_means(self):
+    def test_the_factor_is_given_for_several_meanings_of_trained(self):
         checks = claims("yang2019.fig2a", lambda predicted: predicted / 2, scatter=1.001)
         (check,) = (check for claim, check in checks.items() if "called trained" in claim)
         assert check.found.startswith("f = 8.0")

@@ -62,7 +62,7 @@ class TestRun:
         model = network(dataclasses.replace(TINY, eps=0.0), 1, 10)
         assert {m.eps for m in model if isinstance(m, nn.BatchNorm2d)} == {nn.BatchNorm2d(1).eps}
 
-    def test_settings_of_a_seed_share_weights_and_batches(self):
+    def test_combinations_of_a_seed_share_weights_and_batches(self):
         """Differences between settings are then not differences between starting points."""
         one, other = network(TINY, 1, 10), network(dataclasses.replace(TINY, beta=0.0), 1, 10)
         weights = [m.weight for m in one if isinstance(m, nn.Conv2d)]
@@ -161,7 +161,7 @@ class TestScores:
         by_epoch = [scores({cell: record}, "validation", epoch) for epoch in cell.epochs]
         return [found.median(combination) for found in by_epoch]
 
-    def test_a_setting_without_all_seeds_is_left_out(self):
+    def test_a_combination_without_all_seeds_is_left_out(self):
         results = made_up(cells("small"), as_claimed)
         del results[next(iter(results))]
         assert len(scores(results, "train", 1).accuracies) == 4**3 - 1
@@ -234,7 +234,7 @@ class TestVerdict:
         assert [check.holds for check in verdict.checks] == [False] * 12
 
     @pytest.mark.parametrize("name", FIGURES)
-    def test_ignorance_is_no_answer(self, name):
+    def test_seeds_that_scatter_more_than_the_effect_decide_nothing(self, name):
         """Seeds that scatter by more than the effect neither bear a sentence out nor refute it."""
         experiment = FIGURES[name].EXPERIMENT
 
@@ -267,7 +267,7 @@ class TestVerdict:
         verdict = fig5.EXPERIMENT.judge(made_up(cells("small"), as_claimed))
         assert not any("epoch" in check.claim for check in verdict.checks)
 
-    def test_fig_5_may_mix_what_fig_6_may_not(self):
+    def test_only_fig_5_compares_beta_and_eps_together(self):
         """Where only both together help, each alone does not."""
 
         def both(cell, epoch):

@@ -37,7 +37,7 @@ class TestSpeed:
         assert not verdict.checks[2].holds
         assert verdict.left_out == ("timings on a GPU",)
 
-    def test_an_expensive_run_is_found_out(self):
+    def test_a_slow_run_fails_the_checks(self):
         checks = speed.judge(self.results(10.0, run=30.0)).checks
         assert not checks[1].holds
         assert not checks[5].holds

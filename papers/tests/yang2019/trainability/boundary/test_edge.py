@@ -54,7 +54,7 @@ class TestCrossing:
         accuracies = [1 - 0.3 * math.log2(depth / 5) for depth in DEPTHS]
         assert crossing(DEPTHS, accuracies, 0.55) == pytest.approx(5 * 2**1.5)
 
-    def test_what_lies_outside_is_cut(self):
+    def test_boundaries_outside_the_span_are_limited_to_it(self):
         assert crossing(DEPTHS, (0.3, 0.2, 0.1, 0.1), 0.5) == 5
         assert crossing(DEPTHS, (0.9, 0.8, 0.7, 0.6), 0.5) == 40
 
@@ -101,7 +101,7 @@ class TestRatios:
         outside = [edge_at(20.0, math.inf), edge_at(20.0, 50.0)]
         assert of_line(seen + outside) == of_line(seen)
 
-    def test_columns_whose_boundary_is_unseen_leave_a_doubt(self):
+    def test_columns_whose_boundary_is_unseen_leave_the_ratio_undecided(self):
         """The boundary of a column that was chosen by its outcome says nothing for the others."""
         agreeing = [edge_at(20.0, 20.0)] * 5
         assert of_line(agreeing).is_one is True
@@ -143,7 +143,7 @@ class TestDecisions:
         assert more(0.2, 0.5) is None
         assert more(0.3, self.UNKNOWN) is None
 
-    def test_an_interval_by_redrawing_is_that_of_the_mean(self):
+    def test_the_bootstrap_interval_of_a_mean_is_the_normal_one(self):
         values = np.random.default_rng(3).standard_normal(50)
         low, high = resampled(values.tolist(), lambda some: float(np.mean(some)))
         error = values.std() / math.sqrt(50)
