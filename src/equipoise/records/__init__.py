@@ -1,4 +1,4 @@
-"""Values that every room speaks, and their JSON form."""
+"""Records that every room uses, and their JSON form."""
 
 from equipoise.records.codec import from_plain, to_plain, write_json
 from equipoise.records.estimate import Estimate

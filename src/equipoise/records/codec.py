@@ -1,4 +1,4 @@
-"""Records to plain JSON values and back."""
+"""Convert records to plain JSON values and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from equipoise.files import write_text
 
 Record = TypeVar("Record")
 
-# JSON has no non-finite numbers, and a diverged gradient must survive being stored.
+# JSON has no non-finite numbers, but a report must be able to store a diverged gradient.
 _NON_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
@@ -54,7 +54,7 @@ def from_plain(record: type[Record], data: Any) -> Record:
 
 
 def write_json(path: Path, record: Any) -> None:
-    """Write a record as JSON, whole or not at all."""
+    """Write a record as JSON; an interrupted write leaves the old file."""
     write_text(path, json.dumps(to_plain(record), indent=1, allow_nan=False) + "\n")
 
 

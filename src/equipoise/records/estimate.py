@@ -1,4 +1,4 @@
-"""A number that knows how far it may be from the truth, and how it was obtained."""
+"""A number with its error and its origin."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with its error and its origin.
+    """A value, its error, and how it was obtained.
 
-    Predictions and measurements are both estimates, which is what lets a check-up compare
-    them in units of error.
+    Predictions and measurements are both estimates, so that a check-up can compare them in units
+    of error.
 
     Args:
         value: The number.
         error: For a computation, a bound on the distance to the true value; for a
             simulation or a measurement, one standard error. ``nan`` where it is unknown.
         method: How the number was obtained, in a few words.
-        stable: For quantities of the BSB1 fixed point: whether that point is linearly
-            stable, so that deep networks reach it. ``None`` where the question does not arise.
+        stable: For quantities of the BSB1 fixed point: whether that point is linearly stable,
+            so that deep networks reach it. ``None`` for other quantities.
 
     Examples:
         >>> print(Estimate(1.46695, 0.0021, "simulation"))
@@ -39,7 +39,7 @@ class Estimate:
 
     @classmethod
     def of_mean(cls, samples: Sequence[float] | NDArray[np.float64], method: str) -> Estimate:
-        """Mean of independent samples with its standard error, which one sample leaves unknown.
+        """Mean of independent samples with its standard error, which is unknown for one sample.
 
         Examples:
             >>> print(Estimate.of_mean([1.0, 3.0], "two runs"))
@@ -63,6 +63,6 @@ class Estimate:
             return f"{self.value:.6g} ± ?"
         if self.error <= 1e-12 * abs(self.value):
             return f"{self.value:.6g}"
-        # Two digits of the error say all that it knows; the value is cut at the same place.
+        # Two digits of the error are enough; the value is rounded at the same place.
         digits = min(12, max(0, 1 - math.floor(math.log10(self.error))))
         return f"{self.value:.{digits}f} ± {self.error:.{digits}f}"

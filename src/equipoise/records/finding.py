@@ -7,6 +7,9 @@ from typing import Literal
 
 Severity = Literal["critical", "warning", "note", "good"]
 
+# The most severe first.
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "note", "good")
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

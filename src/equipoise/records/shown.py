@@ -1,4 +1,4 @@
-"""Records that show themselves, through a view that another room registers for their class."""
+"""Records that can show themselves, once :mod:`equipoise.report` has registered their views."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class View:
 
 
 class Shown:
-    """A record that can be printed, saved, and shown by a notebook."""
+    """Base of records that can be printed, saved, and displayed by a notebook."""
 
     __slots__ = ()
 
@@ -42,10 +42,10 @@ class Shown:
         self._view().print(self, Console(highlight=False))
 
     def save(self, directory: str | Path) -> Path:
-        """Write the report as JSON and as a page, each whole or not at all.
+        """Write the report as JSON and as an HTML page.
 
         Args:
-            directory: Where to; made if it does not exist.
+            directory: Where to write; made if it does not exist.
 
         Returns:
             The path of the page.
@@ -60,7 +60,7 @@ class Shown:
         view = _VIEWS.get(type(self))
         if view is None:
             raise RuntimeError(
-                f"nothing shows a {type(self).__name__} yet: import equipoise.report first."
+                f"a {type(self).__name__} cannot show itself yet: import equipoise.report first."
             )
         return view
 
@@ -69,5 +69,5 @@ _VIEWS: dict[type[Shown], View] = {}
 
 
 def register_view(kind: type[Shown], view: View) -> None:
-    """Tell how the records of a class are shown."""
+    """Register how the records of a class are shown."""
     _VIEWS[kind] = view

@@ -1,10 +1,11 @@
-"""Numbers and untrusted names as short text that a person can read."""
+"""Turn numbers and untrusted names into short, readable text."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import unicodedata
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from equipoise.records.estimate import Estimate
@@ -16,7 +17,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Write a number with so many significant digits, and powers of ten as such.
+    """Write a number with a few significant digits, very large or small ones as powers of ten.
 
     Examples:
         >>> number(1.46695), number(421.7), number(1.234e9), number(-2e-7), number(0.0)
@@ -41,6 +42,36 @@ def number(value: float, digits: int = 3) -> str:
     return f"{sign}{mantissa}×{power_of_ten(power)}"
 
 
+def known(value: float, digits: int = 2) -> str:
+    """Write a number, or a dash for NaN.
+
+    Examples:
+        >>> known(1.46695), known(float("nan"))
+        ('1.5', '–')
+    """
+    return "–" if math.isnan(value) else number(value, digits)
+
+
+def plain(value: float) -> str:
+    """Write a number that somebody chose, such as a learning rate, without trailing zeros.
+
+    Examples:
+        >>> plain(0.1), plain(0.0003), plain(3e-7)
+        ('0.1', '0.0003', '3×10⁻⁷')
+    """
+    return f"{value:.3g}" if 1e-4 < value < 1e4 else number(value, 1)
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """Write a share in per cent, or a dash for NaN.
+
+    Examples:
+        >>> percent(0.7), percent(0.1234, 3), percent(42.0), percent(float("nan"))
+        ('70 %', '12.3 %', '4200 %', '–')
+    """
+    return "–" if math.isnan(share) else f"{number(100 * share, digits)} %"
+
+
 def power_of_ten(exponent: int) -> str:
     """Write a power of ten with a raised exponent.
 
@@ -52,7 +83,7 @@ def power_of_ten(exponent: int) -> str:
 
 
 def spread(estimate: Estimate | None) -> str:
-    """Write a value with its error, both cut where the error says that knowledge ends.
+    """Write a value with its error, both rounded to the digits that the error allows.
 
     Examples:
         >>> spread(Estimate(1.4712, 0.0061, "measured"))
@@ -95,7 +126,7 @@ def factor(estimate: Estimate | float | None) -> str:
         return "–"
     if not isinstance(estimate, Estimate):
         return "×" + number(estimate)
-    # An error that four digits cannot show is not worth a reader's time here.
+    # Leave out an error that four digits cannot show.
     small = estimate.error < _NEGLIGIBLE * abs(estimate.value)
     return "×" + (number(estimate.value, 4) if small else spread(estimate))
 
@@ -136,8 +167,29 @@ def count(value: int, noun: str) -> str:
     return f"{value:,} {noun if value == 1 else plural}"
 
 
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """List names, but no more than a reader can take in.
+
+    Examples:
+        >>> listed(["a", "b", "c", "d"], most=2)
+        'a, b and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def capital(text: str) -> str:
+    """Start a text with a capital letter, and leave the rest unchanged.
+
+    Examples:
+        >>> capital("with BNP")
+        'With BNP'
+    """
+    return text[:1].upper() + text[1:]
+
+
 def printable(value: Value) -> Value:
-    r"""Show control characters instead of obeying them, in a text or throughout a record.
+    r"""Replace control characters by visible escapes, in a text or throughout a record.
 
     A layer's name may hold an escape sequence that recolours a terminal, or half a surrogate
     pair, which no UTF-8 file can store.
