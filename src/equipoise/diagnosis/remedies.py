@@ -21,6 +21,8 @@ from equipoise.theory.batch_norm.tune import tune
 
 # A change that buys less depth than this factor is not worth making, promised or measured.
 BETTER = 1.25
+# What theory must promise, because a real network falls a little short of it.
+_PROMISED = 1.5
 # Users type the value: two digits are enough, rounded away from where the search began.
 _DIGITS = 2
 
@@ -84,11 +86,14 @@ def _mildest(network: Network, knob: Literal["beta", "gamma"], depth: int) -> fl
     def rate(setting: Setting) -> Estimate:
         return predicted_rate(Network(setting, architecture))
 
+    today = rate(setting)
+    limit = max_trainable_depth(today)
+    if math.isfinite(limit):
+        depth = max(depth, math.ceil(_PROMISED * limit))
     is_batch_norm = architecture.normaliser == "batch norm"
     tuning = tune(setting, depth=depth, knob=knob, rate=None if is_batch_norm else rate)
     value = _rounded_away(float(tuning.best), float(getattr(setting, knob)))
-    worth_making = _is_better(predicted_rate(_with(network, knob, value)), rate(setting))
-    return value if worth_making else None
+    return value if _is_better(predicted_rate(_with(network, knob, value)), today) else None
 
 
 def _with(network: Network, knob: str, value: float) -> Network:
