@@ -73,6 +73,7 @@ class TestSetting:
         settings = {Setting("relu", 8), Setting("relu", 8.0, eps=0), Setting("relu", 8, gamma=-1)}
         assert settings == {Setting("relu", 8)}
         assert Setting("relu", 9) not in settings
+        assert Setting("elu(0.5)", 8) == Setting(torch.nn.ELU(0.5), 8)
 
     def test_it_is_frozen_and_replaced_with_the_same_checks(self):
         setting = Setting("relu", 8)

@@ -15,12 +15,8 @@ from torch.nn import functional as F
 from equipoise.theory.activation.catalogue import (
     Activation,
     Elementwise,
-    celu,
-    elu,
-    hardtanh,
-    leaky_relu,
+    member,
     named_activation,
-    softplus,
 )
 from equipoise.theory.activation.kinks import find_kinks
 
@@ -43,11 +39,11 @@ _MODULE_NAMES: dict[type[nn.Module], str] = {
 }
 _MODULE_FAMILIES: dict[type[nn.Module], Callable[[Any], Activation]] = {
     nn.GELU: lambda m: named_activation("gelu" if m.approximate == "none" else "gelu_tanh"),
-    nn.LeakyReLU: lambda m: leaky_relu(m.negative_slope),
-    nn.ELU: lambda m: elu(m.alpha),
-    nn.CELU: lambda m: celu(m.alpha),
-    nn.Softplus: lambda m: softplus(m.beta),
-    nn.Hardtanh: lambda m: hardtanh(m.min_val, m.max_val),
+    nn.LeakyReLU: lambda m: member("leaky_relu", m.negative_slope),
+    nn.ELU: lambda m: member("elu", m.alpha),
+    nn.CELU: lambda m: member("celu", m.alpha),
+    nn.Softplus: lambda m: member("softplus", m.beta),
+    nn.Hardtanh: lambda m: member("hardtanh", m.min_val, m.max_val),
 }
 
 _FUNCTION_NAMES: dict[Any, str] = {
@@ -119,7 +115,7 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
     if kind in _MODULE_FAMILIES:
         return _MODULE_FAMILIES[kind](activation)
     if isinstance(activation, nn.PReLU) and activation.num_parameters == 1:
-        return leaky_relu(float(activation.weight.detach()))
+        return member("leaky_relu", float(activation.weight.detach()))
     # Not cached: the parameters of a module may change.
     return _adapt(copy.deepcopy(activation).double().cpu(), name or kind.__name__)
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -209,6 +210,17 @@ _FAMILIES: dict[str, Callable[..., Activation]] = {
 }
 
 
+@lru_cache(maxsize=256)
+def member(family: str, *parameters: float) -> Activation:
+    """Return a member of a family, the same object each time: solutions are cached by it.
+
+    Examples:
+        >>> member("leaky_relu", 0.2) is member("leaky_relu", 0.2)
+        True
+    """
+    return _FAMILIES[family](*parameters)
+
+
 def named_activation(name: str) -> Activation:
     """Look an activation up by name; families take numbers, as in ``"alpha_relu(1.5)"``.
 
@@ -231,7 +243,7 @@ def named_activation(name: str) -> Activation:
         except ValueError as error:
             raise ValueError(f"activation {name!r} must have numbers in its brackets.") from error
         try:
-            return _FAMILIES[match[1]](*parameters)
+            return member(match[1], *parameters)
         except TypeError as error:
             raise ValueError(f"activation {name!r} has too few or too many numbers.") from error
     known = sorted({*ACTIVATIONS, *(f"{family}(number)" for family in _FAMILIES)})
