@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise_papers.reproduction.catalogue import EXPERIMENTS, catalogue, find
+from equipoise_papers.reproduction.catalogue import EXPERIMENTS, FIGURES, catalogue, find
 from equipoise_papers.reproduction.folders import cell_store
 from equipoise_papers.reproduction.reproduce import reproduce
 from equipoise_papers.sweeps.backends import Engine
@@ -184,14 +184,19 @@ class TestOutputs:
         assert not panel.checks[0].holds
 
 
-def test_a_whole_figure_has_a_sheet_and_an_overview(tmp_path):
-    result = reproduce("yang2019.fig4", scale="smoke", out=tmp_path)
-    folder = tmp_path / "yang2019.fig4" / "smoke"
+def test_a_whole_figure_has_a_sheet_and_an_overview(calculator, monkeypatch, tmp_path):
+    panels = ("toy.fig1a", "toy.fig1b")
+    for name in panels:
+        monkeypatch.setitem(EXPERIMENTS, name, squares(calculator, name=name))
+    monkeypatch.setitem(FIGURES, "toy.fig1", ("Squares twice", panels))
+    result = reproduce("toy.fig1", scale="smoke", out=tmp_path)
+    folder = tmp_path / "toy.fig1" / "smoke"
     assert Path(result.figure) == folder / "figure.png"
+    assert Path(result.figure).read_bytes().startswith(PNG)
     overview = (folder / "summary.md").read_text()
-    for panel in "abcd":
-        assert f"../../yang2019.fig4{panel}/smoke/summary.md" in overview
-        assert (tmp_path / f"yang2019.fig4{panel}" / "smoke" / "summary.md").exists()
+    for name in panels:
+        assert f"../../{name}/smoke/summary.md" in overview
+        assert (tmp_path / name / "smoke" / "summary.md").exists()
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():

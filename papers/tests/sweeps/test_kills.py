@@ -28,7 +28,7 @@ CELLS, SECONDS = 100, 0.02
 def fork():
     """Processes that find PyTorch imported, so that a sweep begins at once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["equipoise_papers.sweeps"])
+    context.set_forkserver_preload(["torch", "equipoise_papers.sweeps.grid"])
     return context
 
 
