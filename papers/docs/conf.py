@@ -4,7 +4,7 @@ from importlib.metadata import version as installed_version
 
 project = "Equipoise papers"
 author = "The Equipoise developers"
-copyright = "2026, The Equipoise developers"
+project_copyright = "2026, The Equipoise developers"
 version = release = installed_version("equipoise-papers")
 
 extensions = [
