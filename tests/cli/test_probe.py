@@ -9,7 +9,7 @@ import pytest
 from equipoise.diagnosis.probe import Probe
 from equipoise.records import from_plain
 
-FAST = ("--batch-size", 16, "--steps", 4, "--looks", 2, "--seeds", 1)
+FAST = ("--batch-size", 16, "--steps", 4, "--measurements", 2, "--seeds", 1)
 
 
 def probe(equipoise, *rest):
@@ -68,7 +68,7 @@ class TestProbe:
         ("arguments", "message"),
         [
             (("--rate", "-1"), "rate must be a positive number, got -1.0"),
-            (("--looks", "1"), "looks must be at least 2, got 1"),
+            (("--measurements", "1"), "measurements must be at least 2, got 1"),
             (("--data", "digit"), "Did you mean 'digits'?"),
             (("--batch-size", "3"), "batch size 3 is too small"),
             (("--out", "nets.py"), "cannot write the report to 'nets.py'"),

@@ -17,7 +17,7 @@ from equipoise.records import from_plain, to_plain
 from equipoise.training import cross_entropy
 
 DIGITS = data.load("digits")
-SHORT = SmoothnessOptions(steps=4, looks=2, seeds=1)
+SHORT = SmoothnessOptions(steps=4, measurements=2, seeds=1)
 
 
 def build():
@@ -89,7 +89,7 @@ class TestOptions:
             probe(build, DIGITS, **{"batch_size": 16, "training": SHORT, **options})
 
 
-@pytest.mark.parametrize("stage", ["measuring gradients", "training with looks"])
+@pytest.mark.parametrize("stage", ["measuring gradients", "measuring smoothness"])
 def test_an_interrupt_keeps_what_was_finished(stage):
     def progress(name, done, total):
         if name == stage and done:
@@ -97,22 +97,22 @@ def test_an_interrupt_keeps_what_was_finished(stage):
 
     found = probe(build, DIGITS, training=SHORT, batch_size=16, progress=progress)
     assert found.interrupted
-    assert (found.growth is not None) == (stage == "training with looks")
+    assert (found.growth is not None) == (stage == "measuring smoothness")
     assert (found.landscape, found.training) == (None, None)
     assert from_plain(Probe, to_plain(found)) == found
 
 
 class TestInTheCheckup:
-    def test_the_start_is_always_looked_at(self):
+    def test_the_initialisation_is_always_measured(self):
         report = checkup(build, DIGITS, seeds=2, batches=1, batch_size=16)
         assert report.smoothness.steps == 0
         assert [arm.name for arm in report.smoothness.arms][:2] == [
-            "as it is",
-            "without its normalisers",
+            "unchanged",
+            "without normalisers",
         ]
         assert from_plain(Checkup, to_plain(report)).smoothness == report.smoothness
 
-    def test_a_verified_remedy_is_a_way_of_its_own(self):
+    def test_a_verified_remedy_is_a_variant_of_its_own(self):
         def deep():
             return models.mlp(64, 10, depth=24, width=64)
 
@@ -123,7 +123,7 @@ class TestInTheCheckup:
 
     def test_an_interrupted_training_leaves_the_start(self):
         def interrupt(stage, done, total):
-            if stage == "training with looks":
+            if stage == "measuring smoothness":
                 raise KeyboardInterrupt
 
         options = {"seeds": 2, "batches": 1, "batch_size": 16, "smoothness": SHORT}

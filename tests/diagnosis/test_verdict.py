@@ -43,7 +43,7 @@ def test_other_rates(rate, sentence):
 def test_without_a_measurement_theory_speaks():
     found = conclude(dataclasses.replace(deep_checkup(), growth=None))
     assert found.sentence == (
-        "Gradients were not measured; theory says that they grow ×1.47 per layer"
+        "Gradients were not measured; theory predicts that they grow ×1.47 per layer"
     )
 
 

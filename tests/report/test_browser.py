@@ -50,16 +50,16 @@ def test_letters_in_figures_are_legible_on_a_phone(browser, tmp_path, deep):
 
 def test_the_scheme_changes_page_and_figures(browser, tmp_path, deep):
     page = save(deep, tmp_path)
-    look = (
+    measurement = (
         "const stroke = document.querySelector('svg [style*=\"--figure-first\"]');"
         "return [getComputedStyle(document.body).backgroundColor,"
         " getComputedStyle(document.querySelector('svg text')).fill,"
         " getComputedStyle(stroke).stroke]"
     )
     visit(browser, page, 1280, False, "light")
-    light = browser.execute_script(look)
+    light = browser.execute_script(measurement)
     visit(browser, page, 1280, False, "dark")
-    dark = browser.execute_script(look)
+    dark = browser.execute_script(measurement)
     assert all(day != night for day, night in zip(light, dark, strict=True))
 
 

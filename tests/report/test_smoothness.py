@@ -30,11 +30,11 @@ def at_start():
 class TestWords:
     def test_a_row_is_the_median_over_seeds(self):
         """The seeds have β 7.7, 8.4 and 9.1, and so trust 1/β of the step."""
-        row = digest.look_rows(smooth_arm("as it is", 7.0))[1]
+        row = digest.measurement_rows(smooth_arm("as it is", 7.0))[1]
         assert (row.step, row.beta, row.trusted, row.shift) == ("15", "8.4", "1.2", "0.45")
 
     def test_trust_outside_of_the_points_is_a_bound(self):
-        below, above = (digest.look_rows(smooth_arm("x", beta))[0] for beta in (70.0, 0.7))
+        below, above = (digest.measurement_rows(smooth_arm("x", beta))[0] for beta in (70.0, 0.7))
         assert (below.trusted, above.trusted) == ("< 0.5", "> 4")
 
     def test_arms_say_their_rate_and_their_end(self):
@@ -126,14 +126,16 @@ class TestFigures:
         assert "Not drawn: 4 losses that left the range of numbers." in smoothness_figure(wild)
 
     def test_losses_below_zero_have_a_linear_scale(self):
-        look = smooth_start().arms[0].runs[0].looks[0]
-        below = dataclasses.replace(look, losses=tuple(loss - 2.3 for loss in look.losses))
+        measurement = smooth_start().arms[0].runs[0].measurements[0]
+        below = dataclasses.replace(
+            measurement, losses=tuple(loss - 2.3 for loss in measurement.losses)
+        )
         assert "Not drawn" not in along_figure({"x": below})
 
     def test_one_curve_needs_no_legend(self):
-        look = smooth_start().arms[0].runs[0].looks[0]
-        assert ">x</text>" not in along_figure({"x": look})
-        assert ">x</text>" in along_figure({"x": look, "y": look})
+        measurement = smooth_start().arms[0].runs[0].measurements[0]
+        assert ">x</text>" not in along_figure({"x": measurement})
+        assert ">x</text>" in along_figure({"x": measurement, "y": measurement})
 
     def test_two_drawings_are_equal(self):
         assert smoothness_figure(smoothness()) == smoothness_figure(smoothness())

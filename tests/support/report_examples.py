@@ -17,7 +17,7 @@ from equipoise.diagnosis.record import (
 from equipoise.diagnosis.smoothness.record import (
     Smoothness,
     SmoothnessArm,
-    SmoothnessLook,
+    SmoothnessMeasurement,
     SmoothnessRun,
 )
 from equipoise.diagnosis.trial.record import Arm, Gain, Trial
@@ -325,7 +325,7 @@ def smooth_arm(name: str, beta: float) -> SmoothnessArm:
     runs = tuple(
         SmoothnessRun(
             seed,
-            tuple(smooth_look(step, beta * (1 + 0.1 * seed)) for step in range(0, 61, 15)),
+            tuple(smooth_measurement(step, beta * (1 + 0.1 * seed)) for step in range(0, 61, 15)),
             0.3,
         )
         for seed in range(1, 4)
@@ -334,29 +334,31 @@ def smooth_arm(name: str, beta: float) -> SmoothnessArm:
     return SmoothnessArm(name, 0.1, rates, False, runs, Estimate(0.312, 0.021, "mean over seeds"))
 
 
-def smooth_look(step: int, beta: float) -> SmoothnessLook:
+def smooth_measurement(step: int, beta: float) -> SmoothnessMeasurement:
     """On a parabola of curvature β, with a gradient that shortens."""
     norm, loss = 4.0 * math.exp(-step / 30), 0.1 + 2.2 * math.exp(-step / 25)
     steps = tuple(0.05 * 8 ** (k / 7) for k in range(8))
     losses = tuple(max(0.02, loss - eta * norm**2 + beta / 2 * eta**2 * norm**2) for eta in steps)
     changes = tuple(beta * eta * norm for eta in steps)
-    return SmoothnessLook(step, loss, norm, steps, losses, changes, beta, 0.3 + 0.01 * step)
+    return SmoothnessMeasurement(step, loss, norm, steps, losses, changes, beta, 0.3 + 0.01 * step)
 
 
 def wild_arm(name: str) -> SmoothnessArm:
     """Numbers that no axis can show."""
     wild = (math.inf, math.nan, 1e300, -1.0)
-    looks = (
-        SmoothnessLook(0, math.nan, math.inf, (0.1, 0.2, 0.3, 0.4), wild, wild, math.nan),
-        SmoothnessLook(9, -2.0, 0.0, (0.1, 0.2, 0.3, 0.4), (math.inf,) * 4, (0.0,) * 4, math.inf),
+    measurements = (
+        SmoothnessMeasurement(0, math.nan, math.inf, (0.1, 0.2, 0.3, 0.4), wild, wild, math.nan),
+        SmoothnessMeasurement(
+            9, -2.0, 0.0, (0.1, 0.2, 0.3, 0.4), (math.inf,) * 4, (0.0,) * 4, math.inf
+        ),
     )
-    run = SmoothnessRun(1, looks, math.inf)
+    run = SmoothnessRun(1, measurements, math.inf)
     nothing = Estimate(math.inf, math.nan, "mean over seeds")
     return SmoothnessArm(name, math.nan, ((1e-9, math.inf),), True, (run,), nothing)
 
 
 def smooth_start() -> Smoothness:
-    """What every check-up looks at: the first gradient, with and without normalisers."""
+    """What every check-up measures: the first gradient, with and without normalisers."""
     return Smoothness(
         "sgd",
         0,
@@ -369,9 +371,11 @@ def start_arm(name: str, trusted: float, norm: float) -> SmoothnessArm:
     steps = tuple(10.0 ** (k / 2) for k in range(-16, 1))
     changes = tuple(norm * min(eta / trusted, 1.3) for eta in steps)
     losses = tuple(2.3 + 0.01 * math.sin(eta) for eta in steps)
-    look = SmoothnessLook(0, 2.3, norm, steps, losses, changes, 1 / trusted)
+    measurement = SmoothnessMeasurement(0, 2.3, norm, steps, losses, changes, 1 / trusted)
     nothing = Estimate(math.nan, math.nan, "not trained")
-    return SmoothnessArm(name, 0.1, (), False, (SmoothnessRun(0, (look,), math.nan),), nothing)
+    return SmoothnessArm(
+        name, 0.1, (), False, (SmoothnessRun(0, (measurement,), math.nan),), nothing
+    )
 
 
 def deep_growth() -> GradientGrowth:

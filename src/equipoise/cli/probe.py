@@ -29,7 +29,10 @@ def configure(parser: ArgumentParser) -> None:
         help="steps of the short training, 0 for none (default: %(default)s)",
     )
     parser.add_argument(
-        "--looks", type=int, default=5, help="looks at the training (default: %(default)s)"
+        "--measurements",
+        type=int,
+        default=5,
+        help="measurements during the training (default: %(default)s)",
     )
     parser.add_argument(
         "--seeds", type=int, default=3, help="trainings to look at (default: %(default)s)"
@@ -59,7 +62,7 @@ def run(args: Namespace) -> Probe:
     training = None
     if args.steps:
         training = diagnosis.SmoothnessOptions(
-            rate=args.rate, steps=args.steps, looks=args.looks, seeds=args.seeds
+            rate=args.rate, steps=args.steps, measurements=args.measurements, seeds=args.seeds
         )
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
     name, build = choose_target(args.target, args.arg, source, args.batch_size)

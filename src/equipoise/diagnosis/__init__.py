@@ -1,6 +1,7 @@
-"""Where predictions meet measurements."""
+"""Compare predictions with measurements, conclude, and try remedies."""
 
 from equipoise.diagnosis.checkup import checkup
+from equipoise.diagnosis.predict import predict
 from equipoise.diagnosis.probe import Probe, probe
 from equipoise.diagnosis.record import Checkup
 from equipoise.diagnosis.smoothness.measure import SmoothnessOptions, smoothness
@@ -10,6 +11,7 @@ __all__ = [
     # a whole model
     "checkup",
     "Checkup",
+    "predict",
     "probe",
     "Probe",
     # short trainings

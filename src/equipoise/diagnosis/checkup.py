@@ -1,12 +1,10 @@
-"""The main job: predict, measure, compare, try remedies, conclude."""
+"""The check-up: predict, measure, compare, try remedies, conclude."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import version
 from itertools import pairwise
 
 import numpy as np
@@ -30,7 +28,7 @@ from equipoise.diagnosis.prediction.predict import (
     typical_network,
 )
 from equipoise.diagnosis.prediction.residuals import ResidualStack, find_stack, predict_stack
-from equipoise.diagnosis.problem import Model, Problem, draws_new_weights, name_of
+from equipoise.diagnosis.problem import Model, Problem, draws_new_weights, facts, name_of
 from equipoise.diagnosis.record import SCHEMA_VERSION, Block, Checkup, Comparison, Remedy
 from equipoise.diagnosis.remedies import recommend
 from equipoise.diagnosis.second_order.findings import conclude_second_order
@@ -39,11 +37,12 @@ from equipoise.diagnosis.second_order.record import SecondOrderPooling
 from equipoise.diagnosis.smoothness.findings import conclude_smoothness
 from equipoise.diagnosis.smoothness.measure import (
     SmoothnessOptions,
-    follow,
     smoothness_at_start,
+    smoothness_in_training,
 )
 from equipoise.diagnosis.smoothness.record import Smoothness
-from equipoise.diagnosis.smoothness.ways import fixes
+from equipoise.diagnosis.smoothness.variants import fixes
+from equipoise.diagnosis.trial.findings import conclude_trial
 from equipoise.diagnosis.trial.measure import TrialOptions, run_trial
 from equipoise.diagnosis.trial.record import Trial
 from equipoise.instrument.modules import unwatched
@@ -57,7 +56,7 @@ from equipoise.theory.batch_norm.explosion import max_trainable_depth
 
 Array = NDArray[np.float64]
 
-# Several times as many rows as most layers have columns.
+# Several times as many rows as most layers have inputs.
 _ROWS = 1024
 
 
@@ -80,7 +79,7 @@ def checkup(
 
     Args:
         model: A callable that returns a new model with freshly drawn weights, in the mode it is
-            trained in. A module keeps its weights, and is left as it is.
+            trained in. A module keeps its weights, and is not changed.
         data: A name such as ``"digits"``, a ``DataLoader``, a ``Dataset``, an iterable of
             (input, target) batches, or a pair of tensors.
         loss_fn: ``loss_fn(model, batch)``; by default cross-entropy for whole-number targets
@@ -91,13 +90,13 @@ def checkup(
         device: Where the model runs.
         target: What to call the model; by default its class or its factory's name.
         seed: Seed of initialisations and batches.
-        trial: Train side by side with preconditioning, for so long.
-        smoothness: Train with looks at the loss along the step, with and without normalisers and
-            with a verified remedy; by default only the start is looked at.
+        trial: How to train side by side with and without preconditioning; by default not at all.
+        smoothness: How to train and measure smoothness on the way, with and without normalisers
+            and with a verified remedy; by default only the initialisation is measured.
         progress: Called with a stage, finished and total steps.
 
     Returns:
-        Everything that was found. On Ctrl-C, what was finished, marked as interrupted.
+        Everything that was found. After Ctrl-C, what was finished, marked as interrupted.
 
     Raises:
         ValueError: If the factory, the data, the loss or the batch size cannot be used.
@@ -132,11 +131,11 @@ def checkup(
         if trial is not None:
             work.trial = run_trial(problem, trial, report)
         if smoothness is not None:
-            work.smoothness = follow(problem, smoothness, fix, report)
+            work.smoothness = smoothness_in_training(problem, smoothness, fix, report)
     except probes.GrowthInterrupted as interruption:
         work.interrupted = True
         work.growth = work.growth or interruption.finished
-    except KeyboardInterrupt:  # what is finished is still worth a report
+    except KeyboardInterrupt:  # report what was finished
         work.interrupted = True
     findings = conclude(
         work.growth,
@@ -146,7 +145,8 @@ def checkup(
         work.remedies,
         unwatched(fresh),
         [
-            *conclude_preconditioning(work.preconditioning, work.trial),
+            *conclude_preconditioning(work.preconditioning),
+            *conclude_trial(work.trial),
             *conclude_second_order(work.second_order),
             *conclude_smoothness(work.smoothness),
         ],
@@ -154,19 +154,11 @@ def checkup(
     depth = len(work.growth.layers) if work.growth else len(work.blocks)
     return Checkup(
         schema=SCHEMA_VERSION,
-        equipoise=version("equipoise"),
-        torch=str(torch.__version__),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        target=target or name_of(model),
-        data=problem.source.name,
-        device=str(device),
-        batch_size=len(problem.first[0]),
-        parameters=sum(p.numel() for p in fresh.parameters() if p.requires_grad),
+        **facts(problem, fresh, target or name_of(model), started),
+        interrupted=work.interrupted,
         depth=depth,
         seeds=work.growth.replicates if work.growth else 0,
         batches=work.growth.batches if work.growth else 0,
-        seconds=time.perf_counter() - started,
-        interrupted=work.interrupted,
         verdict=verdict.conclude(work.growth, work.blocks, work.comparisons, findings, depth),
         blocks=tuple(work.blocks),
         growth=work.growth,
@@ -183,7 +175,7 @@ def checkup(
 
 @dataclass
 class _Work:
-    """What is finished so far."""
+    """Results so far."""
 
     blocks: list[Block] = field(default_factory=list)
     growth: GradientGrowth | None = None
@@ -257,7 +249,7 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
     if typical is not None and norms and rate is not None and _too_deep(work):
         work.remedies = recommend(
             typical,
-            2 * len(work.growth.layers),  # with as much in reserve
+            2 * len(work.growth.layers),  # twice the depth, as a reserve
             norms,
             lambda change: measure(change, min(seeds, 3), "trying remedies"),
             rate,
@@ -274,12 +266,12 @@ def _follow_stream(
     """Predict a residual stream and compare it with the measurement."""
     try:
         prediction = predict_stack(stack, found, work.blocks, covariance)
-    except ValueError as error:  # no signal passes, as where branches start at zero
+    except ValueError as error:  # no signal passes, for example if branches start at zero
         for index in range(stack.first, stack.last):
             work.blocks[index] = as_block(found[index], None, None, str(error), False)
         return
     work.blocks = prediction.blocks
-    # The very first layer is never fitted; the end of the stream is measured if a norm is there.
+    # The model's first layer is never fitted; the stream's end is measured if a norm is there.
     fitted = slice(1 if stack.first == 0 else 0, None if stack.has_tail else -1)
     width = min(block.features for block in work.blocks)
     work.comparisons = compare_stream(
@@ -288,7 +280,7 @@ def _follow_stream(
 
 
 def _sample(model: nn.Module, problem: Problem) -> Batch:
-    """Enough rows for condition numbers to mean something, where rows are independent."""
+    """A batch with enough rows for condition numbers, if rows are independent."""
     coupled = any(is_batch_norm(m) for m in model.modules())
     if coupled or problem.source.fixed_batches:
         return problem.first
@@ -305,10 +297,10 @@ def _too_deep(work: _Work) -> bool:
 def _covering_network(
     growth: GradientGrowth, networks: dict[str, Network | None]
 ) -> Network | None:
-    """What a typical block stands for, if the measured layers are exactly these blocks."""
+    """The theory's network for a typical block, if the measured layers are these blocks."""
     if len(growth.layers) < 4 or not _is_measured(growth, networks):
         return None
-    # The last block ends in the head, which the fit does not contain.
+    # The last block ends in the head, which is not part of the fit.
     return typical_network(list(networks.values())[:-1])
 
 

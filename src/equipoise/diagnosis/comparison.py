@@ -1,4 +1,4 @@
-"""Join predictions with measurements, in units of their joint error."""
+"""Compare predictions with measurements, in units of their joint error."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from equipoise.theory.simulation.gradients import SimulatedNetworks, simulate_ne
 
 Array = NDArray[np.float64]
 
-# Differences beyond three joint errors are called disagreements: 0.27 % of all, if normal.
+# A difference of more than three joint errors is a disagreement: 0.27 % of all, if normal.
 AGREEMENT = 3.0
+# With a joint error of more than this part of the measurement, nothing can be concluded.
+_VAGUE = 0.1
 _TAIL = 0.99865
 _NETWORKS = 12
 # Larger simulations would take longer than the check-up itself.
@@ -41,8 +43,8 @@ def compare(
     Args:
         growth: What was measured.
         rates: Predicted rates of the blocks between the fitted layers.
-        network: What a typical block stands for; it is simulated.
-        width: The model's own width.
+        network: The theory's network for a typical block; it is simulated.
+        width: The model's width.
     """
     if growth.rate is None:
         return ()
@@ -59,15 +61,15 @@ def compare_stream(
     network: Network,
     width: int,
 ) -> tuple[Comparison, ...]:
-    """Compare the fitted growth with gradients predicted layer by layer, on no straight line.
+    """Compare the fitted growth with gradients that theory predicts layer by layer.
 
     Args:
         growth: What was measured.
         log_profiles: Predicted logarithms of squared gradients along the stream and at its end,
             ``[repeats, layers + 1]``.
-        fitted: Which of them are measured layers that the fit went through.
-        network: What a block stands for.
-        width: The model's own width.
+        fitted: Which of these layers the measured fit includes.
+        network: The theory's network for a block.
+        width: The model's width.
     """
     if growth.rate is None:
         return ()
@@ -75,15 +77,15 @@ def compare_stream(
     rate = math.exp(slope.value)
     method = "fit through infinitely wide residual layers"
     predicted = Estimate(rate, rate * slope.error, method)
-    spread = rate * _width_alone(network, log_profiles.shape[1] - 1, width, growth.replicates)
-    return (_comparison(GROWTH, predicted, growth.rate, spread, growth.replicates),)
+    spread = rate * _stream_spread(network, log_profiles.shape[1] - 1, width, growth.replicates)
+    return (compared(GROWTH, predicted, growth.rate, spread, growth.replicates),)
 
 
-def _width_alone(network: Network, layers: int, width: int, replicates: int) -> float:
-    """Distance of simulated streams' log growth from the recursion for the same streams."""
+def _stream_spread(network: Network, layers: int, width: int, replicates: int) -> float:
+    """Distance of simulated residual streams' log growth from theory, due to finite width."""
     architecture = network.architecture
     layers = max(3, min(layers, _MOST_DEPTH) // architecture.stages) * architecture.stages
-    own = residual_growth(
+    theory = residual_growth(
         _capped(network).setting,
         blocks=layers // architecture.stages,
         stages=architecture.stages,
@@ -91,12 +93,12 @@ def _width_alone(network: Network, layers: int, width: int, replicates: int) -> 
         start_variance=architecture.start_variance,
     )
     simulated = _simulate(network, layers, width).log_gradients
-    expected = log_slopes(np.log(own.normalisers.reshape(1, -1)))
+    expected = log_slopes(np.log(theory.normalisers.reshape(1, -1)))
     return _root_mean_square(expected - log_slopes(simulated), replicates)
 
 
 def _simulate(network: Network, depth: int, width: int) -> SimulatedNetworks:
-    """The theory's own networks at the model's width."""
+    """Simulate the theory's networks at the model's width."""
     group = network.architecture.group_size or 1
     return simulate_networks(
         _capped(network).setting,
@@ -120,7 +122,7 @@ def _growth(
     slopes = -log_slopes(log_gradients[:, 1:])
     reference = math.log(predicted_rate(_capped(network)).value)
     spread = _root_mean_square(slopes - reference, growth.replicates)
-    return _comparison(
+    return compared(
         GROWTH,
         predicted,
         measured,
@@ -130,7 +132,7 @@ def _growth(
 
 
 def _capped(network: Network) -> Network:
-    """The network at a batch size that can be simulated."""
+    """Reduce the batch size to one that can be simulated."""
     rows = min(network.setting.batch_size, _MOST_ROWS)
     return network._replace(setting=replace(network.setting, batch_size=rows))
 
@@ -150,17 +152,17 @@ def _correlation(
     point = bsb1_fixed_point(setting)
     measured = Estimate(
         float(np.mean([layer.correlation.value for layer in deep])),
-        # Layers of one network are not independent: the mean error, not less.
+        # Layers of one network are not independent, so the mean has the mean error.
         float(np.mean([layer.correlation.error for layer in deep])),
         f"mean over the {len(deep)} deepest layers",
     )
     means = simulated[:, simulated.shape[1] // 2 :].mean(1)
     spread = _root_mean_square(means - point.c.value, growth.replicates)
-    return _comparison(CORRELATION, point.c, measured, spread, growth.replicates)
+    return compared(CORRELATION, point.c, measured, spread, growth.replicates)
 
 
 def _root_mean_square(deviations: Array, replicates: int) -> float:
-    """Bias and spread of a mean over as many networks as were measured."""
+    """Root of squared bias plus variance, for a mean over as many networks as were measured."""
     variance = float(deviations.var(ddof=1)) / replicates
     return math.sqrt(float(deviations.mean()) ** 2 + variance)
 
@@ -173,7 +175,7 @@ def _geometric_mean(rates: Sequence[Estimate]) -> Estimate:
     return Estimate(value, error, rates[0].method, stable)
 
 
-def _comparison(
+def compared(
     quantity: str,
     predicted: Estimate,
     measured: Estimate,
@@ -182,12 +184,14 @@ def _comparison(
 ) -> Comparison:
     error = math.hypot(predicted.error, finite_width)
     if math.isfinite(measured.error):
-        # A standard error from a few initialisations is itself uncertain: Student's t has wider
-        # tails, so its 99.7 % range counts as three errors.
+        # A standard error from a few initialisations is itself uncertain: three errors are the
+        # 99.7 % range of Student's t.
         widening = stdtrit(max(replicates - 1, 1), _TAIL) / AGREEMENT
         error = math.hypot(error, measured.error * widening)
     z = (measured.value - predicted.value) / error
-    outcome: Outcome = (
-        "agrees" if abs(z) <= AGREEMENT else "unclear" if math.isnan(z) else "differs"
-    )
+    outcome: Outcome = "agrees"
+    if abs(z) > AGREEMENT:
+        outcome = "differs"
+    elif math.isnan(z) or error > _VAGUE * abs(measured.value):
+        outcome = "unclear"
     return Comparison(quantity, predicted, measured, finite_width, z, outcome)

@@ -1,4 +1,4 @@
-"""Plain-language conclusions, ranked by severity."""
+"""Findings in plain language, the most severe first."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from equipoise.diagnosis.comparison import AGREEMENT
+from equipoise.diagnosis.preconditioning.findings import WORTHWHILE
 from equipoise.diagnosis.record import Block, Comparison, Remedy
 from equipoise.diagnosis.remedies import BETTER
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.records import wording
 from equipoise.records.estimate import Estimate
-from equipoise.records.finding import Finding, Severity
+from equipoise.records.finding import SEVERITIES, Finding
 from equipoise.theory.batch_norm.explosion import TRAINABLE_FACTOR, max_trainable_depth
 
-_ORDER: tuple[Severity, ...] = ("critical", "warning", "note", "good")
-# Half the exponent at which training fails is the point to look up.
+# Half the exponent at which training fails is reason for a warning.
 _WORRYING = TRAINABLE_FACTOR / 2
 # Squared norms within e^3, a factor 20, of each other.
 _BALANCED = 3.0
 # A step of e^3 beyond the fitted rate is a factor 20.
 _LARGE_STEP = 3.0
 _ILL_CONDITIONED = 1e4
-# A joint error of more than this part of the measurement decides nothing.
-_VAGUE = 0.1
-# A change of the condition number by less than this is not worth a finding.
-_WORTHWHILE = 10.0
+# Layers that a finding names, at most.
+_NAMES = 3
 
 
 def conclude(
@@ -49,7 +48,7 @@ def conclude(
     findings += _conditioning(conditioning)
     findings += _unwatched(unwatched or {})
     findings += further
-    return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.severity)))
+    return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
 def _gradients(
@@ -72,20 +71,20 @@ def _without_gradient(growth: GradientGrowth) -> list[Finding]:
         findings.append(
             Finding(
                 "critical",
-                f"{_count(broken, 'layer')} without a finite gradient",
-                f"The gradient overflows at {', '.join(broken[:3])}.",
-                "Lower the scale of the weights or of the data, or compute in a wider type.",
+                f"{wording.count(len(broken), 'layer')} without a finite gradient",
+                f"The gradient overflows at {wording.listed(broken, _NAMES)}.",
+                "Lower the scale of the weights or of the data, or compute in a wider "
+                "floating-point type.",
             )
         )
     if silent:
         findings.append(
             Finding(
                 "warning" if len(silent) == len(values) else "note",
-                f"{_count(silent, 'layer')} without any gradient at the start",
-                f"It is exactly zero at {', '.join(silent[:3])}"
-                f"{' and others' if len(silent) > 3 else ''}. That is so by construction behind a "
-                "scale that starts at zero, as many residual branches have; the fit leaves them "
-                "out.",
+                f"{wording.count(len(silent), 'layer')} without any gradient at initialisation",
+                f"It is exactly zero at {wording.listed(silent, _NAMES)}. This is intended behind "
+                "a scale that starts at zero, as in many residual branches. The fit leaves these "
+                "layers out.",
                 "If no scale starts at zero there, look for dead units or detached tensors.",
             )
         )
@@ -93,7 +92,7 @@ def _without_gradient(growth: GradientGrowth) -> list[Finding]:
 
 
 def _steps(growth: GradientGrowth) -> list[Finding]:
-    """A single step that the fitted rate does not explain."""
+    """A single step between layers that the fitted rate does not explain."""
     layers = [layer for layer in growth.layers if 0 < layer.gradient.value < math.inf]
     if growth.rate is None or len(layers) < 4:
         return []
@@ -108,9 +107,9 @@ def _steps(growth: GradientGrowth) -> list[Finding]:
         Finding(
             "note",
             f"One step stands out: {layers[worst].layer} to {layers[worst + 1].layer}",
-            f"The squared gradient norm is {_times(ratio)} {direction} at the first of them, "
-            f"where the fitted rate is {growth.rate.value:.3g}. At the first layer this is "
-            "mostly the scale of the data.",
+            f"The squared gradient norm is {wording.number(ratio)} times {direction} at the first "
+            f"of the two; the fit gives {wording.factor(growth.rate.value)} per layer. At the "
+            "model's first layer this is mostly the scale of the data.",
             "Scale the data or that layer's weights if training is unstable there.",
         )
     ]
@@ -120,21 +119,22 @@ def _depth(
     growth: GradientGrowth, rate: Estimate, blocks: Sequence[Block], remedies: Sequence[Remedy]
 ) -> Finding:
     layers = growth.layers
-    # What the fitted rate does over the depth, not the first layer's own scale.
+    # Over the depth, as the fit has it: the first layer's gradient also has the data's scale.
     exponent = (len(layers) - 1) * math.log(rate.value)
     word = "larger" if exponent > 0 else "smaller"
-    ratio = f"e^{abs(exponent):.1f} ({_times(math.exp(min(abs(exponent), 700)))})"
+    ratio = wording.number(math.exp(min(abs(exponent), 700)))
     detail = (
-        f"The squared gradient norm changes by a factor {rate.value:.4g} per layer towards the "
-        f"input (± {rate.error:.2g}, {_count(growth.replicates, 'initialisation')}). Over the "
-        f"{len(layers)} layers it is {ratio} {word} at the first layer than at the last."
+        f"The squared gradient norm changes {wording.factor(rate)} per layer towards the input "
+        f"({wording.count(growth.replicates, 'initialisation')}). Over the {len(layers)} layers "
+        f"it is e^{abs(exponent):.1f} ({ratio} times) {word} at the first layer than at the last; "
+        f"networks train up to about e^{TRAINABLE_FACTOR:g}."
     )
     if abs(exponent) > TRAINABLE_FACTOR:
         title = "Gradients explode" if exponent > 0 else "Gradients vanish"
         limit = TRAINABLE_FACTOR / abs(math.log(rate.value))
         return Finding(
             "critical",
-            f"{title}: {len(layers)} layers deep, trainable to about {limit:.0f}",
+            f"{title}: the model has {len(layers)} layers, about {limit:.0f} can train",
             detail,
             _advice(rate, blocks, remedies, exponent > 0),
         )
@@ -143,7 +143,8 @@ def _depth(
         advice = _advice(rate, blocks, remedies, exponent > 0)
         return Finding("warning", f"{title} noticeably with depth", detail, advice)
     if abs(exponent) > _BALANCED:
-        return Finding("good", "Gradients differ over the depth by no more than trains", detail)
+        title = "Gradients vary with depth, within the trainable range"
+        return Finding("good", title, detail)
     return Finding("good", "Gradients stay balanced over the depth", detail)
 
 
@@ -157,15 +158,16 @@ def _advice(
     ]
     depth, best = max(tried, key=lambda pair: pair[0], default=(0.0, None))
     if best is not None and best.measured_rate and depth >= BETTER * max_trainable_depth(rate):
+        layers = "any number of" if math.isinf(depth) else f"about {depth:.0f}"
         return (
-            f"{best.change[0].upper()}{best.change[1:]}: growth per layer then is "
-            f"{best.measured_rate.value:.4g} (measured on your model), trainable to "
-            f"{'any depth' if math.isinf(depth) else f'about {depth:.0f} layers'}."
+            f"{wording.capital(best.change)}: measured on your model, gradients then change "
+            f"{wording.factor(best.measured_rate.value)} per layer, so that {layers} layers can "
+            "train."
         )
     if any(block.rate is not None for block in blocks):
         return (
             "Use fewer layers, larger batches, residual connections, or an activation with a "
-            "smaller rate: compare them with `equipoise theory`."
+            "smaller growth rate: compare them with `equipoise theory`."
         )
     if explodes:
         return "Lower the scale of the initial weights, or add normalisation or skip connections."
@@ -175,33 +177,27 @@ def _advice(
 def _agreement(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> list[Finding]:
     findings = []
     for comparison in comparisons:
-        predicted, measured = comparison.predicted, comparison.measured
         numbers = (
-            f"Predicted {predicted.value:.4g}, measured {measured.value:.4g} ± "
-            f"{measured.error:.2g}; networks this wide may differ by "
-            f"{comparison.finite_width:.2g}."
+            f"Predicted {wording.number(comparison.predicted.value, 4)}, measured "
+            f"{wording.spread(comparison.measured)}. Finite width alone explains "
+            f"±{wording.number(comparison.finite_width, 2)}."
         )
-        joint = abs(measured.value - predicted.value) / abs(comparison.z or math.inf)
-        if comparison.outcome == "agrees" and joint > _VAGUE * abs(measured.value):
+        if not math.isnan(comparison.z):
+            numbers += (
+                f" Difference: {abs(comparison.z):.1f} standard errors (agreement means below "
+                f"{AGREEMENT:.0f})."
+            )
+        if comparison.outcome == "unclear":
             title = f"Too uncertain to compare the {comparison.quantity}"
             advice = "Measure more initialisations with --seeds."
             findings.append(Finding("note", title, numbers, advice))
-            continue
-        if comparison.outcome == "agrees":
+        elif comparison.outcome == "agrees":
             title = f"Theory and measurement agree on the {comparison.quantity}"
-            findings.append(
-                Finding("good", title, f"{numbers} They are {abs(comparison.z):.1f} errors apart.")
-            )
-            continue
-        findings.append(
-            Finding(
-                "note",
-                f"Theory and measurement differ on the {comparison.quantity}",
-                f"{numbers} They are {abs(comparison.z):.1f} errors apart, more than "
-                f"{AGREEMENT:.0f}.",
-                f"Trust the measurement. Likely reasons: {_reasons(blocks)}.",
-            )
-        )
+            findings.append(Finding("good", title, numbers))
+        else:
+            title = f"Theory and measurement differ on the {comparison.quantity}"
+            advice = f"Trust the measurement. Likely reasons: {_reasons(blocks)}."
+            findings.append(Finding("note", title, numbers, advice))
     return findings
 
 
@@ -222,14 +218,14 @@ def _not_compared(
     if growth is None or len(growth.layers) < 3 or comparisons or not covered:
         return []
     reason = (
-        "four blocks are the least that a growth is compared through"
+        "comparing their growth takes at least four blocks"
         if len(blocks) < 4
-        else "blocks differ in activation, ε, γ or β, or there are other normalisers or branches"
+        else "they differ in activation, ε, γ or β, or there are other normalisers or branches"
     )
     return [
         Finding(
             "note",
-            "Predicted block by block, not compared with the measurement",
+            "Predicted block by block, but not compared with the measurement",
             f"Every block has a prediction, but {reason}.",
         )
     ]
@@ -261,8 +257,8 @@ def _coverage(blocks: Sequence[Block], growth: GradientGrowth | None) -> list[Fi
             Finding(
                 "note",
                 "No normalisation: measured, not predicted",
-                f"Gradients were measured at {', '.join(kinds)}. The check-up predicts "
-                "normalised networks; `theory.vanilla` describes those without.",
+                f"Gradients were measured at {', '.join(kinds)}. The check-up only predicts "
+                "networks with normalisers; for others see `equipoise.theory.vanilla`.",
             )
         ]
     uncovered = [block for block in blocks if block.rate is None]
@@ -282,15 +278,16 @@ def _coverage(blocks: Sequence[Block], growth: GradientGrowth | None) -> list[Fi
 def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
     measured = [c for c in conditioning if c.skipped is None]
     findings = []
-    ill = [c for c in measured if c.raw > _ILL_CONDITIONED and c.raw > _WORTHWHILE * c.scaled]
+    ill = [c for c in measured if c.raw > _ILL_CONDITIONED and c.raw > WORTHWHILE * c.scaled]
     if ill:
         worst = max(ill, key=lambda c: c.raw / c.scaled)
         findings.append(
             Finding(
                 "warning",
-                f"{_count(ill, 'layer')} would train better on centred, scaled inputs",
-                f"At {worst.layer} the condition number of the inputs is {worst.raw:.3g}, and "
-                f"{worst.scaled:.3g} after centring and scaling.",
+                f"{wording.count(len(ill), 'layer')} would train better on centred, scaled inputs",
+                f"At {worst.layer} the condition number of the inputs is "
+                f"{wording.number(worst.raw)}; centred and scaled, it is "
+                f"{wording.number(worst.scaled)}.",
                 "Standardise the data, normalise before that layer, or precondition its gradient.",
             )
         )
@@ -300,10 +297,10 @@ def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
         findings.append(
             Finding(
                 "note",
-                f"The batch is smaller than the fan-in of {_count(short, 'layer')}",
+                f"The batch is smaller than the fan-in of {wording.count(len(short), 'layer')}",
                 f"At {widest.layer} a batch gives {widest.rows} rows for {widest.columns} "
-                f"columns, so it leaves {_count(widest.zero_singular_values, 'direction')} of the "
-                "weights without a gradient. Condition numbers are those on the range.",
+                f"columns, so that {wording.count(widest.zero_singular_values, 'direction')} of "
+                "the weights get no gradient. Condition numbers ignore these directions.",
             )
         )
     constant = [c for c in measured if c.constant_features]
@@ -312,7 +309,7 @@ def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
         findings.append(
             Finding(
                 "note",
-                f"Constant inputs at {_count(constant, 'layer')}",
+                f"Constant inputs at {wording.count(len(constant), 'layer')}",
                 f"At {most.layer} {most.constant_features} of {most.columns - 1} inputs do not "
                 "vary over the batch: pixels that are always blank, padding, or dead units.",
             )
@@ -323,23 +320,12 @@ def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
 def _unwatched(unwatched: Mapping[str, int]) -> list[Finding]:
     if not unwatched:
         return []
-    listed = ", ".join(list(unwatched)[:3]) + (" and others" if len(unwatched) > 3 else "")
     return [
         Finding(
             "note",
-            f"Weights of {_count(len(unwatched), 'module')} were not measured",
-            f"{listed} multiply by {sum(unwatched.values()):,} numbers of their own, outside any "
-            "linear or convolutional layer. Gradients that pass through them were measured.",
+            f"Weights of {wording.count(len(unwatched), 'module')} were not measured",
+            f"{wording.listed(list(unwatched), _NAMES)}: {sum(unwatched.values()):,} weights that "
+            "are not in a linear or convolutional layer. Gradients that pass through them were "
+            "measured.",
         )
     ]
-
-
-def _count(items: Sequence[object] | int, noun: str) -> str:
-    number = items if isinstance(items, int) else len(items)
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _times(factor: float) -> str:
-    if factor < 10:
-        return f"{factor:.1f} times"
-    return f"{factor:,.0f} times" if factor < 1e6 else f"{factor:.1e} times"

@@ -1,25 +1,24 @@
-"""Everything that probes can tell about the loss around a model's weights as they are."""
+"""Measure the loss around a model's weights with every probe, and along a short training."""
 
 from __future__ import annotations
 
 import math
 import time
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Literal
 
 import torch
 from torch import nn
 
 from equipoise import probes
-from equipoise.diagnosis.problem import Model, Problem, name_of
+from equipoise.diagnosis.problem import Model, Problem, facts, name_of
+from equipoise.diagnosis.record import Examination
 from equipoise.diagnosis.smoothness.findings import conclude_smoothness
 from equipoise.diagnosis.smoothness.measure import (
     START_RATE,
     SmoothnessOptions,
-    follow,
     points_around,
+    smoothness_in_training,
 )
 from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.instrument.progress import silent, staged
@@ -29,7 +28,6 @@ from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.probes.hessian.record import Hessian
 from equipoise.probes.landscape import Landscape
 from equipoise.records.finding import Finding
-from equipoise.records.shown import Shown
 
 Origin = Literal["given", "tuned", "reference"]
 
@@ -37,45 +35,23 @@ Origin = Literal["given", "tuned", "reference"]
 PROBE_SCHEMA = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Probe(Shown):
-    """Everything that was measured; ``probe.json`` is this record.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe(Examination):
+    """Everything that was measured; ``probe.json`` is this record, of version ``PROBE_SCHEMA``.
 
     Args:
-        schema: :data:`PROBE_SCHEMA` of the writer.
-        equipoise: Version of the library that wrote it.
-        torch: Version of PyTorch that ran it.
-        created: Time of writing, ISO 8601, UTC.
-        target: What to call the model; by default its class or its factory's name.
-        data: The data as the user named them.
-        device: Where the model ran.
-        batch_size: Samples per batch.
-        parameters: Trainable numbers in the model.
         rate: Learning rate of plain SGD that landscape and covariate shift belong to.
         rate_origin: Whether it was given, tuned by the short training, or is the reference rate.
-        seconds: Wall time.
-        interrupted: Whether the user stopped it; what was finished is here.
-        growth: Gradients layer by layer, at the start.
-        landscape: Along the gradient, at the start.
-        shift: Internal covariate shift under one step, at the start.
-        hessian: Extremal eigenvalues at the start, if they were asked for.
-        training: Bands along a short training, if one was asked for.
-        findings: Conclusions, most severe first.
+        growth: Gradients layer by layer, at initialisation.
+        landscape: Loss and gradient along the gradient, at initialisation.
+        shift: Internal covariate shift caused by one step, at initialisation.
+        hessian: Extremal eigenvalues at initialisation, if they were asked for.
+        training: Smoothness along a short training, if one was asked for.
+        findings: Conclusions, the most severe first.
     """
 
-    schema: int
-    equipoise: str
-    torch: str
-    created: str
-    target: str
-    data: str
-    device: str
-    batch_size: int
-    parameters: int
     rate: float
     rate_origin: Origin
-    seconds: float
-    interrupted: bool
     growth: GradientGrowth | None
     landscape: Landscape | None
     shift: CovariateShift | None
@@ -84,7 +60,7 @@ class Probe(Shown):
     findings: tuple[Finding, ...]
 
 
-# Eigenvalues to two digits are what a reader takes in, and half as many products.
+# Two digits of an eigenvalue are enough for a reader, and take half as many products.
 _TOLERANCE = 1e-2
 _BATCHES = 4
 _SHORT_TRAINING = SmoothnessOptions()
@@ -104,28 +80,28 @@ def probe(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Probe:
-    """Probe the loss of a new model, and follow it along a short training.
+    """Measure the loss around a new model's weights, and along a short training.
 
     Args:
         model: A callable that returns a new model with freshly drawn weights, in the mode it is
-            trained in. A module keeps its weights, and is left as it is.
+            trained in. A module keeps its weights, and is not changed.
         data: A name such as ``"digits"``, a ``DataLoader``, a ``Dataset``, an iterable of
             (input, target) batches, or a pair of tensors.
         loss_fn: ``loss_fn(model, batch)``; by default as in :func:`equipoise.checkup`.
         batch_size: Samples per batch, where the data do not fix it.
         rate: Learning rate of plain SGD; by default what the short training found best, or 0.1
             without one.
-        training: How long the short training is and how often it is looked at; ``None`` for no
-            training. Its rate is ``rate``.
-        hessian: Whether to find extremal eigenvalues of the Hessian, of the whole model and of
-            each layer, to 1 %; it takes the longest.
+        training: How long the short training is and how often it is measured; ``None`` for no
+            training. Its learning rate is ``rate``.
+        hessian: Whether to find the extremal eigenvalues of the Hessian, of the whole model and
+            of each layer, to 1 %; this takes the longest.
         device: Where the model runs.
-        target: The model as the user named it.
-        seed: Of weights and batches.
+        target: What to call the model; by default its class or its factory's name.
+        seed: Seed of weights and batches.
         progress: Called with a stage, finished and total steps.
 
     Returns:
-        Everything that was found. On Ctrl-C, what was finished, marked as interrupted.
+        Everything that was found. After Ctrl-C, what was finished, marked as interrupted.
 
     Raises:
         ValueError: If an option is out of range, or model, loss and data do not fit together.
@@ -153,22 +129,14 @@ def probe(
     work = _Work(rate or START_RATE, "given" if rate else "reference")
     try:
         _run(work, problem, fresh, training, hessian, progress or silent)
-    except KeyboardInterrupt:  # what is finished is still worth a report
+    except KeyboardInterrupt:  # report what was finished
         work.interrupted = True
     return Probe(
         schema=PROBE_SCHEMA,
-        equipoise=version("equipoise"),
-        torch=str(torch.__version__),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        target=target or name_of(model),
-        data=problem.source.name,
-        device=str(problem.device),
-        batch_size=len(problem.first[0]),
-        parameters=sum(p.numel() for p in fresh.parameters() if p.requires_grad),
+        **facts(problem, fresh, target or name_of(model), started),
+        interrupted=work.interrupted,
         rate=work.rate,
         rate_origin=work.origin,
-        seconds=time.perf_counter() - started,
-        interrupted=work.interrupted,
         growth=work.growth,
         landscape=work.landscape,
         shift=work.shift,
@@ -180,7 +148,7 @@ def probe(
 
 @dataclass
 class _Work:
-    """What is finished so far."""
+    """Results so far."""
 
     rate: float
     origin: Origin
@@ -204,7 +172,7 @@ def _run(
     measuring = staged(report, "measuring gradients")
     work.growth = probes.gradient_growth(model, loss, problem.held, progress=measuring)
     if training is not None:
-        work.training = follow(problem, training, {}, report)
+        work.training = smoothness_in_training(problem, training, {}, report)
         tuned = work.training.arms[0].rate
         if work.origin == "reference" and math.isfinite(tuned):
             work.rate, work.origin = tuned, "tuned"

@@ -1,11 +1,14 @@
-"""A model, its data and its loss, checked by one run before any work begins."""
+"""A model, its data and its loss, checked by one forward pass before any work begins."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any, TypeAlias
 
 import torch
@@ -22,13 +25,13 @@ from equipoise.training.losses import UnsuitableBatchError, default_loss
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module]
 
-# With fewer rows, E[1/variance] is infinite.
+# With fewer rows the expectation of 1/variance is infinite.
 _LEAST_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is examined or trained: a model factory, data, a loss and a device.
+    """What is measured or trained: a model factory, data, a loss and a device.
 
     Args:
         build: Returns a new model with freshly drawn weights, in the mode it is trained in.
@@ -37,7 +40,7 @@ class Problem:
         batch_size: Samples per batch, where the source does not fix it.
         device: Where the model runs.
         seed: Seed of weights and batches.
-        held: Batches that were drawn first.
+        held: Batches that were drawn for the check, and are measured on.
     """
 
     build: Callable[[], nn.Module]
@@ -60,11 +63,11 @@ class Problem:
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> Problem:
-        """Draw batches, choose the loss by their targets if none is given, and run the model once.
+        """Draw batches, choose a loss by their targets if none is given, and run the model once.
 
         Args:
-            model: A factory, or a module, which is copied and so left as it is.
-            data: A name, a source, or what :func:`equipoise.data.as_source` takes.
+            model: A factory; or a module, which is copied and so not changed.
+            data: A name, or anything that :func:`equipoise.checkup` takes.
             loss_fn: ``loss_fn(model, batch)``.
             batch_size: Samples per batch, where the data do not fix it.
             batches: How many to draw.
@@ -89,7 +92,7 @@ class Problem:
         return self.held[0]
 
     def fresh(self, seed: int | None = None) -> nn.Module:
-        """Build the model under a seed, or under the current random state."""
+        """Build the model with a seed, or with the current random state."""
         return fresh(self.build, self.first, seed)
 
     def rehearse(self, model: nn.Module) -> None:
@@ -107,15 +110,37 @@ class Problem:
             yield x.to(self.device), y.to(self.device)
 
     def joined(self, rows: int) -> Batch | None:
-        """Several batches as one of at least so many rows; ``None`` where shapes differ."""
+        """Join batches to one of at least ``rows`` rows; ``None`` if their shapes differ."""
         drawn = self.draw(max(1, -(-rows // self.batch_size)), self.seed)
         if len({(x.shape[1:], y.shape[1:]) for x, y in drawn}) != 1:
             return None
         return torch.cat([x for x, _ in drawn]), torch.cat([y for _, y in drawn])
 
 
+def facts(problem: Problem, model: nn.Module, target: str, started: float) -> dict[str, Any]:
+    """Fields that every record of an examination has.
+
+    Args:
+        problem: What was examined.
+        model: One model of the factory.
+        target: What the model is called.
+        started: ``time.perf_counter()`` at the start.
+    """
+    return {
+        "equipoise": version("equipoise"),
+        "torch": str(torch.__version__),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "target": target,
+        "data": problem.source.name,
+        "device": str(problem.device),
+        "batch_size": len(problem.first[0]),
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "seconds": time.perf_counter() - started,
+    }
+
+
 def name_of(model: Model) -> str:
-    """What to call a model in a report."""
+    """Name a model for a report: its class, or its factory's name."""
     if isinstance(model, nn.Module):
         return type(model).__name__
     name = getattr(model, "__name__", type(model).__name__)
@@ -125,7 +150,7 @@ def name_of(model: Model) -> str:
 def _draw(
     source: Source, batch_size: int, count: int, device: torch.device, seed: int
 ) -> tuple[Batch, ...]:
-    """Draw batches of one size; a loader's shorter last one is left out."""
+    """Draw batches of one size; a loader's shorter last batch is left out."""
     generator = torch.Generator().manual_seed(seed)
     drawn = [(x.to(device), y.to(device)) for x, y in source.batches(batch_size, count, generator)]
     largest = max(len(x) for x, _ in drawn)
@@ -133,15 +158,15 @@ def _draw(
 
 
 def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None) -> nn.Module:
-    """Call the factory on the batch's device; lazy layers get their shapes from the batch.
+    """Call the factory and move the model to the batch's device; lazy layers take its shapes.
 
     Args:
         build: The factory.
         batch: A batch that the model takes.
-        seed: Seed to build under; by default the current random state.
+        seed: Seed to build with; by default the current random state.
 
     Raises:
-        ValueError: If the factory raises or returns something else than a module.
+        ValueError: If the factory raises, or does not return a module.
     """
     with seeded(seed) if seed is not None else contextlib.nullcontext():
         try:
@@ -165,7 +190,7 @@ def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None)
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Run a block under a seeded random state, and restore the caller's."""
+    """Seed the random state inside the block, and restore the caller's afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
@@ -202,7 +227,7 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
 
 @contextlib.contextmanager
 def _counting_rows(model: nn.Module) -> Iterator[None]:
-    """Refuse batch norms in training that see too few rows, before PyTorch does at one."""
+    """Refuse batch norms in training mode that see too few rows; PyTorch refuses only one."""
 
     def check(module: nn.Module, args: tuple[Any, ...]) -> None:
         given = args[0] if args else None
@@ -229,7 +254,7 @@ def _counting_rows(model: nn.Module) -> Iterator[None]:
 
 
 def draws_new_weights(model: nn.Module, other: nn.Module) -> bool:
-    """Whether two calls of a factory gave different weights; one with a checkpoint does not.
+    """Whether two calls of a factory gave different weights; a factory with a checkpoint does not.
 
     Raises:
         ValueError: If they gave different architectures.

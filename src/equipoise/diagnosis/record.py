@@ -1,4 +1,4 @@
-"""The check-up's report: everything that was predicted, measured and concluded."""
+"""Record of a check-up: everything that was predicted, measured and concluded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One normalise → activation → linear block, and what theory says about it.
+    """One normaliser → activation → linear block, and what theory predicts for it.
 
     Args:
         layer: Name of the normaliser that opens the block.
@@ -34,10 +34,10 @@ class Block:
         gamma: Its scale.
         beta: Its shift.
         weight_variance: fan-in times the variance of the weights that feed the normaliser.
-        rate: Predicted factor per layer on the squared gradient norm; ``None`` where theory
-            does not apply.
+        rate: Predicted factor per layer on the squared gradient norm; ``None`` if theory does
+            not apply.
         max_depth: Predicted number of such blocks before gradients differ by e^16.
-        reason: Why there is no prediction, if there is none.
+        reason: Why there is no prediction; ``None`` if there is one.
         caveats: What weakens the prediction, if anything.
     """
 
@@ -57,7 +57,7 @@ class Block:
     caveats: tuple[str, ...]
 
 
-# What a check-up compares; each quantity at most once.
+# What a check-up compares, each at most once.
 GROWTH, CORRELATION = "gradient growth per layer", "correlation of two samples"
 Outcome = Literal["agrees", "differs", "unclear"]
 
@@ -70,10 +70,11 @@ class Comparison:
         quantity: What is compared, such as :data:`GROWTH`.
         predicted: From theory; its error is the quadrature error.
         measured: From the model; its error is the standard error over replicates.
-        finite_width: Root-mean-square distance between the theory's own network, simulated
-            at the model's width and depth, and the infinite-width prediction.
+        finite_width: Root-mean-square distance between the theory's network, simulated at the
+            model's width and depth, and the prediction for infinite width.
         z: Difference over the combined error, the measurement's widened to Student's t.
-        outcome: ``agrees`` if ``abs(z) <= 3``, ``unclear`` if z is NaN.
+        outcome: ``differs`` if ``abs(z) > 3``; ``unclear`` if z is NaN, or if the combined error
+            exceeds 10 % of the measurement; otherwise ``agrees``.
     """
 
     quantity: str
@@ -86,7 +87,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change to the model that theory recommends, and whether it did what it promised.
+    """A change to the model that theory recommends, and whether it helped.
 
     Args:
         normaliser: What kind of layer is changed, such as ``batch norm``.
@@ -119,8 +120,8 @@ class Verdict:
     Args:
         severity: The worst finding's; ``None`` without findings.
         sentence: How gradients behave.
-        depths: Trainable depth beside the model's depth.
-        trainable_depth: How many such layers train; ``None`` where neither theory nor the
+        depths: Trainable depth and the model's depth.
+        trainable_depth: How many such layers can train; ``None`` if neither theory nor the
             measurement tells.
     """
 
@@ -130,37 +131,22 @@ class Verdict:
     trainable_depth: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Checkup(Shown):
-    """A whole check-up; ``report.json`` is this record.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination(Shown):
+    """What the records of a check-up and of a probe have in common.
 
     Args:
-        schema: :data:`SCHEMA_VERSION` of the writer.
+        schema: Version of the record's form.
         equipoise: Version of the library that wrote it.
         torch: Version of PyTorch that ran it.
         created: Time of writing, ISO 8601, UTC.
-        target: The model as the user named it.
+        target: What the model is called.
         data: The data as the user named them.
         device: Where the model ran.
         batch_size: Samples per batch.
         parameters: Trainable numbers in the model.
-        depth: Normalised (or, without normalisers, parametrised) layers.
-        seeds: Initialisations measured.
-        batches: Batches measured for each.
         seconds: Wall time.
-        interrupted: Whether the user stopped it; what was finished is here.
-        verdict: The conclusion in two lines.
-        blocks: The blocks found, with predictions.
-        growth: Measured gradients; ``None`` if interrupted before.
-        comparisons: Predictions joined with measurements.
-        conditioning: Condition numbers per layer.
-        remedies: Changes that theory recommends.
-        findings: Conclusions, most severe first.
-        preconditioning: What batch normalisation preconditioning would do, per layer.
-        trial: A short side-by-side training, if one was asked for.
-        smoothness: How far the gradient can be trusted, at the start or, if it was asked for,
-            along a short training.
-        second_order: Second-order pooling layers, before and after normalisation.
+        interrupted: Whether the user stopped it; the record holds what was finished.
     """
 
     schema: int
@@ -172,11 +158,35 @@ class Checkup(Shown):
     device: str
     batch_size: int
     parameters: int
+    seconds: float
+    interrupted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup(Examination):
+    """A whole check-up; ``report.json`` is this record, of version :data:`SCHEMA_VERSION`.
+
+    Args:
+        depth: Normalised (or, without normalisers, parametrised) layers.
+        seeds: Initialisations measured.
+        batches: Batches measured for each.
+        verdict: The conclusion in two lines.
+        blocks: The blocks found, with predictions.
+        growth: Measured gradients; ``None`` if interrupted before.
+        comparisons: Predictions beside measurements.
+        conditioning: Condition numbers per layer.
+        remedies: Changes that theory recommends.
+        findings: Conclusions, the most severe first.
+        preconditioning: What batch normalisation preconditioning would do, per layer.
+        trial: A short side-by-side training, if one was asked for.
+        smoothness: How far the gradient is reliable, at initialisation or, if it was asked for,
+            along a short training.
+        second_order: Second-order pooling layers, before and after normalisation.
+    """
+
     depth: int
     seeds: int
     batches: int
-    seconds: float
-    interrupted: bool
     verdict: Verdict
     blocks: tuple[Block, ...]
     growth: GradientGrowth | None
@@ -190,5 +200,5 @@ class Checkup(Shown):
     second_order: tuple[SecondOrderPooling, ...] = ()
 
     def comparison(self, quantity: str) -> Comparison | None:
-        """Find the comparison of a quantity, if it was compared."""
+        """Return the comparison of a quantity, or None if it was not compared."""
         return next((c for c in self.comparisons if c.quantity == quantity), None)

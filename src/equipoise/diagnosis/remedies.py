@@ -23,7 +23,7 @@ from equipoise.theory.batch_norm.tune import tune
 BETTER = 1.25
 # What theory must promise, because a real network falls a little short of it.
 _PROMISED = 1.5
-# Users type the value: two digits are enough, rounded away from where the search began.
+# Users type the value, so it has two digits, rounded away from the value at the start.
 _DIGITS = 2
 
 _PARAMETERS: dict[Literal["beta", "gamma"], tuple[Literal["bias", "weight"], str]] = {
@@ -42,15 +42,15 @@ def recommend(
     """Find the mildest change of β and of γ with which ``depth`` layers train, and try it.
 
     Args:
-        network: What the model's blocks stand for.
-        depth: Layers that shall train.
+        network: The theory's network for the model's blocks.
+        depth: Layers that must be able to train.
         norms: The normalisers that a change is made to.
         measure: Measures growth after calling a function that changes the model.
-        today: Growth measured on the model as it is.
+        today: Growth measured on the unchanged model.
 
     Returns:
-        At most one remedy per parameter: one that suffices, or else the best one, if it is worth
-        making. Verified ones come first.
+        At most one remedy per parameter: the mildest that suffices, or else the best one, if it
+        is worth making. Verified ones come first.
     """
     remedies = []
     for knob, (parameter, word) in _PARAMETERS.items():
@@ -88,8 +88,9 @@ def _mildest(network: Network, knob: Literal["beta", "gamma"], depth: int) -> fl
 
     today = rate(setting)
     limit = max_trainable_depth(today)
-    if math.isfinite(limit):
-        depth = max(depth, math.ceil(_PROMISED * limit))
+    if math.isinf(limit):
+        return None  # in theory nothing is left to improve
+    depth = max(depth, math.ceil(_PROMISED * limit))
     is_batch_norm = architecture.normaliser == "batch norm"
     tuning = tune(setting, depth=depth, knob=knob, rate=None if is_batch_norm else rate)
     value = _rounded_away(float(tuning.best), float(getattr(setting, knob)))
@@ -128,5 +129,5 @@ def _fill(norms: Sequence[nn.Module], parameter: str, value: float) -> None:
 
 
 def _tensor(norm: nn.Module, parameter: str) -> object:
-    """γ or β; RMS norm has no shift, and other layers may be built without."""
+    """γ or β, or None: RMS norm has no shift, and other layers may be built without."""
     return getattr(norm, parameter, None)

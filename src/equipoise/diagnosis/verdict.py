@@ -1,4 +1,4 @@
-"""The check-up in two lines: how gradients behave, and how deep such networks train."""
+"""The check-up in two lines: how gradients behave, and how deep such networks can train."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections.abc import Iterable, Sequence
 from equipoise.diagnosis.record import GROWTH, Block, Comparison, Verdict
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
-from equipoise.records.finding import Finding, Severity
+from equipoise.records.finding import SEVERITIES, Finding
 from equipoise.theory.batch_norm.explosion import TRAINABLE_FACTOR
 
-# From the one that a reader must see first to the one that may wait.
-SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "note", "good")
-# Below this distance of a rate from 1, `wording.factor` would print ×1.00.
+# A rate closer to 1 than this would be printed as ×1.00.
 _LEVEL = 0.005
 
 
@@ -24,13 +22,13 @@ def conclude(
     findings: Iterable[Finding],
     depth: int,
 ) -> Verdict:
-    """Put a check-up in two lines.
+    """Summarise a check-up in two lines.
 
     Args:
         growth: Measured gradients, if any.
         blocks: Predictions.
         comparisons: Predictions joined with measurements.
-        findings: All conclusions; the worst one gives the severity.
+        findings: All findings; the worst one gives the severity.
         depth: Layers of the model.
     """
     severities = [finding.severity for finding in findings]
@@ -40,7 +38,7 @@ def conclude(
     if (
         trainable is not None
         and growth_compared is not None
-        and growth_compared.outcome != "agrees"
+        and growth_compared.outcome == "differs"
     ):
         # Where theory is wrong about the model, the measurement decides.
         distance = abs(math.log(growth_compared.measured.value))
@@ -50,11 +48,11 @@ def conclude(
     if trainable is not None:
         depths = f"trainable depth {_limit(trainable)}, {depths}"
     elif limit is not None:
-        depths += f"; its plain blocks alone could be stacked to depth {_limit(limit)}"
+        depths += f"; a stack of its plain blocks alone could train to depth {_limit(limit)}"
     return Verdict(
         severity=min(severities, key=SEVERITIES.index, default=None),
         sentence=_sentence(growth, blocks),
-        depths=depths[0].upper() + depths[1:],
+        depths=wording.capital(depths),
         trainable_depth=trainable,
     )
 
@@ -83,8 +81,8 @@ def _sentence(growth: GradientGrowth | None, blocks: Sequence[Block]) -> str:
     if predicted:
         steepest = max(predicted, key=distance_from_one)
         if growth is None:
-            return f"Gradients were not measured; theory says that they {_behaviour(steepest)}"
-        return f"Too few layers for a fit; theory says that gradients {_behaviour(steepest)}"
+            return f"Gradients were not measured; theory predicts that they {_behaviour(steepest)}"
+        return f"Too few layers for a fit; theory predicts that gradients {_behaviour(steepest)}"
     if growth is not None:
         return "Too few layers to measure how gradients grow"
     return "Gradients were not measured"

@@ -1,4 +1,4 @@
-"""The environment in which every HTML page is rendered."""
+"""The jinja2 environment of every HTML page."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from equipoise.records.finding import Severity
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Longer tables are folded, so that a page about a deep network remains a page.
+# Longer tables are folded, so that the page of a deep network stays readable.
 LONG_TABLE = 12
 
-# A colour is never the only signal: each severity has a mark and a word.
+# Each severity has a mark, so that colour is never the only signal.
 MARKS: dict[Severity, str] = {"critical": "✖", "warning": "▲", "note": "●", "good": "✔"}
 
 
 @cache
 def environment(*packages: str) -> Environment:
-    """Make a jinja2 environment that escapes every text, with this library's templates.
+    """Make a jinja2 environment that escapes all text, with this library's templates.
 
-    Templates may use ``wording``, the mark of each severity in ``marks``, ``page.css`` and
-    ``macros.html``.
+    Templates may use ``wording``, the mark of each severity in ``marks``, ``base.html``,
+    ``page.css`` and ``macros.html``.
 
     Args:
         packages: Further packages that have a folder ``templates``.

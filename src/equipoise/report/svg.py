@@ -1,4 +1,4 @@
-"""SVG figures that take their colours from the page, and so suit light and dark."""
+"""SVG figures that take their colours from the page, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Matplotlib draws in these colours; the page's variables, with fallbacks for a lone SVG, take
-# their place. They are not round numbers, so that no real colour is mistaken for one.
+# Matplotlib draws in these colours, which are then replaced by the page's variables, with
+# fallbacks for an SVG on its own. They are odd, so that they are not mistaken for real colours.
 INK, MUTED, GRID = "#0a0b01", "#0a0b02", "#0a0b03"
 FIRST, SECOND, THIRD = "#0a0b04", "#0a0b05", "#0a0b06"
 _COLOURS = {
@@ -26,7 +26,7 @@ _COLOURS = {
     THIRD: "var(--figure-third, #0f766e)",
 }
 
-# 380 points across: on a phone's 340 pixels, letters of 12 points are still 11 pixels high.
+# 380 points wide: on a phone's 340 pixels, letters of 12 points are still 11 pixels high.
 _WIDTH = 380.0
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -62,14 +62,14 @@ _STYLE: dict[str, Any] = {
 
 
 def draw_svg(name: str, label: str, height: float, paint: Callable[[Figure], None]) -> str:
-    """Draw a figure and make it part of a page."""
+    """Draw a figure as an SVG element for a page."""
     import io
 
     from matplotlib import rc_context, rcParamsDefault
     from matplotlib.figure import Figure
 
     target = io.StringIO()
-    # The user's own matplotlib style must not reach the report: its tests could not see it.
+    # Start from matplotlib's defaults: the user's own style must not change the report.
     style: Any = _neutral(rcParamsDefault) | _STYLE
     with rc_context(style):
         figure = Figure(figsize=(_WIDTH / 72, height / 72), layout="constrained")
@@ -94,6 +94,11 @@ def log_scale(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
 
 
+def drawable(value: float, *, log: bool = True) -> bool:
+    """Whether an axis can show a value; matplotlib overflows near the ends of float range."""
+    return (value > 1e-250 or not log) and abs(value) < 1e250
+
+
 def _tick(value: float) -> str:
     if value <= 0:
         return ""
@@ -106,10 +111,10 @@ def _tick(value: float) -> str:
 
 
 def legend(axes: Axes, columns: int = 2) -> None:
-    """Explain what was drawn, above the axes; predictions come last."""
+    """Draw the legend above the axes; predictions come last."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        # Columns in the order of drawing; a plain line has no error bars and would come first.
+        # In the order of drawing: matplotlib would put lines without error bars first.
         order = sorted(range(len(labels)), key=lambda i: labels[i].startswith("predicted"))
         axes.figure.legend(
             [handles[i] for i in order],
@@ -122,24 +127,24 @@ def legend(axes: Axes, columns: int = 2) -> None:
 
 
 def note(figure: Figure, omitted: int, noun: str, why: str) -> None:
-    """Say below the figure what could not be drawn."""
+    """Write below the figure what could not be drawn."""
     if omitted:
         text = f"Not drawn: {wording.count(omitted, noun)} {why}."
         figure.supxlabel(text, x=0.02, ha="left", fontsize=10.5, color=INK)
 
 
 def _neutral(defaults: Any) -> dict[str, Any]:
-    # Backend settings are no style, and touching them would start one.
+    # Without the backend's settings: changing them would start a backend.
     ours = ("axes.", "figure.", "font.", "grid.", "legend.", "lines.", "savefig.", "svg.")
     more = ("text.", "xtick.", "ytick.", "errorbar.", "path.", "patch.", "mathtext.")
     return {key: value for key, value in defaults.items() if key.startswith(ours + more)}
 
 
 def _inline(svg: str, name: str, label: str) -> str:
-    """Turn a stand-alone SVG into an element that shares a page with others."""
+    """Turn a stand-alone SVG into an element that can share a page with others."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    # Matplotlib's style sheet selects `*`: inside HTML it would restyle the whole page.
+    # Matplotlib's style sheet selects `*`, which would restyle the whole HTML page.
     svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"\bid=\"", f'id="{name}-', svg)
     svg = re.sub(r"\burl\(#", f"url(#{name}-", svg)

@@ -1,4 +1,4 @@
-"""How check-ups and probes show themselves; importing this module registers it."""
+"""Register how check-ups and probes are printed, saved and rendered."""
 
 from equipoise.diagnosis.probe import Probe
 from equipoise.diagnosis.record import Checkup

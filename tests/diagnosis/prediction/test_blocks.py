@@ -133,7 +133,7 @@ def test_no_prediction_for_another_function(function):
 
 
 def test_a_gate_that_rejoins_is_no_elementwise_function():
-    """Squeeze and excitation: the block's value also flows around its own linear layer."""
+    """Squeeze and excitation: the block's value also feeds a skip connection."""
 
     class Gate(nn.Module):
         def __init__(self):
@@ -150,7 +150,10 @@ REFUSED = {
     "softmax": (nn.Softmax(-1), "is not elementwise"),
     "softmax over channels": (nn.Softmax(1), "no activation that theory understands"),
     "layer norm": (nn.LayerNorm(6), "another normaliser follows"),
-    "dropout": (nn.Sequential(nn.ReLU(), nn.Dropout(0.1)), "dropout follows, whose noise"),
+    "dropout": (
+        nn.Sequential(nn.ReLU(), nn.Dropout(0.1)),
+        "dropout follows, and the theory has no such noise",
+    ),
     "random slopes": (nn.RReLU(), "draws random numbers"),
     "noise": (lambda x: F.relu(x + torch.randn_like(x)), "draws random numbers"),
     "functional dropout": (lambda x: F.dropout(x, 0.1), "dropout follows"),
@@ -350,5 +353,5 @@ class TestSurroundings:
         reasons = {block.reason for block in found if block.reason is not None}
         assert reasons == {
             "a residual or parallel branch joins before the next linear layer",
-            "its output also flows around the next linear layer",
+            "its output also feeds a skip connection",
         }

@@ -369,7 +369,7 @@ def test_instance_norm_is_named_not_predicted():
     (found,) = find_blocks(record_operations(model, normal(2, 2, 5, 5), run))
     block, conditions = predict(found)
     assert conditions is None
-    assert block.reason == "instance norm shares statistics over positions of one sample"
+    assert block.reason == "instance norm takes its statistics over the positions of one sample"
 
 
 @pytest.mark.parametrize(
@@ -393,4 +393,4 @@ def test_layer_norm_after_a_convolution_must_cover_the_channels(norm, derived):
 def test_variants_of_batch_norm_are_one_normaliser_that_theory_does_not_know(norm):
     model = nn.Sequential(nn.Linear(6, 8), norm, nn.ReLU(), nn.Linear(8, 2))
     (found,) = find_blocks(record_operations(model, normal(16, 6), run))
-    assert predict(found)[0].reason == f"{type(norm).__name__} is more than batch norm"
+    assert predict(found)[0].reason == f"{type(norm).__name__} does more than batch norm"

@@ -1,4 +1,4 @@
-"""Looks see what training would do, and do not change it."""
+"""Measurements show what training would do, and do not change it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from torch import nn
 from equipoise import data, models
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import Remedy
-from equipoise.diagnosis.smoothness import runs as smoothness_runs
-from equipoise.diagnosis.smoothness.looks import look
+from equipoise.diagnosis.short_training import UNCHANGED
+from equipoise.diagnosis.smoothness import training as smoothness_training
+from equipoise.diagnosis.smoothness.along_step import measure_along_step
 from equipoise.diagnosis.smoothness.measure import (
     SmoothnessOptions,
     points_around,
     smoothness,
     smoothness_at_start,
 )
-from equipoise.diagnosis.smoothness.ways import AS_IT_IS, WITHOUT, fixes
+from equipoise.diagnosis.smoothness.variants import WITHOUT, fixes
 from equipoise.records import Estimate
 from equipoise.training import cross_entropy
 
 DIGITS = data.load("digits")
-SHORT = SmoothnessOptions(rate=0.1, steps=8, looks=3, points=4, seeds=2)
+SHORT = SmoothnessOptions(rate=0.1, steps=8, measurements=3, points=4, seeds=2)
 
 
 def normalised():
@@ -54,11 +55,11 @@ def length(tensors):
     return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
 
 
-class TestOneLook:
+class TestOneMeasurement:
     def test_it_is_what_deep_copies_find(self):
         model, at, steps = normalised().double(), batch(), (0.1, 0.4)
         at = at[0].double(), at[1]
-        found = look(model, cross_entropy, at, steps=steps)
+        found = measure_along_step(model, cross_entropy, at, steps=steps)
         loss, g = gradient(copy.deepcopy(model), at)
         ratios = []
         for i, eta in enumerate(steps):
@@ -82,20 +83,22 @@ class TestOneLook:
         optimizer = kind(model.parameters(), lr=0.003)
         for _ in range(3):
             step(model, at, optimizer)
-        found = look(model, cross_entropy, at, steps=(0.0015, 0.003), optimizer=optimizer)
-        plain = look(model, cross_entropy, at, steps=(0.0015, 0.003))
+        found = measure_along_step(
+            model, cross_entropy, at, steps=(0.0015, 0.003), optimizer=optimizer
+        )
+        plain = measure_along_step(model, cross_entropy, at, steps=(0.0015, 0.003))
         before = copy.deepcopy(optimizer.state_dict()["state"])
         step(model, at, optimizer)
         after = cross_entropy(copy.deepcopy(model), at).item()
         assert found.losses[1] == pytest.approx(after, rel=1e-4)
         assert plain.losses[1] != pytest.approx(after, rel=1e-2)
-        assert before[0]["step"] == 3  # the look's own steps were taken back
+        assert before[0]["step"] == 3  # the measurement's own steps were taken back
 
     def test_momentum_has_a_step_of_its_own(self):
         model, at = normalised(), batch()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         step(model, at, optimizer)
-        found = look(model, cross_entropy, at, steps=(0.01,), optimizer=optimizer)
+        found = measure_along_step(model, cross_entropy, at, steps=(0.01,), optimizer=optimizer)
         step(model, at, optimizer)
         after = cross_entropy(copy.deepcopy(model), at).item()
         assert found.losses[0] == pytest.approx(after, rel=1e-4)
@@ -104,11 +107,13 @@ class TestOneLook:
         model, at = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), batch()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         assert math.isnan(
-            look(model, cross_entropy, at, steps=(0.1,), optimizer=optimizer).shift_cosine
+            measure_along_step(
+                model, cross_entropy, at, steps=(0.1,), optimizer=optimizer
+            ).shift_cosine
         )
         model = normalised()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-        still = look(model, cross_entropy, at, steps=(0.1,), optimizer=optimizer)
+        still = measure_along_step(model, cross_entropy, at, steps=(0.1,), optimizer=optimizer)
         assert still.shift_cosine == pytest.approx(1, abs=1e-3)
 
     def test_weights_that_are_shared_are_no_obstacle(self):
@@ -117,23 +122,27 @@ class TestOneLook:
         )
         model[2].weight = model[1].weight
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        found = look(model, cross_entropy, batch(), steps=(0.1,), optimizer=optimizer)
+        found = measure_along_step(
+            model, cross_entropy, batch(), steps=(0.1,), optimizer=optimizer
+        )
         assert math.isfinite(found.shift_cosine)
 
-    def test_steps_that_rounding_swallows_are_left_out(self):
+    def test_steps_lost_in_rounding_are_left_out(self):
         steps = (1e-8, 1e-4, 1.0)
         at = batch()
-        assert look(normalised(), cross_entropy, at, steps=steps).steps == steps[1:]
-        wide = look(normalised().double(), cross_entropy, (at[0].double(), at[1]), steps=steps)
+        assert measure_along_step(normalised(), cross_entropy, at, steps=steps).steps == steps[1:]
+        wide = measure_along_step(
+            normalised().double(), cross_entropy, (at[0].double(), at[1]), steps=steps
+        )
         assert wide.steps == steps
 
     def test_a_zero_gradient_keeps_all_points(self):
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU())
         nn.init.constant_(model[1].bias, -1e4)
-        found = look(model, cross_entropy, batch(), steps=(0.1, 1.0))
+        found = measure_along_step(model, cross_entropy, batch(), steps=(0.1, 1.0))
         assert found.gradient_norm == 0
         assert math.isnan(found.beta)
-        assert math.isnan(found.trusted_step)
+        assert math.isnan(found.reliable_step)
         assert found.loss_band == (found.loss, found.loss)
 
 
@@ -146,18 +155,20 @@ def step(model, at, optimizer):
 class TestTraining:
     @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
     def test_looks_leave_it_as_it_is(self, optimizer, monkeypatch):
-        """Weights, statistics and dropout masks: the same to the last bit, looks or not."""
+        """Weights, statistics and dropout masks: the same to the last bit, measurements or not."""
         trained = []
-        train = smoothness_runs.train
+        train = smoothness_training.train
 
         def recording(model, *rest, **options):
             history = train(model, *rest, **options)
             trained.append((history.losses, copy.deepcopy(model.state_dict())))
             return history
 
-        monkeypatch.setattr(smoothness_runs, "train", recording)
+        monkeypatch.setattr(smoothness_training, "train", recording)
         smoothness(noisy, DIGITS, replace(SHORT, optimizer=optimizer), batch_size=16)
-        monkeypatch.setattr(smoothness_runs, "look", lambda *given, **options: None)
+        monkeypatch.setattr(
+            smoothness_training, "measure_along_step", lambda *given, **options: None
+        )
         smoothness(noisy, DIGITS, replace(SHORT, optimizer=optimizer), batch_size=16)
         half = len(trained) // 2
         for looked, blind in zip(trained[:half], trained[half:], strict=True):
@@ -166,14 +177,14 @@ class TestTraining:
 
     def test_every_arm_and_seed_has_its_looks(self):
         found = smoothness(normalised, DIGITS, SHORT, batch_size=16)
-        assert [arm.name for arm in found.arms] == [AS_IT_IS, WITHOUT]
+        assert [arm.name for arm in found.arms] == [UNCHANGED, WITHOUT]
         for arm in found.arms:
             assert arm.rate == 0.1
             assert [run.seed for run in arm.runs] == [1, 2]
             for run in arm.runs:
-                assert [one.step for one in run.looks] == [0, 4, 8]
-                assert run.looks[0].steps == pytest.approx((0.05, 0.1, 0.2, 0.4))
-                assert all(abs(one.shift_cosine) <= 1 for one in run.looks)
+                assert [one.step for one in run.measurements] == [0, 4, 8]
+                assert run.measurements[0].steps == pytest.approx((0.05, 0.1, 0.2, 0.4))
+                assert all(abs(one.shift_cosine) <= 1 for one in run.measurements)
         assert (found.optimizer, found.steps, found.seeds) == ("sgd", 8, 2)
 
     def test_arms_share_weights_batches_and_noise(self):
@@ -187,7 +198,7 @@ class TestTraining:
         assert first == second
 
     def test_every_arm_has_its_own_best_rate(self):
-        options = replace(SHORT, rate=None, seeds=1, looks=2, points=2)
+        options = replace(SHORT, rate=None, seeds=1, measurements=2, points=2)
         for arm in smoothness(normalised, DIGITS, options, batch_size=16).arms:
             scores = dict(arm.rates)
             assert scores[arm.rate] == min(scores.values())
@@ -197,7 +208,7 @@ class TestTraining:
             return models.mlp(64, 10, depth=2, width=16, norm="none")
 
         found = smoothness(plain, DIGITS, SHORT, batch_size=16)
-        assert [arm.name for arm in found.arms] == [AS_IT_IS]
+        assert [arm.name for arm in found.arms] == [UNCHANGED]
 
     def test_divergence_is_kept(self):
         def steep(model, batch):
@@ -207,7 +218,7 @@ class TestTraining:
         (arm, _) = smoothness(normalised, DIGITS, options, loss_fn=steep, batch_size=16).arms
         assert arm.loss.value == math.inf
         assert all(run.loss == math.inf for run in arm.runs)
-        assert len(arm.runs[0].looks) < 3
+        assert len(arm.runs[0].measurements) < 3
 
     def test_a_change_that_cannot_be_made_says_why(self):
         def fail(model):
@@ -232,8 +243,8 @@ class TestTraining:
     def test_progress_ends_at_the_total(self):
         seen = []
         smoothness(normalised, DIGITS, SHORT, batch_size=16, progress=lambda *at: seen.append(at))
-        assert seen[0] == ("training with looks", 0, 4)
-        assert seen[-1] == ("training with looks", 4, 4)
+        assert seen[0] == ("measuring smoothness", 0, 4)
+        assert seen[-1] == ("measuring smoothness", 4, 4)
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -242,7 +253,7 @@ class TestTraining:
             ({"rate": 0.0}, "rate must be a positive number, got 0.0"),
             ({"rate": math.inf}, "rate must be a positive number"),
             ({"steps": 3}, "steps must be at least 4, got 3"),
-            ({"looks": 1}, "looks must be at least 2, got 1"),
+            ({"measurements": 1}, "measurements must be at least 2, got 1"),
             ({"points": 1}, "points must be at least 2, got 1"),
             ({"seeds": 0}, "seeds must be at least 1, got 0"),
         ],
@@ -261,19 +272,22 @@ class TestTheStart:
         found = at_start(normalised)
         (run,) = found.arms[0].runs
         assert (found.steps, found.seeds, found.arms[0].rate) == (0, 1, 0.1)
-        assert run.looks[0].steps[-1] == pytest.approx(1.0)
-        assert np.allclose(np.diff(np.log10(run.looks[0].steps)), 0.5)
+        assert run.measurements[0].steps[-1] == pytest.approx(1.0)
+        assert np.allclose(np.diff(np.log10(run.measurements[0].steps)), 0.5)
 
-    def test_explosion_shortens_trust(self):
-        """A network four times as deep can be trusted for much smaller steps."""
+    def test_explosion_shortens_the_reliable_step(self):
+        """In a network four times as deep the gradient is reliable for much smaller steps."""
 
-        def trusted(depth):
+        def reliable(depth):
             build = lambda: models.mlp(64, 10, depth=depth, width=64)  # noqa: E731 - its depth
             arm, without = at_start(build, 64).arms
-            assert without.runs[0].looks[0].gradient_norm < arm.runs[0].looks[0].gradient_norm
-            return arm.runs[0].looks[0].trusted_step
+            assert (
+                without.runs[0].measurements[0].gradient_norm
+                < arm.runs[0].measurements[0].gradient_norm
+            )
+            return arm.runs[0].measurements[0].reliable_step
 
-        assert trusted(20) < 0.1 * trusted(5)
+        assert reliable(20) < 0.1 * reliable(5)
 
     def test_a_factory_that_returns_the_same_model_keeps_it(self):
         model = normalised()

@@ -1,4 +1,4 @@
-"""Side by side means: the same weights, batches and noise, and each arm's own best rate."""
+"""Side by side: the same weights, batches and noise, each variant at its own best rate."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from equipoise import data, models
-from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.trial import measure as trials
+from equipoise.diagnosis.trial.findings import conclude_trial
 from equipoise.diagnosis.trial.measure import TrialOptions, try_bnp
 from equipoise.diagnosis.trial.summary import gain_record
 from equipoise.training.record import History
@@ -41,7 +41,7 @@ class TestSmallBatches:
 
     def test_every_arm_has_its_own_rate_and_curve(self, small_batches):
         assert [arm.name for arm in small_batches.arms] == [
-            "as it is",
+            "unchanged",
             "standardised inputs",
             "BNP",
         ]
@@ -57,7 +57,7 @@ class TestSmallBatches:
             assert (one.rate, one.loss, one.curve) == (other.rate, other.loss, other.curve)
 
     def test_what_is_concluded(self, small_batches):
-        finding, *_ = conclude_preconditioning((), small_batches)
+        finding, *_ = conclude_trial(small_batches)
         assert finding.severity == "good"
         assert "BNP" in finding.remedy
 
@@ -102,11 +102,11 @@ def test_a_model_that_cannot_be_preconditioned_says_why():
     trial = try_bnp(Scale, DIGITS, TrialOptions(steps=8, seeds=2, rates=RATES))
     assert "BNP" not in [gain.name for gain in trial.gains]
     assert trial.arms[-1].reason
-    (finding,) = conclude_preconditioning((), trial)
+    (finding,) = conclude_trial(trial)
     assert finding.title == "Preconditioning could not be tried"
 
 
-def test_rates_that_all_diverge_are_told():
+def test_rates_that_all_diverge_are_reported():
     trial = try_bnp(plain, DIGITS, TrialOptions(steps=30, seeds=2, rates=(1e30, 1e31)))
     assert all(math.isnan(arm.rate) for arm in trial.arms[:2])
     assert trial.arms[0].diverged == 2

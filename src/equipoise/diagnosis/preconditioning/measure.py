@@ -1,8 +1,8 @@
 r"""What batch normalisation preconditioning would do to each layer's condition number.
 
-The gain is often announced as κ(D)². It is neither an estimate nor a bound: inputs have a lower
-rank than columns, ε caps the scales, and the curvature S of the loss stays as it is. So the
-Hessian of one output unit is measured where it can be, before and after.
+The literature gives the gain as κ(D)², which is neither an estimate nor a bound: inputs have a
+lower rank than columns, ε limits the scales, and preconditioning does not change the curvature S
+of the loss. So the Hessian of one output unit is measured, before and after, where possible.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Layer = nn.Linear | _ConvNd
 _MOST_ENTRIES = 2**20
 # Curvature takes a backward pass per output position and a matrix of that size per sample.
 _MOST_POSITIONS = 64
-# A rectified unit may be dead; another one of the layer tells as much.
+# A unit before a ReLU may be dead; then the next one is measured.
 _UNITS = 4
 _EPS = Settings().eps
 
@@ -51,10 +51,10 @@ def preconditioning(
 
     Args:
         model: In the mode it is trained in. Where samples share batch statistics on their way
-            to the loss there is no Hessian of the form ĤᵀSĤ, and inputs alone are measured.
+            to the loss the Hessian does not have the form ĤᵀSĤ, and only inputs are measured.
         batch: What the loss takes.
         loss: ``loss(model, batch)``.
-        progress: Called with finished and all layers.
+        progress: Called with a stage, finished and total layers.
 
     Returns:
         One record per layer, in the model's order.
@@ -66,7 +66,7 @@ def preconditioning(
     with untouched(model):
 
         def run() -> Tensor:
-            # The same noise every time: inputs and curvature belong to one function.
+            # The same noise every time, so that inputs and curvature belong to one function.
             with seeded(0):
                 return loss(model, batch)
 
@@ -80,8 +80,8 @@ def preconditioning(
 def _in_float64(model: nn.Module, batch: Any, loss: LossFunction) -> tuple[nn.Module, Any]:
     """A copy in float64, where small singular values are not lost in rounding.
 
-    Some models cannot be copied, or mix in tensors of another type; they are measured as they
-    are, and the record says so.
+    Models that cannot be copied, or that mix in tensors of another type, are measured in their
+    own type, and the record says so.
     """
     if any(p.device.type == "mps" for p in model.parameters()):
         return model, batch  # has no float64
@@ -90,13 +90,13 @@ def _in_float64(model: nn.Module, batch: Any, loss: LossFunction) -> tuple[nn.Mo
             twin = copy.deepcopy(model).double()
             wide = tuple(x.double() if x.is_floating_point() else x for x in batch)
             loss(copy.deepcopy(twin), wide)
-    except Exception:  # whatever users' code raises
+    except Exception:  # users' code may raise anything
         return model, batch
     return twin, wide
 
 
 def _inputs(layers: Sequence[WatchedLayer], run: Callable[[], Any]) -> dict[str, list[Tensor]]:
-    """What each layer is fed with during one run."""
+    """The inputs of each layer's calls during one run."""
     found: dict[str, list[Tensor]] = {}
 
     def hook(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -122,13 +122,13 @@ def _measure(
     bias = layer.bias is not None
     columns = layer.weight[0].numel() + bias
     if len(calls) != 1:
-        return _nothing(watched, 0, columns, f"it ran {len(calls)} times in a forward pass")
+        return _not_measured(watched, 0, columns, f"it ran {len(calls)} times in a forward pass")
     (fed,) = calls
     rows = _rows(layer, fed)
     if rows * columns > _MOST_ENTRIES:
-        return _nothing(watched, rows, columns, f"{rows} × {columns} entries are too many")
+        return _not_measured(watched, rows, columns, f"{rows} × {columns} inputs are too many")
     if not bool(torch.isfinite(fed).all()):
-        return _nothing(watched, rows, columns, "its inputs are not finite")
+        return _not_measured(watched, rows, columns, "its inputs are not finite")
     matrix = extended(_features(layer, fed), bias=bias)
     statistics = _statistics(layer, fed)
     transform = preconditioners.preconditioner(statistics, eps=_EPS, bias=bias)
@@ -155,7 +155,9 @@ def _measure(
     )
 
 
-def _nothing(watched: WatchedLayer, rows: int, columns: int, reason: str) -> LayerPreconditioning:
+def _not_measured(
+    watched: WatchedLayer, rows: int, columns: int, reason: str
+) -> LayerPreconditioning:
     kind, nan = type(watched.modules[0]).__name__, math.nan
     return LayerPreconditioning(
         watched.name, kind, rows, columns, 0, nan, nan, nan, nan, nan, 0, nan, reason
@@ -171,7 +173,7 @@ def _rows(layer: Layer, fed: Tensor) -> int:
 
 
 def _features(layer: Layer, fed: Tensor) -> Tensor:
-    """H, of a convolution's first group."""
+    """The rows of inputs; for a convolution, those of its first group."""
     if isinstance(layer, nn.Linear):
         return fed.reshape(-1, fed.shape[-1])
     return im2col(layer, fed)
@@ -189,7 +191,7 @@ def _hessian(
     positions: int,
     run: Callable[[], Tensor],
 ) -> tuple[BlockConditions | None, str | None]:
-    """Conditions of the first unit's block that has any curvature, or why there are none."""
+    """Condition numbers of the first unit with any curvature, or why there are none."""
     if positions > _MOST_POSITIONS:
         return None, f"curvature over {positions} output positions is beyond {_MOST_POSITIONS}"
     for unit in range(min(_UNITS, layer.weight.shape[0])):
@@ -198,13 +200,13 @@ def _hessian(
         try:
             block = preconditioners.hessian_block(layer, run, unit=unit)
         except (ValueError, RuntimeError) as error:
-            return None, _in_short(error)
+            return None, _short_reason(error)
         if bool(block.curvature.any()):
             return preconditioners.block_conditions(block, transform), None
     return None, "its first units have no curvature"
 
 
-def _in_short(error: Exception) -> str:
+def _short_reason(error: Exception) -> str:
     text = str(error).splitlines()[0]
     if "influence each other" in text:
         return "samples share batch statistics on their way to the loss"

@@ -1,4 +1,4 @@
-"""What preconditioning would do to each layer, as a record."""
+"""Record of what preconditioning would do to each layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class LayerPreconditioning:
     r"""What batch normalisation preconditioning would do to one layer's condition numbers.
 
-    Condition numbers are those on the range: with fewer rows than columns they are defined, but
+    Condition numbers ignore zero eigenvalues: with fewer rows than columns they are defined, but
     say little. The Hessian is that of the loss with respect to the bias and weights of one
     output unit, :math:`\hat H^TS\hat H`.
 
@@ -22,13 +22,13 @@ class LayerPreconditioning:
         rank: Numerical rank of Ĥ.
         inputs: κ(Ĥ).
         inputs_after: κ(ĤP), with the preconditioner's ε.
-        promised: κ(D)², the gain that the literature speaks of.
+        promised: κ(D)², the gain that the literature gives.
         hessian: κ of the Hessian block; nan where it cannot be measured.
         hessian_after: The same after preconditioning.
         hessian_rank: Numerical rank of the block.
         curvature: κ(S), which no preconditioner changes.
-        reason: Why the Hessian was not measured, or nothing was; ``None`` if all was.
-        computed_in: Type in which the model ran; float32 hides what is below 10⁻⁷ of the largest.
+        reason: Why the Hessian, or anything, was not measured; ``None`` if all was.
+        computed_in: Type in which the model ran; float32 hides values below 10⁻⁷ of the largest.
     """
 
     layer: str

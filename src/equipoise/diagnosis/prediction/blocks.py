@@ -18,7 +18,7 @@ from equipoise.pooling.run.layer import RUN
 from equipoise.theory.activation.adapt import as_activation
 from equipoise.theory.activation.catalogue import Activation
 
-# Variants of batch norm; what they do is not in the theory.
+# Variants of batch norm that the theory does not describe.
 _VARIANTS = ("batch_renorm", "ghost", "four_things")
 LINEAR = {
     "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
@@ -43,8 +43,8 @@ class FoundBlock:
         normalisation: What it does.
         feeding: The parametrised module whose output it normalises, where theory can apply.
         activation: What follows it, where that is an elementwise function.
-        path: What happens up to the parametrised layer that closes the block.
-        reason: Why theory does not apply, if it does not.
+        path: The operations up to the parametrised layer that closes the block.
+        reason: Why theory does not apply; ``None`` if it does.
     """
 
     norm: nn.Module | None
@@ -73,7 +73,7 @@ def find_blocks(operations: Sequence[Operation]) -> tuple[FoundBlock, ...]:
 
 
 def _repeats(operations: Sequence[Operation], index: int) -> bool:
-    """Whether a layer of ours, made of several normalisations, has shown one before."""
+    """Whether an earlier operation already belongs to this layer, if it is one of our variants."""
     module = operations[index].module
     if not _is_variant(module):
         return False
@@ -93,16 +93,16 @@ def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
     path = Path(operations, index)
     if _is_variant(norm.module):
         normalisation = replace(
-            normalisation, reason=f"{type(norm.module).__name__} is more than batch norm"
+            normalisation, reason=f"{type(norm.module).__name__} does more than batch norm"
         )
     reason = normalisation.reason or feeding_reason or path.reason
-    reason = reason or _positions_alone(normalisation, feeding)
+    reason = reason or _leaves_out_channels(normalisation, feeding)
     activation: Activation | None = None
     if path.reason is None:
         try:
             activation = path.activation()
         except (ValueError, TypeError) as error:
-            unknown = f"what follows is no activation that theory understands: {error}"
+            unknown = f"no activation that theory understands follows: {error}"
             reason = reason or unknown
     known = norm.module is not None and is_normaliser(norm.module)
     return FoundBlock(
@@ -116,8 +116,8 @@ def _block(operations: Sequence[Operation], index: int) -> FoundBlock:
     )
 
 
-def _positions_alone(normalisation: Normalisation, feeding: nn.Module | None) -> str | None:
-    """Why layer norm after a convolution is not the theory's, if it leaves channels out."""
+def _leaves_out_channels(normalisation: Normalisation, feeding: nn.Module | None) -> str | None:
+    """Why theory does not apply to a layer norm after a convolution, or None if it does."""
     if not isinstance(feeding, nn.modules.conv._ConvNd) or normalisation.normaliser not in (
         "layer norm",
         "rms norm",
@@ -147,7 +147,7 @@ def _feeding(operations: Sequence[Operation], index: int) -> tuple[nn.Module | N
 
 
 class Path:
-    """What happens between a normaliser and the next parametrised layer."""
+    """The operations between a normaliser and the next parametrised layer."""
 
     def __init__(self, operations: Sequence[Operation], index: int) -> None:
         self.given = operations[index].inputs[0] if operations[index].inputs else (0, -1)
@@ -165,7 +165,7 @@ class Path:
             if not mine:
                 continue
             if self.following:
-                self.reason = "its output also flows around the next linear layer"
+                self.reason = "its output also feeds a skip connection"
                 break
             if operation.name in LINEAR:
                 self.following, self.end = operation.module_name or operation.name, mine[0]
@@ -192,7 +192,7 @@ class Path:
         if operation.name in _NORMS:
             return "another normaliser follows without a linear layer in between"
         if "dropout" in operation.name and _drops(operation):
-            return "dropout follows, whose noise the theory does not contain"
+            return "dropout follows, and the theory has no such noise"
         if "attention" in operation.name:
             return "attention follows"
         if isinstance(operation.module, PoolingHead | RUN):
@@ -200,7 +200,7 @@ class Path:
         return None
 
     def activation(self) -> Activation:
-        """The elementwise function that the steps amount to."""
+        """The elementwise function that the steps compute."""
         needed = self._needed()
         for step in filter(_pools, needed):
             if any(set(step.inputs) & set(other.inputs) for other in needed if other is not step):
@@ -212,7 +212,7 @@ class Path:
         if len(owners) == 1:
             (owner,) = owners
             is_layer = owner is not None and owner is not self._norm and not list(owner.children())
-            if is_layer and owner is not None and self._fills(owner, needed):
+            if is_layer and owner is not None and self._is_only_owner(owner, needed):
                 return as_activation(owner)
         if len(elementwise) == 1 and (simple := _simple(elementwise[0])) is not None:
             return simple
@@ -228,8 +228,8 @@ class Path:
                 wanted.update(step.inputs)
         return needed[::-1]
 
-    def _fills(self, owner: nn.Module, needed: list[Operation]) -> bool:
-        """Whether the module alone made the steps, so that calling it repeats them."""
+    def _is_only_owner(self, owner: nn.Module, needed: list[Operation]) -> bool:
+        """Whether calling the module repeats all the steps, because it alone made them."""
         return all(step.module is owner or self._is_neutral(step) for step in needed)
 
     @staticmethod
@@ -250,7 +250,7 @@ def _drops(operation: Operation) -> bool:
 
 
 def _simple(step: Operation) -> Activation | None:
-    """A function called with nothing but its input is known by itself."""
+    """Recognise a function that is called with its input and at most one known parameter."""
     extra = {k: v for k, v in step.keywords.items() if k not in ("input", "inplace")}
     if len(step.arguments) > 1 or any(isinstance(v, Tensor) for v in extra.values()):
         return None
@@ -276,17 +276,21 @@ class _Replay:
         values = {self._start: x}
         latest = x
         for step in self._steps:
-            given = partial(self._given, step, values, latest)
-            arguments = [given(argument) for argument in step.arguments]
-            keywords = {k: given(v) for k, v in step.keywords.items() if k != "inplace"}
+            replaced = partial(self._replaced, step, values, latest)
+            arguments = [replaced(argument) for argument in step.arguments]
+            keywords = {k: replaced(v) for k, v in step.keywords.items() if k != "inplace"}
             latest = step.function(*arguments, **keywords)
             values[step.output] = latest
         return latest
 
     @staticmethod
-    def _given(step: Operation, values: dict[Value, Tensor], latest: Tensor, argument: Any) -> Any:
+    def _replaced(
+        step: Operation, values: dict[Value, Tensor], latest: Tensor, argument: Any
+    ) -> Any:
+        """The argument, or the tensor that takes its place in this replay."""
         value = step.value_of(argument)
         if value is None:
             return argument
-        # Skipped reshapes and pooling pass their input on; steps may work in place.
+        # Reshapes and pooling are skipped, so their input stands in for their output. Steps may
+        # work in place, hence the clone.
         return values.get(value, latest).clone()

@@ -1,4 +1,4 @@
-"""Read a recorded normalisation: what it normalises, over what, and with which parameters."""
+"""Read a recorded normalisation: its input, the axes it normalises over, its parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ARGUMENTS = {
         "eps",
     ),
 }  # fmt: skip
-# The function below torch.nn.functional's has an order of its own.
+# torch.batch_norm takes its arguments in another order than torch.nn.functional.batch_norm.
 _PLAIN_BATCH_NORM = (
     "input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps",
 )  # fmt: skip
@@ -40,14 +40,15 @@ class Normalisation:
 
     Args:
         normaliser: Which kind.
-        given: What it normalises.
+        given: Its input.
         weight: Its scales, if any.
         bias: Its shifts, if any.
         eps: Its ε.
-        rows: For batch norm, the rows that share statistics; otherwise those that do not.
+        rows: For batch norm, the rows that share statistics; otherwise rows that are normalised
+            separately.
         features: Channels, or features that are normalised together.
         group_size: Features per group of group norm.
-        reason: Why theory does not apply, if it does not.
+        reason: Why theory does not apply; ``None`` if it does.
     """
 
     normaliser: Normaliser
@@ -97,10 +98,10 @@ def read(operation: Operation) -> Normalisation:
 def batch_covariance(
     model: nn.Module, batch: Any, forward: Callable[[nn.Module, Any], Any], norm: nn.Module
 ) -> NDArray[np.float64]:
-    """Second moments of a batch's rows where they enter a normaliser, mean over channels.
+    """Second moments of a batch's rows at a normaliser's input, mean over channels.
 
     Returns:
-        A matrix of shape ``[rows, rows]``; the model is left untouched.
+        A matrix of shape ``[rows, rows]``. The model does not change.
     """
     found: list[Tensor] = []
 
@@ -122,13 +123,14 @@ def batch_covariance(
 def _features(
     name: str, bound: dict[str, Any], given: Tensor
 ) -> tuple[int, int | None, str | None]:
-    """Features, group size, and why theory does not apply, if it does not."""
+    """Features, group size, and why theory does not apply, or None if it does."""
     if name == "batch_norm":
         in_training = bound.get("training", False)
         evaluating = "it normalises by running statistics, as in evaluation"
         return given.shape[1], None, None if in_training else evaluating
     if name == "instance_norm":
-        return given.shape[1], None, "instance norm shares statistics over positions of one sample"
+        reason = "instance norm takes its statistics over the positions of one sample"
+        return given.shape[1], None, reason
     if name == "group_norm":
         return given.shape[1], *_groups(given, int(bound["num_groups"]))
     shape = cast("Sequence[int]", bound["normalized_shape"])
@@ -141,7 +143,7 @@ def _features(
 def _groups(given: Tensor, groups: int) -> tuple[int, str | None]:
     size = given.shape[1] // groups
     if given.ndim > 2:
-        return size, "group norm over positions of feature maps, whose correlation is not derived"
+        return size, "group norm over positions of feature maps, for which no theory is derived"
     if size < 4:
         return size, f"groups of {size} features are too small: group norm needs at least 4"
     return size, None

@@ -1,4 +1,4 @@
-"""What theory says about each block that was found."""
+"""What theory predicts for each block that was found."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from equipoise.theory.batch_norm.spectra.eigenvalues import backward_spectrum
 from equipoise.theory.networks.feature_norms import group_norm, layer_norm
 from equipoise.theory.simulation.networks import Architecture
 
-# Scales or shifts that spread more than this around their mean are no longer one number.
+# Scales or shifts with a larger standard deviation are not described by one number.
 _UNIFORM = 0.05
 _DIGITS = 6
 
 
 class Network(NamedTuple):
-    """The theory's own network that a block stands for."""
+    """The theory's network for a block."""
 
     setting: Setting
     architecture: Architecture
@@ -47,7 +47,7 @@ def predict(found: FoundBlock) -> tuple[Block, Network | None]:
 
 
 def too_small(normalisation: Normalisation) -> str | None:
-    """Why a batch is too small for theory, if it is."""
+    """Why a batch is too small for theory, or None if it is not."""
     if normalisation.normaliser == "batch norm" and normalisation.rows < SMALLEST_BATCH:
         return f"a batch of {normalisation.rows} is too small: batch norm needs at least 4 samples"
     return None
@@ -60,7 +60,7 @@ def network_of(found: FoundBlock, activation: Activation) -> tuple[Network, bool
     weight_variance, bias_variance = variances(found.feeding)
     rows = normalisation.rows
     if normalisation.normaliser != "batch norm":
-        rows = max(rows, SMALLEST_BATCH)  # samples do not see each other: any batch will do
+        rows = max(rows, SMALLEST_BATCH)  # samples are independent, so any batch size will do
     setting = Setting(
         activation,
         rows,
@@ -106,7 +106,7 @@ def as_block(
 
 
 def predicted_rate(network: Network) -> Estimate:
-    """The growth of gradients; its stability is on the estimate, not in a warning."""
+    """The growth of gradients; instability is noted on the estimate instead of warned of."""
     setting, architecture = network
     if architecture.normaliser == "batch norm":
         return backward_spectrum(setting).G

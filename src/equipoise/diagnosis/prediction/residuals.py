@@ -1,4 +1,4 @@
-"""Find a stack of residual blocks and predict how gradients grow along its stream."""
+"""Find a stack of residual blocks, and predict how gradients grow along its residual stream."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Array = NDArray[np.float64]
 
 _DERIVED = "growth along a residual stream is derived by Equipoise, not by a paper"
 _LEAST_BLOCKS = 2
-# The sign of a branch does not matter, its scale would.
+# Additions, whatever the sign of the branch; its scale would matter.
 _SUMS = {"add", "iadd", "radd", "sub", "isub", "rsub"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResidualStack:
-    """Residual blocks x + W φ(BN(⋯)) one after another, nothing between them.
+    """Residual blocks x + W φ(BN(⋯)) directly after each other.
 
     Args:
         first: Index of the first block's first normaliser among all that were found.
@@ -54,7 +54,7 @@ class ResidualStack:
 def find_stack(
     operations: Sequence[Operation], found: Sequence[FoundBlock]
 ) -> ResidualStack | None:
-    """Find residual blocks that, but for a stem before and a norm after, are all there is."""
+    """Find residual blocks that make up the whole model, but for a stem and a final norm."""
     graph = _Graph(operations)
     for first in (0, 1):
         shapes, at, stream = [], first, None
@@ -79,13 +79,13 @@ def find_stack(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamPrediction:
-    """What theory says about a stack.
+    """What theory predicts for a stack.
 
     Args:
         blocks: The records of all normalisers, with predictions.
-        log_profiles: Logarithm of the squared gradients at the stack's normalisers and at what
-            follows them, ``[repeats, layers + 1]``.
-        network: What its blocks stand for.
+        log_profiles: Logarithm of the squared gradients at the stack's normalisers and after the
+            last of them, ``[repeats, layers + 1]``.
+        network: The theory's network for its blocks.
     """
 
     blocks: list[Block]
@@ -102,8 +102,8 @@ def predict_stack(
         stack: Where the residual blocks are.
         found: All normalisers.
         blocks: Their records so far.
-        covariance: Second moments of the batch at the stack's first normaliser, ``[B, B]``: a
-            stream does not forget the data.
+        covariance: Second moments of the batch at the stack's first normaliser, ``[B, B]``,
+            which a residual stream carries along.
     """
     opening = found[stack.first]
     assert opening.activation is not None
@@ -125,7 +125,7 @@ def predict_stack(
     steps = logs[:, :-1] - logs[:, 1:]
     records = list(blocks)
     for offset in range(stack.last - stack.first):
-        step = Estimate.of_mean(steps[:, offset], "followed through infinitely wide layers")
+        step = Estimate.of_mean(steps[:, offset], "recursion over infinitely wide layers")
         growth = math.exp(step.value)
         rate = Estimate(growth, growth * step.error, step.method)
         index = stack.first + offset
@@ -168,7 +168,7 @@ class _Graph:
         return value
 
     def source(self, found: FoundBlock) -> Value:
-        """What a normaliser works on."""
+        """The input of a normaliser."""
         return self.origin(found.path.given)
 
     def is_linear(self, value: Value) -> bool:
@@ -177,7 +177,7 @@ class _Graph:
         return made is not None and made.name in LINEAR
 
     def before_linear(self, value: Value) -> Value:
-        """What the linear layer that made a value worked on."""
+        """The input of the linear layer that made a value."""
         return self.origin(self._made[value].inputs[0])
 
     def joined(self, stream: Value, branch: Value) -> Value | None:
@@ -191,12 +191,12 @@ class _Graph:
 def _block_at(
     graph: _Graph, found: Sequence[FoundBlock], first: int, stream: Value | None
 ) -> tuple[int, bool, Value] | None:
-    """Stages of the block opened here, whether a linear layer leads, and the stream after it.
+    """Stages of the block that begins here, whether a linear layer leads, the stream after it.
 
     The stream before it must be the given one, if one is.
     """
     source = graph.source(found[first])
-    streams = {source: False}  # a stem may be linear too: the addition tells the stream
+    streams = {source: False}  # a stem may be linear too: the addition shows which it is
     if graph.is_linear(source):
         streams[graph.before_linear(source)] = True
     if stream is not None:

@@ -17,7 +17,7 @@ from equipoise.pooling.run.layer import RUN
 
 Layer = PoolingHead | RUN
 
-# A power iteration of two steps from the mean is converged on rectified features.
+# From the mean, two steps of power iteration converge on rectified features.
 _STEPS = 2
 
 
@@ -62,8 +62,8 @@ def recorded_calls(layers: Sequence[Layer]) -> Iterator[dict[Layer, list[Call]]]
     handles = []
     for layer in layers:
         if isinstance(layer, PoolingHead):
-            # An attribute of the instance, which goes before the method of the class.
-            layer.__dict__["pool"] = _remembering(layer, rows)
+            # An attribute of the instance hides the method of its class.
+            layer.__dict__["pool"] = _keeping_rows(layer, rows)
         handles.append(layer.register_forward_hook(_recorder(found, rows)))
     try:
         yield found
@@ -74,16 +74,16 @@ def recorded_calls(layers: Sequence[Layer]) -> Iterator[dict[Layer, list[Call]]]
             layer.__dict__.pop("pool", None)
 
 
-def _remembering(
+def _keeping_rows(
     head: PoolingHead, rows: dict[Layer, tuple[Tensor, Tensor | None]]
 ) -> Callable[[Tensor, Tensor | None], Tensor]:
     pool = head.pool
 
-    def remember(features: Tensor, mask: Tensor | None) -> Tensor:
+    def keep_rows(features: Tensor, mask: Tensor | None) -> Tensor:
         rows[head] = features.detach(), mask
         return pool(features, mask)
 
-    return remember
+    return keep_rows
 
 
 def _recorder(
@@ -103,7 +103,7 @@ def _as_rows(features: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tens
 
 @torch.no_grad()
 def matrices(layer: Layer, features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Second moments, and what the layer makes of them."""
+    """The features' second moments, and the matrix that the layer makes of them."""
     before = bilinear(features, mask=mask)
     match layer:
         case MatrixHead():
@@ -113,14 +113,14 @@ def matrices(layer: Layer, features: Tensor, mask: Tensor | None) -> tuple[Tenso
         case RUN():
             run = layer
         case _:
-            raise ValueError(f"{type(layer).__name__} does not tell which matrix it makes.")
+            raise ValueError(f"{type(layer).__name__} has no matrix to measure.")
     if run is None:
         return before, before
     return before, run.bilinear(features, mask)
 
 
 def direction(layer: Layer, features: Tensor, mask: Tensor | None) -> LeadingDirection:
-    """What the layer's own RUN shrinks, or would shrink from the mean of the features."""
+    """The direction that the layer's own RUN shrinks, or that RUN would shrink from the mean."""
     run = own_run(layer)
     if run is None:
         return leading_direction(features, "mean", num_steps=_STEPS, mask=mask)

@@ -37,10 +37,11 @@ def second_order(
 ) -> tuple[SecondOrderPooling, ...]:
     r"""Measure every second-order pooling layer, and leave the model bit-identical.
 
-    Of each sample's second moments :math:`B = F^\top F / N` and of the matrix that the layer
-    makes of them it reports the spectrum; of the direction :math:`\hat v` that RUN shrinks, or
-    would shrink, the share :math:`\hat v^\top B\hat v / \operatorname{tr} B` and the
-    eigen-residual; and the layer's part of the time of a forward and backward pass.
+    Reported are the spectra of each sample's second moments :math:`B = F^\top F / N` and of the
+    matrix that the layer makes of them; the share
+    :math:`\hat v^\top B\hat v / \operatorname{tr} B` and the eigen-residual of the direction
+    :math:`\hat v` that RUN shrinks or would shrink; and the layer's part of the time of a forward
+    and backward pass.
 
     Args:
         model: In the mode it is trained in.
@@ -64,7 +65,7 @@ def second_order(
     layers = pooling_layers(model)
     if not layers:
         return ()
-    # Under torch.no_grad there would be no pass back.
+    # The cost includes the backward pass, even if the caller has disabled gradients.
     with untouched(model), torch.enable_grad():
         parameters = [p for p in model.parameters() if p.requires_grad]
 
@@ -86,7 +87,7 @@ def second_order(
 
 
 def _upstream(value: Tensor, calls: dict[Layer, list[Call]]) -> dict[Layer, list[Tensor | None]]:
-    """Gradient of the loss with respect to every output; None where there is none."""
+    """Gradient of the loss with respect to every output; None where no gradient passes."""
     outputs = [call.output for found in calls.values() for call in found]
     graded = [output for output in outputs if output.requires_grad and value.requires_grad]
     found = torch.autograd.grad(value, graded, allow_unused=True) if graded else ()
@@ -104,18 +105,20 @@ def _measure(
     whole: Callable[[], None],
 ) -> SecondOrderPooling:
     if len(calls) != 1:
-        return _nothing(name, layer, f"it ran {len(calls)} times in a forward pass")
+        return _not_measured(name, layer, f"it ran {len(calls)} times in a forward pass")
     (call,), (gradient,) = calls, upstream
     if not bool(torch.isfinite(call.features).all()):
-        return _nothing(name, layer, "its features are not finite")
+        return _not_measured(name, layer, "its features are not finite")
     if call.features.shape[-2] == 0:
-        return _nothing(name, layer, "it has no positions")
+        return _not_measured(name, layer, "it has no positions")
     features = call.features[:_SAMPLES]
     mask = None if call.mask is None else call.mask[:_SAMPLES]
     before, after = matrices(layer, features, mask)
     found = direction(layer, features, mask)
     unit = torch.finfo(call.args[0].dtype).eps
-    reason = None if gradient is not None else "no gradient passes through it: no cost"
+    reason = (
+        None if gradient is not None else "no gradient passes through it, so its cost is unknown"
+    )
     return SecondOrderPooling(
         layer=name,
         kind=type(layer).__name__,
@@ -132,7 +135,7 @@ def _measure(
     )
 
 
-def _nothing(name: str, layer: Layer, reason: str) -> SecondOrderPooling:
+def _not_measured(name: str, layer: Layer, reason: str) -> SecondOrderPooling:
     kind, nan = type(layer).__name__, math.nan
     shrinks = own_run(layer) is not None
     return SecondOrderPooling(name, kind, 0, 0, 0, None, None, nan, nan, shrinks, None, reason)
@@ -153,7 +156,7 @@ def _spectrum(matrix: Tensor, unit: float) -> MatrixSpectrum:
 
 
 def _cost(layer: Layer, call: Call, gradient: Tensor, whole: Callable[[], None]) -> Estimate:
-    """Time of the layer alone over that of everything, in turns."""
+    """Time of the layer alone over that of a whole pass, measured in turns."""
     leaf, *others = (arg.detach() for arg in call.args if isinstance(arg, Tensor))
     leaf.requires_grad_()
     inputs = [leaf, *(p for p in layer.parameters() if p.requires_grad)]
@@ -166,13 +169,13 @@ def _cost(layer: Layer, call: Call, gradient: Tensor, whole: Callable[[], None])
         part, total = _seconds(alone, leaf.device), _seconds(whole, leaf.device)
         if turn:  # the first turn warms up
             ratios.append(part / total)
-    # Of a median of normal values, 1.25 times that of their mean.
+    # The standard error of a median of normal values is 1.25 times that of their mean.
     error = 1.25 * statistics.stdev(ratios) / math.sqrt(len(ratios))
     return Estimate(statistics.median(ratios), error, f"CPU time, {_TURNS} turns")
 
 
 def _seconds(work: Callable[[], None], device: torch.device) -> float:
-    """CPU time, which other programs do not lengthen; on a GPU, time."""
+    """CPU time, which other programs do not lengthen; on a GPU, elapsed time."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         begin = time.perf_counter()

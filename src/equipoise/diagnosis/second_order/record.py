@@ -1,4 +1,4 @@
-"""What a second-order pooling layer does to the spectrum of its features, and what it costs."""
+"""Record of what second-order pooling does to its features' spectrum, and what it costs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class MatrixSpectrum:
 
     Args:
         top: The largest absolute eigenvalues, largest first, each as a fraction of their sum.
-        condition: Largest over smallest of those that are not zero to rounding.
-        rank: How many those are.
+        condition: Largest over smallest, without those that are zero to rounding.
+        rank: How many are not zero to rounding.
     """
 
     top: tuple[float, ...]
@@ -23,7 +23,7 @@ class MatrixSpectrum:
 
     @property
     def leading_share(self) -> float:
-        """The first one's part of the sum."""
+        """The largest eigenvalue as a fraction of the sum."""
         return self.top[0]
 
 
@@ -37,16 +37,16 @@ class SecondOrderPooling:
         samples: Samples whose matrices were decomposed.
         positions: N, positions per sample.
         channels: D, after the layer's own reduction.
-        before: Of the second moments FᵀF/N; ``None`` if nothing was measured.
-        after: Of the matrix that the layer makes of them, before a sketch or the root of its
-            entries.
+        before: Spectrum of the second moments FᵀF/N; ``None`` if nothing was measured.
+        after: Spectrum of the matrix that the layer makes of them, before a sketch or the root of
+            its entries.
         direction_share: ρ / tr B, the part of the energy in the direction that RUN shrinks, or
             would shrink from the mean start; median over samples.
         eigen_residual: ‖Bv̂ - ρv̂‖ / ρ of that direction; 0 at an eigenvector.
         shrinks: Whether the layer shrinks it.
         cost: Part of a forward and backward pass that the layer takes; median over turns with
             its standard error.
-        reason: Why something was not measured, if it was not.
+        reason: Why something was not measured; ``None`` if all was.
     """
 
     layer: str

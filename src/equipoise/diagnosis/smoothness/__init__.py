@@ -1,1 +1,1 @@
-"""How far gradients can be trusted."""
+"""How far gradients are reliable."""

@@ -1,4 +1,4 @@
-"""How far a gradient can be trusted: at the start of training, and along a short one."""
+"""How far a gradient is reliable: at initialisation, and along a short training."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 from equipoise.records.estimate import Estimate
 
+_OPTIMIZER_NAMES = {"sgd": "SGD without momentum", "adam": "Adam", "adamw": "AdamW"}
+
 
 @dataclass(frozen=True, slots=True)
-class SmoothnessLook:
+class SmoothnessMeasurement:
     r"""The loss along one step of the optimiser, on one batch.
 
-    The points are :math:`\theta_\eta = \theta - \eta d`, where η = rate is the optimiser's own
-    step; of plain SGD, d is the gradient g. Numbers that overflow stay in.
+    The points are :math:`\theta_\eta = \theta - \eta d`. At η = learning rate this is the
+    optimiser's own step; for plain SGD, d is the gradient g. Numbers may be infinite or NaN.
 
     Args:
         step: Steps of training taken before.
@@ -25,8 +27,8 @@ class SmoothnessLook:
         gradient_changes: :math:`\|\nabla\mathcal L(\theta_\eta) - g\|` at every step.
         beta: Effective smoothness, the largest gradient change over :math:`\|\eta d\|`.
         shift_cosine: Internal covariate shift: mean cosine between a layer's gradient before and
-            after the earlier layers took their step, over all layers with weights but the first;
-            1 is none, ``nan`` not measured.
+            after the earlier layers took their step, over all layers with weights but the first.
+            1 means no shift, ``nan`` not measured.
     """
 
     step: int
@@ -49,9 +51,9 @@ class SmoothnessLook:
         return _band(self.gradient_changes)
 
     @property
-    def trusted_step(self) -> float:
-        """Step at which the gradient has changed by its own length; see :func:`trusted_step`."""
-        return trusted_step(self.steps, self.gradient_changes, self.gradient_norm)
+    def reliable_step(self) -> float:
+        """Step at which the gradient has changed by 100 %; see :func:`reliable_step`."""
+        return reliable_step(self.steps, self.gradient_changes, self.gradient_norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +61,29 @@ class SmoothnessRun:
     """One initialisation and order of batches.
 
     Args:
-        seed: Of both.
-        looks: In the order of steps.
+        seed: Seed of both.
+        measurements: Measurements, in the order of steps.
         loss: Mean training loss of the last quarter of the steps; infinite if training diverged,
             ``nan`` if there was none.
     """
 
     seed: int
-    looks: tuple[SmoothnessLook, ...]
+    measurements: tuple[SmoothnessMeasurement, ...]
     loss: float
 
 
 @dataclass(frozen=True, slots=True)
 class SmoothnessArm:
-    """One way to train the model.
+    """One variant of the model, trained or measured at initialisation.
 
     Args:
-        name: What is done.
-        rate: Learning rate whose multiples the points are; ``nan`` if none trained.
-        rates: Every rate that was tried with its loss; empty if the rate was given.
-        at_edge: Whether a rate beyond those tried might be better still.
+        name: What is changed.
+        rate: Learning rate whose multiples the points are; ``nan`` if every rate diverged.
+        rates: Every rate that was tried, with its loss; empty if the rate was given.
+        at_edge: Whether a rate beyond those tried might be better.
         runs: One per seed.
-        loss: Final loss over seeds with its standard error.
-        reason: Why it was not tried, if it was not.
+        loss: Final loss, mean over seeds with its standard error.
+        reason: Why the variant was not tried; ``None`` if it was.
     """
 
     name: str
@@ -95,13 +97,13 @@ class SmoothnessArm:
 
 @dataclass(frozen=True, slots=True)
 class Smoothness:
-    """Bands of loss and gradient change, for the model and for changes of it.
+    """Loss and gradient along a step, for the unchanged model and for variants of it.
 
     Args:
         optimizer: Whose step the points lie along.
-        steps: Steps of training; 0 if only the start was looked at.
+        steps: Steps of training; 0 if only the initialisation was measured.
         seeds: Initialisations and data orders, the same for every arm.
-        arms: The model as it is first.
+        arms: One per variant, the unchanged model first.
     """
 
     optimizer: str
@@ -109,15 +111,20 @@ class Smoothness:
     seeds: int
     arms: tuple[SmoothnessArm, ...]
 
+    @property
+    def optimizer_name(self) -> str:
+        """The optimiser as a reader knows it."""
+        return _OPTIMIZER_NAMES.get(self.optimizer, self.optimizer)
 
-def trusted_step(
+
+def reliable_step(
     steps: Sequence[float], gradient_changes: Sequence[float], gradient_norm: float
 ) -> float:
-    r"""Step η at which the gradient has changed by its own length.
+    r"""Step η at which the gradient has changed by 100 %, its own length.
 
     The first crossing of :math:`\|\nabla\mathcal L(\theta - \eta g) - g\| = \|g\|`, on straight
     lines between the points. Before it :math:`\langle\nabla\mathcal L(\theta - \eta g), g\rangle
-    > 0`: going on against g still descends.
+    > 0`: moving further against g still lowers the loss.
 
     Args:
         steps: η, rising from above zero.
@@ -125,18 +132,18 @@ def trusted_step(
         gradient_norm: :math:`\|g\|`.
 
     Returns:
-        The step; the first one if the gradient has changed so much there already, which is an
-        upper bound then; infinity if it has not at the last; ``nan`` of a gradient that is zero
-        or not finite.
+        The step. The first of ``steps``, as an upper bound, if the gradient has changed so much
+        already there; infinity if it has not at the last; ``nan`` if the gradient is zero or not
+        finite.
 
     Examples:
-        >>> trusted_step((0.5, 1.0), (1.0, 3.0), gradient_norm=2.0)
+        >>> reliable_step((0.5, 1.0), (1.0, 3.0), gradient_norm=2.0)
         0.75
     """
     if not 0 < gradient_norm < math.inf:
         return math.nan
     near, low = steps[0], gradient_changes[0]
-    if not low < gradient_norm:  # a change that is no number is past it too
+    if not low < gradient_norm:  # true for NaN too
         return near
     for step, change in zip(steps, gradient_changes, strict=True):
         if not change < gradient_norm:

@@ -1,1 +1,1 @@
-"""Remedies tried by training side by side."""
+"""Preconditioning tried in short trainings side by side."""

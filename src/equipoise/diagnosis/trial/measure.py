@@ -1,13 +1,12 @@
-r"""Verify preconditioning by training: side by side, each arm with its own best learning rate.
+r"""Train with and without preconditioning, side by side, each at its own best learning rate.
 
-Arms see the same weights, the same batches in the same order and the same noise. The rate is
-chosen on one seed and judged on others. Because most of what preconditioning gains may come from
-the input layer, standardised inputs are an arm of their own.
+All variants see the same weights, the same batches in the same order and the same noise. The
+learning rate is chosen on one seed and judged on others. Because most of what preconditioning
+gains may come from the input layer, standardised inputs are a variant of their own.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,8 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.problem import Model, Problem, seeded
+from equipoise.diagnosis.short_training import (
+    ADAPTIVE,
+    EXTENSIONS,
+    LAST,
+    UNCHANGED,
+    MakeOptimizer,
+    Variant,
+    check_options,
+)
 from equipoise.diagnosis.trial.record import Arm, Trial
-from equipoise.diagnosis.trial.summary import LAST, arm_record, gain_record, untried
+from equipoise.diagnosis.trial.summary import arm_record, gain_record, not_tried
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.progress import StageCounter
 from equipoise.instrument.types import Batch, LossFunction, Progress
@@ -30,21 +38,14 @@ from equipoise.training.loop import train
 from equipoise.training.rates import TunedRate, check_rates, tune_rate
 from equipoise.training.record import History
 
-_Attach = Callable[[nn.Module, torch.optim.Optimizer], AbstractContextManager[Any]]
-_MakeOptimizer = Callable[..., torch.optim.Optimizer]
-
-# Momentum is what users of SGD have; a factor of three between rates loses little.
-_OPTIMIZERS: dict[str, tuple[_MakeOptimizer, tuple[float, ...]]] = {
+# SGD has the momentum that most users give it.
+_OPTIMIZERS: dict[str, tuple[MakeOptimizer, tuple[float, ...]]] = {
     "sgd": (partial(torch.optim.SGD, momentum=0.9), (0.003, 0.01, 0.03, 0.1)),
-    "adam": (torch.optim.Adam, (0.0003, 0.001, 0.003, 0.01)),
-    "adamw": (torch.optim.AdamW, (0.0003, 0.001, 0.003, 0.01)),
+    **ADAPTIVE,
 }
-_EXTENSIONS = 2
-# A quarter of the steps is averaged over.
-_LEAST_STEPS = 4
 # Batches whose features' means and variances standardise the inputs.
 _SAMPLE = 16
-_PLAIN, _STANDARDISED, _BNP = "as it is", "standardised inputs", "BNP"
+STANDARDISED, BNP_NAME = "standardised inputs", "BNP"
 _INSTEAD = "BNP instead of batch norm"
 
 
@@ -69,25 +70,9 @@ class TrialOptions:
     seeds: int = 3
 
     def __post_init__(self) -> None:
-        if self.optimizer not in _OPTIMIZERS:
-            known = ", ".join(_OPTIMIZERS)
-            raise ValueError(f"optimizer must be one of {known}, got {self.optimizer!r}.")
+        check_options(self.optimizer, _OPTIMIZERS, self.steps, self.seeds)
         if self.rates is not None:
             check_rates(self.rates)
-        if self.steps < _LEAST_STEPS:
-            raise ValueError(f"steps must be at least {_LEAST_STEPS}, got {self.steps}.")
-        if self.seeds < 1:
-            raise ValueError(f"seeds must be at least 1, got {self.seeds}.")
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """How an arm differs from the model as it is."""
-
-    name: str
-    change_model: Callable[[nn.Module], nn.Module] = lambda model: model
-    change_inputs: Callable[[Tensor], Tensor] = lambda x: x
-    attach: _Attach = lambda model, optimizer: contextlib.nullcontext()
 
 
 def try_bnp(
@@ -105,7 +90,7 @@ def try_bnp(
 
     Args:
         model: A callable that returns a new model with freshly drawn weights, in the mode it is
-            trained in. A module keeps its weights, and is left as it is.
+            trained in. A module keeps its weights, and is not changed.
         data: A name such as ``"digits"``, a ``DataLoader``, a ``Dataset``, an iterable of
             (input, target) batches, or a pair of tensors.
         options: Optimiser, rates, steps and seeds; by default :class:`TrialOptions`'s own.
@@ -124,7 +109,7 @@ def try_bnp(
         >>> options = TrialOptions(steps=40, seeds=2, rates=(0.01, 0.1))
         >>> trial = try_bnp(build, "digits", options)
         >>> [arm.name for arm in trial.arms]
-        ['as it is', 'standardised inputs', 'BNP']
+        ['unchanged', 'standardised inputs', 'BNP']
         >>> trial.gains[-1].difference.value < 0
         True
 
@@ -138,38 +123,39 @@ def try_bnp(
 
 
 def run_trial(problem: Problem, options: TrialOptions, progress: Progress | None) -> Trial:
-    """Train every arm; see :func:`try_bnp`."""
+    """Train every variant; see :func:`try_bnp`."""
     seed, (make, grid) = problem.seed, _OPTIMIZERS[options.optimizer]
     rates = options.rates or grid
-    ways = _ways(problem.fresh(seed), problem.draw(_SAMPLE, seed))
+    variants = _variants(problem.fresh(seed), problem.draw(_SAMPLE, seed))
     counter = StageCounter(
-        progress, "training side by side", len(ways) * (len(rates) + options.seeds)
+        progress, "training side by side", len(variants) * (len(rates) + options.seeds)
     )
 
-    def run(way: _Way, rate: float, number: int) -> History:
+    def run(variant: Variant, rate: float, number: int) -> History:
         counter.begin()
-        changed = way.change_model(problem.fresh(number))
-        stepper = make(changed.parameters(), lr=rate)
-        batches = ((way.change_inputs(x), y) for x, y in problem.batches(options.steps, number))
-        with seeded(number), way.attach(changed, stepper):
-            return train(changed, batches, problem.loss_fn, stepper)
+        model = variant.change_model(problem.fresh(number))
+        optimizer = make(model.parameters(), lr=rate)
+        drawn = problem.batches(options.steps, number)
+        batches = ((variant.change_inputs(x), y) for x, y in drawn)
+        with seeded(number), variant.attach(model, optimizer):
+            return train(model, batches, problem.loss_fn, optimizer)
 
-    def tuned(way: _Way) -> TunedRate | str:
-        return _obstacle(way, problem.fresh(seed), make) or tune_rate(
-            lambda rate: run(way, rate, seed).mean_loss(LAST), rates, extensions=_EXTENSIONS
+    def tuned(variant: Variant) -> TunedRate | str:
+        return _obstacle(variant, problem.fresh(seed), make) or tune_rate(
+            lambda rate: run(variant, rate, seed).mean_loss(LAST), rates, extensions=EXTENSIONS
         )
 
-    choices = {way.name: tuned(way) for way in ways}
-    histories: dict[str, list[History]] = {way.name: [] for way in ways}
+    choices = {variant.name: tuned(variant) for variant in variants}
+    histories: dict[str, list[History]] = {variant.name: [] for variant in variants}
     for number in range(seed + 1, seed + 1 + options.seeds):
-        # All ways in turn, so that a busy machine slows them alike.
-        for way in ways:
-            choice = choices[way.name]
+        # All variants in turn, so that a busy machine slows them alike.
+        for variant in variants:
+            choice = choices[variant.name]
             if isinstance(choice, TunedRate):
-                histories[way.name].append(run(way, choice.safest, number))
+                histories[variant.name].append(run(variant, choice.safest, number))
     counter.finish()
     arms = tuple(_arm(name, choice, histories[name]) for name, choice in choices.items())
-    plain = histories[_PLAIN]
+    plain = histories[UNCHANGED]
     gains = tuple(
         gain_record(name, plain, changed)
         for name, changed in histories.items()
@@ -178,11 +164,11 @@ def run_trial(problem: Problem, options: TrialOptions, progress: Progress | None
     return Trial(options.optimizer, options.steps, options.seeds, arms, gains)
 
 
-def _obstacle(way: _Way, model: nn.Module, make: _MakeOptimizer) -> str | None:
-    """Why an arm cannot be trained, such as that there is no layer to precondition."""
+def _obstacle(variant: Variant, model: nn.Module, make: MakeOptimizer) -> str | None:
+    """Why a variant cannot be trained, such as that there is no layer to precondition."""
     try:
-        changed = way.change_model(model)
-        with way.attach(changed, make(changed.parameters(), lr=0.0)):
+        changed = variant.change_model(model)
+        with variant.attach(changed, make(changed.parameters(), lr=0.0)):
             return None
     except ValueError as error:
         return str(error)
@@ -190,20 +176,22 @@ def _obstacle(way: _Way, model: nn.Module, make: _MakeOptimizer) -> str | None:
 
 def _arm(name: str, choice: TunedRate | str, histories: Sequence[History]) -> Arm:
     if isinstance(choice, str):
-        return untried(name, choice)
+        return not_tried(name, choice)
     return arm_record(name, choice, histories)
 
 
-def _ways(model: nn.Module, sample: Sequence[Batch]) -> list[_Way]:
-    ways = [_Way(_PLAIN)]
+def _variants(model: nn.Module, sample: Sequence[Batch]) -> list[Variant]:
+    found = [Variant(UNCHANGED)]
     if sample[0][0].is_floating_point():
-        ways.append(_Way(_STANDARDISED, change_inputs=_standardiser(model, sample)))
-    ways.append(_Way(_BNP, attach=_attach))
+        found.append(Variant(STANDARDISED, change_inputs=_standardiser(model, sample)))
+    found.append(Variant(BNP_NAME, attach=_attach))
     if any(is_batch_norm(module) for module in model.modules()):
-        ways.append(
-            _Way(_INSTEAD, lambda model: convert(model, "batch", "none").model, attach=_attach)
-        )
-    return ways
+        found.append(Variant(_INSTEAD, _without_batch_norm, attach=_attach))
+    return found
+
+
+def _without_batch_norm(model: nn.Module) -> nn.Module:
+    return convert(model, "batch", "none").model
 
 
 def _attach(model: nn.Module, optimizer: torch.optim.Optimizer) -> AbstractContextManager[Any]:
@@ -211,7 +199,7 @@ def _attach(model: nn.Module, optimizer: torch.optim.Optimizer) -> AbstractConte
 
 
 def _standardiser(model: nn.Module, sample: Sequence[Batch]) -> Callable[[Tensor], Tensor]:
-    """Standardise features as the preconditioner would: channels before a convolution."""
+    """Standardise features as the preconditioner would: per channel before a convolution."""
     x = torch.cat([inputs for inputs, _ in sample])
     layers = (nn.Linear, nn.modules.conv._ConvNd)
     first = next((m for m in model.modules() if isinstance(m, layers)), None)

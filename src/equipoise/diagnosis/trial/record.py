@@ -1,4 +1,4 @@
-"""A remedy tried by training: the same data order, each way with its own best learning rate."""
+"""Short trainings side by side: the same data order, each at its own best learning rate."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from dataclasses import dataclass
 from equipoise.records.estimate import Estimate
 from equipoise.training.record import Curve
 
+_OPTIMIZER_NAMES = {"sgd": "SGD with momentum", "adam": "Adam", "adamw": "AdamW"}
+
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to train the model.
+    """One variant of the training.
 
     Args:
-        name: What is done.
-        rate: Learning rate with the lowest loss on the first seed; nan if none trained.
-        rates: Every rate that was tried with its loss; infinite where training diverged.
-        at_edge: Whether a rate beyond those tried might be better still.
+        name: What is changed.
+        rate: Learning rate with the lowest loss on the first seed; nan if every rate diverged.
+        rates: Every rate that was tried, with its loss; infinite where training diverged.
+        at_edge: Whether a rate beyond those tried might be better.
         loss: Mean training loss of the last quarter of the steps, over seeds, with its standard
             error; infinite if a seed diverged.
         curve: Loss against steps, the mean over seeds; ``None`` if a seed diverged.
         spread: Standard deviation over seeds at each point of the curve.
         step_seconds: Time of a step in the quickest run.
         diverged: Seeds that diverged at this rate.
-        reason: Why it was not tried, if it was not.
+        reason: Why the variant was not tried; ``None`` if it was.
     """
 
     name: str
@@ -40,12 +42,12 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How one arm ends compared with the model as it is, seed by seed.
+    """The final loss of one variant compared with the unchanged model's, seed by seed.
 
     Args:
-        name: Of the arm.
-        difference: Mean over seeds of the arm's loss minus that of the model as it is.
-        steps: Steps after which the arm is first below the final loss of the model as it is;
+        name: Name of the variant.
+        difference: Mean over seeds of the variant's loss minus the unchanged model's.
+        steps: Steps after which the variant first reaches the unchanged model's final loss;
             ``None`` if never.
         seconds: The same in seconds.
         helps: Whether the difference is below zero by more than Student's t at 95 %; ``None`` if
@@ -64,11 +66,11 @@ class Trial:
     """A short side-by-side training.
 
     Args:
-        optimizer: The optimiser of every arm.
+        optimizer: The optimiser of every variant.
         steps: Steps of every run.
-        seeds: Initialisations and data orders, the same for every arm.
-        arms: The model as it is first.
-        gains: Of the other arms that were tried.
+        seeds: Initialisations and data orders, the same for every variant.
+        arms: One per variant, the unchanged model first.
+        gains: One per other variant that was tried.
     """
 
     optimizer: str
@@ -76,3 +78,8 @@ class Trial:
     seeds: int
     arms: tuple[Arm, ...]
     gains: tuple[Gain, ...]
+
+    @property
+    def optimizer_name(self) -> str:
+        """The optimiser as a reader knows it."""
+        return _OPTIMIZER_NAMES.get(self.optimizer, self.optimizer)

@@ -1,4 +1,4 @@
-"""What side-by-side runs amount to: means, spreads, and differences seed by seed."""
+"""Summarise side-by-side runs: means, spreads, and differences seed by seed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from collections.abc import Sequence
 
 from scipy import stats
 
+from equipoise.diagnosis.short_training import LAST, NOT_TRAINED, mean_over_seeds
 from equipoise.diagnosis.trial.record import Arm, Gain
-from equipoise.records.estimate import Estimate
 from equipoise.training.rates import TunedRate
 from equipoise.training.record import Curve, History
 
-LAST = 0.25
 _POINTS = 50
 _CONFIDENCE = 0.95
-_METHOD = "mean over seeds"
 
 
 def arm_record(name: str, tuned: TunedRate, histories: Sequence[History]) -> Arm:
-    """Summarise one arm's runs."""
+    """Summarise the runs of one variant."""
     finals = [history.mean_loss(LAST) for history in histories]
     diverged = sum(math.isinf(final) for final in finals)
     curve, spread = (None, ()) if diverged else _mean_curve(histories)
@@ -29,7 +27,7 @@ def arm_record(name: str, tuned: TunedRate, histories: Sequence[History]) -> Arm
         rate=tuned.rate,
         rates=tuned.scores,
         at_edge=tuned.at_edge,
-        loss=Estimate(math.inf, math.nan, _METHOD) if diverged else _mean(finals),
+        loss=mean_over_seeds(finals),
         curve=curve,
         spread=spread,
         step_seconds=_step_seconds(histories),
@@ -37,14 +35,13 @@ def arm_record(name: str, tuned: TunedRate, histories: Sequence[History]) -> Arm
     )
 
 
-def untried(name: str, reason: str) -> Arm:
-    """An arm that the model or the data do not allow."""
-    nothing = Estimate(math.nan, math.nan, _METHOD)
-    return Arm(name, math.nan, (), False, nothing, None, (), math.nan, 0, reason)
+def not_tried(name: str, reason: str) -> Arm:
+    """The record of a variant that the model or the data do not allow."""
+    return Arm(name, math.nan, (), False, NOT_TRAINED, None, (), math.nan, 0, reason)
 
 
 def gain_record(name: str, plain: Sequence[History], changed: Sequence[History]) -> Gain:
-    r"""Compare an arm with the model as it is, on the same seeds.
+    r"""Compare a variant with the unchanged model, on the same seeds.
 
     With d the differences of final losses over n seeds, it helps if
     :math:`\bar d + t_{0.95}\,s_d/\sqrt n < 0`, one-sided.
@@ -52,11 +49,11 @@ def gain_record(name: str, plain: Sequence[History], changed: Sequence[History])
     before = [history.mean_loss(LAST) for history in plain]
     after = [history.mean_loss(LAST) for history in changed]
     pairs = [(a, b) for a, b in zip(before, after, strict=True) if math.isfinite(a + b)]
-    difference = _mean([b - a for a, b in pairs])
+    difference = mean_over_seeds([b - a for a, b in pairs])
     if any(map(math.isinf, after)):
         helps: bool | None = False
     elif any(map(math.isinf, before)):
-        helps = True  # trains where the model as it is does not
+        helps = True  # trains where the unchanged model diverges
     elif len(pairs) < 2:
         helps = None
     else:
@@ -69,13 +66,6 @@ def gain_record(name: str, plain: Sequence[History], changed: Sequence[History])
     return Gain(name, difference, steps, seconds, helps)
 
 
-def _mean(values: Sequence[float]) -> Estimate:
-    if not values:
-        return Estimate(math.nan, math.nan, _METHOD)
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return Estimate(statistics.fmean(values), error, _METHOD)
-
-
 def _mean_curve(histories: Sequence[History]) -> tuple[Curve, tuple[float, ...]]:
     curves = [history.curve(_POINTS) for history in histories]
     columns = list(zip(*(curve.losses for curve in curves), strict=True))
@@ -84,7 +74,7 @@ def _mean_curve(histories: Sequence[History]) -> tuple[Curve, tuple[float, ...]]
 
 
 def _steps_to(before: Sequence[float], changed: Sequence[History]) -> int | None:
-    """Steps after which the mean curve is first below the plain runs' final loss."""
+    """Steps after which the mean curve first reaches the unchanged model's final loss."""
     if any(math.isinf(final) for final in before) or any(
         h.diverged_at is not None for h in changed
     ):
@@ -95,5 +85,5 @@ def _steps_to(before: Sequence[float], changed: Sequence[History]) -> int | None
 
 
 def _step_seconds(histories: Sequence[History]) -> float:
-    """Of the quickest run: what else the machine does can only add."""
+    """Time of a step in the quickest run: other work on the machine only adds time."""
     return min(history.seconds / len(history.losses) for history in histories)

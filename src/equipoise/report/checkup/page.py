@@ -7,7 +7,13 @@ from typing import Any
 
 from equipoise.diagnosis.record import GROWTH, Checkup
 from equipoise.records import wording
-from equipoise.report.checkup.words import overview, preconditioning, second_order, smoothness
+from equipoise.report.checkup.words import (
+    overview,
+    preconditioning,
+    second_order,
+    smoothness,
+    trial,
+)
 from equipoise.report.pages import LONG_TABLE, environment
 
 _WORST = 8
@@ -18,6 +24,7 @@ WORDS = {
     "bnp": preconditioning,
     "pooling": second_order,
     "smooth": smoothness,
+    "trial": trial,
 }
 
 

@@ -31,7 +31,8 @@ def load(source: str | Path) -> Checkup:
     """Read a check-up back.
 
     Args:
-        source: A folder that :meth:`~equipoise.diagnosis.Checkup.save` wrote to, or the JSON file itself.
+        source: A folder that :meth:`equipoise.diagnosis.Checkup.save` wrote to, or the JSON
+            file itself.
 
     Raises:
         ValueError: If there is no report, or it is broken, or of another schema version.

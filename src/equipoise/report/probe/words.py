@@ -1,4 +1,4 @@
-"""What the report of a probe says, whatever it is written on."""
+"""The words of a probe's report, for terminal and page alike."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-from equipoise.diagnosis.smoothness.record import trusted_step
+from equipoise.diagnosis.smoothness.record import reliable_step
 from equipoise.records import wording
-from equipoise.report.checkup.words.smoothness import plain, trusted
+from equipoise.report.checkup.words.smoothness import reliable
 
 if TYPE_CHECKING:  # these records import NumPy
     from equipoise.diagnosis.probe import Probe
@@ -17,34 +17,29 @@ if TYPE_CHECKING:  # these records import NumPy
     from equipoise.probes.landscape import Landscape
 
 _ORIGINS = {
-    "given": "as you gave it",
+    "given": "as given",
     "tuned": "the best of the short training",
-    "reference": "a common rate of SGD, as nothing was tuned",
+    "reference": "a common one, because nothing was tuned",
 }
 
 
 def sentence(probe: Probe) -> str:
-    """Say in one line what the loss around the weights is like."""
-    if probe.landscape is None:
-        return "The loss was not probed"
+    """Say in one line how far the gradient is reliable."""
     found = probe.landscape
+    if found is None:
+        return "The loss was not measured"
     if not 0 < found.gradient_norm < math.inf:
         return "The gradient is zero" if found.zero_gradient else "The gradient is not finite"
-    step = trusted_step(found.steps, found.gradient_changes or (), found.gradient_norm)
-    reach = trusted(step, probe.rate, found.steps)
+    step = reliable_step(found.steps, found.gradient_changes or (), found.gradient_norm)
+    reach = reliable(step, probe.rate, found.steps)
     reach = reach.replace("< ", "less than ").replace("> ", "more than ")
-    return f"The first gradient holds for {reach} steps"
-
-
-def ratio(found: Landscape) -> list[float]:
-    """Gradient changes over the gradient's length."""
-    length = found.gradient_norm or math.nan
-    return [change / length for change in found.gradient_changes or ()]
+    return f"At initialisation the gradient is reliable for {reach} steps"
 
 
 def rate(probe: Probe) -> str:
     """Say what a step is."""
-    return f"A step is plain SGD at rate {plain(probe.rate)}, {_ORIGINS[probe.rate_origin]}"
+    origin = _ORIGINS[probe.rate_origin]
+    return f"A step is one of plain SGD at learning rate {wording.plain(probe.rate)}, {origin}"
 
 
 def facts(probe: Probe) -> dict[str, str]:
@@ -52,8 +47,8 @@ def facts(probe: Probe) -> dict[str, str]:
     found: dict[str, str] = {}
     if probe.landscape is not None:
         found["Loss"] = wording.number(probe.landscape.initial_loss)
-        found["Gradient’s length"] = wording.number(probe.landscape.gradient_norm)
-        found["Smoothness β"] = wording.number(probe.landscape.beta)
+        found["Gradient norm"] = wording.number(probe.landscape.gradient_norm)
+        found["Effective smoothness β"] = wording.number(probe.landscape.beta)
     if probe.shift is not None:
         cosines = [one.cosine for one in probe.shift.layers[1:] if not math.isnan(one.cosine)]
         if cosines:
@@ -65,45 +60,38 @@ def facts(probe: Probe) -> dict[str, str]:
     return found
 
 
-def points(probe: Probe) -> list[tuple[str, ...]]:
-    """Put the landscape's points in words."""
-    found = probe.landscape
-    if found is None:
-        return []
+def points(found: Landscape, unit: float) -> list[tuple[str, ...]]:
+    """Describe each point: step, step in learning rates, loss, gradient change, in %, cosine."""
+    length = found.gradient_norm or math.nan
     rows = zip(
-        found.steps,
-        found.losses,
-        found.gradient_changes or (),
-        ratio(found),
-        found.cosines or (),
-        strict=True,
+        found.steps, found.losses, found.gradient_changes or (), found.cosines or (), strict=True
     )
     return [
         (
             wording.number(step, 2),
-            f"{step / probe.rate:.2f}",
+            f"{step / unit:.2f}",
             wording.number(loss, 4),
             wording.number(change),
-            wording.number(relative, 2),
+            wording.percent(change / length),
             _cosine(cosine),
         )
-        for step, loss, change, relative, cosine in rows
+        for step, loss, change, cosine in rows
     ]
 
 
 def shift(layer: LayerShift) -> tuple[str, ...]:
-    """Put one layer's shift in words: gradient, change, change over gradient, cosine."""
+    """Describe one layer's shift: gradient, its change, the same in %, cosine."""
     length = layer.gradient_norm or math.nan
     return (
         wording.number(layer.gradient_norm),
         wording.number(layer.l2),
-        wording.number(layer.l2 / length, 2),
+        wording.percent(layer.l2 / length),
         _cosine(layer.cosine),
     )
 
 
 def blocks(hessian: Hessian) -> list[HessianSpectrum]:
-    """All spectra, the whole one first."""
+    """All spectra, that of the whole model first."""
     return [*([hessian.whole] if hessian.whole else []), *hessian.blocks]
 
 

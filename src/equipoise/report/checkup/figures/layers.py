@@ -1,6 +1,6 @@
-"""Figures as SVG text that takes its colours from the page, and so suits light and dark.
+"""Figures of gradients, signals and condition numbers per layer.
 
-Layers appear by number, never by name: names are long, and they are untrusted text.
+Layers appear by number, not by name: names are long, and they are untrusted text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
 from equipoise.records.estimate import Estimate
-from equipoise.report.svg import FIRST, INK, SECOND, THIRD, draw_svg, legend, log_scale, note
+from equipoise.report.svg import (
+    FIRST,
+    INK,
+    SECOND,
+    THIRD,
+    draw_svg,
+    drawable,
+    legend,
+    log_scale,
+    note,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,9 +39,9 @@ def gradient_figure(
 
     Args:
         growth: Measured gradients.
-        predicted_rate: Growth per layer from theory. It fixes a slope only, so its line is
-            drawn through the mean of the measured logarithms.
-        predicted_steps: Growth from each layer to the one before it, where it is not the same
+        predicted_rate: Growth per layer from theory. It only fixes a slope, so its line is drawn
+            through the mean of the measured logarithms.
+        predicted_steps: Growth from each layer to the one before it, if it is not the same
             everywhere; one number fewer than layers.
 
     Returns:
@@ -77,7 +87,7 @@ def forward_figure(growth: GradientGrowth) -> str:
         elif points:
             upper.set_ylim(0, 1.15 * max(value for _, value in points))
         upper.set_ylabel("second\nmoment q")
-        # A correlation is at most 1; rounding may exceed it a little, a failure much.
+        # A correlation is at most 1, except for rounding; larger values are failures.
         possible = [_bounded(correlation, 1.05) for correlation in correlations]
         drawn = _scatter(lower, possible, "", THIRD, marker="s", positive=False)
         lowest = min((value for _, value in drawn), default=0.0)
@@ -86,7 +96,7 @@ def forward_figure(growth: GradientGrowth) -> str:
         figure.align_ylabels()
         _layer_axis(lower, len(moments))
         omitted = 2 * len(moments) - len(points) - len(drawn)
-        note(figure, omitted, "value", "outside of what the axes can show")
+        note(figure, omitted, "value", "that the axes cannot show")
 
     return draw_svg("forward", "Second moment and correlation per layer", 310, paint)
 
@@ -129,19 +139,19 @@ def _scatter(
     positive: bool = True,
     faint: bool = False,
 ) -> list[tuple[int, float]]:
-    """Draw what the scale can show and return it, layers counted from 1."""
+    """Draw the values that the scale can show, and return them with their layers, from 1."""
     points = [
         (index, estimate.value, _bar(estimate, positive))
         for index, estimate in enumerate(estimates, start=1)
-        if estimate is not None and _drawable(estimate.value, positive)
+        if estimate is not None and drawable(estimate.value, log=positive)
     ]
     if not points:
         return []
-    # A line may bridge a layer that has no such quantity, but not one whose value failed.
+    # A line may cross a layer that has no such quantity, but not one whose value is not finite.
     gaps = [
         (index, math.nan, (0.0, 0.0))
         for index, estimate in enumerate(estimates, start=1)
-        if estimate is not None and not _drawable(estimate.value, positive)
+        if estimate is not None and not drawable(estimate.value, log=positive)
     ]
     shown = sorted(points + gaps)
     size = min(5.0, max(1.6, 150 / len(estimates)))
@@ -166,11 +176,11 @@ def _scatter(
 
 
 def _bar(estimate: Estimate, positive: bool) -> tuple[float, float]:
-    """Return the error bar's two lengths."""
+    """The lengths of the error bar below and above the value."""
     error = abs(estimate.error)
     if not math.isfinite(error):
         return 0.0, 0.0
-    # On a log scale a bar that reaches zero would be infinitely long: a decade stands for it.
+    # On a log scale a bar down to zero would be infinitely long: draw a decade instead.
     return (min(error, 0.9 * estimate.value) if positive else error), error
 
 
@@ -184,7 +194,7 @@ def _predicted_line(
         profile.append(profile[-1] - math.log(step))
     anchor = sum(math.log(value) - profile[index - 1] for index, value in points) / len(points)
     logarithms = [anchor + value for value in profile]
-    # Far outside float range a line says nothing that its absence does not.
+    # A line outside float range cannot be drawn.
     if max(map(abs, logarithms)) > 600:
         return
     axes.plot(
@@ -211,10 +221,5 @@ def _bounded(estimate: Estimate, limit: float) -> Estimate:
 
 
 def _ratio(values: Sequence[float]) -> float:
-    drawable = [value for value in values if _drawable(value, positive=True)]
-    return max(drawable) / min(drawable) if drawable else 1.0
-
-
-def _drawable(value: float, positive: bool) -> bool:
-    # Matplotlib's own arithmetic overflows near the ends of float range.
-    return math.isfinite(value) and (1e-250 < value < 1e250 if positive else abs(value) < 1e250)
+    shown = [value for value in values if drawable(value)]
+    return max(shown) / min(shown) if shown else 1.0

@@ -1,4 +1,4 @@
-"""Loss against steps and against seconds, for every way of a side-by-side training."""
+"""Figure of a trial: loss against steps and against seconds, for every variant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LOOKS = ((INK, "-"), (SECOND, "--"), (FIRST, "-"), (THIRD, "-."))
+_STYLES = ((INK, "-"), (SECOND, "--"), (FIRST, "-"), (THIRD, "-."))
 _FAINT = 0.15
 
 
@@ -25,7 +25,7 @@ def trial_figure(trial: Trial) -> str:
 
     def paint(figure: Figure) -> None:
         upper, lower = figure.subplots(2, 1, sharey=True)
-        for arm, (colour, dashes) in zip(trial.arms, _LOOKS, strict=False):
+        for arm, (colour, dashes) in zip(trial.arms, _STYLES, strict=False):
             _curve(upper, arm, 1.0, colour, dashes)
             _curve(lower, arm, arm.step_seconds, colour, dashes)
         log_scale(upper)
@@ -35,7 +35,7 @@ def trial_figure(trial: Trial) -> str:
             axes.set_ylabel("training loss")
             axes.margins(x=0)
         legend(upper)
-        note(figure, len(trial.arms) - len(drawn), "way", "that diverged or was not tried")
+        note(figure, len(trial.arms) - len(drawn), "variant", "that diverged or was not tried")
 
     return draw_svg("trial", "Training loss over steps and over seconds, log scale", 430, paint)
 
@@ -45,7 +45,7 @@ def _curve(axes: Axes, arm: Arm, per_step: float, colour: str, dashes: str) -> N
         return
     x = [step * per_step for step in arm.curve.steps]
     losses, spread = arm.curve.losses, arm.spread
-    # On a log scale a band that reaches zero would be infinitely deep.
+    # On a log scale a band down to zero would be infinitely deep.
     low = [max(a - s, 0.1 * a) for a, s in zip(losses, spread, strict=True)]
     high = [a + s for a, s in zip(losses, spread, strict=True)]
     axes.fill_between(x, low, high, color=colour, alpha=_FAINT, linewidth=0)

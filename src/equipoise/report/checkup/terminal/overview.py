@@ -14,31 +14,29 @@ from equipoise.diagnosis.record import Block, Checkup, Comparison, Remedy
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
-from equipoise.records.finding import Finding, Severity
-from equipoise.report.checkup.terminal.preconditioning import print_preconditioning, print_trial
+from equipoise.report.checkup.terminal.preconditioning import print_preconditioning
 from equipoise.report.checkup.terminal.second_order import print_second_order
 from equipoise.report.checkup.terminal.smoothness import print_smoothness
+from equipoise.report.checkup.terminal.trial import print_trial
 from equipoise.report.checkup.words import overview
-from equipoise.report.console import enumerated, heading, new_table, remark, text
-from equipoise.report.pages import MARKS
+from equipoise.report.console import (
+    excerpt,
+    heading,
+    new_table,
+    print_findings,
+    print_header,
+    remark,
+    text,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_STYLES: dict[Severity | None, str] = {
-    "critical": "bold red",
-    "warning": "bold yellow",
-    "note": "bold cyan",
-    "good": "bold green",
-    None: "bold",
-}
-_ANSWER_STYLES = {"agrees": "green", "differs": "red", "unclear": "yellow"}
+_OUTCOME_STYLES = {"agrees": "green", "differs": "red", "unclear": "yellow"}
 _VERIFICATION_STYLES = {"verified": "green", "not verified": "red", "not tried": "dim"}
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
 
-# Longer tables are excerpted: both ends of a network, where gradients are extreme.
-_MOST_LAYERS, _END_LAYERS = 12, 5
 _MOST_CONDITIONED = 8
 _BAR_WIDTH = 14
 
@@ -46,10 +44,27 @@ _BAR_WIDTH = 14
 def print_checkup(checkup: Checkup, console: Console) -> None:
     """Print a whole check-up.
 
-    Names in it are printed as they are: neither as markup nor as control sequences.
+    Names in it are printed literally: neither as markup nor as control sequences.
     """
     checkup = wording.printable(checkup)
-    _header(checkup, console)
+    verdict = checkup.verdict
+    facts = {
+        "data": checkup.data,
+        "device": checkup.device,
+        "batch size": f"{checkup.batch_size:,}",
+        "parameters": f"{checkup.parameters:,}",
+        "depth": wording.count(checkup.depth, "layer"),
+        "measured": f"{overview.sampling(checkup)}, {wording.number(checkup.seconds)} s",
+    }
+    print_header(
+        "check-up",
+        checkup.target,
+        (verdict.sentence, verdict.depths),
+        facts,
+        console,
+        severity=verdict.severity,
+        interrupted=checkup.interrupted,
+    )
     print_findings(checkup.findings, console)
     _comparisons(checkup.comparisons, console)
     if checkup.growth is not None:
@@ -64,126 +79,71 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
     console.print()
 
 
-def _header(checkup: Checkup, console: Console) -> None:
-    verdict = checkup.verdict
-    style = _STYLES[verdict.severity]
-    mark = MARKS[verdict.severity] if verdict.severity else "●"
-    console.print()
-    console.print(Text.assemble(("Equipoise check-up", "bold"), "  ", checkup.target))
-    console.print()
-    line = Table.grid(padding=(0, 1))
-    line.add_row(Text(mark, style), Text(verdict.sentence, style))
-    line.add_row("", Text(verdict.depths))
-    console.print(Padding(line, (0, 1)))
-    if checkup.interrupted:
-        notice = "Interrupted: this is what was finished before."
-        console.print(Padding(Text(notice, "bold yellow"), (0, 3)))
-    console.print()
-    facts = [
-        ("data", checkup.data),
-        ("device", checkup.device),
-        ("batch size", f"{checkup.batch_size:,}"),
-        ("parameters", f"{checkup.parameters:,}"),
-        ("depth", wording.count(checkup.depth, "layer")),
-        ("measured", f"{overview.sampling(checkup)}, {wording.number(checkup.seconds)} s"),
-    ]
-    grid = Table.grid(padding=(0, 2))
-    for name, value in facts:
-        grid.add_row(Text(name, "dim"), Text(value, overflow="fold"))
-    console.print(Padding(grid, (0, 1)))
-
-
-def print_findings(findings: Sequence[Finding], console: Console) -> None:
-    """Print conclusions in their order."""
-    heading("Findings", console)
-    if not findings:
-        console.print(Text(" none", "dim"))
-    grid = Table.grid(padding=(0, 1))
-    for i, finding in enumerate(findings):
-        if i:
-            grid.add_row()
-        style = _STYLES[finding.severity]
-        label = Text(f"{MARKS[finding.severity]} {finding.severity:<8}", style)
-        grid.add_row(label, text(finding.title, "bold"))
-        grid.add_row("", text(finding.detail))
-        if finding.remedy is not None:
-            grid.add_row("", text(f"→ {finding.remedy}", "cyan"))
-    console.print(Padding(grid, (0, 1)))
-
-
 def _comparisons(comparisons: Sequence[Comparison], console: Console) -> None:
     if not comparisons:
         return
     heading("Predicted and measured", console)
-    table = new_table()
-    table.add_column("quantity", overflow="fold", ratio=1)
-    for name in ("predicted", "measured", "width", "z"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    table = new_table(["quantity"], ("predicted", "measured", "width", "z", "outcome"))
     for comparison in comparisons:
-        answer = comparison.outcome
         table.add_row(
             text(comparison.quantity),
             wording.spread(comparison.predicted),
             wording.spread(comparison.measured),
             wording.number(comparison.finite_width, 2),
             wording.deviation(comparison.z),
-            Text(answer, _ANSWER_STYLES[answer]),
+            Text(comparison.outcome, _OUTCOME_STYLES[comparison.outcome]),
         )
     console.print(table)
-    remark("width: what finite width alone may change; z: difference in errors", console)
+    remark(
+        "width: difference that finite width alone explains; z: difference in standard errors, "
+        "below 3 if theory and measurement agree",
+        console,
+    )
 
 
 def print_growth(growth: GradientGrowth, console: Console) -> None:
     """Print gradients and signals layer by layer."""
     heading("Gradients per layer", console)
-    layers = growth.layers
     if growth.rate is not None:
-        line = f" squared norm {wording.factor(growth.rate)} per layer on the way back"
+        line = (
+            f" Towards the input the squared norm changes {wording.factor(growth.rate)} per layer"
+        )
         if growth.weight_rate is not None:
-            line += f"; weights {wording.factor(growth.weight_rate)}"
-        console.print(Text(line))
-    values = [layer.gradient.value for layer in layers]
-    excerpted = len(layers) > _MOST_LAYERS
-    if excerpted:
-        width = console.width - 4
-        console.print(Text.assemble("\n ", ("input ", "dim")), end="")
-        console.print(Text.assemble((sparkline(values, width - 14), "blue"), (" output", "dim")))
-    table = new_table()
-    table.add_column("#", justify="right", style="dim", no_wrap=True)
-    table.add_column("layer", overflow="fold", ratio=1)
-    table.add_column("‖∂E/∂h‖²", justify="right", no_wrap=True)
-    table.add_column("log scale", no_wrap=True, min_width=_BAR_WIDTH)
-    table.add_column("q", justify="right", no_wrap=True)
-    table.add_column("c", justify="right", no_wrap=True)
+            line += f" (weight gradients: {wording.factor(growth.weight_rate)})"
+        console.print(text(line))
+    values = [layer.gradient.value for layer in growth.layers]
     bars = log_bars(values, _BAR_WIDTH)
-    for i, layer in enumerate(layers):
-        if excerpted and _END_LAYERS <= i < len(layers) - _END_LAYERS:
-            if i == _END_LAYERS:
-                table.add_row("⋮", Text(f"{len(layers) - 2 * _END_LAYERS} more", "dim"))
+    table = new_table(["layer"], ("‖∂E/∂h‖²", "log scale", "q", "c"))
+    table.columns[2].justify = "left"
+    table.columns[2].min_width = _BAR_WIDTH
+    for row in excerpt(growth.layers):
+        if isinstance(row, int):
+            table.add_row(Text(f"⋮ {row} more", "dim"))
             continue
+        number, layer = row
         table.add_row(
-            str(i + 1),
-            text(layer.layer),
+            text(f"{number} {layer.layer}"),
             wording.number(layer.gradient.value),
-            Text(bars[i], "blue"),
+            Text(bars[number - 1], "blue"),
             wording.number(layer.second_moment.value),
             wording.number(layer.correlation.value, 2),
         )
+    if len(table.rows) < len(growth.layers):
+        line = sparkline(values, console.width - 18)
+        console.print(Text.assemble("\n ", ("input ", "dim"), (line, "blue"), (" output", "dim")))
     console.print(table)
-    remark("q: second moment of h; c: correlation between samples", console)
+    remark(
+        "h: a layer's pre-activation; q: its mean square; c: correlation between two samples, 1 if "
+        "they are indistinguishable",
+        console,
+    )
 
 
 def _blocks(blocks: Sequence[Block], console: Console) -> None:
     if not blocks:
         return
-    heading("Blocks", console)
-    table = new_table()
-    table.add_column("layers", overflow="fold", ratio=1)
-    table.add_column("block", overflow="fold", ratio=1)
-    table.add_column("batch", justify="right", no_wrap=True)
-    table.add_column("predicted", justify="right", no_wrap=True)
-    table.add_column("max depth", justify="right", no_wrap=True)
+    heading("Predictions for each block", console)
+    table = new_table(["layers", "block"], ("batch", "growth", "max depth"))
     groups = overview.merge_blocks(blocks)
     for group in groups:
         block = group.block
@@ -196,20 +156,17 @@ def _blocks(blocks: Sequence[Block], console: Console) -> None:
         )
     console.print(table)
     for words, names in overview.remarks(groups).items():
-        prefix = "" if len(names) == len(groups) else f"{enumerated(names)}: "
+        prefix = "" if len(names) == len(groups) else f"{wording.listed(names)}: "
         remark(prefix + words, console)
 
 
 def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -> None:
     if not conditioning:
         return
-    heading("Conditioning of layers' inputs", console)
+    heading("Condition numbers of layers' inputs", console)
     ranked = overview.worst_first(conditioning)
     if ranked:
-        table = new_table()
-        table.add_column("layer", overflow="fold", ratio=1)
-        for name in ("raw", "centred", "and scaled", "rank lost", "constant"):
-            table.add_column(name, justify="right", no_wrap=True)
+        table = new_table(["layer"], ("raw", "centred", "and scaled", "rank lost", "constant"))
         for layer in ranked[:_MOST_CONDITIONED]:
             table.add_row(
                 text(layer.layer),
@@ -220,10 +177,15 @@ def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -
                 f"{layer.constant_features:,}",
             )
         console.print(table)
+        remark(
+            "Lower is easier to train. rank lost: directions without a gradient; constant: inputs "
+            "that do not vary over the batch",
+            console,
+        )
     if len(ranked) > _MOST_CONDITIONED:
-        remark(f"the worst {_MOST_CONDITIONED} of {len(ranked)} layers", console)
+        remark(f"The worst {_MOST_CONDITIONED} of {len(ranked)} layers.", console)
     for reason, names in overview.skipped_by_reason(conditioning).items():
-        remark(f"skipped {enumerated(names)}: {reason}", console)
+        remark(f"Skipped {wording.listed(names)}: {reason}", console)
 
 
 def _remedies(remedies: Sequence[Remedy], console: Console) -> None:
@@ -234,16 +196,15 @@ def _remedies(remedies: Sequence[Remedy], console: Console) -> None:
     for i, remedy in enumerate(remedies, start=1):
         state = overview.verification(remedy.verified)
         promise = (
-            f"predicted {wording.factor(remedy.predicted_rate)} per layer, "
-            f"trainable depth {wording.depth(remedy.predicted_depth)}"
+            f"predicted growth {wording.factor(remedy.predicted_rate)} per layer, trainable depth "
+            f"{wording.depth(remedy.predicted_depth)}"
         )
         if remedy.measured_rate is not None:
             promise += f"; measured {wording.factor(remedy.measured_rate)}"
         if i > 1:
             grid.add_row()
         grid.add_row(Text(f"{i}.", "dim"), text(remedy.change, "bold"))
-        if remedy.code is not None:
-            grid.add_row("", text(remedy.code, "cyan"))
+        grid.add_row("", text(remedy.code, "cyan"))
         grid.add_row("", Text.assemble(promise, " – ", (state, _VERIFICATION_STYLES[state])))
     console.print(Padding(grid, (0, 1)))
 
@@ -269,7 +230,7 @@ def log_bars(values: Sequence[float], width: int) -> list[str]:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw values on a log scale, a character each, or one for several if they are many.
+    """Draw values on a log scale, one character for each, or for several if they are many.
 
     Examples:
         >>> sparkline([1000.0, 100.0, 10.0, 1.0, float("nan")], 10)
@@ -287,7 +248,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 class _LogScale:
-    """Positions from 0 to 1 between the least and the largest drawable value."""
+    """Positions from 0 to 1 between the smallest and the largest value that can be drawn."""
 
     def __init__(self, values: Sequence[float]) -> None:
         known = [x for x in map(_logarithm, values) if x is not None]

@@ -20,11 +20,7 @@ def print_second_order(layers: Sequence[SecondOrderPooling], console: Console) -
     heading("Spectra of second-order pooling", console)
     rows = words.spectrum_rows(layers)
     if rows:
-        table = new_table()
-        table.add_column("layer", overflow="fold", ratio=1)
-        table.add_column("", no_wrap=True)
-        for name in ("leading", "κ", "rank", "direction", "cost"):
-            table.add_column(name, justify="right", no_wrap=True)
+        table = new_table(["layer"], ("", "leading", "κ", "rank", "direction", "cost"))
         for row in rows:
             table.add_row(
                 text(row.layer),

@@ -1,1 +1,1 @@
-"""What a check-up's report says, wherever it is shown."""
+"""The words of a check-up's report, for terminal and page alike."""

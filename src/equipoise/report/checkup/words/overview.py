@@ -1,4 +1,4 @@
-"""What a report says, whatever it is written on: the verdict, merged blocks, rankings."""
+"""What a report says: merged blocks, rankings, reasons, times."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import LayerGradients
 from equipoise.records import wording
 
-# Predicted rates within two per cent of each other draw a straight line.
+# Predicted rates within two per cent of each other are drawn as one slope.
 _ALIKE = 1.02
 
 
 @dataclass(frozen=True, slots=True)
 class BlockGroup:
-    """Consecutive blocks that a reader cannot tell apart.
+    """Consecutive blocks that look the same in the report.
 
     Args:
         first: Name of the first block's normaliser.
         last: Name of the last one's.
         size: Number of blocks.
         block: The one with the steepest predicted rate.
-        weight_variance: Least and largest in the group.
+        weight_variance: Smallest and largest in the group.
     """
 
     first: str
@@ -38,21 +38,21 @@ class BlockGroup:
 
     @property
     def name(self) -> str:
-        """The layers in words."""
+        """The first and the last layer, and how many there are."""
         if self.size == 1:
             return self.first
         return f"{self.first} … {self.last} ({self.size} ×)"
 
     @property
     def chain(self) -> str:
-        """The block in words; a following layer's name only where it is unambiguous."""
+        """The block's layers; the closing layer is only named for a single block."""
         block = self.block
         closing = block.following if self.size == 1 else ""
         return " → ".join(filter(None, (block.kind, block.activation, closing)))
 
 
 def predicted_steps(checkup: Checkup) -> tuple[float, ...]:
-    """Return predicted growth from layer to layer, where it is known and not all the same."""
+    """Predicted growth from layer to layer, if it is known and not the same everywhere."""
     rates = [block.rate for block in checkup.blocks[:-1]]
     known = [rate.value for rate in rates if rate is not None]
     layers = [layer.layer for layer in checkup.growth.layers] if checkup.growth else []
@@ -62,7 +62,7 @@ def predicted_steps(checkup: Checkup) -> tuple[float, ...]:
 
 
 def total_factor(layers: Sequence[LayerGradients]) -> float | None:
-    """Return the first layer's gradient over the last one's, where both are finite."""
+    """The first layer's gradient over the last layer's, if both are finite."""
     if len(layers) < 2:
         return None
     first, last = layers[0].gradient.value, layers[-1].gradient.value
@@ -72,7 +72,7 @@ def total_factor(layers: Sequence[LayerGradients]) -> float | None:
 
 
 def merge_blocks(blocks: Sequence[Block]) -> list[BlockGroup]:
-    """Merge consecutive blocks that differ in nothing that the report would show."""
+    """Merge consecutive blocks that look the same in the report."""
     groups = []
     for _, members in groupby(blocks, key=_appearance):
         group = list(members)
@@ -90,21 +90,19 @@ def merge_blocks(blocks: Sequence[Block]) -> list[BlockGroup]:
 
 
 def remarks(groups: Iterable[BlockGroup]) -> dict[str, list[str]]:
-    """Collect the names of blocks under what weakens or prevents their predictions."""
-    found: dict[str, list[str]] = {}
+    """Collect the names of blocks under each reason and caveat of their predictions."""
+    pairs: list[tuple[str | None, str]] = []
     for group in groups:
         block = group.block
-        unstable = block.rate is not None and block.rate.stable is False
-        texts = [block.reason, *block.caveats]
-        if unstable:
-            texts.append("the fixed point behind the prediction is unstable")
-        for text in filter(None, texts):
-            found.setdefault(text, []).append(group.name)
-    return found
+        pairs += [(text, group.name) for text in (block.reason, *block.caveats)]
+        if block.rate is not None and block.rate.stable is False:
+            text = "the prediction's fixed point is unstable, so that networks leave it"
+            pairs.append((text, group.name))
+    return by_reason(pairs)
 
 
 def worst_first(conditioning: Sequence[LayerConditioning]) -> list[LayerConditioning]:
-    """Sort the measured layers by raw condition number; what is not finite is worst."""
+    """Sort the measured layers by raw condition number, the largest or not finite ones first."""
     measured = [layer for layer in conditioning if layer.skipped is None]
     return sorted(
         measured,
@@ -115,15 +113,25 @@ def worst_first(conditioning: Sequence[LayerConditioning]) -> list[LayerConditio
 
 def skipped_by_reason(conditioning: Sequence[LayerConditioning]) -> dict[str, list[str]]:
     """Collect the names of unmeasured layers under each reason."""
+    return by_reason((layer.skipped, layer.layer) for layer in conditioning)
+
+
+def by_reason(pairs: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
+    """Collect names under each reason; a name without a reason is left out.
+
+    Examples:
+        >>> by_reason([("large", "fc1"), (None, "fc2"), ("large", "fc3")])
+        {'large': ['fc1', 'fc3']}
+    """
     reasons: dict[str, list[str]] = {}
-    for layer in conditioning:
-        if layer.skipped is not None:
-            reasons.setdefault(layer.skipped, []).append(layer.layer)
+    for reason, name in pairs:
+        if reason is not None:
+            reasons.setdefault(reason, []).append(name)
     return reasons
 
 
 def verification(verified: bool | None) -> str:
-    """Say in words whether a remedy did what it promised."""
+    """Say whether a remedy helped."""
     if verified is None:
         return "not tried"
     return "verified" if verified else "not verified"
@@ -152,8 +160,8 @@ def sampling(checkup: Checkup) -> str:
 
 
 def _appearance(block: Block) -> tuple[object, ...]:
-    # Weights are random, so their variance, and with it ε's effect on the rate, differ a
-    # little between blocks of one design: exact equality would merge nothing.
+    # Compared as printed: the variance of random weights, and so the rate at ε > 0, differ a
+    # little between blocks of one design.
     return (
         block.kind,
         block.activation,

@@ -1,8 +1,7 @@
-"""What a report says about second-order pooling, whatever it is written on."""
+"""What a report says about second-order pooling."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ _SHOWN = 2
 
 @dataclass(frozen=True, slots=True)
 class SpectrumRow:
-    """One side of a pooling layer in words."""
+    """The spectrum of one pooling layer, before or after normalisation, in words."""
 
     layer: str
     side: str
@@ -36,19 +35,19 @@ def spectrum_rows(layers: Sequence[SecondOrderPooling]) -> list[SpectrumRow]:
 
 
 def not_measured(layers: Sequence[SecondOrderPooling]) -> list[tuple[str, str]]:
-    """Layers of which something is missing, and why."""
+    """Layers of which something was not measured, and why."""
     return [(layer.layer, layer.reason) for layer in layers if layer.reason is not None]
 
 
 def conditions(layers: Sequence[SecondOrderPooling]) -> str:
-    """Say what the numbers are of."""
+    """Explain the numbers."""
     measured = [layer for layer in layers if layer.before is not None]
     samples = max((layer.samples for layer in measured), default=0)
     return (
         f"Medians over {wording.count(samples, 'sample')}. Leading: the two largest eigenvalues "
         "as parts of the sum. Direction: the part of the energy in the direction that rank-1 "
-        "update normalisation shrinks, or would; in brackets its eigen-residual, 0 at an "
-        "eigenvector. Cost: part of a forward and backward pass."
+        "update normalisation (RUN) shrinks or would shrink; in brackets its eigen-residual, 0 "
+        "for an eigenvector. Cost: part of a forward and backward pass."
     )
 
 
@@ -64,20 +63,18 @@ def _before(layer: SecondOrderPooling, spectrum: MatrixSpectrum) -> SpectrumRow:
 
 
 def _after(layer: SecondOrderPooling, spectrum: MatrixSpectrum) -> SpectrumRow:
-    cost = "–" if layer.cost is None else f"{layer.cost.value:.1%}"
     return SpectrumRow(
         layer="",
         side="after",
         direction="shrunk" if layer.shrinks else "",
-        cost=cost,
+        cost="–" if layer.cost is None else wording.percent(layer.cost.value, 3),
         **_spectrum(spectrum, layer.channels),
     )
 
 
 def _spectrum(spectrum: MatrixSpectrum, channels: int) -> dict[str, str]:
-    known = not math.isnan(spectrum.condition)
     return {
         "top": ", ".join(wording.number(share, 2) for share in spectrum.top[:_SHOWN]),
-        "condition": wording.number(spectrum.condition, 2) if known else "–",
+        "condition": wording.known(spectrum.condition),
         "rank": f"{spectrum.rank:.0f}/{channels:,}",
     }

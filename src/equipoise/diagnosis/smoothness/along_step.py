@@ -1,4 +1,4 @@
-"""One look at the loss along the optimiser's own step, on a batch kept for it."""
+"""Measure loss and gradient along one step of an optimiser, on one batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import probes
-from equipoise.diagnosis.smoothness.record import SmoothnessLook
+from equipoise.diagnosis.smoothness.record import SmoothnessMeasurement
 from equipoise.instrument.optimizer_step import parameters_after_step, trained_parameters
 from equipoise.instrument.replay import Replay, used_gradients
 from equipoise.instrument.snapshot import parameters_restored
@@ -22,7 +22,7 @@ from equipoise.probes.landscape import Landscape
 Direction = Literal["gradient"] | Sequence[Tensor]
 
 
-def look(
+def measure_along_step(
     model: nn.Module,
     loss_fn: LossFunction,
     batch: Any,
@@ -30,16 +30,16 @@ def look(
     steps: Sequence[float],
     step: int = 0,
     optimizer: torch.optim.Optimizer | None = None,
-) -> SmoothnessLook:
-    """Measure the landscape and, with an optimiser, the internal covariate shift of its step.
+) -> SmoothnessMeasurement:
+    """Measure loss and gradient along a step and, with an optimiser, its covariate shift.
 
     Args:
-        model: In the mode that it is trained in; left bit-identical, as is the optimiser.
+        model: In the mode that it is trained in. Model and optimiser stay bit-identical.
         loss_fn: ``loss_fn(model, batch)``.
         batch: What the loss takes.
-        steps: η, rising, above zero; those that rounding would swallow are left out.
+        steps: η, rising, above zero. Steps that are lost in rounding are left out.
         step: Steps of training taken before.
-        optimizer: Along whose step to look; by default along the gradient.
+        optimizer: Whose step to follow; by default the gradient is followed.
     """
     direction: Direction = "gradient"
     if optimizer is not None and not _is_plain(optimizer):
@@ -48,7 +48,7 @@ def look(
     shift = math.nan if optimizer is None else _shift(model, loss_fn, batch, optimizer)
     chosen = _resolved(found)
     changes, betas = found.gradient_changes or (), found.betas or ()
-    return SmoothnessLook(
+    return SmoothnessMeasurement(
         step=step,
         loss=found.initial_loss,
         gradient_norm=found.gradient_norm,
@@ -61,7 +61,7 @@ def look(
 
 
 def _resolved(found: Landscape) -> list[int]:
-    """Points whose step is not lost in the rounding of the parameters; all, if all are."""
+    """Indices of steps that are not lost in the rounding of the parameters; all, if all are."""
     resolved = [i for i, error in enumerate(found.step_errors) if error < 1]
     return resolved or list(range(len(found.steps)))
 
@@ -77,7 +77,7 @@ def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
 def _own_step(
     model: nn.Module, loss_fn: LossFunction, batch: Any, optimizer: torch.optim.Optimizer
 ) -> list[Tensor]:
-    """What the optimiser would subtract, over its rate."""
+    """The optimiser's next step, divided by its learning rate."""
     rate = float(optimizer.defaults["lr"])
     replay = Replay(model, loss_fn, batch)
     with parameters_restored(model, trained_parameters(optimizer)) as saved:
@@ -91,11 +91,11 @@ def _own_step(
 def _shift(
     model: nn.Module, loss_fn: LossFunction, batch: Any, optimizer: torch.optim.Optimizer
 ) -> float:
-    """Mean cosine over layers with weights, which the model has with and without normalisers."""
+    """Mean cosine over layers with weights, which every variant of the model has."""
     names = [name for name, module in model.named_modules() if name and _has_weights(module)]
     try:
         shift = probes.covariate_shift(model, loss_fn, batch, optimizer, layers=names or None)
-    except ValueError:  # some of these layers are unused, or share their weights
+    except ValueError:  # a layer is unused, or shares its weights
         shift = probes.covariate_shift(model, loss_fn, batch, optimizer)
     known = [one.cosine for one in shift.layers[1:] if not math.isnan(one.cosine)]
     return statistics.fmean(known) if known else math.nan
