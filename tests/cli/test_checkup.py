@@ -184,7 +184,7 @@ class TestTryingBnp:
         stored = json.loads((folder / "equipoise-report" / "report.json").read_text("utf-8"))
         assert stored["trial"]["steps"] == 4
         assert [arm["name"] for arm in stored["trial"]["arms"]][:3] == [
-            "as it is",
+            "unchanged",
             "standardised inputs",
             "BNP",
         ]

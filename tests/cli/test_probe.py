@@ -21,9 +21,9 @@ class TestProbe:
         done = probe(equipoise, "--hessian")
         assert (done.code, done.err) == (0, "")
         for words in (
-            "Along the gradient, at the start",
-            "How far the gradient can be trusted",
-            "Internal covariate shift, at the start",
+            "Along the gradient, at initialisation",
+            "How far the gradient is reliable",
+            "Internal covariate shift, at initialisation",
             "Curvature (eigenvalues of the Hessian)",
             "Gradients per layer",
             "Report: equipoise-probe/probe.html",
@@ -34,7 +34,7 @@ class TestProbe:
         assert (found.target, found.data, found.batch_size) == ("nets.py:build", "digits", 16)
         assert len(found.landscape.steps) == 8
         assert [layer.layer for layer in found.shift.layers] == ["1", "2", "4", "5", "7"]
-        assert [arm.name for arm in found.training.arms] == ["as it is", "without its normalisers"]
+        assert [arm.name for arm in found.training.arms] == ["unchanged", "without normalisers"]
         assert found.hessian.whole.parameters == found.parameters
 
     def test_json_stands_alone_on_standard_output(self, equipoise, folder):
@@ -101,13 +101,13 @@ class TestCheckup:
         fast = ("--seeds", 1, "--batches", 1, "--batch-size", 16)
         return equipoise("checkup", "nets.py:build", *fast, *rest)
 
-    def test_looks_at_the_start_by_default(self, equipoise):
+    def test_only_the_initialisation_is_measured_by_default(self, equipoise):
         found = self.checkup(equipoise, "--json").json["smoothness"]
         assert (found["steps"], found["seeds"]) == (0, 1)
-        assert [arm["name"] for arm in found["arms"]] == ["as it is", "without its normalisers"]
+        assert [arm["name"] for arm in found["arms"]] == ["unchanged", "without normalisers"]
 
     def test_trains_if_it_is_asked_to(self, equipoise):
         done = self.checkup(equipoise, "--smoothness", "--optimizer", "adam")
         assert (done.code, done.err) == (0, "")
         assert "60 steps of Adam" in done.out
-        assert "without its normalisers: rate" in done.out
+        assert "Without normalisers: learning rate" in done.out

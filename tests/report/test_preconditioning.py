@@ -13,6 +13,7 @@ from equipoise.report.checkup.figures.trial import trial_figure
 from equipoise.report.checkup.page import render_checkup
 from equipoise.report.checkup.terminal.overview import print_checkup
 from equipoise.report.checkup.words import preconditioning as digest
+from equipoise.report.checkup.words import trial as trial_words
 from support.report_examples import coupled, deep_checkup, preconditioned, trial
 
 
@@ -33,7 +34,7 @@ def test_the_gain_is_the_hessians_where_it_is_known():
 
 
 def test_every_arm_is_compared_with_the_first():
-    plain, standardised, bnp, failed = digest.trial_rows(trial())
+    plain, standardised, bnp, failed = trial_words.rows(trial())
     assert (plain.after, plain.step, plain.verdict) == ("200 (100 %)", "×1.00", "–")
     assert (standardised.verdict, bnp.verdict) == ("not better", "better")
     assert bnp.after == "64 (44 %)"
@@ -43,13 +44,13 @@ def test_every_arm_is_compared_with_the_first():
 def test_a_rate_at_the_edge_is_marked():
     first, *rest = trial().arms
     at_edge = dataclasses.replace(first, at_edge=True, rate=0.1)
-    row, *_ = digest.trial_rows(dataclasses.replace(trial(), arms=(at_edge, *rest)))
+    row, *_ = trial_words.rows(dataclasses.replace(trial(), arms=(at_edge, *rest)))
     assert row.rate == "≥ 0.1"
 
 
 def test_a_terminal_of_80_columns_shows_every_word():
     text = printed(deep_checkup())
-    for words in ("standardised", "not better", "7.1×10⁷", "64/257", "there after"):
+    for words in ("standardised", "not better", "7.1×10⁷", "64/257", "catches up"):
         assert words in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -62,8 +63,8 @@ def test_the_page_holds_figure_and_tables():
     assert "side by side" not in render_checkup(without)
 
 
-def test_ways_without_a_curve_are_named_as_not_drawn():
-    assert "Not drawn: 1 way that diverged or was not tried." in trial_figure(trial())
+def test_variants_without_a_curve_are_named_as_not_drawn():
+    assert "Not drawn: 1 variant that diverged or was not tried." in trial_figure(trial())
 
 
 def test_records_survive_being_stored():

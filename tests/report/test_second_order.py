@@ -44,7 +44,7 @@ class TestBothReports:
     def test_say_what_normalisation_did(self, text):
         for number in ("0.70, 0.10", "0.30, 0.21", "1234", "99", "31/32", "0.69 (0.020)"):
             assert number in text
-        assert "12.3%" in text
+        assert "12.3 %" in text
         assert "shrunk" in text
 
     def test_say_nothing_without_such_a_layer(self, text):

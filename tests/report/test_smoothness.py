@@ -29,25 +29,25 @@ def at_start():
 
 class TestWords:
     def test_a_row_is_the_median_over_seeds(self):
-        """The seeds have β 7.7, 8.4 and 9.1, and so trust 1/β of the step."""
-        row = digest.measurement_rows(smooth_arm("as it is", 7.0))[1]
-        assert (row.step, row.beta, row.trusted, row.shift) == ("15", "8.4", "1.2", "0.45")
+        """The seeds have β 7.7, 8.4 and 9.1, and so the gradient is reliable for 1/β."""
+        row = digest.measurement_rows(smooth_arm("unchanged", 7.0))[1]
+        assert (row.step, row.beta, row.reliable, row.shift) == ("15", "8.4", "1.2", "0.45")
 
-    def test_trust_outside_of_the_points_is_a_bound(self):
+    def test_a_step_outside_of_the_points_is_a_bound(self):
         below, above = (digest.measurement_rows(smooth_arm("x", beta))[0] for beta in (70.0, 0.7))
-        assert (below.trusted, above.trusted) == ("< 0.5", "> 4")
+        assert (below.reliable, above.reliable) == ("< 0.5", "> 4")
 
     def test_arms_say_their_rate_and_their_end(self):
         found = smoothness()
-        assert digest.arm_line(found.arms[0], found) == "rate 0.1, final loss 0.31 ± 0.02"
+        assert digest.arm_line(found.arms[0], found) == "learning rate 0.1, final loss 0.31 ± 0.02"
         wild = dataclasses.replace(found, arms=(wild_arm("x"),))
         assert digest.arm_line(wild.arms[0], wild) == (
-            "diverged at every rate, the least 1×10⁻⁹, 1 of 3 seeds diverged"
+            "diverged at every learning rate down to 1×10⁻⁹, 1 of 3 seeds diverged"
         )
         single = dataclasses.replace(
             found.arms[0], at_edge=True, rate=0.3, loss=Estimate(0.3, math.nan, "")
         )
-        assert digest.arm_line(single, found) == "rate ≥ 0.3, final loss 0.300"
+        assert digest.arm_line(single, found) == "learning rate ≥ 0.3, final loss 0.300"
 
     def test_seeds_and_optimiser_are_stated(self):
         assert "medians over 3 seeds" in digest.conditions(smoothness())
@@ -56,18 +56,18 @@ class TestWords:
         assert "one seed" in words
         assert "60 steps of Adam" in words
         assert "along the optimiser's own step" in words
-        assert "one initialisation, one batch" in digest.conditions(smooth_start())
+        assert "one seed, one batch" in digest.conditions(smooth_start())
 
     def test_a_given_rate_is_not_called_best(self):
         arms = tuple(dataclasses.replace(arm, rates=()) for arm in smoothness().arms)
-        assert "at the given rate" in digest.conditions(
+        assert "and the given rate" in digest.conditions(
             dataclasses.replace(smoothness(), arms=arms)
         )
 
     def test_the_start(self):
         plain, without = digest.start_rows(smooth_start())
-        assert (plain.trusted, plain.change, plain.gradient) == ("3×10⁻⁴", "×1.3", "42")
-        assert without.trusted == "> 1"
+        assert (plain.reliable, plain.change, plain.gradient) == ("3×10⁻⁴", "130 %", "42")
+        assert without.reliable == "> 1"
 
     def test_where_nothing_could_be_measured(self):
         arms = tuple(
@@ -76,7 +76,7 @@ class TestWords:
         nothing = dataclasses.replace(smooth_start(), arms=arms)
         assert digest.conditions(nothing) == "Nothing could be measured."
         checkup = dataclasses.replace(deep_checkup(), smoothness=nothing)
-        assert "as it is: not tried, it failed" in printed(checkup)
+        assert "Unchanged: not tried, it failed" in printed(checkup)
         assert "it failed" in render_checkup(checkup)
 
 
@@ -85,12 +85,17 @@ class TestTheTerminal:
     def test_80_columns_hold_every_word(self, checkup):
         text = printed(checkup)
         assert max(map(len, text.splitlines())) <= 80
-        assert "How far the gradient can be trusted" in text
-        assert "without its normalisers" in text
+        assert "How far the gradient is reliable" in text
+        assert "without normalisers" in text.lower()
 
     def test_the_training(self):
         text = printed(deep_checkup())
-        for words in ("as it is: rate 0.1, final loss", "along the step", "shift", "2.30"):
+        for words in (
+            "Unchanged: learning rate 0.1, final loss",
+            "along the step",
+            "shift",
+            "2.30",
+        ):
             assert words in text
         assert "not tried, the model cannot be changed" in text
 
@@ -105,25 +110,25 @@ class TestThePage:
     def test_it_holds_a_figure_and_numbers(self, checkup):
         page = render_checkup(checkup)
         assert page.count("<svg") == 5
-        assert "How far the gradient can be trusted" in page
-        assert "without its normalisers" in page
+        assert "How far the gradient is reliable" in page
+        assert "without normalisers" in page
 
     def test_without_a_record_there_is_no_section(self):
         page = render_checkup(dataclasses.replace(deep_checkup(), smoothness=None))
-        assert "can be trusted" not in page
+        assert "gradient is reliable" not in page
 
 
 class TestFigures:
     def test_every_arm_is_in_the_legend_once(self):
         figure = smoothness_figure(smoothness())
-        for name in ("as it is", "without its normalisers"):
+        for name in ("unchanged", "without normalisers"):
             assert figure.count(f">{name}</text>") == 1
         assert "loss along" in figure
         assert "step of training" in figure
 
     def test_what_cannot_be_drawn_is_counted(self):
         wild = dataclasses.replace(smoothness(), arms=(wild_arm("wild"),))
-        assert "Not drawn: 4 losses that left the range of numbers." in smoothness_figure(wild)
+        assert "Not drawn: 4 losses that the axis cannot show." in smoothness_figure(wild)
 
     def test_losses_below_zero_have_a_linear_scale(self):
         measurement = smooth_start().arms[0].runs[0].measurements[0]

@@ -239,7 +239,7 @@ def hostile_checkup() -> Checkup:
             trial(),
             optimizer=names[0],
             arms=(
-                *(dataclasses.replace(arm("as it is", 2.3), name=name) for name in names[:2]),
+                *(dataclasses.replace(arm("unchanged", 2.3), name=name) for name in names[:2]),
                 failed_arm(names[2]),
             ),
             gains=(Gain(names[1], Estimate(math.nan, math.nan, ""), None, None, None),),
@@ -273,13 +273,13 @@ def coupled(name: str) -> LayerPreconditioning:
 
 
 def trial() -> Trial:
-    """A short training in which preconditioning is ahead and another way diverged."""
+    """A short training in which preconditioning is ahead and another variant diverged."""
     return Trial(
         "sgd",
         200,
         3,
         (
-            arm("as it is", 0.557),
+            arm("unchanged", 0.557),
             arm("standardised inputs", 0.537),
             arm("BNP", 0.164),
             failed_arm("BNP instead of batch norm"),
@@ -317,7 +317,7 @@ def smoothness() -> Smoothness:
         Estimate(math.nan, math.nan, "not trained"),
         "the model cannot be changed",
     )
-    arms = (smooth_arm("as it is", 7.0), smooth_arm("without its normalisers", 21.0), failed)
+    arms = (smooth_arm("unchanged", 7.0), smooth_arm("without normalisers", 21.0), failed)
     return Smoothness("sgd", 60, 3, arms)
 
 
@@ -363,15 +363,15 @@ def smooth_start() -> Smoothness:
         "sgd",
         0,
         1,
-        (start_arm("as it is", 3e-4, 42.0), start_arm("without its normalisers", 30.0, 0.11)),
+        (start_arm("unchanged", 3e-4, 42.0), start_arm("without normalisers", 30.0, 0.11)),
     )
 
 
-def start_arm(name: str, trusted: float, norm: float) -> SmoothnessArm:
+def start_arm(name: str, reliable: float, norm: float) -> SmoothnessArm:
     steps = tuple(10.0 ** (k / 2) for k in range(-16, 1))
-    changes = tuple(norm * min(eta / trusted, 1.3) for eta in steps)
+    changes = tuple(norm * min(eta / reliable, 1.3) for eta in steps)
     losses = tuple(2.3 + 0.01 * math.sin(eta) for eta in steps)
-    measurement = SmoothnessMeasurement(0, 2.3, norm, steps, losses, changes, 1 / trusted)
+    measurement = SmoothnessMeasurement(0, 2.3, norm, steps, losses, changes, 1 / reliable)
     nothing = Estimate(math.nan, math.nan, "not trained")
     return SmoothnessArm(
         name, 0.1, (), False, (SmoothnessRun(0, (measurement,), math.nan),), nothing

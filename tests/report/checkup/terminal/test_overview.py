@@ -28,8 +28,8 @@ def test_the_facts_are_there(deep):
         "differs",
         "norm1 … norm31 (31 ×)",
         "22 more",
-        "the worst 8 of 33 layers",
-        "skipped stem.conv: 4 rows, 28 columns",
+        "The worst 8 of 33 layers",
+        "Skipped stem.conv: 4 rows, 28 columns",
         "trainable depth 77",
         "verified",
         "not tried",
@@ -53,7 +53,7 @@ def test_no_line_is_wider_than_the_terminal(checkup, width):
 def test_an_interrupted_checkup_says_so(interrupted):
     text = printed(print_checkup, interrupted)
     assert "Interrupted" in text
-    assert "Blocks" not in text
+    assert "Predictions for each block" not in text
 
 
 def test_names_are_not_markup(hostile):

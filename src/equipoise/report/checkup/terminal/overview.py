@@ -106,11 +106,11 @@ def print_growth(growth: GradientGrowth, console: Console) -> None:
     heading("Gradients per layer", console)
     if growth.rate is not None:
         line = (
-            f" Towards the input the squared norm changes {wording.factor(growth.rate)} per layer"
+            f"Towards the input the squared norm changes {wording.factor(growth.rate)} per layer"
         )
         if growth.weight_rate is not None:
             line += f" (weight gradients: {wording.factor(growth.weight_rate)})"
-        console.print(text(line))
+        console.print(Padding(text(line), (0, 1)))
     values = [layer.gradient.value for layer in growth.layers]
     bars = log_bars(values, _BAR_WIDTH)
     table = new_table(["layer"], ("‖∂E/∂h‖²", "log scale", "q", "c"))

@@ -25,7 +25,7 @@ def print_smoothness(found: Smoothness | None, console: Console) -> None:
     remark(words.conditions(found), console)
     for arm in found.arms:
         if arm.reason is not None:
-            remark(f"Not tried {arm.name}: {arm.reason}", console)
+            remark(f"{wording.capital(arm.name)}: not tried, {arm.reason}", console)
 
 
 def _start(found: Smoothness, console: Console) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from equipoise.diagnosis.trial.record import Trial
+from equipoise.records import wording
 from equipoise.report.checkup.words import trial as words
 from equipoise.report.console import heading, new_table, remark, text
 
@@ -28,4 +29,4 @@ def print_trial(trial: Trial | None, console: Console) -> None:
     remark(words.conditions(trial), console)
     for arm in trial.arms:
         if arm.reason is not None:
-            remark(f"Not tried {arm.name}: {arm.reason}", console)
+            remark(f"{wording.capital(arm.name)}: not tried, {arm.reason}", console)
