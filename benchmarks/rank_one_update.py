@@ -5,9 +5,9 @@ form on rectified Gaussian features, batch 8, float32, one thread, in process CP
 take turns in short blocks, so that other work on the machine slows all alike; a ratio is the
 median over blocks of the ratio within a block. Autograd's time is that of the faster of two forms.
 
-The floor is the work that no implementation avoids: the forward pass reads F and writes F_K (one copy),
-the backward pass reads F and G and writes the gradient (one sum). RUN itself reads F 2K + 2 times
-forwards, F and G together 2K + 3 times backwards, and adds 2K + 1 products of two vectors.
+The floor is the work that no implementation avoids: the forward pass reads F and writes F_K (one
+copy), the backward pass reads F and G and writes the gradient (one sum). RUN itself reads F 2K + 2
+times forwards, F and G together 2K + 3 times backwards, and adds 2K + 1 products of two vectors.
 """
 
 from __future__ import annotations

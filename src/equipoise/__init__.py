@@ -21,9 +21,9 @@ __all__ = ["BNP", "checkup", "measure", "predict", "track", "tune"]
 
 _HOMES = {
     "BNP": ("preconditioners", "BNP"),
-    "checkup": ("diagnosis", "checkup"),
-    "measure": ("diagnosis", "probe"),
-    "predict": ("diagnosis", "predict"),
+    "checkup": ("diagnosis.checkup", "checkup"),
+    "measure": ("diagnosis.probe", "probe"),
+    "predict": ("diagnosis.predict", "predict"),
     "track": ("probes", "track"),
     "tune": ("theory", "tune"),
 }
@@ -46,10 +46,10 @@ _ROOMS = (
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        room, attribute = _HOMES[name]
-        if room == "diagnosis":
+        module, attribute = _HOMES[name]
+        if module.startswith("diagnosis"):
             importlib.import_module("equipoise.report")  # what diagnosis returns shows itself
-        return getattr(importlib.import_module(f"equipoise.{room}"), attribute)
+        return getattr(importlib.import_module(f"equipoise.{module}"), attribute)
     if name in _ROOMS:
         return importlib.import_module(f"equipoise.{name}")
     raise AttributeError(f"module 'equipoise' has no attribute {name!r}")

@@ -171,7 +171,7 @@ class TestOutput:
         def fail(*args, **keywords):
             raise kind
 
-        monkeypatch.setattr("equipoise.diagnosis.checkup", fail)
+        monkeypatch.setattr("equipoise.diagnosis.checkup.checkup", fail)
         with pytest.raises(kind):
             checkup(equipoise, "nets.py:build")
 

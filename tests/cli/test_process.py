@@ -26,7 +26,7 @@ def test_help_does_not_wait_for_torch(arguments):
     """The twin, a real prediction, does import it."""
     script = (
         "import sys\n"
-        "from equipoise.cli import main\n"
+        "from equipoise.cli.main import main\n"
         f"try: main({arguments!r})\n"
         "except SystemExit: pass\n"
         f"print(sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)"

@@ -28,7 +28,7 @@ def test_nothing_is_computed(equipoise, stored, monkeypatch):
     def fail(*args, **keywords):
         pytest.fail("computed again")
 
-    for name in ("diagnosis.checkup", "probes.gradient_growth", "theory.explosion_rate"):
+    for name in ("diagnosis.checkup.checkup", "probes.gradient_growth", "theory.explosion_rate"):
         monkeypatch.setattr(f"equipoise.{name}", fail)
     assert equipoise("report", "kept").code == 0
 

@@ -9,9 +9,8 @@ import torch
 from scipy import stats
 from torch import nn
 
-from equipoise import data, models
+from equipoise import checkup, data, models
 from equipoise.data.user import as_source
-from equipoise.diagnosis import checkup
 from equipoise.diagnosis.record import SCHEMA_VERSION, Checkup
 from equipoise.records import from_plain, to_plain
 

@@ -8,8 +8,9 @@ import math
 import pytest
 import torch
 
-from equipoise import data, models, probes
-from equipoise.diagnosis import SmoothnessOptions, checkup, probe
+from equipoise import checkup, data, models, probes
+from equipoise import measure as probe
+from equipoise.diagnosis import SmoothnessOptions
 from equipoise.diagnosis.probe import Probe
 from equipoise.diagnosis.record import Checkup
 from equipoise.diagnosis.smoothness.measure import points_around

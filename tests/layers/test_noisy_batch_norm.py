@@ -11,12 +11,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from equipoise.layers import (
-    ActivationNoise,
-    NoisyBatchNorm1d,
-    NoisyBatchNorm2d,
-    NoisyBatchNorm3d,
-)
+from equipoise.layers import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d
+from equipoise.layers.noisy_batch_norm import ActivationNoise
 from reference.landscape_layers import algorithm_1
 
 N_MU, N_SIGMA, R_MU, R_SIGMA = 0.5, 1.25, 0.1, 0.1

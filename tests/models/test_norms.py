@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from equipoise.layers import (
-    ActivationNoise,
     BatchRenorm1d,
     FourThingsBatchNorm2d,
     GhostBatchNorm3d,
@@ -14,6 +13,7 @@ from equipoise.layers import (
     NoisyBatchNorm1d,
     NoisyBatchNorm3d,
 )
+from equipoise.layers.noisy_batch_norm import ActivationNoise
 from equipoise.models.norms import NORMS, make_norm, subtracts_constants
 
 WITHOUT_POSITIONS = [kind for kind in NORMS if kind != "instance"]

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from equipoise.cli import main
+from equipoise.cli.main import main
 from support import cli_examples
 
 

@@ -6,7 +6,6 @@ import torch
 
 from equipoise.theory import (
     Architecture,
-    alpha_relu,
     backward_spectrum,
     explosion_rate,
     follow_batch,
@@ -18,6 +17,7 @@ from equipoise.theory import (
     simulate_spectra,
     vanilla,
 )
+from equipoise.theory.activation.catalogue import alpha_relu
 from equipoise.theory.covariance.linear_case import linear_rate, linear_step
 from equipoise.theory.simulation.spectra import sample_spectra
 

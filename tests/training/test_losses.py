@@ -7,11 +7,9 @@ from torch.nn import functional as F
 
 from equipoise.training.losses import (
     LOSSES,
-    UnsuitableBatchError,
     cross_entropy,
     default_loss,
     mean_squared_error,
-    summed_squared_error,
 )
 
 identity = nn.Identity()
@@ -67,13 +65,3 @@ def test_squared_error_never_broadcasts():
 
 def test_names():
     assert {"cross-entropy": cross_entropy, "mse": mean_squared_error} == LOSSES
-
-
-def test_the_summed_squared_error_is_n_times_the_mean():
-    model, x = nn.Linear(3, 2), torch.randn(5, 3)
-    batch = x, torch.randn(5, 2)
-    torch.testing.assert_close(
-        summed_squared_error(model, batch), 10 * mean_squared_error(model, batch)
-    )
-    with pytest.raises(UnsuitableBatchError, match=r"shape \(5, 2\), the targets have \(5,\)"):
-        summed_squared_error(model, (x, torch.randn(5)))

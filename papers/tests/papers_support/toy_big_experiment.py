@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from equipoise import layers
-from equipoise.cli import main
+from equipoise.cli.main import main
 from equipoise.training import mean_squared_error
 from equipoise_papers.big.batches import ShuffledBatches
 from equipoise_papers.big.distributed import ranks

@@ -14,9 +14,9 @@ from equipoise.training import (
     cross_entropy,
     evaluate,
     mean_squared_error,
-    summed_squared_error,
     train,
 )
+from equipoise_papers.stacked.losses import summed_squared_error
 from equipoise_papers.stacked.train import train_many
 from papers_support.stacked_problems import (
     CLASSES,

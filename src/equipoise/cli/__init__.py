@@ -1,6 +1,5 @@
 """The ``equipoise`` command."""
 
-from equipoise.cli.main import main
 from equipoise.cli.progress import bars
 
-__all__ = ["bars", "main"]
+__all__ = ["bars"]

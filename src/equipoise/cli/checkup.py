@@ -65,6 +65,7 @@ def run(args: Namespace) -> Checkup:
     from equipoise import data, diagnosis
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import choose_device, choose_loss, choose_target
+    from equipoise.diagnosis.checkup import checkup
 
     check_writable(args.out)
     trial = smoothness = None
@@ -76,7 +77,7 @@ def run(args: Namespace) -> Checkup:
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
     name, build = choose_target(args.target, args.arg, source, args.batch_size)
     with bars() as progress:
-        return diagnosis.checkup(
+        return checkup(
             build,
             source,
             loss_fn=choose_loss(args.loss),

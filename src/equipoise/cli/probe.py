@@ -57,6 +57,7 @@ def run(args: Namespace) -> Probe:
     from equipoise import data, diagnosis
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import choose_device, choose_loss, choose_target
+    from equipoise.diagnosis.probe import probe
 
     check_writable(args.out)
     training = None
@@ -67,7 +68,7 @@ def run(args: Namespace) -> Probe:
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
     name, build = choose_target(args.target, args.arg, source, args.batch_size)
     with bars() as progress:
-        return diagnosis.probe(
+        return probe(
             build,
             source,
             loss_fn=choose_loss(args.loss),

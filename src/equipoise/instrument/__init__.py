@@ -4,7 +4,7 @@ from equipoise.instrument import normalisers
 from equipoise.instrument.observers import observers_paused
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.snapshot import untouched
-from equipoise.instrument.types import LossFunction, Progress
+from equipoise.instrument.types import Batch, LossFunction, Progress
 
 __all__ = [
     # without a trace
@@ -15,5 +15,6 @@ __all__ = [
     "normalisers",
     # types
     "LossFunction",
+    "Batch",
     "Progress",
 ]

@@ -16,7 +16,6 @@ from equipoise.layers.four_things import (
 from equipoise.layers.ghost_batch_norm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
 from equipoise.layers.lp_norm import LpNorm
 from equipoise.layers.noisy_batch_norm import (
-    ActivationNoise,
     NoisyBatchNorm1d,
     NoisyBatchNorm2d,
     NoisyBatchNorm3d,
@@ -47,7 +46,6 @@ __all__ = [
     "NoisyBatchNorm1d",
     "NoisyBatchNorm2d",
     "NoisyBatchNorm3d",
-    "ActivationNoise",
     "SynchronisedBatchNorm1d",
     "SynchronisedBatchNorm2d",
     "SynchronisedBatchNorm3d",

@@ -2,7 +2,6 @@
 
 from equipoise.models.bilinear_cnn import bilinear_cnn
 from equipoise.models.cnn5 import cnn5
-from equipoise.models.deep_linear import deep_linear
 from equipoise.models.initialisation import glorot_uniform_, he_normal_
 from equipoise.models.mlp import mlp
 from equipoise.models.norms import Norm, make_norm
@@ -16,7 +15,6 @@ __all__ = [
     "mlp",
     "cnn5",
     "bilinear_cnn",
-    "deep_linear",
     "resnet18",
     "resnet_cifar",
     "vgg",

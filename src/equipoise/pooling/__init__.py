@@ -9,7 +9,6 @@ from equipoise.pooling.heads.run import RUNPool
 from equipoise.pooling.matrices import bilinear, upper_triangle
 from equipoise.pooling.roots.newton_schulz import sqrt_newton_schulz
 from equipoise.pooling.roots.powers import log_euclidean, matrix_power
-from equipoise.pooling.run.direction import leading_direction
 from equipoise.pooling.run.factor import run_factor
 from equipoise.pooling.run.inputs import gaussian_start
 from equipoise.pooling.run.layer import RUN
@@ -31,7 +30,6 @@ __all__ = [
     "run_matrix",
     "epsilon_from_eta",
     "gaussian_start",
-    "leading_direction",
     # roots and logarithms
     "matrix_power",
     "log_euclidean",

@@ -2,7 +2,7 @@
 
 from equipoise.preconditioners.bnp.bnp import BNP
 from equipoise.preconditioners.hessian.blocks import hessian_block
-from equipoise.preconditioners.hessian.conditions import block_conditions, condition, local_rate
+from equipoise.preconditioners.hessian.conditions import block_conditions, condition
 from equipoise.preconditioners.hessian.preconditioner import (
     ColumnStatistics,
     column_statistics,
@@ -21,5 +21,4 @@ __all__ = [
     "hessian_block",
     "block_conditions",
     "condition",
-    "local_rate",
 ]

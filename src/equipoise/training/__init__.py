@@ -2,7 +2,7 @@
 
 from equipoise.training.evaluation import evaluate
 from equipoise.training.loop import train
-from equipoise.training.losses import cross_entropy, mean_squared_error, summed_squared_error
+from equipoise.training.losses import cross_entropy, mean_squared_error
 from equipoise.training.rates import tune_rate
 from equipoise.training.record import Curve, Evaluation, History
 
@@ -14,7 +14,6 @@ __all__ = [
     # losses
     "cross_entropy",
     "mean_squared_error",
-    "summed_squared_error",
     # records
     "Curve",
     "Evaluation",

@@ -49,17 +49,6 @@ def mean_squared_error(model: nn.Module, batch: Any) -> Tensor:
     return F.mse_loss(output, targets.to(output.dtype))
 
 
-def summed_squared_error(model: nn.Module, batch: Any) -> Tensor:
-    """Squared differences summed over samples and outputs, as [santurkar2018] trains."""
-    output, targets = run_on_batch(model, batch), batch[1]
-    if output.shape != targets.shape:
-        raise UnsuitableBatchError(
-            f"the model returned shape {tuple(output.shape)}, the targets have "
-            f"{tuple(targets.shape)}; the squared error needs them to be the same."
-        )
-    return F.mse_loss(output, targets.to(output.dtype), reduction="sum")
-
-
 def default_loss(batch: Any) -> LossFunction:
     """Cross-entropy for whole-number targets, squared error for others.
 

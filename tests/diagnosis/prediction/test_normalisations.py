@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise import data, layers, models, theory
-from equipoise.diagnosis import checkup, comparison
+from equipoise import checkup, data, layers, models, theory
+from equipoise.diagnosis import comparison
 from equipoise.diagnosis.prediction.blocks import find_blocks
 from equipoise.diagnosis.prediction.normalisations import batch_covariance, is_normalisation, read
 from equipoise.diagnosis.prediction.predict import predict

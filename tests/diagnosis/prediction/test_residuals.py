@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise import data, theory
-from equipoise.diagnosis import checkup
+from equipoise import checkup, data, theory
 from equipoise.diagnosis.prediction.blocks import find_blocks
 from equipoise.diagnosis.prediction.normalisations import batch_covariance
 from equipoise.diagnosis.prediction.predict import predict

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from equipoise.preconditioners.hessian.blocks import HessianBlock, hessian_block
-from equipoise.preconditioners.hessian.conditions import block_conditions, condition, local_rate
+from equipoise.preconditioners.hessian.conditions import block_conditions, condition
 from equipoise.preconditioners.hessian.preconditioner import extended, preconditioner
 
 
@@ -152,43 +152,3 @@ class TestBlockConditions:
         found = block_conditions(block)
         assert 0 < found.negative < 40
         assert not found.positive
-
-
-class TestLocalRate:
-    """r = max |1 - αλ| over nonzero eigenvalues, on quadratics where it is exact."""
-
-    def test_error_of_a_quadratic_shrinks_by_the_rate(self):
-        factor = random(3, 5)
-        hessian, x = factor.T @ factor, random(5, seed=1)
-        found = local_rate(hessian, 0.15)
-        flat = torch.linalg.eigh(hessian).eigenvectors[:, :2]
-        errors = []
-        for _ in range(101):
-            x = x - 0.15 * hessian @ x
-            errors.append((x - flat @ (flat.T @ x)).norm())
-        assert found.converges
-        assert found.flat == 2
-        assert_close(float(errors[100] / errors[99]), found.rate, rtol=1e-6, atol=0)
-
-    def test_too_long_a_step_diverges(self):
-        found = local_rate(torch.diag(torch.tensor([4.0, 1.0])), 0.51)
-        assert not found.converges
-        assert_close(found.rate, 1.04, rtol=1e-12, atol=0)
-
-    def test_the_best_step_gives_the_textbook_rate(self):
-        hessian = torch.diag(torch.tensor([9.0, 2.0, 1.0, 0.0]))
-        best = local_rate(hessian, 1.0).best_learning_rate
-        assert_close(local_rate(hessian, best).rate, (9 - 1) / (9 + 1))
-        rates = [local_rate(hessian, best * f).rate for f in (0.99, 1.01)]
-        assert min(rates) > (9 - 1) / (9 + 1)
-
-    def test_a_saddle_never_converges(self):
-        found = local_rate(torch.diag(torch.tensor([1.0, -0.1])), 0.5)
-        assert not found.converges
-        assert math.isnan(found.best_learning_rate)
-
-    def test_bad_input_is_refused(self):
-        with pytest.raises(ValueError, match="positive"):
-            local_rate(torch.eye(2), 0.0)
-        with pytest.raises(ValueError, match="zero"):
-            local_rate(torch.zeros(2, 2), 0.1)

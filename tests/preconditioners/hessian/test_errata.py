@@ -1,14 +1,12 @@
 """Where the paper is wrong: errata as counterexamples, by the specification's numbers.
 
 Numbers that can be computed exactly are. Every claim that needs a hypothesis is also shown with
-it, so that each test has a half that fails for the other. Errata 2 and 5 are about statements that
-the library does not use; their tests are those of the paper's reproduction.
+it, so that each test has a half that fails for the other. Errata 2, 5 and 12 are about
+statements that the library does not use; their tests are those of the paper's reproduction.
 """
 
 import math
-from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,7 +14,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from equipoise.preconditioners.hessian.blocks import HessianBlock, hessian_block, weighted_gram
-from equipoise.preconditioners.hessian.conditions import block_conditions, local_rate
+from equipoise.preconditioners.hessian.conditions import block_conditions
 from equipoise.preconditioners.hessian.preconditioner import (
     column_statistics,
     extended,
@@ -221,54 +219,6 @@ class TestErratum9:
             for e in (False, True)
         )
         assert exact.normalised.value < channel.normalised.value < exact.features.value
-
-
-class TestErratum12:
-    """Theorem 1's rate, on ½(uv - 1)², whose minimisers (t, 1/t) are a hyperbola."""
-
-    def hessian(self, t):
-        u, v = t, 1 / t
-        mixed = 2 * u * v - 1
-        return torch.tensor([[v * v, mixed], [mixed, u * u]], dtype=torch.float64)
-
-    def nearest(self, u, v):
-        """Distance to the minimisers, by Newton's method for the foot of the normal."""
-        t = u
-        for _ in range(50):
-            slope = t - u - (1 / t - v) / t**2
-            t -= slope / (1 + (3 / t - 2 * v) / t**3)
-        return math.hypot(u - t, v - 1 / t)
-
-    def observed(self, t, distance, alpha):
-        """Shrinkage in one step that starts on the normal of the minimiser (t, 1/t)."""
-        normal = np.array([1 / t, t]) / math.hypot(t, 1 / t)
-        u, v = np.array([t, 1 / t]) + distance * normal
-        residual = u * v - 1
-        return self.nearest(u - alpha * residual * v, v - alpha * residual * u) / distance
-
-    @pytest.mark.parametrize("t", [1.01, 1.5, 0.7])
-    def test_rate_near_the_manifold(self, t):
-        """Observed and predicted agree to first order in the distance, at every minimiser."""
-        found = local_rate(self.hessian(t), 0.3)
-        assert found.flat == 1
-        assert found.converges
-        assert_close(found.rate, abs(1 - 0.3 * (t**2 + t**-2)), rtol=1e-12, atol=0)
-        errors = [self.observed(t, d, 0.3) - found.rate for d in (1e-3, 1e-4, 1e-5)]
-        assert abs(errors[0]) < 0.01
-        for coarse, fine in pairwise(errors):
-            assert 8 < coarse / fine < 12
-
-    def test_numbers(self):
-        """Observed 0.3998, predicted 0.39988, at a distance of 1e-4; elsewhere another rate."""
-        assert round(local_rate(self.hessian(1.01), 0.3).rate, 5) == 0.39988
-        assert round(self.observed(1.01, 1e-4, 0.3), 4) == 0.3998
-        assert round(local_rate(self.hessian(1.5), 0.3).rate, 5) == 0.19167
-
-    def test_too_long_a_step_leaves_the_manifold(self):
-        """α < 2/λ_max is needed, and λ_max ≈ 2."""
-        for alpha, converges in ((0.99, True), (1.01, False)):
-            assert local_rate(self.hessian(1.01), alpha).converges is converges
-            assert (self.observed(1.01, 1e-5, alpha) < 1) is converges
 
 
 class TestErratum14:

@@ -8,14 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.theory import (
-    ACTIVATIONS,
-    Activation,
-    Kink,
-    alpha_relu,
-    as_activation,
-    explosion_rate,
-)
+from equipoise.theory import ACTIVATIONS, Activation, Kink, as_activation, explosion_rate
+from equipoise.theory.activation.catalogue import alpha_relu
 
 POINTS = np.concatenate([np.linspace(-7.3, 7.1, 301), [-1e-9, 1e-9]])
 EVERY_NAME = [

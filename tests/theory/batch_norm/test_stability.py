@@ -2,7 +2,8 @@
 
 import pytest
 
-from equipoise.theory import alpha_relu, alpha_transition, forward_spectrum, stability
+from equipoise.theory import alpha_transition, forward_spectrum, stability
+from equipoise.theory.activation.catalogue import alpha_relu
 
 
 class TestStability:

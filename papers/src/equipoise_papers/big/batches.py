@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from equipoise.data import Batch
+from equipoise.instrument import Batch
 from equipoise_papers.big.distributed import Ranks
 
 # From the inputs of a joint batch and a generator to the inputs that are trained on.

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from equipoise import data, models, preconditioners
+from equipoise.instrument import Batch
 from equipoise.training import Curve, cross_entropy, train
 from equipoise_papers.experiments import style
 from equipoise_papers.experiments.experiment import Experiment, Scale
@@ -122,7 +123,7 @@ def _network(shape: torch.Size) -> nn.Sequential:
     return models.mlp(shape.numel(), 10, depth=2, width=100, norm="none")
 
 
-def _look(model: nn.Module, held: data.Batch, step: int) -> Look:
+def _look(model: nn.Module, held: Batch, step: int) -> Look:
     x, y = held[0].double(), held[1]
     # A copy in float64: in float32 rounding hides all but 30 of the directions. The copy also has
     # no hooks of the preconditioner.

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import data, models, probes
-from equipoise.data import Batch, Samples
-from equipoise.instrument import LossFunction, untouched
+from equipoise.data import Samples
+from equipoise.instrument import Batch, LossFunction, untouched
 from equipoise.probes import CovariateShift, Landscape
-from equipoise.training import Curve, cross_entropy, evaluate, summed_squared_error, train
+from equipoise.training import Curve, cross_entropy, evaluate, train
+from equipoise_papers.santurkar2018.deep_linear import deep_linear, gaussian_regression
+from equipoise_papers.stacked.losses import summed_squared_error
 from equipoise_papers.sweeps.cell import Cell
 
 Normaliser = Literal["none", "batch", "noisy", "noise", "l1", "l2", "linf"]
@@ -209,7 +211,7 @@ def _is_observed(module: nn.Module) -> bool:
 
 def _build(cell: ProbedTraining, samples: Samples) -> nn.Module:
     if cell.network == "dln":
-        return models.deep_linear(samples.inputs.shape[1], 25, norm=cell.norm)
+        return deep_linear(samples.inputs.shape[1], 25, norm=cell.norm)
     # Small maps and few channels, so that a training takes seconds; the paper's VGG has 64 to 512.
     plan: Literal["vgg16"] | tuple[tuple[int, ...], ...] = ((12, 12), (24, 24), (48, 48))
     if cell.data == "cifar10":
@@ -237,6 +239,6 @@ def _accuracy(model: nn.Module, test: Samples) -> float:
 def _samples(name: str) -> tuple[Samples, Samples | None]:
     """Training and test samples, cached because all cells of a worker use the same."""
     if name == "gaussian":
-        return data.gaussian_regression(), None
+        return gaussian_regression(), None
     split = data.split(name).standardised(pixels=False)
     return split.train, split.test

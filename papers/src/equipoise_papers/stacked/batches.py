@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from equipoise.data import Batch
+from equipoise.instrument import Batch
 
 
 def stacked_batches(

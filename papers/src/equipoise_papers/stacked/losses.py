@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.instrument import LossFunction
-from equipoise.training import cross_entropy, mean_squared_error, summed_squared_error
+from equipoise.instrument import Batch, LossFunction
+from equipoise.training import cross_entropy, mean_squared_error
 from equipoise_papers.stacked.checks import CannotStackError
 
 # Targets that cross-entropy ignores, PyTorch's default.
@@ -105,6 +105,22 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def _squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
     targets = targets.reshape(outputs.shape).to(outputs.dtype)
     return F.mse_loss(outputs, targets, reduction="none").flatten(1)
+
+
+def summed_squared_error(model: nn.Module, batch: Batch) -> Tensor:
+    """Squared differences summed over samples and outputs, as [santurkar2018] trains.
+
+    Raises:
+        ValueError: If outputs and targets have different shapes.
+    """
+    inputs, targets = batch
+    outputs: Tensor = model(inputs)
+    if outputs.shape != targets.shape:
+        raise ValueError(
+            f"the model returned shape {tuple(outputs.shape)}, the targets have "
+            f"{tuple(targets.shape)}; the squared error needs them to be the same."
+        )
+    return F.mse_loss(outputs, targets.to(outputs.dtype), reduction="sum")
 
 
 _AT_ONCE: tuple[tuple[LossFunction, Callable[[Tensor, Tensor], Tensor]], ...] = (

@@ -12,8 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import Batch
-from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument import Batch, LossFunction, untouched
 from equipoise.training import Evaluation, History
 from equipoise_papers.stacked.attributes import attributes_restored
 from equipoise_papers.stacked.batches import check_stacked

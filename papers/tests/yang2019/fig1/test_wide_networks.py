@@ -14,7 +14,7 @@ class TestWideNetworks:
 
     def drawn_from_their_law(self, width, seed):
         covariances = deep_covariances(
-            theory.alpha_relu(1.2),
+            theory.as_activation("alpha_relu(1.2)"),
             self.BATCH,
             width=width,
             depth=self.DEPTH,

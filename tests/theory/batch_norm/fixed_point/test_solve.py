@@ -15,11 +15,11 @@ from mpmath import mp
 from equipoise.theory import (
     Setting,
     UnstableFixedPointWarning,
-    alpha_relu,
     bsb1_fixed_point,
     critical_eps,
     explosion_rate,
 )
+from equipoise.theory.activation.catalogue import alpha_relu
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
 from reference.gegenbauer_series import theorem_9
 from reference.mean_field import (

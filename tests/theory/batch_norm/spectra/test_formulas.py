@@ -12,12 +12,11 @@ from equipoise.theory import (
     ACTIVATIONS,
     Setting,
     UnstableFixedPointWarning,
-    alpha_relu,
     backward_spectrum,
     explosion_rate,
     forward_spectrum,
 )
-from equipoise.theory.activation.catalogue import homogeneous
+from equipoise.theory.activation.catalogue import alpha_relu, homogeneous
 from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from equipoise import data
+from equipoise.instrument import Batch
 from equipoise.training import Evaluation, cross_entropy, evaluate
 from equipoise_papers.big.batches import ShuffledOrder, step_generator
 from equipoise_papers.big.distributed import Ranks
@@ -35,7 +35,7 @@ class Folders:
     """
 
     train: Sequence[tuple[Tensor, int]]
-    test: Iterable[data.Batch]
+    test: Iterable[Batch]
     classes: int
 
     def evaluate(self, model: nn.Module, step: int) -> Evaluation:

@@ -59,7 +59,7 @@ class DeepNetwork(Cell[Covariance]):
     def run(self) -> Covariance:
         """Send a batch through the network."""
         (covariance,) = deep_covariances(
-            theory.alpha_relu(self.alpha),
+            theory.as_activation(f"alpha_relu({self.alpha})"),
             self.batch_size,
             width=self.width,
             depth=self.depth,

@@ -80,7 +80,7 @@ class VarianceSample(Cell[Variances]):
     def run(self) -> Variances:
         """Propagate the covariance to the last layer."""
         generator = torch.Generator().manual_seed(self.seed)
-        activation = theory.alpha_relu(self.alpha)
+        activation = theory.as_activation(f"alpha_relu({self.alpha})")
         if self.method == "networks":
             covariances = deep_covariances(
                 activation,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from equipoise import data, models, theory
+from equipoise.instrument import Batch
 from equipoise.records import Estimate
 from equipoise.training import cross_entropy
 from equipoise_papers.sweeps.cell import Cell
@@ -112,7 +113,7 @@ def network(
 
 
 def _step(
-    model: nn.Sequential, batch: data.Batch, cell: ShortTraining
+    model: nn.Sequential, batch: Batch, cell: ShortTraining
 ) -> tuple[float, tuple[tuple[float, ...], ...]]:
     """Take one SGD step; return the loss and the three profiles from before the step."""
     layers = [model.get_submodule(f"linear{number}") for number in range(1, cell.depth + 1)]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise import data, models
+from equipoise.instrument import Batch
 from equipoise.training import cross_entropy, evaluate, train
 from equipoise_papers.experiments.experiment import Scale
 from equipoise_papers.sweeps.cell import Cell
@@ -147,7 +148,7 @@ class _RightAnswers:
     def __init__(self) -> None:
         self._shares: list[Tensor] = []
 
-    def __call__(self, model: nn.Module, batch: data.Batch) -> Tensor:
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         images, labels = batch
         logits = model(images)
         self._shares.append((logits.detach().argmax(1) == labels).float().mean())
@@ -157,9 +158,7 @@ class _RightAnswers:
         return float(torch.stack([self._shares[step] for step in steps]).mean())
 
 
-def _batches(
-    cell: VGGTraining, images: data.Samples, device: torch.device
-) -> Iterator[data.Batch]:
+def _batches(cell: VGGTraining, images: data.Samples, device: torch.device) -> Iterator[Batch]:
     order = torch.Generator().manual_seed(cell.seed)
     places = torch.Generator().manual_seed(cell.seed)
     for x, y in images.batches(cell.batch_size, cell.epochs[-1] * cell.epoch, order):

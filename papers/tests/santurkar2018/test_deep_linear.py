@@ -4,8 +4,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from equipoise.layers import LpNorm
-from equipoise.models.deep_linear import deep_linear
-from equipoise.models.norms import NORMS
+from equipoise_papers.santurkar2018.deep_linear import deep_linear
 
 
 def seeded(seed=0):
@@ -59,7 +58,7 @@ class TestNormalisers:
             name = f"linear{number}"
             assert torch.equal(getattr(plain, name).weight, getattr(normalised, name).weight)
 
-    @pytest.mark.parametrize("norm", [kind for kind in NORMS if kind != "instance"])
+    @pytest.mark.parametrize("norm", ["none", "batch", "noisy", "noise", "l1", "l2", "linf"])
     def test_every_kind_gives_gradients_to_every_layer(self, norm):
         model = build(depth=4, norm=norm)
         (model(batch()) - 1).square().sum().backward()
@@ -104,8 +103,8 @@ def test_batch_norm_trains_faster_at_the_papers_rate():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"width": 0}, "width must be a whole number of at least 1; got 0"),
-        ({"depth": 0}, "depth must be a whole number of at least 1; got 0"),
+        ({"width": 0}, "must be at least 1; got width=0"),
+        ({"depth": 0}, "must be at least 1; got .*depth=0"),
         ({"norm": "instance"}, "instance norm needs positions"),
         ({"norm": "bn"}, "norm must be one of none, batch"),
     ],

@@ -1,4 +1,4 @@
-"""The deep linear network: one matrix, factorised over many layers."""
+"""The deep linear network, and the regression problem that it trains on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-from equipoise.models.initialisation import glorot_uniform_
-from equipoise.models.norms import Norm, make_norm
-from equipoise.numerics.checks import check_size
+from equipoise.data import Samples
+from equipoise.models import Norm, glorot_uniform_, make_norm
 
 
 def deep_linear(
@@ -56,7 +55,8 @@ def deep_linear(
     References:
         [santurkar2018], appendix A.1; [glorot2010], equation 16.
     """
-    check_size(width=width, depth=depth)
+    if width < 1 or depth < 1:
+        raise ValueError(f"width and depth must be at least 1; got width={width}, depth={depth}.")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for number in range(1, depth + 1):
         layers[f"linear{number}"] = nn.Linear(width, width, bias=False)
@@ -64,3 +64,53 @@ def deep_linear(
         if not isinstance(normaliser, nn.Identity):
             layers[f"norm{number}"] = normaliser
     return glorot_uniform_(nn.Sequential(layers), generator=generator)
+
+
+def gaussian_regression(
+    samples: int = 1000,
+    width: int = 10,
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Samples:
+    r"""Gaussian inputs with targets that a square matrix makes of them, without noise.
+
+    .. math:: y_i = A x_i, \qquad x_i \sim \mathcal{N}(0, I), \quad
+              A_{jk} \sim \mathcal{N}(0, 1) .
+
+    A linear model can fit the targets exactly. :math:`\mathbb{E}\|y_i\|^2 = \text{width}^2`
+    over draws of A, which is the loss per sample of a model that answers 0.
+
+    Args:
+        samples: How many, at least 1.
+        width: Numbers in an input and in a target, at least 1.
+        seed: Decides inputs and matrix; PyTorch's global random state is left alone.
+        dtype: Floating type of both. The draws are the same for all, rounded from float64.
+
+    Returns:
+        Inputs and targets, each ``[samples, width]``.
+
+    Raises:
+        ValueError: If a size is below 1.
+        TypeError: If ``dtype`` is not a floating type.
+
+    Examples:
+        >>> problem = gaussian_regression(samples=50, width=3, dtype=torch.float64)
+        >>> fit = torch.linalg.lstsq(problem.inputs, problem.targets).solution
+        >>> bool(torch.allclose(problem.inputs @ fit, problem.targets))
+        True
+
+    References:
+        [santurkar2018], appendix A.1.
+    """
+    if samples < 1 or width < 1:
+        raise ValueError(
+            f"samples and width must be at least 1; got samples={samples}, width={width}."
+        )
+    if not dtype.is_floating_point:
+        raise TypeError(f"dtype must be a floating type, as torch.float64; got {dtype}.")
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(width, width, dtype=torch.float64, generator=generator)
+    inputs = torch.randn(samples, width, dtype=torch.float64, generator=generator)
+    targets = inputs @ matrix.T
+    return Samples("gaussian-regression", inputs.to(dtype), targets.to(dtype))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from equipoise.data.source import Source
-from equipoise.data.synthetic import gaussian_regression
+from equipoise.data import Source
+from equipoise_papers.santurkar2018.deep_linear import gaussian_regression
 
 DOUBLE = {"dtype": torch.float64}
 
