@@ -1,6 +1,8 @@
 """The command as its own process: start-up, exit codes, signals, pipes."""
 
+import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +10,9 @@ import time
 from functools import partial
 
 import pytest
+
+from equipoise.records.codec import write_json
+from support.report_examples import deep_checkup
 
 COMMAND = [sys.executable, "-m", "equipoise"]
 HEAVY = {"torch", "scipy", "matplotlib", "sklearn"}
@@ -40,12 +45,6 @@ def test_help_does_not_wait_for_torch(arguments):
         assert imported == "[]"
 
 
-def test_python_dash_m():
-    done = run("theory", "--activation", "identity", "--batch-size", "4", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)[0]["rate"]["value"] == 2.0
-
-
 @pytest.mark.parametrize("arguments", [[], ["bogus"], ["theory", "--batch-size", "2.5"]])
 def test_usage_errors(arguments):
     done = run(*arguments)
@@ -54,29 +53,74 @@ def test_usage_errors(arguments):
     assert "Traceback" not in done.stderr
 
 
-def test_debug_shows_the_traceback():
-    plain, debug = (run("theory", "--batch-size", "3", *rest) for rest in ([], ["--debug"]))
-    assert plain.returncode == 2
-    assert "Traceback" not in plain.stderr
-    assert debug.returncode != 0
-    assert "Traceback" in debug.stderr
-    assert "batch_size must be at least 4" in debug.stderr
+@pytest.fixture
+def part(folder):
+    """An interrupted report, longer than the 64 KiB that a pipe holds; no page yet."""
+    checkup = deep_checkup()
+    checkup = dataclasses.replace(
+        checkup, interrupted=True, conditioning=checkup.conditioning * 12, smoothness=None
+    )
+    write_json(folder / "part" / "report.json", checkup)
+    assert (folder / "part" / "report.json").stat().st_size > 2**17
+    return folder / "part"
 
 
-def test_a_reader_that_stops_early_is_no_error():
-    with subprocess.Popen(
-        [*COMMAND, "theory", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        process.stdout.close()
-        assert process.stderr.read() == ""
-        assert process.wait(60) == 0
+REPORT = ("report", "part", "--json")
+
+
+class TestAReaderThatStopsEarly:
+    """As in ``equipoise … | head -1``."""
+
+    def stop_after(self, lines, folder, *arguments):
+        with subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            for _ in range(lines):
+                assert process.stdout.readline()
+            process.stdout.close()
+            return process.stderr.read(), process.wait(60)
+
+    def test_gets_the_report_of_a_checkup(self, folder):
+        small = ("--seeds", "1", "--batches", "1", "--batch-size", "16")
+        assert self.stop_after(0, folder, "checkup", "nets.py:build", *small) == ("", 0)
+        names = sorted(path.name for path in (folder / "equipoise-report").iterdir())
+        assert names == ["report.html", "report.json"]
+
+    def test_may_read_a_part_of_what_a_pipe_cannot_hold(self, folder, part):
+        """The exit code is that of an interrupted check-up, as without a pipe."""
+        assert self.stop_after(1, folder, *REPORT) == ("Report: part/report.html\n", 130)
+        assert (part / "report.html").is_file()
+
+    def test_one_that_reads_on_sees_the_same_exit_code(self, equipoise, part):
+        done = equipoise(*REPORT)
+        assert (done.code, done.err) == (130, "Report: part/report.html\n")
+        assert len(done.out) > 2**17
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a process without standard output")
+def test_without_a_standard_output_the_report_is_written(folder, part):
+    """As in ``equipoise report part --json >&-``."""
+    done = subprocess.run(
+        [*COMMAND, *REPORT],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        preexec_fn=partial(os.close, 1),
+    )
+    assert (done.returncode, done.stderr) == (130, "Report: part/report.html\n")
+    assert (part / "report.html").is_file()
 
 
 def test_a_terminal_without_unicode():
     environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
-    done = run("theory", "--activation", "relu", "--batch-size", "8", env=environment)
-    assert done.returncode == 0
-    assert "relu" in done.stdout
+    done = run("theory", "--activation", "identity", "--batch-size", "4", env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?2.000 " in done.stdout
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for children")

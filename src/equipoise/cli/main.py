@@ -9,16 +9,16 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 
 from equipoise import __version__
 from equipoise.cli import checkup, probe, report, theory
 
-# Packages that add subcommands, and which: named here so that a missing one can be pointed to.
+# Subcommands of other packages: named here to say how to get them.
 _GROUP = "equipoise.commands"
 _ELSEWHERE = dict.fromkeys(("gather", "reproduce", "sweep"), "equipoise-papers")
 
@@ -48,19 +48,23 @@ class Command(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # no crash on a terminal without Unicode
-            stream.reconfigure(errors="replace")
+    _prepare_streams()
     given = list(sys.argv[1:] if argv is None else argv)
-    commands = _commands()
-    if given and given[0] in _ELSEWHERE and given[0] not in commands:
-        package = _ELSEWHERE[given[0]]
+    commands, broken = _commands()
+    first = given[0] if given else ""
+    if first in broken:
+        if "--debug" in given:
+            raise broken[first]
+        print(f"equipoise {first}: {broken[first]}", file=sys.stderr)
+        return _FAILED
+    if first in _ELSEWHERE and first not in commands:
+        package = _ELSEWHERE[first]
         print(
-            f"equipoise {given[0]} comes with the package {package}: pip install {package}.",
+            f"equipoise {first} comes with the package {package}: pip install {package}.",
             file=sys.stderr,
         )
         return _BAD_INPUT
-    args = _parser(commands).parse_args(given)
+    args = _parser(commands, broken).parse_args(given)
     command = commands[args.command]
     try:
         return _run(command, args)
@@ -82,16 +86,17 @@ def _run(command: Command, args: argparse.Namespace) -> int:
     save = getattr(command, "save", None)
     # Files first: a reader that stops early, such as head, must not cost the report.
     page: Path | None = None if save is None else save(result, args)
-    with _closed_pipe_ends_output():
+    with _until_closed(sys.stdout):
         if args.json:
             json.dump(to_json(result), sys.stdout, indent=1, allow_nan=False)
             print()
-        console = Console(stderr=args.json, highlight=False)
-        if not args.json:
-            command.show(result, args, console)
-        if page is not None:
-            console.print(f"Report: {page}", soft_wrap=True, markup=False)
+        else:
+            command.show(result, args, _Console(highlight=False))
         sys.stdout.flush()
+    if page is not None:
+        stream = sys.stderr if args.json else sys.stdout
+        with _until_closed(stream):
+            print(f"Report: {page}", file=stream, flush=True)
     verify = getattr(command, "verify", None)
     if verify is not None:
         verify(result)
@@ -105,38 +110,68 @@ def to_json(result: Any) -> Any:
     return to_plain(result)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the caller decide: by default rich ends the process with exit code 1."""
+        raise BrokenPipeError
+
+
 @contextlib.contextmanager
-def _closed_pipe_ends_output() -> Any:
-    """Whoever reads the output, such as head, may have seen enough: that is no failure."""
+def _until_closed(stream: TextIO) -> Iterator[None]:
+    """Write until the reader closes the pipe, as head does once it has seen enough."""
     try:
         yield
     except BrokenPipeError:
-        # Python flushes at exit and would complain once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # What is still buffered goes nowhere; otherwise Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _commands() -> dict[str, Any]:
-    """Every subcommand by name, in alphabetical order."""
+def _prepare_streams() -> None:
+    """Replace closed streams (`>&-`), and print `?` where a terminal has no Unicode."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            # Stays open until the process ends.
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _commands() -> tuple[dict[str, Any], dict[str, ImportError]]:
+    """Every subcommand by name, in alphabetical order, and why others cannot be loaded."""
     found: dict[str, Any] = {
         "checkup": checkup,
         "probe": probe,
         "report": report,
         "theory": theory,
     }
+    broken: dict[str, ImportError] = {}
     for entry in importlib.metadata.entry_points(group=_GROUP):
-        found[entry.name] = entry.load()
-    return dict(sorted(found.items()))
+        try:
+            found[entry.name] = entry.load()
+        except Exception as error:  # another package's module may raise anything
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            package = entry.dist.name if entry.dist else "the package that adds it"
+            broken[entry.name] = ImportError(
+                f"cannot load {entry.value}: {why}. Reinstall {package}; --debug shows more."
+            )
+            broken[entry.name].__cause__ = error
+    return dict(sorted(found.items())), broken
 
 
-def _parser(commands: dict[str, Any]) -> argparse.ArgumentParser:
+def _parser(commands: dict[str, Any], broken: dict[str, ImportError]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="equipoise",
         description="Predict, measure and repair whether a normalised deep network can train.",
     )
-    missing = sorted({p for name, p in _ELSEWHERE.items() if name not in commands})
+    notes = []
+    missing = [name for name in _ELSEWHERE if name not in commands and name not in broken]
     if missing:
-        names = ", ".join(name for name in _ELSEWHERE if name not in commands)
-        parser.epilog = f"pip install {' '.join(missing)} adds {names}."
+        packages = sorted({_ELSEWHERE[name] for name in missing})
+        notes.append(f"pip install {' '.join(packages)} adds {', '.join(missing)}.")
+    if broken:
+        notes.append(f"Cannot be loaded (run one to see why): {', '.join(broken)}.")
+    parser.epilog = " ".join(notes)
     parser.add_argument("--version", action="version", version=f"equipoise {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in commands.items():
