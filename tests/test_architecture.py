@@ -64,6 +64,14 @@ def test_a_room_imports_only_what_the_table_allows(room):
         assert entered <= allowed, f"{path.relative_to(ROOT)} imports {sorted(entered - allowed)}"
 
 
+def test_every_path_that_the_page_names_exists():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_]+/[\w./]*)`", page)) - {"theory/propagation/"}
+    missing = [name for name in named if not any((at / name).exists() for at in (PACKAGE, ROOT))]
+    assert len(named) > 15
+    assert missing == []
+
+
 def test_the_table_has_no_cycles():
     table = allowed_imports()
     settled: set[str] = set()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise import cli
+from equipoise.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"])
@@ -48,7 +48,7 @@ def test_every_citation_is_in_the_bibliography():
 def test_the_theory_table_in_the_documents_is_what_the_command_prints(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     arguments = ["--activation", "relu", "tanh", "gelu", "--batch-size", "8", "64", "512"]
-    assert cli.main(["theory", *arguments]) == 0
+    assert main(["theory", *arguments]) == 0
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     shown = (ROOT / "docs" / "theory.md").read_text("utf-8").splitlines()
     rows = [line for line in shown if re.match(r" (relu|tanh|gelu) ", line)]
@@ -59,7 +59,7 @@ def test_the_theory_table_in_the_documents_is_what_the_command_prints(capsys, mo
 def test_the_spectra_in_the_documents_are_what_the_command_prints(capsys):
     """Some rows, which are enough to notice a table that nobody made anew."""
     arguments = ["--activation", "identity", "hardswish", "gelu", "--batch-size", "4", "64"]
-    assert cli.main(["theory", "--spectrum", "--markdown", *arguments]) == 0
+    assert main(["theory", "--spectrum", "--markdown", *arguments]) == 0
     *_, first, _, third, _, fifth, sixth = capsys.readouterr().out.splitlines()
     shown = [
         [cell.strip() for cell in line.strip("|").split("|")]
