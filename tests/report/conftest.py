@@ -1,11 +1,11 @@
-"""The three check-ups and the browser, as fixtures."""
+"""The three check-ups, their pages, and the browser, as fixtures."""
 
 import pytest
 
 from support import report_examples
 from support.browser import browser
 
-__all__ = ["browser", "checkup", "deep", "hostile", "interrupted"]
+__all__ = ["browser", "checkup", "deep", "hostile", "interrupted", "page"]
 
 
 @pytest.fixture
@@ -23,7 +23,13 @@ def hostile():
     return report_examples.hostile_checkup()
 
 
-@pytest.fixture(params=["deep", "interrupted", "hostile"])
+@pytest.fixture(params=report_examples.CHECKUPS)
 def checkup(request):
     """Each of the three in turn."""
-    return request.getfixturevalue(request.param)
+    return report_examples.CHECKUPS[request.param]()
+
+
+@pytest.fixture(params=report_examples.CHECKUPS)
+def page(request):
+    """The page of each of the three in turn."""
+    return report_examples.page_of(request.param)

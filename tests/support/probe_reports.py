@@ -1,6 +1,7 @@
 """Probes made by hand, for what shows them."""
 
 import dataclasses
+import functools
 import math
 
 from equipoise.diagnosis.probe import PROBE_SCHEMA, Probe
@@ -8,6 +9,7 @@ from equipoise.probes.covariate_shift import CovariateShift, LayerShift
 from equipoise.probes.hessian.record import Hessian, HessianSpectrum
 from equipoise.probes.landscape import Landscape
 from equipoise.records import Estimate, Finding
+from equipoise.report.probe.page import render_probe
 from support.report_examples import HOSTILE_NAMES, deep_growth, smoothness
 
 STEPS = tuple(0.05 * 8 ** (k / 7) for k in range(8))
@@ -93,3 +95,9 @@ def hostile():
 
 
 PROBES = {"whole": whole, "interrupted": interrupted, "hostile": hostile}
+
+
+@functools.cache
+def page_of(name):
+    """The page of one of these probes, rendered once."""
+    return render_probe(PROBES[name]())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
@@ -24,6 +25,7 @@ from equipoise.diagnosis.trial.record import Arm, Gain, Trial
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
 from equipoise.records import Estimate, Finding
+from equipoise.report.checkup.page import render_checkup
 from equipoise.training.record import Curve
 
 RATE = 1.46695
@@ -254,6 +256,19 @@ def hostile_checkup() -> Checkup:
             ),
         ),
     )
+
+
+CHECKUPS = {
+    "deep": deep_checkup,
+    "interrupted": interrupted_checkup,
+    "hostile": hostile_checkup,
+}
+
+
+@functools.cache
+def page_of(name: str) -> str:
+    """The page of one of these check-ups, rendered once."""
+    return render_checkup(CHECKUPS[name]())
 
 
 def preconditioned(name: str) -> LayerPreconditioning:

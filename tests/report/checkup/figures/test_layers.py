@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import math
 import re
 import xml.etree.ElementTree as ET
@@ -13,7 +14,7 @@ from equipoise.report.checkup.figures.layers import (
     forward_figure,
     gradient_figure,
 )
-from support.report_examples import HOSTILE_NAMES, RATE
+from support.report_examples import CHECKUPS, HOSTILE_NAMES, RATE
 
 PREDICTED = Estimate(RATE, 1e-9, "theory")
 WORDS = re.compile(r">([^<>]+)</text>")
@@ -27,27 +28,33 @@ def every_figure(checkup):
     ]
 
 
+@functools.cache
+def drawn(name):
+    """The figures of one of the example check-ups, drawn once."""
+    return every_figure(CHECKUPS[name]())
+
+
 @pytest.fixture(params=["deep", "hostile"])
-def measured(request):
-    return request.getfixturevalue(request.param)
+def figures(request):
+    return drawn(request.param)
 
 
 class TestSharingAPage:
-    def test_well_formed(self, measured):
-        for figure in every_figure(measured):
+    def test_well_formed(self, figures):
+        for figure in figures:
             assert ET.fromstring(figure).tag.endswith("svg")
 
-    def test_identifiers_are_unique_across_figures(self, measured):
-        ids = re.findall(r'\bid="([^"]+)"', "".join(every_figure(measured)))
+    def test_identifiers_are_unique_across_figures(self, figures):
+        ids = re.findall(r'\bid="([^"]+)"', "".join(figures))
         assert len(ids) == len(set(ids))
 
-    def test_references_lead_to_identifiers(self, measured):
-        for figure in every_figure(measured):
+    def test_references_lead_to_identifiers(self, figures):
+        for figure in figures:
             ids = set(re.findall(r'\bid="([^"]+)"', figure))
             assert set(re.findall(r'(?:href="|url\()#([^")]+)', figure)) <= ids
 
-    def test_no_style_sheet_and_no_request_leaks(self, measured):
-        for figure in every_figure(measured):
+    def test_no_style_sheet_and_no_request_leaks(self, figures):
+        for figure in figures:
             assert "<style" not in figure
             assert "<metadata" not in figure
             assert set(re.findall(r"https?://[^\"]+", figure)) <= {
@@ -55,30 +62,27 @@ class TestSharingAPage:
                 "http://www.w3.org/1999/xlink",
             }
 
-    def test_every_colour_comes_from_the_page(self, measured):
-        for figure in every_figure(measured):
+    def test_every_colour_comes_from_the_page(self, figures):
+        for figure in figures:
             fallbacks_removed = re.sub(r"var\(--figure-\w+, #\w{6}\)", "", figure)
             assert not re.search(r"#[0-9a-f]{6}\b(?![^<]*href)", fallbacks_removed)
 
-    def test_no_name_enters_a_figure(self, hostile):
-        for figure in every_figure(hostile):
+    def test_no_name_enters_a_figure(self):
+        for figure in drawn("hostile"):
             assert not any(name in figure for name in HOSTILE_NAMES)
             assert "alert" not in figure
 
 
 class TestDeterminism:
-    def test_two_drawings_are_equal(self, measured):
-        assert every_figure(measured) == every_figure(measured)
+    def test_two_drawings_are_equal(self, hostile):
+        assert every_figure(hostile) == drawn("hostile")
 
-    def test_the_users_style_has_no_part(self, deep):
-        before = every_figure(deep)
+    def test_the_users_style_has_no_part_and_is_left_alone(self, deep):
+        ordinary = drawn("deep")
         with mpl.rc_context({"axes.facecolor": "red", "lines.linewidth": 9, "axes.titlesize": 3}):
-            assert every_figure(deep) == before
-
-    def test_the_users_style_is_left_alone(self, deep):
-        before = dict(mpl.rcParams)
-        every_figure(deep)
-        assert dict(mpl.rcParams) == before
+            before = dict(mpl.rcParams)
+            assert every_figure(deep) == ordinary
+            assert dict(mpl.rcParams) == before
 
 
 class TestGradients:

@@ -1,17 +1,9 @@
-import io
-
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 from equipoise.report.checkup.terminal.overview import log_bars, print_checkup, sparkline
+from support.console import printed
 from support.report_examples import HOSTILE_NAMES
-
-
-def printed(write, record, width=80, **options):
-    console = Console(file=io.StringIO(), width=width, **options)
-    write(record, console)
-    return console.file.getvalue()
 
 
 def test_the_facts_are_there(deep):

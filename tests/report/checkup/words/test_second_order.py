@@ -1,18 +1,15 @@
-"""Second-order pooling in both reports."""
+"""Second-order pooling in words, on the terminal and on the page."""
 
 import dataclasses
-import io
 import math
-
-import pytest
-from rich.console import Console
 
 from equipoise.diagnosis.second_order.record import MatrixSpectrum, SecondOrderPooling
 from equipoise.records import Estimate
 from equipoise.report.checkup.page import render_checkup
 from equipoise.report.checkup.terminal.overview import print_checkup
-from equipoise.report.checkup.words import second_order as digest
-from support.report_examples import deep_checkup
+from equipoise.report.checkup.words.second_order import spectrum_rows
+from support.console import printed
+from support.report_examples import interrupted_checkup
 
 MEASURED = SecondOrderPooling(
     layer="head.pooling",
@@ -32,41 +29,40 @@ TWICE = dataclasses.replace(
 )
 
 
-def printed(*layers):
-    buffer = io.StringIO()
-    checkup = dataclasses.replace(deep_checkup(), second_order=layers)
-    print_checkup(checkup, Console(file=buffer, width=80))
-    return buffer.getvalue(), render_checkup(checkup)
+def reports(*layers):
+    """What the terminal and the page show of these layers."""
+    checkup = dataclasses.replace(interrupted_checkup(), second_order=layers)
+    return printed(print_checkup, checkup), render_checkup(checkup)
 
 
-@pytest.mark.parametrize("text", printed(MEASURED), ids=["terminal", "page"])
-class TestBothReports:
-    def test_say_what_normalisation_did(self, text):
+def test_both_reports_say_what_normalisation_did():
+    for text in reports(MEASURED):
+        assert "Spectra of second-order pooling" in text
         for number in ("0.70, 0.10", "0.30, 0.21", "1234", "99", "31/32", "0.69 (0.020)"):
             assert number in text
         assert "12.3 %" in text
         assert "shrunk" in text
 
-    def test_say_nothing_without_such_a_layer(self, text):
-        assert "Spectra of second-order pooling" in text
-        for other in printed():
-            assert "Spectra of second-order pooling" not in other
+
+def test_without_such_a_layer_both_are_silent():
+    for text in reports():
+        assert "Spectra of second-order pooling" not in text
 
 
 def test_what_was_not_measured_has_a_reason():
-    terminal, page = printed(MEASURED, TWICE)
+    terminal, page = reports(MEASURED, TWICE)
     assert "<twice>: it ran 2 times" in terminal
     assert "&lt;twice&gt;</span>: it ran 2 times" in page
-    assert len(digest.spectrum_rows([MEASURED, TWICE])) == 2
+    assert len(spectrum_rows([MEASURED, TWICE])) == 2
 
 
 def test_a_layer_that_shrinks_nothing_does_not_claim_to():
     plain = dataclasses.replace(MEASURED, shrinks=False)
-    terminal, _ = printed(plain)
+    terminal, _ = reports(plain)
     assert "shrunk" not in terminal
 
 
 def test_a_zero_matrix_has_no_condition_number():
     empty = MatrixSpectrum((math.nan, math.nan), math.nan, 0.0)
-    before, _ = digest.spectrum_rows([dataclasses.replace(MEASURED, before=empty)])
+    before, _ = spectrum_rows([dataclasses.replace(MEASURED, before=empty)])
     assert (before.condition, before.rank) == ("–", "0/32")
