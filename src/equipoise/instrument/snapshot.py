@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,12 @@ def untouched(model: nn.Module) -> Iterator[None]:
     random_states, modules = RandomStates(model), ModuleStates(model)
     parameters = SavedParameters(model, copy_gradients=True)
     try:
-        with eager(model), observers_paused(model), parameters.versions_kept():
+        with (
+            eager(model),
+            observers_paused(model),
+            parameters.versions_kept(),
+            modules.versions_kept(),
+        ):
             yield
     finally:
         # Autocast caches casts by parameter and does not notice that its values change.
@@ -111,17 +116,9 @@ class SavedParameters:
         if step:  # 0·inf would be nan
             torch._foreach_add_(data, tuple(along), alpha=-step)
 
-    @contextmanager
-    def versions_kept(self) -> Iterator[None]:
-        """Leave the parameters' version counters as they are while others write to them.
-
-        A pending backward pass of the user's stays valid, since the values are restored.
-        """
-        with contextlib.ExitStack() as stack:
-            for saved in self._saved:
-                if not saved.tensor.is_inference():  # has no version
-                    stack.enter_context(grad_mode._unsafe_preserve_version_counter(saved.tensor))
-            yield
+    def versions_kept(self) -> AbstractContextManager[None]:
+        """Leave the parameters' version counters as they are inside the block."""
+        return _versions_kept(saved.tensor for saved in self._saved)
 
     def remove_gradients(self) -> None:
         """Set every ``.grad`` to ``None`` until :meth:`restore`."""
@@ -196,6 +193,10 @@ class ModuleStates:
         with torch.inference_mode(False):  # an inference tensor could not enter a graph
             self._buffers = {id(buffer): _Copy(buffer) for buffer in buffers}
 
+    def versions_kept(self) -> AbstractContextManager[None]:
+        """Leave the buffers' version counters as they are inside the block."""
+        return _versions_kept(copy.tensor for copy in self._buffers.values())
+
     def use_copies(self) -> None:
         """Restore all modes, and put new copies of the saved buffers in the modules."""
         copies = {key: copy.values.clone() for key, copy in self._buffers.items()}
@@ -255,6 +256,19 @@ def refuse_lazy(model: nn.Module) -> None:
                 f"{type(module).__name__} has lazy parameters without a shape. Run one batch "
                 "through the model first."
             )
+
+
+@contextmanager
+def _versions_kept(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Leave version counters as they are while others write to the tensors.
+
+    A pending backward pass of the user's stays valid, since the values are restored.
+    """
+    with contextlib.ExitStack() as stack:
+        for tensor in tensors:
+            if not tensor.is_inference():  # has no version
+                stack.enter_context(grad_mode._unsafe_preserve_version_counter(tensor))
+        yield
 
 
 def _data(parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
