@@ -69,6 +69,10 @@ class TestGroupNorm:
         with pytest.raises(ValueError, match=r"group_size must be .* at least 4; got 3"):
             group_norm("relu", 3)
 
+    def test_a_batch_size_is_refused(self):
+        with pytest.raises(TypeError, match="has no batch_size; leave it out"):
+            group_norm("relu", 8, batch_size=16)
+
     def test_its_critical_eps_is_smaller(self):
         """F′(0) = (m - 1)/(m ε): at m = 6 the signal dies from 5/6 on."""
         assert group_norm("tanh", 6, eps=0.82).q.value > 0

@@ -67,7 +67,7 @@ class TensorSketch(nn.Module):
         self.register_buffer("reached", placed(reached_entries(places, signs, size)))
 
     def of_matrix(self, matrix: Tensor) -> Tensor:
-        """Φ(C) ``[B, d]`` of matrices ``[B, D, D]``: scatter their D² entries."""
+        """Φ(C) ``[B, d]`` of symmetric matrices ``[B, D, D]``: scatter their D² entries."""
         signs = self.signs.to(matrix.dtype)
         places = (self.places[0, :, None] + self.places[1]) % self.size
         signed = matrix * (signs[0, :, None] * signs[1])
