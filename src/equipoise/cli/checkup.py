@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # --help does not wait for torch
     from equipoise.diagnosis.record import Checkup
 
 
-# Trainings with looks that --smoothness does of each arm, at most.
+# Seeds of --smoothness, at most: its trainings are measured on the way, which takes longer.
 _MOST_TRAININGS = 3
 
 
@@ -31,25 +31,28 @@ def configure(parser: ArgumentParser) -> None:
         "--try",
         dest="remedy",
         choices=("bnp",),
-        help="train the model for a short while side by side: as it is, on standardised inputs, "
+        help="train the model for a short while side by side: unchanged, on standardised inputs, "
         "and with batch normalisation preconditioning (bnp)",
     )
     parser.add_argument(
         "--smoothness",
         action="store_true",
         help="train the model for 60 steps with and without its normalisers, and with a verified "
-        "remedy, and look how far the gradient can be trusted; without it only the start is "
-        "looked at",
+        "remedy, and measure how far the gradient is reliable; without it, measure only at "
+        "initialisation",
     )
     parser.add_argument(
-        "--steps", type=int, default=200, help="steps of each run of --try (default: %(default)s)"
+        "--steps",
+        type=int,
+        default=200,
+        help="steps of each training of --try (default: %(default)s)",
     )
     parser.add_argument(
         "--optimizer",
         choices=("sgd", "adam", "adamw"),
         default="sgd",
-        help="optimiser of --try (sgd with momentum) and --smoothness (sgd without), each arm "
-        "with its best rate (default: %(default)s)",
+        help="optimiser of --try (sgd with momentum) and --smoothness (sgd without), each variant "
+        "at its best learning rate (default: %(default)s)",
     )
     parser.add_argument(
         "--out",

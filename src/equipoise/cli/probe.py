@@ -35,7 +35,7 @@ def configure(parser: ArgumentParser) -> None:
         help="measurements during the training (default: %(default)s)",
     )
     parser.add_argument(
-        "--seeds", type=int, default=3, help="trainings to look at (default: %(default)s)"
+        "--seeds", type=int, default=3, help="trainings, one for each seed (default: %(default)s)"
     )
     parser.add_argument(
         "--hessian",

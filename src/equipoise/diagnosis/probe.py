@@ -32,7 +32,7 @@ from equipoise.records.finding import Finding
 Origin = Literal["given", "tuned", "reference"]
 
 # Raise by one whenever a stored probe of the old form can no longer be read.
-PROBE_SCHEMA = 1
+PROBE_SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
