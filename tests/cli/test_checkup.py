@@ -73,11 +73,10 @@ class TestReports:
     def test_a_loss_of_the_users(self, equipoise):
         assert checkup(equipoise, "nets.py:build", "--loss", "nets.py:absolute").code == 0
 
-    @pytest.mark.parametrize("data", ["random:3x4x4:7", "batches.py:dataset"])
+    @pytest.mark.parametrize("data", ["random:3x4x4:7", "random:20:3", "batches.py:dataset"])
     def test_the_default_network_fits_the_data(self, equipoise, data):
         sizes = ("--arg", "depth=4", "--arg", "width=32")
         assert equipoise("checkup", *sizes, "--data", data, *FAST).code == 0
-        assert equipoise("checkup", *sizes, "--data", "random:20:3", *FAST).code == 0
 
     def test_what_a_factory_prints_does_not_spoil_json(self, equipoise):
         assert checkup(equipoise, "nets.py:chatty", "--json").json["depth"] == 2
@@ -157,22 +156,12 @@ class TestOutput:
         done = checkup(equipoise, "nets.py:build")
         assert (done.code, done.err) == (130, "equipoise checkup: interrupted.\n")
 
-    @pytest.mark.parametrize(
-        "kind",
-        [
-            RuntimeError,
-            KeyError,
-            pytest.param(
-                ZeroDivisionError,
-            ),
-        ],
-    )
-    def test_other_exceptions_surface_whole(self, equipoise, monkeypatch, kind):
+    def test_other_exceptions_surface_whole(self, equipoise, monkeypatch):
         def fail(*args, **keywords):
-            raise kind
+            raise RuntimeError("out of memory")
 
         monkeypatch.setattr("equipoise.diagnosis.checkup.checkup", fail)
-        with pytest.raises(kind):
+        with pytest.raises(RuntimeError, match="out of memory"):
             checkup(equipoise, "nets.py:build")
 
 

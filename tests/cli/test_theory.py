@@ -1,8 +1,9 @@
-"""``equipoise theory`` prints predictions."""
+"""``equipoise theory`` prints predictions, and with ``--spectrum`` every eigenvalue."""
 
 import pytest
 
 from equipoise import theory
+from equipoise.theory import backward_spectrum, forward_spectrum
 
 
 def test_json_holds_every_combination(equipoise):
@@ -58,3 +59,54 @@ def test_bad_input_is_one_line_and_exit_code_two(equipoise, arguments, message):
     done = equipoise("theory", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert message in done.err
+
+
+SPECTRUM = (
+    *("theory", "--spectrum"),
+    *("--activation", "relu", "gelu", "--batch-size", 8, 64),
+)
+
+
+class TestSpectrum:
+    """For people, Markdown and machines."""
+
+    def test_the_table_fits_a_terminal(self, equipoise, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        text = equipoise(*SPECTRUM).out
+        lines = text.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert "…" not in text
+        row = next(line.split() for line in lines if line.split()[:2] == ["relu", "8"])
+        spectrum = backward_spectrum("relu", 8)
+        assert row[2:5] == [f"{part.value:.4g}" for part in (spectrum.G, spectrum.L, spectrum.M)]
+        assert row[-1] == "yes"
+        assert "λ↑_G" not in text  # 0 in every row at ε = 0
+
+    def test_with_eps_there_is_one_more_column(self, equipoise, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        assert "λ↑_G" in equipoise(*SPECTRUM, "--eps", 0.1).out
+
+    def test_markdown_prints_every_certain_digit(self, equipoise):
+        lines = equipoise(*SPECTRUM, "--markdown").out.splitlines()
+        assert len(lines) == 2 + 4
+        cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
+        exact = forward_spectrum("relu", 8).L
+        assert abs(float(cells[8]) - exact.value) <= 1e-12
+        assert len(cells[8].split(".")[1]) >= 12
+
+    def test_json_holds_estimates(self, equipoise):
+        rows = equipoise(*SPECTRUM, "--json").json
+        combinations = [("relu", 8), ("relu", 64), ("gelu", 8), ("gelu", 64)]
+        assert [(row["activation"], row["batch_size"]) for row in rows] == combinations
+        assert rows[0]["backward"][0]["value"] == backward_spectrum("relu", 8).G.value
+        assert rows[3]["stable"] is False
+
+    def test_markdown_alone_is_refused(self, equipoise):
+        done = equipoise("theory", "--markdown")
+        assert done.code == 2
+        assert "add --spectrum" in done.err
+
+    @pytest.mark.parametrize("arguments", [("--batch-size", 3), ("--activation", "rulu")])
+    def test_bad_input_is_one_line(self, equipoise, arguments):
+        done = equipoise("theory", "--spectrum", *arguments)
+        assert (done.code, done.err.count("\n")) == (2, 1)
