@@ -164,7 +164,7 @@ def _how_it_is_made(report: ReproductionReport) -> list[str]:
         "`unpack` brings them into a folder, where any of them is drawn and judged anew:",
         "",
         "```console",
-        "$ equipoise reproduce unpack --page docs/reproduction --out reproduction",
+        "$ equipoise reproduce unpack --page papers/docs/reproduction --out reproduction",
         f"$ equipoise reproduce yang2019.fig1a --scale {report.scale} --redraw",
         "```",
         "",
