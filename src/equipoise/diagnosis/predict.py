@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Number
 from typing import Any, Unpack, overload
 
 import torch
@@ -76,7 +77,7 @@ def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
     References:
         [yang2019], Theorem 9 for the rate.
     """
-    if given is None or isinstance(given, int):
+    if given is None or isinstance(given, Number):
         sizes = None if given is None else [given]
         (prediction,) = prediction_table([subject], sizes, **options)
         return prediction

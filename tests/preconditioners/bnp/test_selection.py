@@ -74,6 +74,11 @@ def test_include_and_exclude(options, used):
     assert BNP(mlp(), **options).report().used == used
 
 
+def test_a_model_is_a_module():
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got str"):
+        BNP("resnet")
+
+
 def test_a_single_name_is_a_mistake():
     with pytest.raises(TypeError, match="Use a list"):
         BNP(mlp(), include="0")

@@ -34,8 +34,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """Strip wrappers, so that names are those of the model's own checkpoint.
 
     Raises:
+        TypeError: If it is no module.
         ValueError: If the wrapper runs copies of the layers, or flattens their weights.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
     while True:
         kind = type(model).__name__
         if kind == "DataParallel":

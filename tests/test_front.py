@@ -1,0 +1,80 @@
+"""The six verbs in front, as a script or a notebook uses them."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import equipoise as eq
+from equipoise import models, theory
+
+
+def build():
+    return models.mlp(64, 10, depth=5, width=32)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return eq.checkup(build, "digits", seeds=2, batches=1)
+
+
+def test_a_checkup_shows_and_saves_itself(found, tmp_path, capsys):
+    found.show()
+    assert found.verdict.sentence in capsys.readouterr().out
+    page = found.save(tmp_path / "new folder")
+    assert page.name == "report.html"
+    assert (page.parent / "report.json").exists()
+
+
+def test_a_notebook_shows_the_page_in_a_frame(found):
+    shown = found._repr_html_()
+    assert shown.startswith("<iframe")
+    assert found.verdict.sentence in shown
+
+
+def test_a_measurement_shows_itself(tmp_path, capsys):
+    probe = eq.measure(build, "digits", training=None)
+    probe.show()
+    assert "reliable" in capsys.readouterr().out
+    assert probe.save(tmp_path).name == "probe.html"
+
+
+def test_tune_says_which_value_trains():
+    tuned = eq.tune("relu", 64, depth=60, knob="beta")
+    rate = eq.predict("relu", 64, beta=tuned.best).rate
+    assert theory.max_trainable_depth(rate) == pytest.approx(60, rel=1e-4)
+
+
+def test_track_and_bnp_ride_along_one_training():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    eq.BNP(model).attach(optimizer)
+
+    def loss_fn(model, batch):
+        return model(batch).square().mean()
+
+    x = torch.randn(16, 4)
+    with eq.track(model, loss_fn, optimizer, every=1) as tracker:
+        for batch in tracker.batches([x, x, x]):
+            optimizer.zero_grad()
+            loss_fn(model, batch).backward()
+            optimizer.step()
+    losses = [dict(sample.values)["loss"] for sample in tracker.history]
+    assert losses == sorted(losses, reverse=True)
+    assert len(losses) == 3
+
+
+def test_importing_the_front_does_not_import_torch():
+    code = (
+        "import sys, equipoise; assert 'torch' not in sys.modules; equipoise.theory; print('ok')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "ok"
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'chekup'"):
+        _ = eq.chekup
+    assert {"checkup", "theory"} <= set(dir(eq))
