@@ -1,21 +1,12 @@
 """The toy experiment in the catalogue, and one thread for all that is simulated."""
 
 import pytest
-import torch
 
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 from papers_support.toy_experiments import Calculator, squares
-from support.settings import seeded
+from support.settings import one_thread, seeded
 
 __all__ = ["calculator", "one_thread", "seeded", "toy"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -9,25 +9,16 @@ import torch
 from scipy import stats
 from torch import nn
 
-from equipoise import checkup, data, models
+from equipoise import checkup, models, predict
 from equipoise.data.user import as_source
+from equipoise.diagnosis import SmoothnessOptions, remedies
 from equipoise.diagnosis.record import SCHEMA_VERSION, Checkup
+from equipoise.diagnosis.short_training import UNCHANGED
+from equipoise.diagnosis.smoothness.variants import WITHOUT
 from equipoise.records import from_plain, to_plain
+from support.diagnosis_examples import DIGITS, fixed_batches
 
 SEVERITIES = ["critical", "warning", "note", "good"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small matrices wait for each other on several."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def digits():
-    return data.load("digits")
 
 
 def mlp(depth=6, width=64, **keywords):
@@ -47,9 +38,9 @@ class TestBatchNormalisedNetworks:
     @staticmethod
     def report():
         """Deep enough to warn and to try remedies."""
-        torch.set_num_threads(1)
         build = partial(mlp, depth=24, width=256)
-        return checkup(build, digits(), seeds=4, batches=2, target="24 × 256")
+        training = SmoothnessOptions(rate=0.01, steps=4, measurements=2, points=2, seeds=1)
+        return checkup(build, DIGITS, seeds=4, batches=2, target="24 × 256", smoothness=training)
 
     def test_theory_and_measurement_agree(self, report):
         growth, correlation = report.comparisons
@@ -68,6 +59,9 @@ class TestBatchNormalisedNetworks:
         )
         assert growth.finite_width < 0.03 * growth.predicted.value
 
+    def test_blocks_are_those_of_a_prediction_alone(self, report):
+        assert predict(partial(mlp, depth=24, width=256), DIGITS) == report.blocks
+
     def test_every_block_is_predicted_and_every_layer_measured(self, report):
         assert [block.layer for block in report.blocks] == [f"norm{i}" for i in range(1, 25)]
         assert [layer.layer for layer in report.growth.layers] == [b.layer for b in report.blocks]
@@ -85,6 +79,13 @@ class TestBatchNormalisedNetworks:
             assert remedy.predicted_rate.value < report.comparisons[0].predicted.value
         depths = [remedy.predicted_depth for remedy in report.remedies]
         assert depths == sorted(depths, reverse=True)
+
+    def test_a_verified_remedy_is_trained_as_a_variant_of_its_own(self, report):
+        change = report.remedies[0].change
+        assert report.smoothness.steps == 4
+        names = [UNCHANGED, WITHOUT, f"with {change.removeprefix('start ')}"]
+        assert [arm.name for arm in report.smoothness.arms] == names
+        assert all(arm.reason is None for arm in report.smoothness.arms)
 
     def test_findings_are_ranked_and_name_the_remedy(self, report):
         ranks = [SEVERITIES.index(finding.severity) for finding in report.findings]
@@ -106,28 +107,22 @@ class TestBatchNormalisedNetworks:
     def test_it_survives_being_stored(self, report):
         assert from_plain(Checkup, to_plain(report)) == report
 
-    def test_it_is_reproducible(self):
-        first, second = (checkup(mlp, digits(), seeds=2, batches=1) for _ in range(2))
+    def test_it_is_reproducible_and_leaves_the_random_state_alone(self):
+        before = torch.get_rng_state()
+        first = checkup(mlp, DIGITS, seeds=2, batches=1)
+        assert torch.equal(torch.get_rng_state(), before)
         torch.rand(1)
-        assert (first.growth.rate, first.blocks) == (second.growth.rate, second.blocks)
-        third = checkup(mlp, digits(), seeds=2, batches=1, seed=1)
+        second = checkup(mlp, DIGITS, seeds=2, batches=1)
+        assert (first.growth, first.blocks) == (second.growth, second.blocks)
+        third = checkup(mlp, DIGITS, seeds=2, batches=1, seed=1)
         assert third.growth.rate != first.growth.rate
 
-    def test_random_state_is_left_alone(self):
-        before = torch.get_rng_state()
-        checkup(mlp, digits(), seeds=2, batches=1)
-        assert torch.equal(torch.get_rng_state(), before)
-
-    def test_unstable_gelu_is_flagged(self):
+    @pytest.mark.parametrize(("batch_size", "stable"), [(64, False), (16, True)])
+    def test_unstable_gelu_is_flagged(self, batch_size, stable):
         build = partial(mlp, activation=nn.GELU)
-        report = checkup(build, digits(), seeds=2, batches=1, batch_size=64)
-        assert all(block.rate.stable is False for block in report.blocks)
-        assert "Samples of a batch drift apart with depth" in titles(report)
-
-    def test_stable_gelu_is_not(self):
-        build = partial(mlp, activation=nn.GELU)
-        report = checkup(build, digits(), seeds=2, batches=1, batch_size=16)
-        assert "Samples of a batch drift apart with depth" not in titles(report)
+        report = checkup(build, DIGITS, seeds=2, batches=1, batch_size=batch_size)
+        assert {block.rate.stable for block in report.blocks} == {stable}
+        assert ("Samples of a batch drift apart with depth" in titles(report)) is not stable
 
 
 class Residual(nn.Module):
@@ -194,7 +189,7 @@ UNCOVERED = {
 
 class TestWhereTheoryDoesNotApply:
     def test_models_without_normaliser_are_measured_and_say_so(self):
-        report = checkup(partial(mlp, norm="none"), digits(), seeds=2, batches=1)
+        report = checkup(partial(mlp, norm="none"), DIGITS, seeds=2, batches=1)
         assert "No normalisation: measured, not predicted" in titles(report)
         assert {layer.kind for layer in report.growth.layers} == {"Linear"}
         assert report.growth.rate is not None
@@ -203,7 +198,7 @@ class TestWhereTheoryDoesNotApply:
 
     @pytest.mark.parametrize(("build", "kind", "reason"), UNCOVERED.values(), ids=UNCOVERED)
     def test_other_normalisers_are_measured_and_say_why(self, build, kind, reason):
-        report = checkup(build, digits(), seeds=2, batches=1)
+        report = checkup(build, fixed_batches(), seeds=2, batches=1)
         assert title_with(report, "Theory covers 0 of 4 normalisers")
         assert title_with(report, "No normalisation") is None
         assert {layer.kind for layer in report.growth.layers} == {kind}
@@ -214,7 +209,7 @@ class TestWhereTheoryDoesNotApply:
         assert (report.comparisons, report.remedies) == ((), ())
 
     def test_residual_models_say_which_blocks_are_covered(self):
-        report = checkup(Residual, digits(), seeds=2, batches=1)
+        report = checkup(Residual, DIGITS, seeds=2, batches=1)
         assert title_with(report, "Theory covers 4 of 8 normalisers")
         reasons = {block.reason for block in report.blocks if block.rate is None}
         assert all("residual" in reason for reason in reasons)
@@ -223,12 +218,12 @@ class TestWhereTheoryDoesNotApply:
 
     def test_branches_that_start_at_zero_are_no_alarm(self):
         """γ = 0 at the end of each branch is common practice [goyal2017]."""
-        report = checkup(partial(Residual, zero=True), digits(), seeds=2, batches=1)
+        report = checkup(partial(Residual, zero=True), DIGITS, seeds=2, batches=1)
         assert all(finding.severity != "critical" for finding in report.findings)
 
     def test_resnet18(self):
-        build = partial(models.resnet18, 10, 1, width=8)
-        report = checkup(build, digits(), seeds=2, batches=1, batch_size=16)
+        build = partial(models.resnet18, 10, 1, width=4)
+        report = checkup(build, DIGITS, seeds=2, batches=1, batch_size=8)
         assert title_with(report, "Theory covers 8 of 20")
         assert len(report.growth.layers) == 20
 
@@ -237,13 +232,13 @@ class TestWhereTheoryDoesNotApply:
         [(0.4, "critical", "vanish"), (1.0, "good", "balanced"), (8.0, "critical", "explode")],
     )
     def test_plain_tanh_networks(self, gain, severity, word):
-        report = checkup(partial(tanh, depth=40, gain=gain), digits(), seeds=2, batches=1)
+        report = checkup(partial(tanh, depth=40, gain=gain), fixed_batches(), seeds=2, batches=1)
         gradient = next(f for f in report.findings if f.title.startswith("Gradients"))
         assert gradient.severity == severity
         assert word in gradient.title
 
     def test_evaluation_mode_is_respected(self):
-        report = checkup(lambda: mlp().eval(), digits(), seeds=2, batches=1)
+        report = checkup(lambda: mlp().eval(), DIGITS, seeds=2, batches=1)
         assert all("running statistics" in block.reason for block in report.blocks)
 
 
@@ -256,9 +251,19 @@ class TestReplicates:
             model.load_state_dict(weights)
             return model
 
-        report = checkup(build, digits(), seeds=3, batches=2)
+        report = checkup(build, DIGITS, seeds=3, batches=2)
         assert (report.seeds, report.growth.replicates) == (1, 1)
         assert "error of the fit alone" in report.growth.rate.method
+
+    @pytest.mark.parametrize("count", ["seeds", "batches", "batch_size"])
+    def test_none_is_refused(self, count):
+        with pytest.raises(ValueError, match=f"{count} must be at least 1, got 0"):
+            checkup(mlp, DIGITS, **{count: 0})
+
+    def test_a_factory_that_builds_another_model_each_time_is_refused(self):
+        depth = itertools.count(2)
+        with pytest.raises(ValueError, match="factory"):
+            checkup(lambda: mlp(next(depth), 8), DIGITS, seeds=2, batches=1)
 
     def test_an_odd_loss_of_the_users(self):
         seen = []
@@ -267,7 +272,7 @@ class TestReplicates:
             seen.append(len(batch))
             return model(batch[0]).abs().mean()
 
-        report = checkup(mlp, digits(), loss_fn=loss, seeds=2, batches=1)
+        report = checkup(mlp, DIGITS, loss_fn=loss, seeds=2, batches=1)
         assert report.growth.rate is not None
         assert set(seen) == {2}
 
@@ -290,6 +295,16 @@ STAGES = [
 
 
 class TestInterruption:
+    @pytest.fixture(autouse=True)
+    def given_remedy(self, monkeypatch):
+        """The search for a remedy takes seconds, and no stage of it can be interrupted."""
+        monkeypatch.setattr(
+            remedies, "_mildest", lambda network, knob, depth: {"beta": 0.5}.get(knob)
+        )
+
+    def deep(self):
+        return mlp(depth=24, width=16)
+
     @pytest.mark.parametrize("stage", STAGES)
     @pytest.mark.parametrize("half_way", [False, True])
     def test_what_was_finished_is_kept(self, stage, half_way):
@@ -299,8 +314,7 @@ class TestInterruption:
             if name == stage and next(calls) >= half_way:
                 raise KeyboardInterrupt
 
-        build = partial(mlp, depth=20, width=32)
-        report = checkup(build, digits(), seeds=2, batches=2, batch_size=16, progress=progress)
+        report = checkup(self.deep, DIGITS, seeds=2, batches=2, batch_size=16, progress=progress)
         assert report.interrupted
         reached = STAGES.index(stage)
         assert bool(report.blocks) == (reached > 0 or half_way)
@@ -311,92 +325,25 @@ class TestInterruption:
         assert report.remedies == ()
         assert from_plain(Checkup, to_plain(report)) == report
 
+    def test_one_during_a_training_leaves_the_measurement_at_initialisation(self):
+        def interrupt(stage, done, total):
+            if stage == "measuring smoothness":
+                raise KeyboardInterrupt
+
+        options = {"seeds": 2, "batches": 1, "smoothness": SmoothnessOptions()}
+        report = checkup(mlp, DIGITS, **options, progress=interrupt)
+        assert report.interrupted
+        assert report.smoothness.steps == 0
+
     def test_every_stage_reports_its_progress_to_the_end(self):
         seen = {}
-        build = partial(mlp, depth=20, width=32)
-        checkup(
-            build,
-            digits(),
-            seeds=2,
-            batches=2,
-            batch_size=16,
-            progress=lambda name, done, total: seen.update({name: (done, total)}),
-        )
+
+        def progress(name, done, total):
+            seen[name] = done, total
+
+        report = checkup(self.deep, DIGITS, seeds=2, batches=2, batch_size=16, progress=progress)
         assert list(seen) == STAGES
         assert all(done == total for done, total in seen.values())
-
-
-def returns_nan():
-    model = mlp(2, 8)
-    nn.init.constant_(model.head.bias, math.nan)
-    return model
-
-
-def raises():
-    raise RuntimeError("no such checkpoint")
-
-
-REFUSALS = {
-    "factory raises": (raises, {}, "the model factory raised RuntimeError: no such checkpoint"),
-    "not a module": (lambda: 3, {}, "the model factory returned int, not a torch.nn.Module"),
-    "a class": (lambda: nn.Linear, {}, "the model factory returned type, not"),
-    "NaN": (returns_nan, {}, "the loss is nan on a batch of digits with inputs of shape"),
-    "wrong shape": (
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(7, 10)),
-        {},
-        r"failed on a batch of digits with inputs of shape \[64, 1, 8, 8\]",
-    ),
-    "too few outputs": (
-        partial(models.mlp, 64, 3, depth=2, width=8),
-        {},
-        "have class 9, but the model returned only 3 logits",
-    ),
-    "batch of three": (mlp, {"batch_size": 3}, "batch size 3 is too small for a model with"),
-    "batch of nothing": (mlp, {"batch_size": 0}, "batch_size must be at least 1, got 0"),
-    "no seeds": (mlp, {"seeds": 0}, "seeds must be at least 1, got 0"),
-    "no batches": (mlp, {"batches": -1}, "batches must be at least 1, got -1"),
-    "a batch beyond the data": (mlp, {"batch_size": 5000}, "fewer than one batch of 5000"),
-    "loss without a value": (mlp, {"loss_fn": lambda m, b: m(b[0])}, "one number, got"),
-    "loss that raises": (
-        mlp,
-        {"loss_fn": lambda m, b: {}["missing"]},
-        "the model or the loss failed on a batch of digits",
-    ),
-}
-
-
-class TestRefusals:
-    @pytest.mark.parametrize(("build", "keywords", "message"), REFUSALS.values(), ids=REFUSALS)
-    def test_bad_input_is_a_value_error_that_names_it(self, build, keywords, message):
-        with pytest.raises(ValueError, match=message):
-            checkup(build, digits(), **keywords)
-
-    def test_a_batch_of_one(self):
-        with pytest.raises(ValueError, match="batch size 1 is too small"):
-            checkup(mlp, digits(), batch_size=1)
-
-    def test_feature_maps_may_come_two_at_a_time(self):
-        """B = N·H·W = 128."""
-        model = nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
-            nn.Linear(256, 10),
-        )  # fmt: skip
-        checkup(lambda: model, digits(), batch_size=2, seeds=1, batches=1)
-
-    def test_lazy_layers_are_shaped_by_the_first_batch(self):
-        def build():
-            return nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(10))
-
-        checkup(build, digits(), seeds=1, batches=1)
-
-    def test_factories_that_build_another_model_each_time(self):
-        depth = itertools.count(2)
-        with pytest.raises(ValueError, match="factory"):
-            checkup(lambda: mlp(next(depth), 8), digits(), seeds=2, batches=1)
-
-    def test_a_loaders_shorter_last_batch_is_left_out(self):
-        loader = torch.utils.data.DataLoader(
-            torch.utils.data.TensorDataset(torch.randn(65, 64), torch.randint(10, (65,))), 64
-        )
-        report = checkup(mlp, as_source(loader, "loader"), seeds=1, batches=2)
-        assert (report.batch_size, report.batches) == (64, 1)
+        assert [remedy.value for remedy in report.remedies] == [0.5]
+        assert report.smoothness.steps == 0  # only the initialisation, unless asked for more
+        assert from_plain(Checkup, to_plain(report)) == report

@@ -1,4 +1,4 @@
-"""One call of every probe: the numbers are theirs, the model stays as it is."""
+"""One call of every probe: the numbers are theirs, and the model is not changed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import math
 import pytest
 import torch
 
-from equipoise import checkup, data, models, probes
 from equipoise import measure as probe
+from equipoise import models, probes
 from equipoise.diagnosis import SmoothnessOptions
 from equipoise.diagnosis.probe import Probe
-from equipoise.diagnosis.record import Checkup
 from equipoise.diagnosis.smoothness.measure import points_around
 from equipoise.records import from_plain, to_plain
 from equipoise.training import cross_entropy
+from support.diagnosis_examples import DIGITS
 
-DIGITS = data.load("digits")
 SHORT = SmoothnessOptions(steps=4, measurements=2, seeds=1)
 
 
@@ -101,41 +100,6 @@ def test_an_interrupt_keeps_what_was_finished(stage):
     assert (found.growth is not None) == (stage == "measuring smoothness")
     assert (found.landscape, found.training) == (None, None)
     assert from_plain(Probe, to_plain(found)) == found
-
-
-class TestInTheCheckup:
-    def test_the_initialisation_is_always_measured(self):
-        report = checkup(build, DIGITS, seeds=2, batches=1, batch_size=16)
-        assert report.smoothness.steps == 0
-        assert [arm.name for arm in report.smoothness.arms][:2] == [
-            "unchanged",
-            "without normalisers",
-        ]
-        assert from_plain(Checkup, to_plain(report)).smoothness == report.smoothness
-
-    def test_a_verified_remedy_is_a_variant_of_its_own(self):
-        def deep():
-            return models.mlp(64, 10, depth=24, width=64)
-
-        report = checkup(deep, DIGITS, seeds=2, batches=1, batch_size=16, smoothness=SHORT)
-        change = next(remedy.change for remedy in report.remedies if remedy.verified)
-        assert report.smoothness.steps == SHORT.steps
-        assert report.smoothness.arms[-1].name == f"with {change.removeprefix('start ')}"
-
-    def test_an_interrupted_training_leaves_the_start(self):
-        def interrupt(stage, done, total):
-            if stage == "measuring smoothness":
-                raise KeyboardInterrupt
-
-        options = {"seeds": 2, "batches": 1, "batch_size": 16, "smoothness": SHORT}
-        report = checkup(build, DIGITS, **options, progress=interrupt)
-        assert report.interrupted
-        assert report.smoothness.steps == 0
-
-    def test_reports_without_it_can_still_be_read(self):
-        plain = to_plain(checkup(build, DIGITS, seeds=2, batches=1, batch_size=16))
-        del plain["smoothness"]
-        assert from_plain(Checkup, plain).smoothness is None
 
 
 def test_a_loss_that_overflows_along_the_way_is_kept():

@@ -3,18 +3,9 @@
 import json
 
 import pytest
-import torch
 
 from equipoise.cli.main import main
 from support import cli_examples
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,21 @@
-"""Small models with one block, and what is found in them."""
+"""Small models, what is found in them, and remedies for them."""
 
 import torch
 from torch import nn
 
+from equipoise import data, models
 from equipoise.diagnosis.prediction.blocks import find_blocks
 from equipoise.diagnosis.prediction.predict import predict
+from equipoise.diagnosis.record import Remedy
 from equipoise.instrument.recording.operations import record_operations
+from equipoise.records import Estimate
+
+DIGITS = data.load("digits")
+
+
+def fixed_batches(size=64, count=1):
+    """All the data there are: a check-up then draws no larger sample to precondition on."""
+    return list(DIGITS.batches(size, count, torch.Generator().manual_seed(0)))
 
 
 def run(model, x):
@@ -48,3 +58,28 @@ class Block(nn.Module):
 
 def layers(*between):
     return nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), *between, nn.Linear(6, 2))
+
+
+def normalised():
+    return models.mlp(64, 10, depth=3, width=16)
+
+
+def noisy():
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 10)
+    )
+
+
+def shift_remedy(value, *, verified=True):
+    rate = Estimate(1.1, 0.0, "theory")
+    return Remedy(
+        normaliser="batch norm",
+        parameter="bias",
+        value=value,
+        predicted_rate=rate,
+        predicted_depth=9.0,
+        measured_rate=rate,
+        verified=verified,
+        change=f"start batch norm's shift β at {value:g}",
+        code="not read by anyone",
+    )

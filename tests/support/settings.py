@@ -18,3 +18,12 @@ def seeded():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small matrices wait for each other on several threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -8,26 +8,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise import checkup, data, layers, models, theory
+from equipoise import checkup, layers, models, theory
 from equipoise.diagnosis import comparison
 from equipoise.diagnosis.prediction.blocks import find_blocks
 from equipoise.diagnosis.prediction.normalisations import batch_covariance, is_normalisation, read
 from equipoise.diagnosis.prediction.predict import predict
-from equipoise.diagnosis.remedies import recommend
 from equipoise.instrument.recording.operations import record_operations
-from equipoise.probes.gradient_growth import GradientGrowth
-from equipoise.records import Estimate
+from support.diagnosis_examples import fixed_batches
 
 WEIGHT, BIAS = torch.full((8,), 0.5), torch.full((8,), -0.2)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small matrices wait for each other on several."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def run(model, x):
@@ -277,9 +266,8 @@ def deep(norm, depth=12, width=128, activation=nn.Tanh):
     return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
-def diagnose(build, **keywords):
-    keywords = {"seeds": 5, "batches": 2, "batch_size": 32} | keywords
-    return checkup(build, data.load("digits"), **keywords)
+def diagnose(build, batch_size=32, seeds=5, batches=2):
+    return checkup(build, fixed_batches(batch_size, batches), seeds=seeds, batches=batches)
 
 
 DEEP = {
@@ -325,30 +313,6 @@ class TestDeepNetworks:
         monkeypatch.setattr(comparison, "_MOST_WIDTH", 20)
         build = partial(deep, partial(nn.GroupNorm, 5), depth=5, width=30)
         assert diagnose(build, seeds=1, batches=1).comparisons
-
-
-RECOMMENDED = {
-    "LayerNorm": (nn.LayerNorm(8), {"bias", "weight"}),
-    "RMSNorm": (nn.RMSNorm(8), {"weight"}),
-    "LayerNorm without shift": (nn.LayerNorm(8, bias=False), {"weight"}),
-    "LayerNorm without parameters": (nn.LayerNorm(8, elementwise_affine=False), set()),
-}
-
-
-@pytest.mark.parametrize(("norm", "expected"), RECOMMENDED.values(), ids=RECOMMENDED)
-def test_remedies_move_only_parameters_that_are_there(norm, expected):
-    linear = nn.Linear(8, 8, bias=False)
-    nn.init.constant_(linear.weight, 8**-0.5)
-    model = nn.Sequential(linear, norm, nn.Tanh(), nn.Linear(8, 2))
-    _, conditions = predict(*find_blocks(record_operations(model, normal(16, 8), run)))
-
-    def measure(change):
-        change()
-        return GradientGrowth((), Estimate(1.0, 0.01, "by hand"), None, 2, 1)
-
-    remedies = recommend(conditions, 500, [norm], measure, Estimate(1.18, 0.01, "by hand"))
-    codes = {remedy.code for remedy in remedies}
-    assert {word for word in ("bias", "weight") if f"norm.{word}" in str(codes)} == expected
 
 
 def test_the_plain_function_has_an_order_of_its_own():

@@ -1,5 +1,6 @@
 """Residual stacks are found where theory can follow them, and nowhere else."""
 
+import functools
 from functools import partial
 
 import numpy as np
@@ -8,21 +9,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise import checkup, data, theory
+from equipoise import checkup, theory
 from equipoise.diagnosis.prediction.blocks import find_blocks
 from equipoise.diagnosis.prediction.normalisations import batch_covariance
 from equipoise.diagnosis.prediction.predict import predict
 from equipoise.diagnosis.prediction.residuals import find_stack, predict_stack
 from equipoise.instrument.recording.operations import record_operations
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small matrices wait for each other on several."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from support.diagnosis_examples import fixed_batches
 
 
 def run(model, x):
@@ -267,9 +260,8 @@ def residual(step=add, tail=(), blocks=BLOCKS, **keywords):
     return Stream(branches, step, stem=stem, tail=tail, width=WIDTH)
 
 
-def diagnose(build, **keywords):
-    keywords = {"seeds": 5, "batches": 2, "batch_size": 32} | keywords
-    return checkup(build, data.load("digits"), **keywords)
+def diagnose(build, seeds=2, batches=1):
+    return checkup(build, fixed_batches(32, batches), seeds=seeds, batches=batches)
 
 
 def ended(**keywords):
@@ -293,10 +285,16 @@ NETWORKS = {
 }
 
 
+@functools.cache
+def report_on(name):
+    """The check-up of one of these networks, done once."""
+    return diagnose(NETWORKS[name], seeds=5, batches=2)
+
+
 class TestCheckup:
-    @pytest.mark.parametrize("build", NETWORKS.values(), ids=NETWORKS)
-    def test_theory_and_measurement_agree_where_a_plain_network_would_not(self, build):
-        report = diagnose(build)
+    @pytest.mark.parametrize("name", NETWORKS)
+    def test_theory_and_measurement_agree_where_a_plain_network_would_not(self, name):
+        report = report_on(name)
         (growth,) = report.comparisons
         assert growth.quantity == "gradient growth per layer"
         assert growth.measured == report.growth.rate
@@ -307,7 +305,7 @@ class TestCheckup:
         assert abs(plain - growth.measured.value) > 5 * error
 
     def test_the_record_says_that_it_is_derived_here(self):
-        report = diagnose(ended, seeds=1, batches=1)
+        report = report_on("final norm")
         *inside, last = report.blocks
         caveat = "growth along a residual stream is derived by Equipoise, not by a paper"
         assert all(caveat in block.caveats for block in inside)
@@ -318,7 +316,7 @@ class TestCheckup:
 
     def test_growth_slows_down_along_the_stream(self):
         """A power of depth, not an exponential: the first block's rate is the largest."""
-        report = diagnose(residual, seeds=1, batches=1)
+        report = report_on("one stage")
         rates = [block.rate.value for block in report.blocks]
         assert rates[0] > rates[3] > rates[-2] > 1
 
@@ -333,18 +331,18 @@ class TestCheckup:
     )
     def test_other_streams_are_not_compared_with_plain_networks(self, build):
         """Inside a branch each block has the plain rate; around it, gradients flow past."""
-        report = diagnose(build, seeds=2, batches=1)
+        report = diagnose(build)
         assert report.growth.rate is not None
         assert (report.comparisons, report.remedies) == ((), ())
 
     @pytest.mark.parametrize("at", [-3, -1], ids=["scale", "last layer"])
     @pytest.mark.parametrize("leading", [False, True])
     def test_branches_that_start_at_zero_are_measured_alone(self, at, leading):
-        report = diagnose(partial(silent, at, leading=leading), seeds=2, batches=1)
+        report = diagnose(partial(silent, at, leading=leading))
         assert len(report.growth.layers) == BLOCKS
         assert report.comparisons == ()
 
     def test_evaluation_mode_is_respected(self):
-        report = diagnose(lambda: residual().eval(), seeds=2, batches=1)
+        report = diagnose(lambda: residual().eval())
         assert all(block.rate is None for block in report.blocks)
         assert report.comparisons == ()

@@ -12,8 +12,6 @@ from equipoise import data, models
 from equipoise.diagnosis.trial import measure as trials
 from equipoise.diagnosis.trial.findings import conclude_trial
 from equipoise.diagnosis.trial.measure import TrialOptions, try_bnp
-from equipoise.diagnosis.trial.summary import gain_record
-from equipoise.training.record import History
 
 DIGITS = data.load("digits")
 RATES = (0.01, 0.03, 0.1)
@@ -125,31 +123,3 @@ def test_rates_that_all_diverge_are_reported():
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         TrialOptions(**options)
-
-
-class TestGain:
-    def histories(self, *finals, diverged=None):
-        return [History((final,) * 8, 0.8, (), diverged) for final in finals]
-
-    def test_differences_are_seed_by_seed(self):
-        """Seeds differ by much more than the arms, which pairing takes out."""
-        gain = gain_record("x", self.histories(1, 2, 3), self.histories(0.9, 1.91, 2.89))
-        assert gain.difference.value == pytest.approx(-0.1)
-        assert gain.helps
-
-    def test_a_difference_within_its_error_does_not_help(self):
-        assert not gain_record("x", self.histories(1, 2, 3), self.histories(0.5, 2.4, 2.9)).helps
-
-    def test_one_seed_cannot_tell(self):
-        assert gain_record("x", self.histories(1), self.histories(0.5)).helps is None
-
-    def test_divergence_never_helps_and_curing_it_does(self):
-        bad, good = self.histories(1, 1, diverged=3), self.histories(1, 1)
-        assert gain_record("x", good, bad).helps is False
-        assert gain_record("x", bad, good).helps is True
-
-    def test_steps_and_seconds_to_the_same_loss(self):
-        falling = [History(tuple(8.0 - i for i in range(8)), 1.6)] * 2
-        gain = gain_record("x", self.histories(5, 5), falling)
-        assert gain.steps == 4
-        assert gain.seconds == pytest.approx(0.8)

@@ -1,0 +1,98 @@
+"""Model, data and loss fit together, or the error says what does not."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise import models
+from equipoise.data.user import as_source
+from equipoise.diagnosis.problem import Problem, draws_new_weights
+from support.diagnosis_examples import DIGITS
+
+
+def mlp(depth=2, width=16):
+    return models.mlp(64, 10, depth=depth, width=width)
+
+
+def returns_nan():
+    model = mlp(2, 8)
+    nn.init.constant_(model.head.bias, math.nan)
+    return model
+
+
+def raises():
+    raise RuntimeError("no such checkpoint")
+
+
+REFUSALS = {
+    "factory raises": (raises, {}, "the model factory raised RuntimeError: no such checkpoint"),
+    "not a module": (lambda: 3, {}, "the model factory returned int, not a torch.nn.Module"),
+    "a class": (lambda: nn.Linear, {}, "the model factory returned type, not"),
+    "NaN": (returns_nan, {}, "the loss is nan on a batch of digits with inputs of shape"),
+    "wrong shape": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(7, 10)),
+        {},
+        r"failed on a batch of digits with inputs of shape \[64, 1, 8, 8\]",
+    ),
+    "too few outputs": (
+        partial(models.mlp, 64, 3, depth=2, width=8),
+        {},
+        "have class 9, but the model returned only 3 logits",
+    ),
+    "batch of one": (mlp, {"batch_size": 1}, "batch size 1 is too small for a model with"),
+    "batch of three": (mlp, {"batch_size": 3}, "batch size 3 is too small for a model with"),
+    "a batch beyond the data": (mlp, {"batch_size": 5000}, "fewer than one batch of 5000"),
+    "loss without a value": (mlp, {"loss_fn": lambda m, b: m(b[0])}, "one number, got"),
+    "loss that raises": (
+        mlp,
+        {"loss_fn": lambda m, b: {}["missing"]},
+        "the model or the loss failed on a batch of digits",
+    ),
+}
+
+
+@pytest.mark.parametrize(("build", "keywords", "message"), REFUSALS.values(), ids=REFUSALS)
+def test_bad_input_is_a_value_error_that_names_it(build, keywords, message):
+    with pytest.raises(ValueError, match=message):
+        Problem.prepare(build, DIGITS, **keywords)
+
+
+class TestAccepted:
+    def test_feature_maps_may_come_two_at_a_time(self):
+        """B = N·H·W = 128."""
+        model = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
+            nn.Linear(256, 10),
+        )  # fmt: skip
+        assert len(Problem.prepare(model, DIGITS, batch_size=2).first[0]) == 2
+
+    def test_lazy_layers_are_shaped_by_the_first_batch(self):
+        def build():
+            return nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(10))
+
+        problem = Problem.prepare(build, DIGITS)
+        assert next(p.shape for p in problem.fresh(1).parameters()) == (8, 64)
+
+    def test_a_loaders_shorter_last_batch_is_left_out(self):
+        loader = torch.utils.data.DataLoader(
+            torch.utils.data.TensorDataset(torch.randn(65, 64), torch.randint(10, (65,))), 64
+        )
+        problem = Problem.prepare(mlp, as_source(loader, "loader"), batches=2)
+        assert [len(x) for x, _ in problem.held] == [64]
+
+
+def test_a_module_is_copied():
+    model = mlp(2, 8)
+    problem = Problem.prepare(model, DIGITS)
+    copy = problem.fresh(1)
+    assert copy is not model
+    assert not draws_new_weights(copy, problem.fresh(2))
+
+
+def test_a_factory_must_build_the_same_layers_each_time():
+    assert draws_new_weights(mlp(2, 8), mlp(2, 8))
+    with pytest.raises(ValueError, match="the model factory returned another architecture"):
+        draws_new_weights(mlp(2, 8), mlp(3, 8))
