@@ -68,7 +68,7 @@ class Comparison:
 
     Args:
         quantity: What is compared, such as :data:`GROWTH`.
-        predicted: From theory; its error is the quadrature error.
+        predicted: From theory; its error is that of the quadrature, or of sampling.
         measured: From the model; its error is the standard error over replicates.
         finite_width: Root-mean-square distance between the theory's network, simulated at the
             model's width and depth, and the prediction for infinite width.
