@@ -31,6 +31,9 @@ class TestReports:
         assert done.json == json.loads((folder / "here" / "report.json").read_text("utf-8"))
         assert "Report: here/report.html" in done.err
 
+
+@pytest.mark.usefixtures("no_page")
+class TestInputs:
     def test_arguments_reach_the_factory_with_their_types(self, equipoise):
         done = checkup(
             equipoise, "nets.py:build", "--arg", "depth=3", "--arg", "activation=tanh", "--json"
@@ -178,6 +181,7 @@ class TestTryingBnp:
             "BNP",
         ]
 
+    @pytest.mark.usefixtures("no_page")
     def test_without_it_nothing_is_trained(self, equipoise):
         assert checkup(equipoise, "nets.py:build", "--json").json["trial"] is None
 

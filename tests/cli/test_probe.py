@@ -44,6 +44,9 @@ class TestProbe:
         assert done.json["hessian"] is None
         assert "Report: here/probe.html" in done.err
 
+
+@pytest.mark.usefixtures("no_page")
+class TestOptions:
     def test_a_given_rate(self, equipoise):
         done = probe(equipoise, "--rate", 0.03, "--json")
         assert (done.json["rate"], done.json["rate_origin"]) == (0.03, "given")
@@ -96,6 +99,7 @@ class TestProbe:
         assert stored["growth"] is not None
 
 
+@pytest.mark.usefixtures("no_page")
 class TestCheckup:
     def checkup(self, equipoise, *rest):
         fast = ("--seeds", 1, "--batches", 1, "--batch-size", 16)

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from equipoise.records.codec import write_json
-from support.report_examples import deep_checkup
+from support.report_examples import deep_checkup, interrupted_checkup
 
 COMMAND = [sys.executable, "-m", "equipoise"]
 HEAVY = {"torch", "scipy", "matplotlib", "sklearn"}
@@ -65,10 +65,8 @@ def test_usage_errors(arguments):
 @pytest.fixture
 def part(folder):
     """An interrupted report, longer than the 64 KiB that a pipe holds; no page yet."""
-    checkup = deep_checkup()
-    checkup = dataclasses.replace(
-        checkup, interrupted=True, conditioning=checkup.conditioning * 12, smoothness=None
-    )
+    findings = deep_checkup().findings * 300
+    checkup = dataclasses.replace(interrupted_checkup(), findings=findings)
     write_json(folder / "part" / "report.json", checkup)
     assert (folder / "part" / "report.json").stat().st_size > 2**17
     return folder / "part"

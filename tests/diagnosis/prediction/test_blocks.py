@@ -101,11 +101,11 @@ class TestActivations:
 
     def test_the_prediction_is_that_of_the_plain_function(self, between, plain):
         model = layers(between) if isinstance(between, nn.Module) else Block(between)
-        block = block_of(model, vectors())
+        block = block_of(model, vectors(rows=32))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", theory.UnstableFixedPointWarning)
             alone = theory.explosion_rate(
-                plain, 16, eps=block.eps, weight_variance=block.weight_variance
+                plain, 32, eps=block.eps, weight_variance=block.weight_variance
             )
         assert block.rate.value == pytest.approx(alone.value, rel=1e-6)
         assert block.reason is None
