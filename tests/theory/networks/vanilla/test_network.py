@@ -8,6 +8,7 @@ import pytest
 import torch
 from mpmath import mp
 from scipy.optimize import brentq
+from torch.nn.functional import softplus
 
 from equipoise.records import Estimate
 from equipoise.theory import as_activation, max_trainable_depth
@@ -223,6 +224,12 @@ class TestStart:
     def test_growth_without_bound_is_refused(self, name, variance, bias):
         with pytest.raises(ValueError, match=r"without bound.*smaller weight_variance"):
             vanilla(name, weight_variance=variance, bias_variance=bias)
+
+    @pytest.mark.parametrize("factor", [0.7, 1.0, 2.3, 3.0])
+    def test_rounding_is_no_fixed_point(self, factor):
+        """F(q)/q − 1 of softplus falls to 0 from above; rounding gives it either sign."""
+        with pytest.raises(ValueError, match="without bound"):
+            vanilla(lambda x: factor * softplus(x), weight_variance=2 / factor**2, bias_variance=0)
 
     @pytest.mark.parametrize("variance", [3.0, 40.0])
     def test_a_falling_map_cannot_oscillate(self, variance):

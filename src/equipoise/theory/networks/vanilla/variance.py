@@ -69,10 +69,15 @@ def _excess(setting: Setting, q: float) -> float:
 
 
 def _ascend(setting: Setting, low: float) -> tuple[float, float]:
-    while low < _LARGEST:
-        if _excess(setting, 2 * low) <= 0:
-            return low, 2 * low
-        low *= 2
+    # An excess within the noise decides nothing: F(q)/q may fall to 1 without passing it.
+    high = 2 * low
+    while high < 2 * _LARGEST:
+        excess = _excess(setting, high)
+        if excess < -_NOISE:
+            return low, high
+        if excess > 0:
+            low = high
+        high *= 2
     raise _diverges(setting)
 
 
