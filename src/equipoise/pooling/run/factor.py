@@ -253,7 +253,7 @@ def _unpack_or_repeat(
         trace = iterate(F, start, settings)
         return torch.bmm(trace.direction, F.mT), trace
     u, *rows = saved
-    mean = rows.pop(0) if settings.mean_start else None
+    mean, rows = (rows[0], rows[1:]) if settings.mean_start else (None, rows)
     K = settings.num_steps
     later, images, image_norms, norms = (tuple(rows[i * K : (i + 1) * K]) for i in range(4))
     first = first_direction(mean, start, settings)
