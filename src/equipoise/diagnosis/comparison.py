@@ -182,6 +182,15 @@ def compared(
     finite_width: float,
     replicates: int,
 ) -> Comparison:
+    """Judge one quantity in units of its error.
+
+    Args:
+        quantity: What is compared.
+        predicted: From theory.
+        measured: From the model.
+        finite_width: Distance from theory that finite width alone explains.
+        replicates: Initialisations that were measured.
+    """
     error = math.hypot(predicted.error, finite_width)
     if math.isfinite(measured.error):
         # A standard error from a few initialisations is itself uncertain: three errors are the

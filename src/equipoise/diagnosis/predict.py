@@ -78,7 +78,7 @@ def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
         [yang2019], Theorem 9 for the rate.
     """
     if given is None or isinstance(given, Number):
-        sizes = None if given is None else [given]
+        sizes: Any = None if given is None else [given]  # checked by the setting
         (prediction,) = prediction_table([subject], sizes, **options)
         return prediction
     problem = Problem.prepare(subject, given, **options)

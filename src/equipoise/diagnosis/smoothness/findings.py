@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
 from equipoise.diagnosis.short_training import UNCHANGED
 from equipoise.diagnosis.smoothness.measure import START_RATE
@@ -76,13 +77,12 @@ def _reliable_in(arm: SmoothnessArm) -> str:
     """How far the first gradient of another variant is reliable, as a sentence."""
     if arm.reason is not None:
         return ""
-    measurement = arm.runs[0].measurements[0]
-    if math.isnan(measurement.reliable_step):
-        return f" {wording.capital(arm.name)} there is no gradient."
-    if math.isinf(measurement.reliable_step):
-        return f" {wording.capital(arm.name)} it is reliable for steps up to {measurement.steps[-1]:g}."
-    size = wording.number(measurement.reliable_step, 2)
-    return f" {wording.capital(arm.name)} it is reliable for steps below {size}."
+    name, first = wording.capital(arm.name), arm.runs[0].measurements[0]
+    if math.isnan(first.reliable_step):
+        return f" {name} there is no gradient."
+    if math.isinf(first.reliable_step):
+        return f" {name} it is reliable for steps up to {first.steps[-1]:g}."
+    return f" {name} it is reliable for steps below {wording.number(first.reliable_step, 2)}."
 
 
 def _times_longer(first: SmoothnessMeasurement, other: SmoothnessArm) -> float:
@@ -93,9 +93,9 @@ def _times_longer(first: SmoothnessMeasurement, other: SmoothnessArm) -> float:
 def _reliability(plain: SmoothnessArm, found: Smoothness) -> list[Finding]:
     """Whether the gradient is reliable for a whole step of the optimiser."""
     reach = {
-        step: [measurement.reliable_step / plain.rate for measurement in measurements]
+        step: [m.reliable_step / plain.rate for m in measurements]
         for step, measurements in _by_step(plain)
-        if not any(math.isnan(measurement.reliable_step) for measurement in measurements)
+        if not any(math.isnan(m.reliable_step) for m in measurements)
     }
     if not reach or math.isnan(plain.rate):
         return []
@@ -115,7 +115,7 @@ def _reliability(plain: SmoothnessArm, found: Smoothness) -> list[Finding]:
         f"{' (median over seeds)' if found.seeds > 1 else ''}."
     )
     if found.optimizer == "sgd":
-        product = _median(plain, lambda measurement: measurement.beta) * plain.rate
+        product = _median(plain, attrgetter("beta")) * plain.rate
         detail += (
             f" Effective smoothness β times the learning rate is {wording.number(product, 2)}; "
             "around 2, training runs at the edge of stability, which is usual at the best rate."
@@ -145,16 +145,13 @@ def _compared(plain: SmoothnessArm, other: SmoothnessArm, found: Smoothness) -> 
         return [_diverged(other, found)]
     if _is_stuck(other):
         return [_stuck(plain, other, found)]
-    pairs = list(_pairs(plain, other, lambda measurement: measurement.beta))
+    pairs = list(_pairs(plain, other, attrgetter("beta")))
     smoother = sum(a < b for a, b in pairs)
     rougher = sum(a > b for a, b in pairs)
     if not pairs:
         return []
     verdict = None if smoother < len(pairs) > rougher else smoother == len(pairs)
-    a, b = (
-        wording.number(_median(arm, lambda measurement: measurement.beta), 2)
-        for arm in (plain, other)
-    )
+    a, b = (wording.number(_median(arm, attrgetter("beta")), 2) for arm in (plain, other))
     detail = (
         "Effective smoothness β along the step, median of the measurements after initialisation: "
         f"{a} unchanged, {b} {other.name}. It is smaller unchanged in {smoother} of {len(pairs)} "
@@ -210,7 +207,7 @@ def _is_stuck(arm: SmoothnessArm) -> bool:
 
 
 def _shift(plain: SmoothnessArm, other: SmoothnessArm) -> str:
-    a, b = (_median(arm, lambda measurement: measurement.shift_cosine) for arm in (plain, other))
+    a, b = (_median(arm, attrgetter("shift_cosine")) for arm in (plain, other))
     if math.isnan(a) or math.isnan(b):
         return ""
     return f" Internal covariate shift (cosine; 1 means none): {a:.2f} and {b:.2f}."

@@ -153,7 +153,7 @@ def smoothness(
         >>> build = lambda: models.mlp(64, 10, depth=2, width=16)
         >>> options = SmoothnessOptions(rate=0.1, steps=4, measurements=2, seeds=1)
         >>> found = smoothness(build, "digits", options)
-        >>> [(arm.name, [measurement.step for measurement in arm.runs[0].measurements]) for arm in found.arms]
+        >>> [(arm.name, [m.step for m in arm.runs[0].measurements]) for arm in found.arms]
         [('unchanged', [0, 4]), ('without normalisers', [0, 4])]
 
     References:

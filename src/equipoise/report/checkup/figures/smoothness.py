@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from equipoise.diagnosis.smoothness.record import Smoothness, SmoothnessArm, SmoothnessMeasurement
@@ -34,7 +35,6 @@ _MARGIN = 3.0
 _EDGE = 0.05
 # An axis with a larger ratio has room for powers of ten only.
 _WIDE = 100.0
-
 
 _Style = tuple[str, str, str]
 
@@ -69,19 +69,14 @@ def smoothness_figure(found: Smoothness) -> str:
     if not found.steps:
         return along_figure({arm.name: arm.runs[0].measurements[0] for arm in tried(found)})
     arms = [arm for arm in tried(found) if arm.runs[0].measurements]
-    losses = [
-        x
-        for arm in arms
-        for measurement in arm.runs[0].measurements
-        for x in measurement.loss_band
-    ]
+    losses = [end for arm in arms for m in arm.runs[0].measurements for end in m.loss_band]
     scaled = _log_suits(losses)
 
     def paint(figure: Figure) -> None:
         upper, middle, lower = figure.subplots(3, 1, sharex=True)
         for arm, style in zip(arms, _STYLES, strict=False):
-            _band(upper, arm, lambda measurement: measurement.loss_band, style, log=scaled)
-            _band(middle, arm, lambda measurement: measurement.gradient_change_band, style)
+            _band(upper, arm, attrgetter("loss_band"), style, log=scaled)
+            _band(middle, arm, attrgetter("gradient_change_band"), style)
             _lines(lower, arm, style)
         upper.set_ylabel("loss along\nthe step")
         middle.set_ylabel("gradient\nchange")
@@ -147,10 +142,8 @@ def _band(
     """Draw the band of the first seed; a band over several would mix trainings."""
     colour, dashes, _ = style
     measurements = arm.runs[0].measurements
-    x = [measurement.step for measurement in measurements]
-    low, high = (
-        [_or_gap(pick(measurement)[i], log) for measurement in measurements] for i in (0, 1)
-    )
+    x = [m.step for m in measurements]
+    low, high = ([_or_gap(pick(m)[i], log) for m in measurements] for i in (0, 1))
     axes.fill_between(x, low, high, color=colour, alpha=_FAINT, linewidth=0)
     for edge in (low, high):
         axes.plot(x, edge, color=colour, linestyle=dashes, linewidth=1.1)
@@ -161,8 +154,8 @@ def _lines(axes: Axes, arm: SmoothnessArm, style: _Style) -> None:
     colour, dashes, marker = style
     for number, run in enumerate(arm.runs):
         axes.plot(
-            [measurement.step for measurement in run.measurements],
-            [_or_gap(measurement.beta) for measurement in run.measurements],
+            [m.step for m in run.measurements],
+            [_or_gap(m.beta) for m in run.measurements],
             color=colour,
             linestyle=dashes,
             linewidth=0.8 if number else 1.3,

@@ -133,8 +133,8 @@ def print_growth(growth: GradientGrowth, console: Console) -> None:
         console.print(Text.assemble("\n ", ("input ", "dim"), (line, "blue"), (" output", "dim")))
     console.print(table)
     remark(
-        "h: a layer's pre-activation; q: its mean square; c: correlation between two samples, 1 if "
-        "they are indistinguishable",
+        "h: a layer's pre-activation; q: its mean square; c: correlation between two samples, "
+        "1 if they are indistinguishable",
         console,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from equipoise.diagnosis.smoothness.record import Smoothness, SmoothnessArm, SmoothnessMeasurement
@@ -75,33 +75,27 @@ def measurement_rows(arm: SmoothnessArm) -> list[MeasurementRow]:
 
 
 def _row(arm: SmoothnessArm, measurements: Sequence[SmoothnessMeasurement]) -> MeasurementRow:
-    def median(pick: Callable[[SmoothnessMeasurement], float]) -> float:
-        known = [
-            pick(measurement) for measurement in measurements if not math.isnan(pick(measurement))
-        ]
-        return statistics.median(known) if known else math.nan
-
+    first = measurements[0]
     return MeasurementRow(
-        step=f"{measurements[0].step:,}",
-        loss=wording.number(median(lambda measurement: measurement.loss)),
-        losses=_range(
-            median(lambda measurement: measurement.loss_band[0]),
-            median(lambda measurement: measurement.loss_band[1]),
-        ),
-        changes=_range(
-            median(lambda measurement: measurement.gradient_change_band[0]),
-            median(lambda measurement: measurement.gradient_change_band[1]),
-        ),
-        reliable=reliable(
-            median(lambda measurement: measurement.reliable_step), arm.rate, measurements[0].steps
-        ),
-        beta=wording.number(median(lambda measurement: measurement.beta), 2),
-        shift=wording.known(median(lambda measurement: measurement.shift_cosine)),
+        step=f"{first.step:,}",
+        loss=wording.number(_median(m.loss for m in measurements)),
+        losses=_range(m.loss_band for m in measurements),
+        changes=_range(m.gradient_change_band for m in measurements),
+        reliable=reliable(_median(m.reliable_step for m in measurements), arm.rate, first.steps),
+        beta=wording.number(_median(m.beta for m in measurements), 2),
+        shift=wording.known(_median(m.shift_cosine for m in measurements)),
     )
 
 
-def _range(low: float, high: float) -> str:
+def _range(bands: Iterable[tuple[float, float]]) -> str:
+    """Write the medians of both ends."""
+    low, high = map(_median, zip(*bands, strict=True))
     return f"{wording.number(low, 2)} … {wording.number(high, 2)}"
+
+
+def _median(values: Iterable[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return statistics.median(known) if known else math.nan
 
 
 def reliable(step: float, unit: float, steps: Sequence[float]) -> str:
