@@ -1,6 +1,7 @@
 # The two commands: `make checkup` and `make test`. Everything else serves them.
 PYTHON ?= python3
 VENV ?= .venv
+FLOORS := $(VENV)-floors
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -10,7 +11,7 @@ TESTED := $(if $(ROOM),$(if $(filter papers%,$(ROOM)),\
 	$(wildcard $(patsubst papers%,papers/tests%,$(ROOM)) $(patsubst papers%,papers/src/equipoise_papers%,$(ROOM))),\
 	$(wildcard tests/$(ROOM) src/equipoise/$(ROOM) src/equipoise/$(ROOM).py)))
 
-.PHONY: checkup test format docs bench tables reproduction-page census clean
+.PHONY: checkup test floors format docs bench tables reproduction-page census clean
 
 # Predict, measure and report on bundled real data.
 checkup: $(VENV)/.ready
@@ -28,6 +29,12 @@ else ifeq ($(strip $(TESTED)),)
 	$(error there is no room $(ROOM): name a folder of tests/, or papers/ and a folder of papers/tests/)
 endif
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --durations 15 $(TESTED)
+
+# The tests with the oldest versions that pyproject.toml and papers/pyproject.toml allow. These warn
+# of their own old age. Needs Python 3.11 or 3.12, for which NumPy 1.26 has wheels.
+floors: $(FLOORS)/.ready
+	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest --numprocesses auto \
+		-W ignore::DeprecationWarning -W ignore::FutureWarning $(TESTED)
 
 format: $(VENV)/.ready-to-develop
 	$(BIN)/ruff format .
@@ -59,7 +66,7 @@ reproduction-page: $(VENV)/.ready-to-develop
 		--page papers/docs/reproduction
 
 clean:
-	rm -rf $(VENV) docs/_build papers/docs/_build checkup-report
+	rm -rf $(VENV) $(FLOORS) docs/_build papers/docs/_build checkup-report
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -73,3 +80,13 @@ $(VENV)/.ready: $(PROJECTS) | $(VENV)/bin/python
 $(VENV)/.ready-to-develop: $(PROJECTS) | $(VENV)/bin/python
 	$(PIP) --editable '.[dev,docs]' --editable 'papers[dask]'
 	touch $@ $(VENV)/.ready
+
+# Every >= becomes a pin; other packages are as in constraints.txt, but dask is as distributed asks.
+$(FLOORS)/.ready: $(PROJECTS)
+	$(PYTHON) -m venv $(FLOORS)
+	{ grep -ohE '"[a-z0-9-]+(\[[a-z]+\])?>=[0-9.]+"' pyproject.toml papers/pyproject.toml \
+		| sed -E 's/"|\[.*\]//g; s/>=/==/'; grep -v ^dask= constraints.txt; } \
+		| awk -F== '/==/ && !seen[tolower($$1)]++' > $(FLOORS)/constraints.txt
+	$(FLOORS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint $(FLOORS)/constraints.txt --editable '.[dev]' --editable 'papers[dask]'
+	touch $@
