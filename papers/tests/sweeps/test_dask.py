@@ -7,7 +7,9 @@ from equipoise_papers.sweeps.grid import sweep
 from papers_support.toy_tasks import Draw, computed, records, store_in
 
 dask = pytest.importorskip("dask")
-distributed = pytest.importorskip("distributed", reason="an extra: pip install 'equipoise[dask]'")
+distributed = pytest.importorskip(
+    "distributed", reason="an extra: pip install 'equipoise-papers[dask]'"
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Dask's own sockets
 
