@@ -9,6 +9,7 @@ import torch
 from equipoise.theory import (
     backward_spectrum,
     critical_eps,
+    explosion_rate,
     layer_norm,
     max_trainable_depth,
     simulate_networks,
@@ -60,6 +61,19 @@ class TestNone:
         # γ → 0 makes tanh linear: the best that was found is the floor itself.
         assert tuning.best == 2**-8
         assert tuning.rate.value == pytest.approx(6 / 5, abs=1e-4)
+
+    def test_a_direction_that_worsens_is_left(self):
+        """Steep activations take long; no larger γ than 4 is tried where growth only rises."""
+        tried = []
+
+        def rate(setting):
+            tried.append(setting.gamma)
+            return explosion_rate(setting)
+
+        tuning = tune("tanh", 8, depth=200, knob="gamma", rate=rate)
+        assert max(tried) == pytest.approx(4)
+        assert min(tried) == pytest.approx(2**-8)
+        assert tuning.best == tune("tanh", 8, depth=200, knob="gamma").best
 
     def test_gamma_does_nothing_to_relu(self):
         tuning = tune("relu", 64, depth=60, knob="gamma")
