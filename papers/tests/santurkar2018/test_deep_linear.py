@@ -1,10 +1,16 @@
+from typing import get_args
+
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
 from equipoise.layers import LpNorm
+from equipoise.models import Norm
 from equipoise_papers.santurkar2018.deep_linear import deep_linear
+
+# Norm is a kind by name, or a function.
+KINDS = [kind for kind in get_args(get_args(Norm)[0]) if kind != "instance"]
 
 
 def seeded(seed=0):
@@ -58,7 +64,7 @@ class TestNormalisers:
             name = f"linear{number}"
             assert torch.equal(getattr(plain, name).weight, getattr(normalised, name).weight)
 
-    @pytest.mark.parametrize("norm", ["none", "batch", "noisy", "noise", "l1", "l2", "linf"])
+    @pytest.mark.parametrize("norm", KINDS)
     def test_every_kind_gives_gradients_to_every_layer(self, norm):
         model = build(depth=4, norm=norm)
         (model(batch()) - 1).square().sum().backward()
