@@ -1,5 +1,5 @@
 """Settings of the whole suite."""
 
-from support.settings import seeded
+from support.settings import pytest_collection_finish, seeded
 
-__all__ = ["seeded"]
+__all__ = ["pytest_collection_finish", "seeded"]

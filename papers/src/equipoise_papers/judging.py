@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+from scipy.special import stdtrit
 
 _CONFIDENCE = 0.95
 
@@ -71,7 +71,7 @@ class Difference:
     def _margin(self) -> float:
         if self.seeds < 2:
             return math.nan
-        return float(stats.t.ppf(_CONFIDENCE, self.seeds - 1)) * self.error
+        return float(stdtrit(self.seeds - 1, _CONFIDENCE)) * self.error
 
     def words(self, digits: int = 1) -> str:
         """Write the mean with its standard error."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtri
 
 from equipoise.pooling import epsilon_from_eta
 from equipoise_papers.experiments import style
@@ -240,7 +240,7 @@ def judge(results: Mapping[AveragedSpectrum, Averages]) -> Verdict:
 
 def _agrees(claim: str, comparisons: list[Comparison]) -> Check:
     count = sum(one.count for one in comparisons)
-    bound = float(stats.norm.isf(_CHANCE / 2 / count))
+    bound = -float(ndtri(_CHANCE / 2 / count))
     largest = max(one.largest for one in comparisons)
     words = f"largest of {count:,} differences {largest:.1f} standard errors (bound {bound:.1f})"
     return Check(claim, words, largest <= bound)

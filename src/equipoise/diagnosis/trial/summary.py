@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from equipoise.diagnosis.short_training import LAST, NOT_TRAINED, mean_over_seeds
 from equipoise.diagnosis.trial.record import Arm, Gain
@@ -57,7 +57,7 @@ def gain_record(name: str, plain: Sequence[History], changed: Sequence[History])
     elif len(pairs) < 2:
         helps = None
     else:
-        width = float(stats.t.ppf(_CONFIDENCE, len(pairs) - 1)) * difference.error
+        width = float(stdtrit(len(pairs) - 1, _CONFIDENCE)) * difference.error
         helps = difference.value + width < 0
     steps = _steps_to(before, changed)
     seconds = None

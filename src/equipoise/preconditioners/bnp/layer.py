@@ -7,8 +7,9 @@ call once under activation checkpointing, which runs the forward pass twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -161,6 +162,9 @@ class RecordingHook:
         self.layer = layer
         self.schedule = schedule
         self.by_sample = by_sample
+        # Hooks on tensors break a compiled graph anyway; here at least it is at a place of our
+        # choice. Not at import, because it loads the compiler.
+        self._stage_outside_graph = _outside_graph()
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -169,7 +173,7 @@ class RecordingHook:
         if self.schedule.recording and module.training and torch.is_grad_enabled():
             h = args[0] if args else kwargs["input"]
             if torch.compiler.is_compiling():
-                _stage_outside_graph(self, module, h, output)
+                self._stage_outside_graph(self, module, h, output)
             else:
                 _stage(self, module, h, output)
 
@@ -209,5 +213,9 @@ def _stage(hook: RecordingHook, module: Any, h: Tensor, output: Tensor) -> None:
     output.register_hook(commit)  # type: ignore[no-untyped-call]
 
 
-# Hooks on tensors break a compiled graph anyway; here at least it is at a place of our choice.
-_stage_outside_graph = torch.compiler.disable(_stage)  # type: ignore[no-untyped-call]
+@cache
+def _outside_graph() -> Callable[..., None]:
+    return cast(
+        "Callable[..., None]",
+        torch.compiler.disable(_stage),  # type: ignore[no-untyped-call]
+    )

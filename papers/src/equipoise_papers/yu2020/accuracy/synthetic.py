@@ -12,10 +12,9 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from equipoise.pooling import (
@@ -29,6 +28,9 @@ from equipoise.pooling import (
     unit_norm,
     upper_triangle,
 )
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression
 
 Transform = Callable[[Tensor, Tensor], Tensor]
 
@@ -101,6 +103,8 @@ def accuracies(method: str, problem: Task, *, seed: int) -> tuple[float, float]:
     set, for every method alike. Vectors are centred, which changes nothing, because the
     intercept is not penalised, but saves most of the iterations.
     """
+    from sklearn.linear_model import LogisticRegression
+
     transform = TRANSFORMS[method]
     own, other = (_start(problem.train.shape[-1], seed, which) for which in (0, 1))
     train = _vectors(transform(problem.train, own))
@@ -125,6 +129,8 @@ def _vectors(matrix: Tensor) -> Tensor:
 
 
 def _fit(model: LogisticRegression, x: Tensor, y: Tensor) -> None:
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         # Accuracy settles long before further iterations would converge.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from equipoise.report import wording
 
@@ -78,7 +78,7 @@ def mean_ratio(logs: Sequence[float], *, unseen: int = 0) -> Ratio:
     mean = statistics.fmean(logs)
     if count == 1:
         return Ratio(math.exp(mean), 5e-324, math.inf, 1, unseen)
-    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
+    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
     width = quantile * statistics.stdev(logs) / math.sqrt(count)
     return Ratio(math.exp(mean), math.exp(mean - width), math.exp(mean + width), count, unseen)
 
@@ -109,7 +109,7 @@ class Noise:
         """
         if not self.freedom:
             return math.nan
-        quantile = float(stats.t.ppf(1 - (1 - CONFIDENCE) / comparisons, self.freedom))
+        quantile = float(stdtrit(self.freedom, 1 - (1 - CONFIDENCE) / comparisons))
         return quantile * self.deviation * math.sqrt(columns / self.seeds)
 
 

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from scipy import stats
+from scipy.special import fdtri
 
 from equipoise.report import wording
 from equipoise_papers.experiments.verdict import Check, ours
@@ -80,8 +80,10 @@ def _scatter(found: Sequence[Edge]) -> Check:
     if len(logs) < 2 or not noise.freedom or not noise.deviation:
         return Check(claim, "too few columns or seeds tell", None)
     ratio = statistics.variance(logs) * noise.seeds / noise.deviation**2
-    law = stats.f(len(logs) - 1, noise.freedom)
-    low, high = (ratio / float(law.ppf((1 + s * CONFIDENCE) / 2)) for s in (1, -1))
+    low, high = (
+        ratio / float(fdtri(len(logs) - 1, noise.freedom, (1 + sign * CONFIDENCE) / 2))
+        for sign in (1, -1)
+    )
     text = (
         f"by {_percent(statistics.stdev(logs))} from column to column, by "
         f"{_percent(noise.deviation / math.sqrt(noise.seeds))} from seeds; variances' ratio "
