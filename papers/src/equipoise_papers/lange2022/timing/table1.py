@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from equipoise_papers.sweeps.cell import Cell
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
 
-_BATCHES = {"fc": (16, 256, 512), "cnn5": (16, 128)}
+BATCHES = {"fc": (16, 256, 512), "cnn5": (16, 128)}
 _VARIANTS = (
     "vanilla",
     "BN",
@@ -97,35 +97,33 @@ class TimedNetwork(Cell[Timings]):
 
     def run(self) -> Timings:
         """Time every variant at every batch size."""
+        batches = BATCHES[self.network]
+        return Timings(tuple(row for batch in batches for row in self.at(batch)))
+
+    def at(self, batch_size: int) -> Iterator[Timing]:
+        """Time every variant at one batch size."""
         steps = self.steps if self.network == "fc" else _EVERY
-        rows: list[Timing] = []
-        for batch_size in _BATCHES[self.network]:
-            variants = {name: _stepper(self.network, name, batch_size) for name in _VARIANTS}
-            seconds = _turns(
-                {name: step for name, (_, step) in variants.items()}, self.blocks, steps
+        variants = {name: _stepper(self.network, name, batch_size) for name in _VARIANTS}
+        seconds = _turns({name: step for name, (_, step) in variants.items()}, self.blocks, steps)
+        plain = seconds["vanilla"]
+        own = _operations(variants["vanilla"][0], batch_size)
+        for name, (model, _) in variants.items():
+            pairs = zip(seconds[name], plain, strict=True)
+            yield Timing(
+                batch_size,
+                name,
+                1e3 * min(seconds[name]),
+                min(seconds[name]) / min(plain),
+                statistics.median(mine / other for mine, other in pairs),
+                1 + _extra(model, name, batch_size) / own,
             )
-            plain = seconds["vanilla"]
-            own = _operations(variants["vanilla"][0], batch_size)
-            for name, (model, _) in variants.items():
-                pairs = zip(seconds[name], plain, strict=True)
-                rows.append(
-                    Timing(
-                        batch_size,
-                        name,
-                        1e3 * min(seconds[name]),
-                        min(seconds[name]) / min(plain),
-                        statistics.median(mine / other for mine, other in pairs),
-                        1 + _extra(model, name, batch_size) / own,
-                    )
-                )
-        return Timings(tuple(rows))
 
 
 def cells(scale: Scale) -> tuple[TimedNetwork, ...]:
     """One cell per network: what is compared must be timed side by side."""
     blocks, steps = {"smoke": (1, 10), "small": (40, 20), "paper": (200, 50)}[scale]
     return tuple(
-        TimedNetwork(network, blocks, _EVERY * max(1, steps // _EVERY)) for network in _BATCHES
+        TimedNetwork(network, blocks, _EVERY * max(1, steps // _EVERY)) for network in BATCHES
     )
 
 
@@ -257,7 +255,7 @@ def timed(results: Mapping[TimedNetwork, Timings]) -> Timings | None:
 
 def over_bn(timings: Timings) -> dict[int, float]:
     """BNP's time over batch norm's at each batch size."""
-    return {b: timings.ratio(b, "BNP") / timings.ratio(b, "BN") for b in _BATCHES["fc"]}
+    return {b: timings.ratio(b, "BNP") / timings.ratio(b, "BN") for b in BATCHES["fc"]}
 
 
 def in_words(ratios: Mapping[int, float]) -> str:
