@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import traceback
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -42,6 +43,7 @@ def together(function, size, folder, *args):
     Returns the exit codes, negative for signals. When one has ended badly, the others, which may
     wait for it, are killed.
     """
+    import_module("torch._dynamo")  # here, because every rank's optimizer would
     meet = folder / f"meet-{time.monotonic_ns()}"
     children = [_fork(function, rank, size, meet, args) for rank in range(size)]
     codes = {}
