@@ -174,6 +174,7 @@ def pair_law(B: int, cuts: Iterable[float] = (), count: int = 80) -> PairLaw:
     return PairLaw(z1, inner.position, weights * density)
 
 
+@lru_cache(maxsize=16)
 def angle_law(B: int, count: int = 150) -> PairLaw:
     """The same law on nodes in the two angles, for functions without kinks.
 
