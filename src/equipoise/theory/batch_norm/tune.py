@@ -33,8 +33,8 @@ CANDIDATES = (
 _GAMMA_STEPS = [step / 2 for step in range(1, 17)]
 _BETA_STEPS = [step / 4 for step in range(1, 33)]
 # A direction of γ is left when growth has worsened over a factor of four. Of 340 directions (17
-# activations, B = 8 and 32, five pairs of ε and β) none came back; 33 of them could not be followed
-# to the end, because steep activations take seconds a point. β has no such rule: tanh's growth at
+# activations, B = 8 and 32, five pairs of ε and β) none came back; 33 of them were not followed to
+# the end, because steep activations take seconds a point. β has no such rule: tanh's growth at
 # ε > 0 and B = 4 worsens up to β = 2.25 and is best at 3.5.
 _WORSE_IN_A_ROW = 4
 _EPS_FACTOR, _EPS_HALVINGS = 4.0, 7
