@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -19,6 +23,33 @@ def names(model: nn.Module) -> dict[nn.Module, str]:
         for name, module in model.named_modules()
         if _PARAMETRIZATIONS not in name.split(".")
     }
+
+
+@contextmanager
+def running(model: nn.Module) -> Iterator[list[tuple[nn.Module, str]]]:
+    """Keep a list of the modules that are running inside the block, outermost first."""
+    stack: list[tuple[nn.Module, str]] = []
+
+    def entering(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, _: Any) -> None:
+            stack.append((module, name))
+
+        return hook
+
+    def leaving(module: nn.Module, *_: Any) -> None:
+        # If a hook of the user's raises, the module was never entered.
+        if stack and stack[-1][0] is module:
+            stack.pop()
+
+    handles = []
+    for module, name in names(model).items():
+        handles.append(module.register_forward_pre_hook(entering(name)))
+        handles.append(module.register_forward_hook(leaving, always_call=True))
+    try:
+        yield stack
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def owner_name(model: nn.Module, parameter: str) -> str:

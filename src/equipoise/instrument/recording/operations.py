@@ -7,7 +7,6 @@ branches and loops, without symbolic tracing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -70,45 +69,20 @@ def record_operations(
         >>> [op.name for op in record_operations(model, torch.ones(1, 2), run)]
         ['linear', 'relu']
     """
-    recorder = _Recorder()
-    outside = torch.inference_mode(False)
-    with untouched(model), outside, torch.no_grad(), recorder.module_stack(model), recorder:
+    recorder = _Recorder(model)
+    outside, running = torch.inference_mode(False), modules.running(model)
+    with untouched(model), outside, torch.no_grad(), running as recorder.running, recorder:
         forward(model, batch)
     return tuple(recorder.operations)
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.operations: list[Operation] = []
+        self.running: list[tuple[nn.Module, str]] = []
         self._kept: list[Tensor] = []  # the id of a live tensor stays unique
-        self._stack: list[tuple[nn.Module, str]] = []
-        self._constants: set[int] = set()
-
-    @contextmanager
-    def module_stack(self, model: nn.Module) -> Iterator[None]:
-        """Keep track of the running modules inside the block."""
         self._constants = {id(t) for t in (*model.parameters(), *model.buffers())}
-        handles = []
-        for module, name in modules.names(model).items():
-            handles.append(module.register_forward_pre_hook(self._enter(name)))
-            handles.append(module.register_forward_hook(self._leave, always_call=True))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _enter(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, _: Any) -> None:
-            self._stack.append((module, name))
-
-        return hook
-
-    def _leave(self, module: nn.Module, *_: Any) -> None:
-        # If a hook of the user's raises, the module was never entered.
-        if self._stack and self._stack[-1][0] is module:
-            self._stack.pop()
 
     def __torch_function__(
         self,
@@ -124,7 +98,7 @@ class _Recorder(TorchFunctionMode):
         result = func(*args, **kwargs)
         for output in _tensors((result,)):
             self._kept.append(output)
-            module, name = self._stack[-1] if self._stack else (None, "")
+            module, name = self.running[-1] if self.running else (None, "")
             self.operations.append(
                 Operation(
                     name=getattr(func, "__name__", str(func)).strip("_"),

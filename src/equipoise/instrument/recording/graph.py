@@ -1,0 +1,191 @@
+"""Trace one real pass of a model into a graph of PyTorch's elementary operations.
+
+Operations are recorded below autograd, where modules, functions, control flow and hand-written
+formulas all have become the same few hundred operations. Their outputs keep their place in the
+graph of derivatives, so that one backward pass measures the gradient at every one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from equipoise.instrument import modules
+from equipoise.instrument.snapshot import untouched
+from equipoise.instrument.types import LossFunction
+
+Kind = Literal["parameter", "buffer", "data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A tensor that an operation made.
+
+    Args:
+        node: Number of the operation.
+        index: Which of its outputs.
+    """
+
+    node: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """A tensor that no operation made.
+
+    Args:
+        kind: Parameter or buffer of the model; anything else is data.
+        name: Its name in the model, if it is a parameter or a buffer.
+        value: The tensor.
+    """
+
+    kind: Kind
+    name: str
+    value: Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operation.
+
+    Args:
+        number: Its index in the graph.
+        operator: Such as ``aten.convolution.default``.
+        arguments: Positional arguments; tensors are replaced by :class:`Made` or :class:`Given`.
+        keywords: Keyword arguments, likewise.
+        outputs: Its tensors, in order.
+        gradients: Measured derivatives of the loss by the outputs; None where there are none.
+        module: Name of the innermost module that was running.
+    """
+
+    number: int
+    operator: torch._ops.OpOverload
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    outputs: tuple[Tensor, ...]
+    module: str
+    gradients: tuple[Tensor | None, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The operator without namespace, overload and trailing underscore."""
+        return str(self.operator.overloadpacket.__name__).rstrip("_")
+
+    @property
+    def inputs(self) -> tuple[Made | Given, ...]:
+        """All tensors among the arguments."""
+        leaves = pytree.tree_leaves((self.arguments, self.keywords))
+        return tuple(leaf for leaf in leaves if isinstance(leaf, Made | Given))
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """All operations of one pass, in order.
+
+    Args:
+        nodes: The operations.
+        loss: The loss.
+    """
+
+    nodes: tuple[Node, ...]
+    loss: float
+
+
+def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
+    """Run model and loss once, forward and backward; the model is left untouched.
+
+    Args:
+        model: Any module, in the mode that it is in.
+        batch: What the user's loader yields.
+        loss_fn: ``loss_fn(model, batch)`` returns a scalar.
+
+    Examples:
+        >>> graph = trace(nn.Linear(2, 2), torch.ones(3, 2), lambda model, x: model(x).abs().sum())
+        >>> [node.name for node in graph.nodes]
+        ['t', 'addmm', 'abs', 'sum']
+    """
+    tracer = _Tracer(model)
+    running = modules.running(model)
+    with untouched(model), torch.inference_mode(False), torch.enable_grad():
+        with running as tracer.running, tracer:
+            loss = loss_fn(model, batch)
+        tracer.differentiate(loss)
+    return Graph(tuple(tracer.nodes), float(loss.detach()))
+
+
+# PyTorch does not annotate what the class and its construction call.
+class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.nodes: list[Node] = []
+        self.running: list[tuple[nn.Module, str]] = []
+        self._made: dict[int, Made] = {}
+        self._given: dict[int, tuple[Kind, str]] = {}
+        for kind, named in (
+            ("parameter", model.named_parameters()),
+            ("buffer", model.named_buffers()),
+        ):
+            for name, tensor in named:
+                self._given[id(tensor)] = cast("Kind", kind), name
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        arguments, keywords = pytree.tree_map_only(Tensor, self._source, (args, kwargs or {}))
+        for argument, given in zip(func._schema.arguments, args, strict=False):
+            if argument.is_write and isinstance(given, Tensor):
+                self._keep(given)
+        result = func(*args, **(kwargs or {}))
+        outputs = tuple(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
+        if outputs:
+            number = len(self.nodes)
+            name = self.running[-1][1] if self.running else ""
+            self.nodes.append(Node(number, func, arguments, keywords, outputs, name))
+            for index, output in enumerate(outputs):
+                self._made[id(output)] = Made(number, index)
+        return result
+
+    def _source(self, tensor: Tensor) -> Made | Given:
+        made = self._made.get(id(tensor))
+        if made is not None:
+            return made
+        kind, name = self._given.get(id(tensor), ("data", ""))
+        return Given(kind, name, tensor)
+
+    def _keep(self, tensor: Tensor) -> None:
+        """Copy what is about to be overwritten."""
+        made = self._made.get(id(tensor))
+        if made is not None:
+            node = self.nodes[made.node]
+            copies = list(node.outputs)
+            copies[made.index] = tensor.detach().clone()
+            node.outputs = tuple(copies)
+
+    def differentiate(self, loss: Tensor) -> None:
+        """Measure the derivatives of the loss by all outputs."""
+        places = [
+            (node, index)
+            for node in self.nodes
+            for index, output in enumerate(node.outputs)
+            if output.requires_grad and output.is_floating_point()
+        ]
+        for node in self.nodes:
+            node.gradients = (None,) * len(node.outputs)
+        if not (loss.requires_grad and places):
+            return
+        tensors = [node.outputs[index] for node, index in places]
+        found = torch.autograd.grad(loss, tensors, allow_unused=True)
+        for (node, index), gradient in zip(places, found, strict=True):
+            gradients = list(node.gradients)
+            gradients[index] = gradient
+            node.gradients = tuple(gradients)
