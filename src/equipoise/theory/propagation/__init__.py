@@ -1,0 +1,1 @@
+"""Signal propagation through the operations of a traced network."""

@@ -1,0 +1,102 @@
+r"""Covariances over samples that are alike, each with P positions.
+
+All NP rows have a covariance of two blocks: ``same`` between positions of one sample, ``diff``
+between positions of two, both of shape ``[P, P]``. In a basis of differences between samples and
+of what they share, such a matrix has the blocks :math:`A_s - A_d`, N - 1 times, and
+:math:`A_s + (N-1)A_d`, once; products multiply them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def kron(first: Array, second: Array) -> Array:
+    """The Kronecker product, in float64."""
+    return np.asarray(np.kron(first, second), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchangeable:
+    """A symmetric matrix over N samples of P positions.
+
+    Args:
+        same: Between positions of one sample, of shape ``[P, P]``.
+        diff: Between positions of two samples, of shape ``[P, P]``.
+        samples: N.
+    """
+
+    same: Array
+    diff: Array
+    samples: int
+
+    @property
+    def rows(self) -> int:
+        """N times P."""
+        return self.samples * len(self.same)
+
+    @property
+    def diagonal(self) -> Array:
+        """Of shape ``[P]``."""
+        return np.diagonal(self.same)
+
+    @property
+    def mean_diagonal(self) -> float:
+        """The trace over the number of rows."""
+        return float(self.diagonal.mean())
+
+    def __add__(self, other: Exchangeable) -> Exchangeable:
+        return Exchangeable(self.same + other.same, self.diff + other.diff, self.samples)
+
+    def __mul__(self, factor: float) -> Exchangeable:
+        return Exchangeable(factor * self.same, factor * self.diff, self.samples)
+
+    def __matmul__(self, other: Exchangeable) -> Exchangeable:
+        first, second = self.blocks, other.blocks
+        return Exchangeable.of_blocks(first[0] @ second[0], first[1] @ second[1], self.samples)
+
+    def transposed(self) -> Exchangeable:
+        """The transpose."""
+        return Exchangeable(self.same.T, self.diff.T, self.samples)
+
+    @property
+    def blocks(self) -> tuple[Array, Array]:
+        """What acts on differences between samples, and on what they share."""
+        return self.same - self.diff, self.same + (self.samples - 1) * self.diff
+
+    @staticmethod
+    def of_blocks(alone: Array, together: Array, samples: int) -> Exchangeable:
+        """The inverse of :attr:`blocks`."""
+        diff = (together - alone) / samples
+        return Exchangeable(alone + diff, diff, samples)
+
+    def dot(self, other: Exchangeable) -> float:
+        """Sum over all pairs of rows of the product of entries."""
+        N = self.samples
+        pairs = N * (N - 1) * float((self.diff * other.diff).sum())
+        return N * float((self.same * other.same).sum()) + pairs
+
+    def total(self) -> float:
+        """Sum over all pairs of rows."""
+        N = self.samples
+        return N * float(self.same.sum()) + N * (N - 1) * float(self.diff.sum())
+
+    def scaled(self, scale: Array) -> Exchangeable:
+        """Multiply rows and columns, by numbers of shape ``[P]``."""
+        size = np.outer(scale, scale)
+        return Exchangeable(self.same * size, self.diff * size, self.samples)
+
+    def times(self, other: Exchangeable) -> Exchangeable:
+        """The product entry by entry."""
+        return Exchangeable(self.same * other.same, self.diff * other.diff, self.samples)
+
+    def centred(self) -> Exchangeable:
+        """Subtract row means and column means, and add the grand mean."""
+        rows = (self.same.sum(1) + (self.samples - 1) * self.diff.sum(1)) / self.rows
+        change = rows.mean() - rows[:, None] - rows
+        return Exchangeable(self.same + change, self.diff + change, self.samples)

@@ -1,0 +1,147 @@
+r"""Products with a matrix of weights.
+
+With v the mean square of the weights, C features and mixed positions s,
+
+.. math:: K_{out}(r, r') = v\,C \sum_s K_{in}(rs, r's) + v_b, \qquad
+          \Pi_{in}(rs, r's') = v\,C_{out}\,\Pi_{out}(r, r')\,[s = s'] .
+
+Exact as C grows. Sources: [yang2019]; Xiao et al. 2018 (arXiv:1806.05393).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from equipoise.theory.propagation.call import Call, Pulled, Result, rule
+from equipoise.theory.propagation.exchangeable import Exchangeable, kron
+from equipoise.theory.propagation.layout import Atom, Layout
+from equipoise.theory.propagation.values import (
+    Gradient,
+    Known,
+    Moments,
+    UnpredictedError,
+    arranged,
+    gaussian,
+    is_centred,
+    mean_square,
+    measured,
+)
+
+
+@rule("mm", "bmm")
+def product(call: Call) -> Result:
+    """``x @ w``."""
+    return _linear(call, call.arguments[0], call.arguments[1], None)
+
+
+@rule("addmm", "baddbmm")
+def product_and_bias(call: Call) -> Result:
+    """``bias + x @ w``."""
+    bias, x, weight = call.arguments[:3]
+    return _linear(call, x, weight, bias)
+
+
+def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
+    if not isinstance(weight, Known) or weight.data or weight.parameter is None:
+        raise UnpredictedError("a product with a matrix that is no weight")
+    if weight.value.ndim == 3 and len(weight.value) > 1:
+        raise UnpredictedError("a batch of weight matrices")
+    if isinstance(x, Known):
+        if not x.data or x.layout is None:
+            raise UnpredictedError("a product of tensors whose axes were not followed")
+        mixed = x.layout.axes[-1]
+        others = Layout(x.layout.axes[:-1]).with_open_as("position").axes
+        features = tuple(Atom("feature", a.size, a.key) for a in mixed)
+        source = measured(x.value, Layout((*others, features)))
+    elif isinstance(x, Moments):
+        source = x
+    else:
+        raise UnpredictedError("a product without a tensor")
+    *rows, mixed = source.layout.axes
+    inputs = [atom for atom in mixed if atom.role == "feature"]
+    if mixed and all(atom.role == "position" for atom in mixed) and isinstance(x, Moments):
+        return _over_positions(x, weight, bias)
+    if len(inputs) < len(source.layout.with_role("feature")):
+        raise UnpredictedError("weights that mix positions, not features")
+    summed = [atom for atom in source.order if atom in mixed]
+    kept = [atom for atom in source.order if atom not in mixed]
+    fan_in = int(np.prod([atom.size for atom in inputs]))
+    outputs = weight.value.shape[-1]
+    variance = mean_square(weight.value)
+    noise = mean_square(bias.value) if isinstance(bias, Known) else 0.0
+
+    ordered = arranged(source.covariance, source.order, [*kept, *summed])
+    read = _sum_over(ordered, kept, summed)
+    if is_centred(weight.value.reshape(-1, outputs).T):
+        shared = source.mean[source.places([*kept, *summed])].reshape(len(read.same), -1).sum(1)
+        common = np.outer(shared, shared) * len(read.same) / len(ordered.same)
+        read = Exchangeable(read.same - common, read.diff - common, read.samples)
+    covariance = read * (variance * fan_in)
+    covariance = Exchangeable(covariance.same + noise, covariance.diff + noise, ordered.samples)
+    layout = Layout((*rows, (Atom.new("feature", outputs),)))
+    output = gaussian(layout, kept, covariance)
+
+    def pullback(gradient: Gradient) -> Pulled:
+        found = [(str(weight.parameter), _weight_gradient(ordered, gradient.pairs))]
+        if not isinstance(x, Moments):
+            return Pulled(weights=found)
+        spread = _spread_over(gradient.pairs, len(ordered.same) // len(gradient.pairs.same))
+        spread = arranged(spread * (variance * outputs), [*kept, *summed], source.order)
+        return Pulled([(x, Gradient(spread))], found)
+
+    return Result(output, pullback)
+
+
+def _over_positions(x: Moments, weight: Known, bias: object) -> Result:
+    r"""Weights that mix positions, the same for every feature.
+
+    New positions have weights of their own, so that two of them have nothing in common:
+    :math:`K_{out}(t, t') = \delta_{tt'}\, v \sum_s K_{in}(s, s)`.
+    """
+    *rows, mixed = x.layout.axes
+    kept = [atom for atom in x.order if atom not in mixed]
+    ordered = arranged(x.covariance, x.order, [*kept, *mixed])
+    outputs = weight.value.shape[-1]
+    variance = mean_square(weight.value)
+    noise = mean_square(bias.value) if isinstance(bias, Known) else 0.0
+    summed = _sum_over(ordered, kept, mixed)
+    eye = np.eye(outputs)
+    same, diff = (kron(variance * block + noise, eye) for block in (summed.same, summed.diff))
+    place = Atom.new("position", outputs)
+    layout = Layout((*rows, (place,)))
+    output = gaussian(layout, [*kept, place], Exchangeable(same, diff, ordered.samples))
+
+    def pullback(gradient: Gradient) -> Pulled:
+        inner = _sum_over(gradient.pairs, kept, [place])
+        size = x.layout.size("feature") * inner.dot(summed) / outputs / len(eye)
+        spread = _spread_over(inner * variance, len(ordered.same) // len(inner.same))
+        pairs = arranged(spread, [*kept, *mixed], x.order)
+        return Pulled([(x, Gradient(pairs))], [(str(weight.parameter), size)])
+
+    return Result(output, pullback)
+
+
+def _sum_over(pairs: Exchangeable, kept: Sequence[Atom], summed: Sequence[Atom]) -> Exchangeable:
+    """Add up what agrees in the positions that are mixed."""
+    if not summed:
+        return pairs
+    size = int(np.prod([atom.size for atom in kept]))
+    blocks = [
+        np.einsum("asbs->ab", block.reshape(size, -1, size, len(block) // size))
+        for block in (pairs.same, pairs.diff)
+    ]
+    return Exchangeable(blocks[0], blocks[1], pairs.samples)
+
+
+def _spread_over(pairs: Exchangeable, mixed: int) -> Exchangeable:
+    """The transpose of :func:`_sum_over`."""
+    eye = np.eye(mixed)
+    return Exchangeable(kron(pairs.same, eye), kron(pairs.diff, eye), pairs.samples)
+
+
+def _weight_gradient(inputs: Exchangeable, gradient: Exchangeable) -> float:
+    """Mean square of the derivatives of the loss by the weights."""
+    mixed = len(inputs.same) // len(gradient.same)
+    return _spread_over(gradient, mixed).dot(inputs) / mixed

@@ -1,0 +1,228 @@
+r"""Normalisation.
+
+Batch norm centres every feature over all M rows of the batch and divides by its standard
+deviation. With :math:`K_c` the centred covariance, :math:`\bar s = \operatorname{tr} K_c/M` and
+:math:`\tau = \operatorname{tr} K_c^2/(\operatorname{tr} K_c)^2`, to first order in τ,
+
+.. math:: K_{out} = \frac{K_c}{\bar s + \epsilon}\Big(1 + 2\tau \frac{\bar s^2}
+          {(\bar s + \epsilon)^2}\Big) - \frac{2 K_c^2}{M (\bar s + \epsilon)^2},
+
+times γ², plus β². Its derivative subtracts from the gradient what is constant over rows and what
+is along the output. Layer, RMS and group norm divide by what features average to. Exact as the
+number of rows, or of features, grows. Source: [yang2019] for batch norm with independent samples;
+the corrections are derived here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from equipoise.theory.propagation import latent
+from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor, rule
+from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.few_rows import rows_of
+from equipoise.theory.propagation.layout import Atom
+from equipoise.theory.propagation.values import (
+    Gradient,
+    Known,
+    Moments,
+    UnpredictedError,
+    Value,
+    from_covariance,
+)
+
+# With fewer features, what a group divides by is not what infinitely many would average to.
+_FEWEST_FEATURES = 4
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")
+def batch_norm(call: Call) -> Result:
+    """Batch norm, in training or in evaluation."""
+    x, gamma, beta = call.arguments[:3]
+    training, eps = call.arguments[5], call.arguments[7]
+    if not isinstance(x, Moments):
+        raise UnpredictedError("batch norm of values that are no moments")
+    roles = [atom.role for atom in x.layout.axes[1]]
+    if training and roles == ["sample", "feature"] and not x.layout.axes[0]:
+        return _within_samples(call, x, 1, *_square_and_offset(gamma, beta), eps)
+    if any(role != "feature" for role in roles):
+        raise UnpredictedError("batch norm over an axis with positions")
+    scale, shift = _affine(known_tensor(gamma)), _affine(known_tensor(beta))
+    if not training:
+        return _by_running_statistics(call, x, eps)
+    if x.correlation.samples * x.positions < 2:
+        raise UnpredictedError("batch norm of a single row")
+    centred = x.covariance.centred()
+    trace = centred.mean_diagonal
+    if trace <= 0:
+        raise UnpredictedError("batch norm of rows that are all equal")
+    rows = rows_of(centred, eps)
+    normal = rows.normalised()
+    square = scale[1] if gamma is not None else 1.0
+    outer = normal * square
+    covariance = Exchangeable(
+        outer.same + _square(shift, beta), outer.diff + _square(shift, beta), outer.samples
+    )
+    offset = shift[0] if beta is not None else 0.0
+    output = from_covariance(
+        x.layout, x.order, covariance, np.full(x.positions, offset), _shape(x)
+    )
+
+    def pullback(gradient: Gradient) -> Pulled:
+        pairs = rows.pulled_back(gradient.pairs.centred()) * square
+        if gradient.excess is not None:
+            along = gradient.excess.total() / centred.rows**2
+            pairs = pairs + normal * (-square * along / (trace + eps))
+        return Pulled([(x, Gradient(pairs.centred(), gradient.weight))])
+
+    return Result(output, pullback, _nothing(call))
+
+
+def _by_running_statistics(
+    call: Call,
+    x: Moments,
+    eps: float,
+) -> Result:
+    gamma, beta, mean, variance = map(known_tensor, call.arguments[1:5])
+    if mean is None or variance is None:
+        raise UnpredictedError("batch norm without running statistics in evaluation mode")
+    inverse = 1 / (variance.double() + eps).sqrt()
+    factors = inverse * (1.0 if gamma is None else gamma.double())
+    offsets = (0.0 if beta is None else beta.double()) - mean.double() * factors
+    square, (offset, power) = _affine(factors)[1], _affine(offsets.expand_as(factors))
+    own = x.covariance
+    means = x.mean * float(factors.mean())
+    cross = 2 * float((factors * offsets).mean()) * x.mean
+    change = power + (cross[:, None] + cross) / 2
+    covariance = Exchangeable(square * own.same + change, square * own.diff + change, own.samples)
+    output = from_covariance(x.layout, x.order, covariance, means + offset, _shape(x))
+
+    def pullback(gradient: Gradient) -> Pulled:
+        return Pulled([(x, Gradient(gradient.pairs * square, gradient.weight))])
+
+    return Result(output, pullback, _nothing(call))
+
+
+@rule("native_layer_norm")
+def layer_norm(call: Call) -> Result:
+    """Layer norm over all features, and over positions if they are among its axes."""
+    x, axes, gamma, beta, eps = call.arguments[:5]
+    if not isinstance(x, Moments):
+        raise UnpredictedError("layer norm of values that are no moments")
+    within = [atom for axis in x.layout.axes[-len(axes) :] for atom in axis]
+    return _over_features(call, x, within, x.layout.size("feature"), gamma, beta, float(eps or 0))
+
+
+@rule("native_group_norm")
+def group_norm(call: Call) -> Result:
+    """Group norm, and instance norm as far as a group has several features."""
+    x, gamma, beta, _, channels, _, groups, eps = call.arguments[:8]
+    if not isinstance(x, Moments):
+        raise UnpredictedError("group norm of values that are no moments")
+    return _over_features(call, x, list(x.order), channels // groups, gamma, beta, float(eps or 0))
+
+
+def _over_features(
+    call: Call,
+    x: Moments,
+    within: list[Atom],
+    features: int,
+    gamma: object,
+    beta: object,
+    eps: float,
+) -> Result:
+    """Divide by what features, and the positions ``within``, average to."""
+    pooled = [atom for atom in x.order if atom in within]
+    if pooled and len(pooled) < len(x.order):
+        raise UnpredictedError("a norm over some of the positions")
+    square, offset = _square_and_offset(gamma, beta)
+    if pooled:
+        return _within_samples(call, x, features, square, offset, eps)
+    if features < _FEWEST_FEATURES:
+        raise UnpredictedError(f"a norm over {features} features")
+    divisor = np.sqrt(x.std**2 + eps)
+    table = np.sqrt(square) * (x.table - x.mean[:, None]) / divisor[:, None] + offset
+    output = x.with_table(_shortened(table), gaussian=x.gaussian)
+
+    def pullback(gradient: Gradient) -> Pulled:
+        size = square / np.outer(divisor, divisor)
+        same = gradient.pairs.same * size
+        same[np.diag_indices_from(same)] *= 1 - 2 / features * x.std**2 / divisor**2
+        pairs = Exchangeable(same, gradient.pairs.diff * size, gradient.pairs.samples)
+        return Pulled([(x, Gradient(pairs, gradient.weight))])
+
+    return Result(output, pullback, _nothing(call))
+
+
+def _square_and_offset(gamma: object, beta: object) -> tuple[float, float]:
+    """γ² and β, averaged over features."""
+    scale, shift = _affine(known_tensor(gamma)), _affine(known_tensor(beta))
+    return scale[1] if gamma is not None else 1.0, shift[0] if beta is not None else 0.0
+
+
+def _within_samples(
+    call: Call, x: Moments, features: int, square: float, offset: float, eps: float
+) -> Result:
+    """Divide a group of features by what it has at all positions of a sample.
+
+    Within a sample this is batch norm, with features in the place of samples. Two samples are
+    divided by numbers of their own, E[s^-1/2]^2 to first order.
+    """
+    K = x.covariance
+    group = Exchangeable(K.same, np.outer(x.mean, x.mean), features).centred()
+    if group.rows < _FEWEST_FEATURES or group.mean_diagonal <= 0:
+        raise UnpredictedError("a norm over fewer than four numbers")
+    rows = rows_of(group, eps)
+    normal = rows.normalised()
+    variance = group.mean_diagonal + eps
+    tau = group.dot(group) / (group.rows * variance) ** 2
+    shared = (1 + 1.5 * tau) / variance
+    across = Exchangeable(K.diff, np.outer(x.mean, x.mean), features).centred().same * shared
+    covariance = Exchangeable(
+        square * normal.same + offset**2, square * across + offset**2, K.samples
+    )
+    output = from_covariance(
+        x.layout, x.order, covariance, np.full(x.positions, offset), _shape(x)
+    )
+
+    def pullback(gradient: Gradient) -> Pulled:
+        nothing = np.zeros_like(gradient.pairs.same)
+        own = Exchangeable(gradient.pairs.same, nothing, features).centred()
+        other = Exchangeable(gradient.pairs.diff, nothing, features).centred().same
+        pairs = Exchangeable(
+            square * rows.pulled_back(own).same, square * shared * other, K.samples
+        )
+        return Pulled([(x, Gradient(pairs, gradient.weight))])
+
+    return Result(output, pullback, _nothing(call))
+
+
+def _shape(x: Moments) -> np.ndarray | None:
+    """The law of the standardised elements; None if it is Gaussian."""
+    if x.gaussian:
+        return None
+    centred = x.typical - latent.mean(x.typical)
+    return np.asarray(centred / np.sqrt(latent.mean(centred**2)))
+
+
+def _shortened(table: np.ndarray) -> np.ndarray:
+    """One row if all are equal."""
+    return table[:1] if np.allclose(table, table[:1], rtol=1e-13, atol=0) else table
+
+
+def _nothing(call: Call) -> list[tuple[Value, None]]:
+    """Statistics, which nothing but the backward pass reads."""
+    return [(Known(output), None) for output in call.node.outputs[1:]]
+
+
+def _affine(tensor: Tensor | None) -> tuple[float, float]:
+    """Mean and mean square."""
+    if tensor is None:
+        return 0.0, 0.0
+    value = tensor.detach().double()
+    return float(value.mean()), float(value.square().mean())
+
+
+def _square(shift: tuple[float, float], beta: object) -> float:
+    return shift[1] if beta is not None else 0.0

@@ -1,0 +1,111 @@
+r"""Functions of single elements.
+
+The function is applied to the table of the input, :math:`T_{out} = \phi \circ T`, so that
+correlations of the latents stay as they are. Exact, for φ after φ and for any φ. Back,
+
+.. math:: G_{in} = G\,E[w(g)\,\phi'(T(g))^2], \qquad
+          \Pi_{in} = \Pi\,E[\phi'(T(g_1))\,\phi'(T(g_2))] .
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.theory.propagation import latent
+from equipoise.theory.propagation.call import Call, Pulled, Result, as_tensor, rule
+from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.values import Gradient, Known, Moments, UnpredictedError
+
+# On larger maps what gradients and latents have in common is spread too thin to matter.
+_MOST_POSITIONS = 256
+# Linear ones keep a Gaussian Gaussian.
+_AFFINE = {"add", "sub", "rsub", "mul", "div", "neg", "clone", "detach", "alias", "_to_copy"}
+
+
+@rule("_prelu_kernel")
+def pointwise(call: Call) -> Result:
+    """Any elementwise operation with one random input and constants beside it."""
+    (place,) = (i for i, value in enumerate(call.arguments) if isinstance(value, Moments))
+    x: Moments = call.arguments[place]
+    arguments = [_scalar(value) for value in call.arguments]
+    keywords = {name: _scalar(value) for name, value in call.keywords.items()}
+    keywords.pop("memory_format", None)
+    operator = _not_in_place(call)
+
+    def function(points: Tensor) -> Tensor:
+        arguments[place] = points
+        return torch.as_tensor(operator(*arguments, **keywords))
+
+    points = torch.from_numpy(np.ascontiguousarray(x.table)).requires_grad_()
+    with torch.enable_grad():
+        values = function(points)
+        if values.shape != points.shape:
+            raise UnpredictedError("an operation that is not elementwise here")
+        slopes = None
+        if values.requires_grad:
+            (slopes,) = torch.autograd.grad(values.sum(), points, allow_unused=True)
+    table = values.detach().double().numpy()
+    slope = np.zeros_like(table) if slopes is None else slopes.numpy()
+    if not (np.isfinite(table).all() and np.isfinite(slope).all()):
+        raise UnpredictedError("values that are not finite on normal pre-activations")
+    output = x.with_table(table, gaussian=x.gaussian and call.node.name in _AFFINE)
+
+    def pullback(gradient: Gradient) -> Pulled:
+        return Pulled([(x, through(x, slope, gradient))])
+
+    return Result(output, pullback)
+
+
+def through(x: Moments, slope: np.ndarray, gradient: Gradient) -> Gradient:
+    """Multiply a gradient by derivatives, a table of the latents of x."""
+    _, weights = latent.nodes()
+    square = slope**2 * gradient.weight
+    gain = np.broadcast_to(square @ weights, x.positions)
+    if len(slope) == 1 and np.ptp(slope) == 0:
+        factors = [np.asarray(slope[0, 0] ** 2)] * 2
+    else:
+        factors = [latent.pairs(slope, slope, c) for c in (x.correlation.same, x.correlation.diff)]
+    same = gradient.pairs.same * factors[0]
+    np.fill_diagonal(same, gradient.pairs.diagonal * gain)
+    pairs = Exchangeable(same, gradient.pairs.diff * factors[1], gradient.pairs.samples)
+    share = np.broadcast_to(gradient.pairs.diagonal[:, None], (x.positions, 1))
+    average = (share * square).mean(0)
+    total = float(average @ weights)
+    weight = average / total if total > 0 else np.ones_like(average)
+    return Gradient(pairs, weight, _excess(x, slope, gradient.pairs, pairs))
+
+
+def _excess(
+    x: Moments, slope: np.ndarray, before: Exchangeable, after: Exchangeable
+) -> Exchangeable | None:
+    """Π E[φ'(x₁)φ'(x₂)g₁g₂] less Π E[φ'(x₁)φ'(x₂)] ρ."""
+    if np.ptp(slope) == 0 or x.positions > _MOST_POSITIONS:
+        return None
+    moved = slope * latent.nodes()[0]
+    c = x.correlation
+    both = Exchangeable(
+        latent.pairs(moved, moved, c.same), latent.pairs(moved, moved, c.diff), c.samples
+    )
+    return before.times(both) + after.times(c) * -1.0
+
+
+def _scalar(value: Any) -> Any:
+    """A constant as a number, if all its elements are equal."""
+    if isinstance(value, Known):
+        tensor = value.value
+        return tensor.flatten()[0].detach().double() if tensor.is_floating_point() else tensor
+    return as_tensor(value)
+
+
+def _not_in_place(call: Call) -> Any:
+    """The operator that leaves its input alone."""
+    operator = call.node.operator
+    packet = operator.overloadpacket
+    name = packet.__name__
+    if not operator._schema.is_mutable:
+        return packet
+    return getattr(getattr(torch.ops, operator.namespace), name.rstrip("_"))

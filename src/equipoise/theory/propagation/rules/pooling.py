@@ -1,0 +1,125 @@
+r"""Maxima over windows.
+
+The largest of k elements whose latents are correlated by r is a function of
+
+.. math:: g^* = \sqrt r\,u + \sqrt{1 - r}\,\max_{i \le k} v_i ,
+
+u and v standard normal. Its gradient reaches the selected element alone, so that the way back
+depends on the latent: :math:`w(g) = k\,P(\text{selected} \mid g)`. Exact for windows
+whose elements are equally correlated. Two maxima whose elements are correlated by s on average
+have the correlation :math:`s / (r + (1 - r)\operatorname{Var}\max v)`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from equipoise.theory.propagation import latent
+from equipoise.theory.propagation.call import Call, Pulled, Result, rule
+from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.rules.windows import Window
+from equipoise.theory.propagation.values import (
+    Gradient,
+    Known,
+    Moments,
+    UnpredictedError,
+    arranged,
+)
+
+Array = NDArray[np.float64]
+
+
+@rule("max_pool2d_with_indices", "max_pool3d_with_indices")
+def max_pool(call: Call) -> Result:
+    """Maxima over windows."""
+    x = call.arguments[0]
+    if not isinstance(x, Moments):
+        raise UnpredictedError("pooling of values that are no moments")
+    window = Window.of_pooling(call, x)
+    order, layout, places = window.maps(call, x)
+    correlation = arranged(x.correlation, x.order, order)
+    members = window.members()  # [outputs, inputs]
+    inside = members.sum(1)
+    averages = [
+        members @ block @ members.T / np.outer(inside, inside)
+        for block in (correlation.same, correlation.diff)
+    ]
+    within = (np.diagonal(averages[0]) * inside - 1) / np.maximum(inside - 1, 1)
+    within = np.clip(within, 0.0, 1.0)
+    r = float(within.mean())
+    counts = np.unique(inside)
+    variances = np.array([_variance_of_largest(count) for count in counts])
+    own = within + (1 - within) * variances[np.searchsorted(counts, inside)]
+    scale = np.sqrt(np.outer(own, own))
+    same, diff = (np.clip(block / scale, -1, 1) for block in averages)
+    np.fill_diagonal(same, 1.0)
+    g, _ = latent.nodes()
+    rising = x.table if _is_rising(x.table) else _rearranged(x.table)
+    if len(rising) > 1:
+        rising = members @ rising[x.places(order)] / inside[:, None]
+    elif len(counts) > 1:
+        rising = np.broadcast_to(rising, (len(inside), len(g)))
+    table = np.empty_like(rising)
+    selected = np.zeros_like(g)
+    for count in counts:
+        (below, levels), chosen = _largest(count, r)
+        maximum = np.interp(ndtr(g), below, levels)
+        rows = inside == count if len(rising) > 1 else slice(None)
+        table[rows] = [np.interp(maximum, g, row) for row in rising[rows]]
+        selected += chosen * float((inside == count).mean())
+    output = Moments(
+        layout, tuple(places), Exchangeable(same, diff, correlation.samples), table, gaussian=False
+    )
+
+    def pullback(gradient: Gradient) -> Pulled:
+        reach = members / inside[:, None]
+        G = gradient.pairs
+        # An element of two windows is the largest of both as often as of their union.
+        union = inside[:, None] + inside - members @ members.T
+        diagonal = ((members.T @ (G.same / union)) * members.T).sum(1)
+        others = G.same - np.diag(G.diagonal)
+        same = reach.T @ others @ reach
+        np.fill_diagonal(same, diagonal)
+        pairs = Exchangeable(same, reach.T @ G.diff @ reach, G.samples)
+        weight = selected if _is_rising(x.table) else np.ones_like(selected)
+        return Pulled([(x, Gradient(arranged(pairs, order, x.order), weight))])
+
+    return Result(output, pullback, [(Known(call.node.outputs[1]), None)])
+
+
+def _largest(count: float, r: float) -> tuple[tuple[Array, Array], Array]:
+    """Law of g* as chances and quantiles, and w(g)."""
+    g, weights = latent.nodes()
+    spread = np.sqrt(max(1 - r, 1e-12))
+    u = g
+    levels = np.linspace(-8.5, 8.5, 1201)
+    below = ndtr((levels[:, None] - np.sqrt(r) * u) / spread) ** count @ weights
+    # Selected at g: all others, given g, are below; they share u given g.
+    given = np.sqrt(r) * g[:, None] + np.sqrt(1 - r) * u
+    chance = ndtr((g[:, None] - np.sqrt(r) * given) / spread) ** (count - 1) @ weights
+    chance /= chance @ weights
+    return (below, levels), np.asarray(chance)
+
+
+def _variance_of_largest(count: float) -> float:
+    """Of independent standard normal numbers."""
+    g, weights = latent.nodes()
+    density = count * ndtr(g) ** (count - 1) * weights
+    return float(density @ g**2 - (density @ g) ** 2)
+
+
+def _is_rising(table: Array) -> bool:
+    return bool((np.diff(table, axis=1) >= -1e-12 * np.abs(table).max()).all())
+
+
+def _rearranged(table: Array) -> Array:
+    """The rising function of the same law."""
+    g, weights = latent.nodes()
+    found = []
+    for row in table:
+        order = np.argsort(row)
+        chance = np.cumsum(weights[order]) - weights[order] / 2
+        found.append(np.interp(g, ndtri(np.clip(chance, 1e-300, 1 - 1e-16)), row[order]))
+    return np.array(found)

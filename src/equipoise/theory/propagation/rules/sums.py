@@ -1,0 +1,242 @@
+r"""Sums and products of two tensors.
+
+Functions of the same latents are combined point by point, which is exact. Others are taken as
+independent but for their means over features:
+
+.. math:: K_{a+b} = K_a + K_b + m_a m_b' + m_b m_a', \qquad K_{ab} = K_a K_b .
+
+That holds where one of the two ends in weights of its own. The law of the sum is that of two
+independent elements; correlations of its latents follow from K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equipoise.theory.propagation import latent
+from equipoise.theory.propagation.call import Call, Pulled, Result, rule
+from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
+from equipoise.theory.propagation.rules.pointwise import pointwise, through
+from equipoise.theory.propagation.values import (
+    Gradient,
+    Known,
+    Moments,
+    UnpredictedError,
+    arranged,
+    from_covariance,
+    is_uniform,
+    measured,
+)
+
+Array = NDArray[np.float64]
+
+
+@rule("add", "sub")
+def add(call: Call) -> Result:
+    """``a + alpha b``, and ``a - alpha b``."""
+    if _with_scalar(call):
+        return pointwise(call)
+    a, b = _both(call)
+    sign = float(call.keywords.get("alpha", 1)) * (-1 if call.node.name == "sub" else 1)
+    if sign != 1:
+        b = b.with_table(sign * b.table, gaussian=b.gaussian)
+    if a.latent == b.latent or a.is_constant or b.is_constant:
+        lead = b if a.is_constant else a
+        output = lead.with_table(a.table + b.table, gaussian=a.gaussian and b.gaussian)
+    else:
+        K, L = a.covariance, b.covariance
+        cross = np.outer(a.mean, b.mean) + np.outer(b.mean, a.mean)
+        total = Exchangeable(K.same + L.same + cross, K.diff + L.diff + cross, K.samples)
+        shape = None if a.gaussian and b.gaussian else _law(a, b, latent.of_sum)
+        output = from_covariance(a.layout, a.order, total, a.mean + b.mean, shape)
+
+    def pullback(gradient: Gradient) -> Pulled:
+        inputs = []
+        for original, like, other, factor in zip(
+            _inputs(call), (a, b), (b, a), (1.0, sign), strict=True
+        ):
+            if isinstance(original, Moments):
+                weight = gradient.weight
+                if like.latent != output.latent:
+                    weight = _weight_of_part(weight, output.typical, like.typical, other.typical)
+                pairs = unaligned(gradient.pairs * factor**2, like, original)
+                share = float((like.std**2).mean() / max((output.std**2).mean(), 1e-300))
+                excess = _excess_of_part(gradient, min(share, 1.0), like, original)
+                inputs.append((original, Gradient(pairs, weight, excess)))
+        return Pulled(inputs)
+
+    return Result(output, pullback)
+
+
+def _excess_of_part(
+    gradient: Gradient, share: float, like: Moments, original: Moments
+) -> Exchangeable | None:
+    """What a part of a sum, of a share of its variance, has in common with the gradient."""
+    if gradient.excess is None or like.positions != original.positions:
+        return None
+    return unaligned(gradient.excess * share, like, original)
+
+
+def _weight_of_part(weight: Array, total: Array, part: Array, other: Array) -> Array:
+    """How a gradient depends on the latent of one of two independent parts of a sum."""
+    if np.ptp(weight) == 0:
+        return weight
+    g, weights = latent.nodes()
+    rising = np.maximum.accumulate(total)
+    latents = np.interp(part[:, None] + other, rising, g)
+    found = np.interp(latents, g, weight) @ weights
+    return np.asarray(found / (found @ weights))
+
+
+@rule("div")
+def divide(call: Call) -> Result:
+    """``a / b``, b a number or the same for all features."""
+    b = call.arguments[1]
+    if isinstance(b, Moments) and b.is_constant and not call.keywords.get("rounding_mode"):
+        inverse = b.with_table(1 / b.table, gaussian=True)
+        return multiply(replace(call, arguments=(call.arguments[0], inverse)))
+    if _with_scalar(call):
+        return pointwise(call)
+    raise UnpredictedError("a quotient of two random tensors")
+
+
+@rule("mul")
+def multiply(call: Call) -> Result:
+    """``a * b``."""
+    if _with_scalar(call):
+        return pointwise(call)
+    a, b = _both(call)
+    together = a.latent == b.latent or a.is_constant or b.is_constant
+    if together:
+        lead = b if a.is_constant else a
+        straight = (a.is_constant and b.gaussian) or (b.is_constant and a.gaussian)
+        output = lead.with_table(a.table * b.table, gaussian=straight)
+    else:
+        K, L = a.covariance, b.covariance
+        total = Exchangeable(K.same * L.same, K.diff * L.diff, K.samples)
+        output = from_covariance(
+            a.layout, a.order, total, a.mean * b.mean, _law(a, b, latent.of_product)
+        )
+
+    def pullback(gradient: Gradient) -> Pulled:
+        inputs = []
+        for original, aligned, other in zip(_inputs(call), (a, b), (b, a), strict=True):
+            if not isinstance(original, Moments):
+                continue
+            if together:
+                found = through(lead, np.atleast_2d(other.table), gradient)
+            else:
+                L = other.covariance
+                pairs = gradient.pairs.times(L)
+                if gradient.excess is not None and other.gaussian:
+                    # The gradient knows the other factor, most of which is the product's sign.
+                    pairs = pairs + gradient.excess.scaled(other.std)
+                found = Gradient(pairs)
+            pairs = unaligned(found.pairs, aligned, original)
+            inputs.append((original, Gradient(pairs, found.weight)))
+        return Pulled(inputs)
+
+    return Result(output, pullback)
+
+
+def _with_scalar(call: Call) -> bool:
+    """Whether one of the two is a number."""
+    others = [v for v in call.arguments[:2] if not isinstance(v, Moments)]
+    return len(others) == 1 and (not isinstance(others[0], Known) or is_uniform(others[0].value))
+
+
+def _inputs(call: Call) -> tuple[Moments | Known, Moments | Known]:
+    return call.arguments[0], call.arguments[1]
+
+
+def _both(call: Call) -> tuple[Moments, Moments]:
+    """Both inputs as moments, with the axes of the one that has all of them."""
+    shape = tuple(call.output.shape)
+    first, second = _inputs(call)
+    lead = next(
+        (v for v in (first, second) if isinstance(v, Moments) and v.layout.shape == shape), None
+    )
+    if lead is None:
+        raise UnpredictedError("a sum or product that enlarges both of its inputs")
+    return aligned(first, lead, call.output), aligned(second, lead, call.output)
+
+
+def aligned(value: Moments | Known, lead: Moments, output: Tensor | None) -> Moments:
+    """The same tensor with the axes and the order of positions of another."""
+    if value is lead:
+        return lead
+    if isinstance(value, Known):
+        assert output is not None
+        expanded = value.value.detach().expand(output.shape)
+        return _reordered(measured(expanded, lead.layout), lead)
+    padded = Layout(((),) * (len(lead.layout.axes) - len(value.layout.axes)) + value.layout.axes)
+    places: dict[Atom, Atom] = {}
+    for ours, theirs in zip(lead.layout.axes, padded.axes, strict=True):
+        if [(a.role, a.size) for a in ours] == [(a.role, a.size) for a in theirs]:
+            places.update(zip(ours, theirs, strict=True))
+        elif theirs or any(
+            atom.role == "sample" or (atom.role == "feature" and not value.is_constant)
+            for atom in ours
+        ):
+            raise LayoutError("the axes of two tensors differ")
+    index = _index(lead, value, places)
+    grid = np.ix_(index, index)
+    c = value.correlation
+    table = value.table if len(value.table) == 1 else value.table[index]
+    return replace(
+        value,
+        layout=lead.layout,
+        order=lead.order,
+        correlation=Exchangeable(c.same[grid], c.diff[grid], c.samples),
+        table=table,
+    )
+
+
+def _index(lead: Moments, value: Moments, places: dict[Atom, Atom]) -> NDArray[np.intp]:
+    """Which position of the value stands at each of the lead's."""
+    sizes = [atom.size for atom in lead.order]
+    grid = np.indices(sizes).reshape(len(sizes), -1) if sizes else np.zeros((0, 1), int)
+    index = np.zeros(grid.shape[1], int)
+    for atom in value.order:
+        (ours,) = (a for a, theirs in places.items() if theirs == atom)
+        index = index * atom.size + grid[lead.order.index(ours)]
+    return index
+
+
+def _reordered(value: Moments, lead: Moments) -> Moments:
+    pairs = arranged(value.correlation, value.order, lead.order)
+    if len(value.table) > 1 and value.order != lead.order:
+        raise LayoutError("constants with positions in another order")
+    return replace(value, order=lead.order, correlation=pairs)
+
+
+def unaligned(pairs: Exchangeable, aligned: Moments, original: Moments) -> Exchangeable:
+    """Bring a gradient back to the positions of the original; add up what was repeated."""
+    if aligned is original or aligned.order == original.order:
+        return pairs
+    if len(original.correlation.same) == len(pairs.same):
+        places: dict[Atom, Atom] = {}
+        padded = ((),) * (len(aligned.layout.axes) - len(original.layout.axes))
+        for ours, theirs in zip(aligned.layout.axes, padded + original.layout.axes, strict=True):
+            places.update(zip(ours, theirs, strict=False))
+        index = np.argsort(_index(aligned, original, places))
+        grid = np.ix_(index, index)
+        return Exchangeable(pairs.same[grid], pairs.diff[grid], pairs.samples)
+    if original.positions == 1:
+        return Exchangeable(
+            pairs.same.sum(keepdims=True), pairs.diff.sum(keepdims=True), pairs.samples
+        )
+    raise UnpredictedError("a gradient through a tensor that was repeated over some positions")
+
+
+def _law(a: Moments, b: Moments, combine: Callable[[Array, Array], Array]) -> Array:
+    """Table of the standardised result at a typical position."""
+    table = combine(a.typical, b.typical)
+    centred = table - latent.mean(table)
+    return np.asarray(centred / np.sqrt(latent.mean(centred**2)))
