@@ -73,33 +73,46 @@ def pairs(first: Array, second: Array, correlation: Array) -> Array:
         >>> np.round(pairs(relu, relu, rho) * 2, 9)  # 1/π and 1
         array([[0.31830989, 1.        ]])
     """
+    (first, left), (second, right) = _shape_and_scale(first), _shape_and_scale(second)
     # Most pairs are far apart: few terms are enough for them.
     close = np.abs(correlation) > _FAR
     if correlation.size > _MANY and np.count_nonzero(close) < correlation.size / 4:
         found = _pairs(first, second, np.where(close, 0.0, correlation), _FEW_TERMS)
         rows, columns = np.nonzero(close)
         found[close] = _elementwise(first, second, rows, columns, correlation[close])
-        return found
-    return _pairs(first, second, correlation, TERMS)
+    else:
+        found = _pairs(first, second, correlation, TERMS)
+    return found if left is right is None else found * _outer(left, right)
+
+
+def _shape_and_scale(table: Array) -> tuple[Array, Array | None]:
+    """One function and its sizes, if all are multiples of one, as a rectifier's are."""
+    if len(table) == 1:
+        return table, None
+    place = int(np.argmax(np.abs(table[0])))
+    scale = table[:, place]
+    if table[0, place] == 0 or not np.allclose(
+        table, scale[:, None] * (table[0] / table[0, place]), rtol=1e-13, atol=0
+    ):
+        return table, None
+    return table[:1] / table[0, place], scale
+
+
+def _outer(left: Array | None, right: Array | None) -> Array:
+    return np.asarray((1.0 if left is None else left[:, None]) * (1.0 if right is None else right))
 
 
 def _pairs(first: Array, second: Array, correlation: Array, terms: int) -> Array:
-    """Sum the given number of terms for all pairs."""
+    """Sum the given number of terms for all pairs, by Horner's rule."""
     weighted = (hermite()[:terms] * nodes()[1]).T
     a, b = first @ weighted, second @ weighted
-    if len(first) == len(second) == 1:
-        coefficients = a[0] * b[0]
-        return _series(coefficients, float((first[0] * second[0]) @ nodes()[1]), correlation)
-    whole = (first * nodes()[1]) @ second.T
-    total = np.zeros(np.broadcast_shapes(correlation.shape, whole.shape))
-    power = np.ones_like(correlation)
-    left = np.broadcast_to(whole, total.shape).copy()
-    for k in range(terms):
-        term = a[:, k, None] * b[:, k]
-        total += term * power
-        left -= term
-        power = power * correlation
-    return total + left * power
+    value: Array = (first * nodes()[1]) @ second.T - a @ b.T
+    uniform = value.size == 1
+    value = np.array(np.broadcast_to(value, correlation.shape))
+    for k in reversed(range(terms)):
+        value *= correlation
+        value += a[0, k] * b[0, k] if uniform else a[:, k, None] * b[:, k]
+    return value
 
 
 def _elementwise(
@@ -116,15 +129,6 @@ def _elementwise(
     for k in reversed(range(TERMS)):
         value = value * correlation + products[:, k]
     return np.asarray(value)
-
-
-def _series(coefficients: Array, whole: float, correlation: Array) -> Array:
-    """Horner's rule."""
-    value = np.full_like(correlation, whole - coefficients.sum())
-    for coefficient in coefficients[::-1]:
-        value *= correlation
-        value += coefficient
-    return value
 
 
 def correlation_of(table: Array, product: Array) -> Array:
