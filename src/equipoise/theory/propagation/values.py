@@ -123,7 +123,7 @@ class Moments:
     @property
     def is_constant(self) -> bool:
         """Whether all features are equal."""
-        return bool((self.std == 0).all())
+        return bool((self.std <= 1e-12 * np.abs(self.mean)).all())
 
     def places(self, order: Sequence[Atom]) -> NDArray[np.intp]:
         """Where positions in another order stand in the arrays."""

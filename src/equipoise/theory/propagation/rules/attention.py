@@ -32,13 +32,14 @@ from torch import Tensor
 
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
-from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.layout import Axis, Layout
+from equipoise.theory.propagation.exchangeable import Exchangeable, kron
+from equipoise.theory.propagation.layout import Atom, Layout
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
     Moments,
     UnpredictedError,
+    arranged,
     from_covariance,
 )
 
@@ -139,12 +140,16 @@ def attend(weights: Scores, v: Moments) -> Result:
     if not weights.normalised:
         raise UnpredictedError("scores times values without a softmax")
     T, S = q.layout.shape[-2], k.layout.shape[-2]
-    for value in (q, k, v):
-        if set(value.order) != {a for a in value.layout.axes[-2] if a.size > 1}:
-            raise UnpredictedError("attention within windows")
+    orders = [_windows_first(value) for value in (q, k, v)]
     seen = np.broadcast_to(np.ones(()) if weights.seen is None else weights.seen, (T, S))
+    seen = kron(np.eye(q.positions // T), seen)
+    if seen.shape != (q.positions, k.positions) or k.positions != v.positions:
+        raise UnpredictedError("queries and keys of different windows")
     D, scale = q.layout.shape[-1], weights.scale
-    Kq, Kk, Kv = q.covariance, k.covariance, v.covariance
+    Kq, Kk, Kv = (
+        arranged(value.covariance, value.order, order)
+        for value, order in zip((q, k, v), orders, strict=True)
+    )
     n = seen.sum(1)
     if (n == 0).any():
         raise UnpredictedError("queries that see no key")
@@ -161,8 +166,9 @@ def attend(weights: Scores, v: Moments) -> Result:
     AKA = A @ Kv.same @ A.T
     same = AKA + (F - 1) * ((A * Kv.diagonal) @ A.T - AA * AKA)
     covariance = Exchangeable(same, A @ Kv.diff @ A.T, Kv.samples)
-    layout = _layout(q, v)
-    output = from_covariance(layout, q.order, covariance, A @ v.mean)
+    layout = Layout((*q.layout.axes[:-1], v.layout.axes[-1]))
+    mean = A @ v.mean[v.places(orders[2])]
+    output = from_covariance(layout, orders[0], covariance, mean)
 
     def pullback(gradient: Gradient) -> Pulled:
         P, N = gradient.pairs, gradient.pairs.samples
@@ -174,20 +180,24 @@ def attend(weights: Scores, v: Moments) -> Result:
         queries = size * P.same * F * AA * joint * np.sqrt(np.outer(alike, alike))
         keys = np.diag(size * (((A * Uv[:, None]).T @ (P.same * F * Kq.same)) * A.T).sum(1))
         none_q, none_k = np.zeros_like(queries), np.zeros_like(keys)
+        found = (
+            (q, orders[0], Exchangeable(queries, none_q, N)),
+            (k, orders[1], Exchangeable(keys, none_k, N)),
+            (v, orders[2], Exchangeable(values, A.T @ P.diff @ A, N)),
+        )
         return Pulled(
-            [
-                (v, Gradient(Exchangeable(values, A.T @ P.diff @ A, N))),
-                (q, Gradient(Exchangeable(queries, none_q, N))),
-                (k, Gradient(Exchangeable(keys, none_k, N))),
-            ]
+            [(x, Gradient(arranged(pairs, order, x.order))) for x, order, pairs in found]
         )
 
     return Result(output, pullback)
 
 
-def _layout(q: Moments, v: Moments) -> Layout:
-    axes: list[Axis] = [*v.layout.axes[:-2], q.layout.axes[-2], v.layout.axes[-1]]
-    return Layout(tuple(axes))
+def _windows_first(value: Moments) -> list[Atom]:
+    """Positions that attention does not mix, then those that it does."""
+    atoms = [a for axis in value.layout.axes[:-1] for a in axis if a.role == "position"]
+    if set(atoms) != set(value.order):
+        raise UnpredictedError("attention over an axis with both positions and features")
+    return atoms
 
 
 def _between(K: Array, A: Array) -> Array:

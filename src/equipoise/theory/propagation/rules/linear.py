@@ -23,6 +23,7 @@ from equipoise.theory.propagation.values import (
     Moments,
     UnpredictedError,
     arranged,
+    from_covariance,
     gaussian,
     is_centred,
     mean_square,
@@ -32,7 +33,10 @@ from equipoise.theory.propagation.values import (
 
 @rule("mm", "bmm")
 def product(call: Call) -> Result:
-    """``x @ w``."""
+    """``x @ w``, and a matrix of the batch times positions."""
+    first, second = call.arguments[:2]
+    if isinstance(first, Known) and isinstance(second, Moments):
+        return _by_matrices(first, second)
     return _linear(call, call.arguments[0], call.arguments[1], None)
 
 
@@ -90,6 +94,35 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
         spread = _spread_over(gradient.pairs, len(ordered.same) // len(gradient.pairs.same))
         spread = arranged(spread * (variance * outputs), [*kept, *summed], source.order)
         return Pulled([(x, Gradient(spread))], found)
+
+    return Result(output, pullback)
+
+
+def _by_matrices(matrices: Known, x: Moments) -> Result:
+    r"""Matrices of the samples, such as the edges of a graph, times positions.
+
+    :math:`K_{out} = A K A^\top`, averaged over samples and pairs of samples.
+    """
+    batch, places, *_ = x.layout.axes
+    if x.order != places or [a.role for a in batch] != ["sample"] or matrices.parameter:
+        raise UnpredictedError("a product with a matrix that is neither a weight nor of positions")
+    A = matrices.value.detach().double().cpu().expand(batch[0].size, -1, -1).numpy()
+    N, total = len(A), A.sum(0)
+    place = Atom.new("position", A.shape[1])
+
+    def sandwich(pairs: Exchangeable, left: str, right: str) -> Exchangeable:
+        same = np.einsum(f"{left},ij,{right}->ab", A, pairs.same, A, optimize=True) / N
+        own = np.einsum(f"{left},ij,{right}->ab", A, pairs.diff, A, optimize=True)
+        sums = left[1:], right[1:]
+        whole = np.einsum(f"{sums[0]},ij,{sums[1]}->ab", total, pairs.diff, total, optimize=True)
+        return Exchangeable(same, (whole - own) / max(1, N * (N - 1)), pairs.samples)
+
+    layout = Layout((batch, (place,), *x.layout.axes[2:]))
+    mean = total @ x.mean / N
+    output = from_covariance(layout, [place], sandwich(x.covariance, "nai", "nbj"), mean)
+
+    def pullback(gradient: Gradient) -> Pulled:
+        return Pulled([(x, Gradient(sandwich(gradient.pairs, "nia", "njb")))])
 
     return Result(output, pullback)
 

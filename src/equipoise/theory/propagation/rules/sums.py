@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +62,7 @@ def add(call: Call) -> Result:
         for original, like, other, factor in zip(
             _inputs(call), (a, b), (b, a), (1.0, sign), strict=True
         ):
-            if isinstance(original, Moments):
+            if isinstance(original, Moments) and not original.is_constant:
                 weight = gradient.weight
                 if like.latent != output.latent:
                     weight = _weight_of_part(weight, output.typical, like.typical, other.typical)
@@ -72,6 +73,14 @@ def add(call: Call) -> Result:
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def _back_in_order(pairs: Exchangeable, alike: Moments, original: Moments) -> Exchangeable:
+    """Undo :func:`_split_or_merged`, which may have reordered positions."""
+    flat = [atom for axis in original.layout.axes for atom in axis if atom.role == "position"]
+    if tuple(flat) != original.order:
+        raise UnpredictedError("a sum of tensors whose positions are in different orders")
+    return pairs
 
 
 def _excess_of_part(
@@ -127,8 +136,8 @@ def multiply(call: Call) -> Result:
     def pullback(gradient: Gradient) -> Pulled:
         inputs = []
         for original, aligned, other in zip(_inputs(call), (a, b), (b, a), strict=True):
-            if not isinstance(original, Moments):
-                continue
+            if not isinstance(original, Moments) or original.is_constant:
+                continue  # what features share gets a gradient of order 1/C
             if together:
                 found = through(lead, np.atleast_2d(other.table), gradient)
             else:
@@ -175,6 +184,7 @@ def aligned(value: Moments | Known, lead: Moments, output: Tensor | None) -> Mom
         assert output is not None
         expanded = value.value.detach().expand(output.shape)
         return _reordered(measured(expanded, lead.layout), lead)
+    value = _split_or_merged(value, lead)
     padded = Layout(((),) * (len(lead.layout.axes) - len(value.layout.axes)) + value.layout.axes)
     places: dict[Atom, Atom] = {}
     for ours, theirs in zip(lead.layout.axes, padded.axes, strict=True):
@@ -195,6 +205,43 @@ def aligned(value: Moments | Known, lead: Moments, output: Tensor | None) -> Mom
         order=lead.order,
         correlation=Exchangeable(c.same[grid], c.diff[grid], c.samples),
         table=table,
+    )
+
+
+def _split_or_merged(value: Moments, lead: Moments) -> Moments:
+    """The value, with axes of positions made up as the lead's are."""
+    offset = len(lead.layout.axes) - len(value.layout.axes)
+    for i, theirs in enumerate(value.layout.axes):
+        ours = lead.layout.axes[i + offset]
+        sizes = [[atom.size for atom in axis] for axis in (ours, theirs)]
+        roles = {atom.role for atom in (*ours, *theirs)}
+        if roles != {"position"} or sizes[0] == sizes[1] or prod(sizes[0]) != prod(sizes[1]):
+            continue
+        axes = list(value.layout.axes)
+        if len(theirs) > 1:
+            value = _merged(value, i)
+            axes = list(value.layout.axes)
+        (whole,) = axes[i]
+        pieces = tuple(Atom.new("position", atom.size) for atom in ours)
+        axes[i] = pieces
+        value = value.with_layout(Layout(tuple(axes)), {whole: pieces})
+    return value
+
+
+def _merged(value: Moments, axis: int) -> Moments:
+    """The value, with one atom for all positions of an axis."""
+    atoms = value.layout.axes[axis]
+    order = (*(atom for atom in value.order if atom not in atoms), *atoms)
+    index = value.places(order)
+    whole = Atom.new("position", prod(atom.size for atom in atoms))
+    axes = list(value.layout.axes)
+    axes[axis] = (whole,)
+    return replace(
+        value,
+        layout=Layout(tuple(axes)),
+        order=(*order[: len(order) - len(atoms)], whole),
+        correlation=arranged(value.correlation, value.order, order),
+        table=value.table if len(value.table) == 1 else value.table[index],
     )
 
 
@@ -220,6 +267,10 @@ def unaligned(pairs: Exchangeable, aligned: Moments, original: Moments) -> Excha
     """Bring a gradient back to the positions of the original; add up what was repeated."""
     if aligned is original or aligned.order == original.order:
         return pairs
+    if [a.size for a in aligned.order] != [a.size for a in original.order]:
+        alike = _split_or_merged(original, aligned)
+        if alike is not original:
+            return _back_in_order(unaligned(pairs, aligned, alike), alike, original)
     if len(original.correlation.same) == len(pairs.same):
         places: dict[Atom, Atom] = {}
         padded = ((),) * (len(aligned.layout.axes) - len(original.layout.axes))
