@@ -21,7 +21,7 @@ from scipy.linalg import eigh_tridiagonal
 Array = NDArray[np.float64]
 
 
-def recurrence(batch_size: int, count: int) -> Array:
+def recurrence(batch_size: float, count: int) -> Array:
     r"""Coefficients of :math:`w\psi_k = b_{k+1}\psi_{k+1} + b_k\psi_{k-1}`.
 
     Returns:
@@ -35,7 +35,7 @@ def recurrence(batch_size: int, count: int) -> Array:
     return np.sqrt((B - 1) * k * (k + B - 4) / ((2 * k + B - 3) * (2 * k + B - 5)))
 
 
-def polynomials(batch_size: int, count: int, points: Array) -> Iterator[Array]:
+def polynomials(batch_size: float, count: int, points: Array) -> Iterator[Array]:
     """Yield ψ_0, …, ψ_{count-1} at the points, each of the shape of ``points``."""
     b = recurrence(batch_size, count)
     previous, current = np.zeros_like(points), np.ones_like(points)

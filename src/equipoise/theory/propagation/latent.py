@@ -17,6 +17,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.numerics.quadrature import gegenbauer
+
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
@@ -25,6 +27,7 @@ _REACH, _WIDTH, _PER_PANEL = 9.0, 0.5, 10
 TERMS = 48
 # Of correlations up to 0.3, twelve terms leave less than 1e-9.
 _FAR, _FEW_TERMS, _MANY = 0.3, 12, 10_000
+_FEW_DIMENSIONS = 30
 
 
 @lru_cache(maxsize=1)
@@ -59,13 +62,16 @@ def mean(table: Array) -> Array:
     return np.asarray(table @ nodes()[1])
 
 
-def pairs(first: Array, second: Array, correlation: Array) -> Array:
+def pairs(
+    first: Array, second: Array, correlation: Array, dimensions: float | None = None
+) -> Array:
     r"""Average :math:`E[T_1(g_1)T_2(g_2)]`.
 
     Args:
         first: Tables of shape ``[P, M]`` or ``[1, M]``.
         second: Tables of shape ``[P, M]`` or ``[1, M]``.
         correlation: Of the latents, of shape ``[P, P]``.
+        dimensions: n, if the tables are functions of points on a sphere, see :func:`on_sphere`.
 
     Examples:
         >>> relu = np.maximum(nodes()[0], 0)[None]
@@ -73,6 +79,8 @@ def pairs(first: Array, second: Array, correlation: Array) -> Array:
         >>> np.round(pairs(relu, relu, rho) * 2, 9)  # 1/π and 1
         array([[0.31830989, 1.        ]])
     """
+    if dimensions is not None:
+        return _on_sphere(first, second, correlation, dimensions)
     (first, left), (second, right) = _shape_and_scale(first), _shape_and_scale(second)
     # Most pairs are far apart: few terms are enough for them.
     close = np.abs(correlation) > _FAR
@@ -115,6 +123,30 @@ def _pairs(first: Array, second: Array, correlation: Array, terms: int) -> Array
     return value
 
 
+def _on_sphere(first: Array, second: Array, correlation: Array, dimensions: float) -> Array:
+    r"""The same for two points of a sphere, of inner product ρ: :math:`\sum_k a_k b_k P_k(\rho)`.
+
+    :math:`P_k` are Gegenbauer's polynomials, 1 at ρ = 1 (Funk and Hecke).
+    """
+    basis = _gegenbauer(dimensions) * nodes()[1]
+    a, b = first @ basis.T, second @ basis.T
+    n, before, now = dimensions, np.ones_like(correlation), correlation
+    total = a[:, 0, None] * b[:, 0] * before
+    for k in range(1, len(basis)):
+        total = total + a[:, k, None] * b[:, k] * now
+        before, now = now, ((2 * k + n - 2) * correlation * now - k * before) / (k + n - 2)
+    left: Array = (first * nodes()[1]) @ second.T - a @ b.T
+    return total + left * correlation ** len(basis)
+
+
+@lru_cache(maxsize=256)
+def _gegenbauer(dimensions: float) -> Array:
+    """Orthonormal polynomials of one coordinate, at the nodes."""
+    z = on_sphere(dimensions)
+    count = TERMS if dimensions > _FEW_DIMENSIONS else TERMS // 2
+    return np.stack(list(gegenbauer.polynomials(dimensions + 1, count, z)))
+
+
 def _elementwise(
     first: Array, second: Array, rows: Indices, columns: Indices, correlation: Array
 ) -> Array:
@@ -150,6 +182,24 @@ def of_sum(first: Array, second: Array) -> Array:
 def of_product(first: Array, second: Array) -> Array:
     """Table of the quantile function of T₁(g₁) T₂(g₂) with independent latents."""
     return _quantiles(first[:, None] * second)
+
+
+@lru_cache(maxsize=256)
+def on_sphere(dimensions: float) -> Array:
+    r"""Table of one coordinate of a random point on the sphere of radius :math:`\sqrt n`.
+
+    Its square over n has the law :math:`\mathrm{Beta}(\frac12, \frac{n-1}2)`; Gaussian as n grows.
+
+    Examples:
+        >>> z = on_sphere(9)
+        >>> print(np.round([mean(z**2), mean(z**4)], 3))  # 1 and 3n/(n + 2)
+        [1.    2.455]
+    """
+    from scipy.special import betainccinv, erfc
+
+    g, _ = nodes()
+    square = betainccinv(0.5, (dimensions - 1) / 2, erfc(np.abs(g) / np.sqrt(2)))
+    return np.asarray(np.sign(g) * np.sqrt(dimensions * square))
 
 
 def of_mixture(tables: Sequence[Array], shares: Sequence[float]) -> Array:

@@ -146,8 +146,7 @@ class _Forward:
         try:
             result = self._result(call, leaves, random=random)
         except (UnpredictedError, LayoutError) as error:
-            if random:
-                self.reasons[node.number] = str(error)
+            self.reasons[node.number] = str(error)
             result = self._cut(node, leaves)
         except Exception as error:  # whatever an operation is, the others are predicted
             reason = f"the rule for {node.name} failed: {type(error).__name__}: {error}"
@@ -209,8 +208,8 @@ class _Forward:
         )
         if node.name == "embedding" and known[1].layout is not None:
             layout = Layout((*known[1].layout.axes, (Atom.new("open", shape[-1]),)))
-        if layout is None and data and shape and shape[0] == self._samples:
-            layout = Layout.of_batch(shape)
+        if layout is None and data:
+            layout = self._data(node).layout
         parameter = " and ".join(sorted(names)) if names and not data else None
         return _all_known(node, Known(node.outputs[0], layout, parameter, data))
 
@@ -227,7 +226,14 @@ class _Forward:
                         (Known(other), None) for other in node.outputs[1:]
                     ]
                     return Result(found, None, others)
-        return _all_known(node, None)
+        data = any(not isinstance(leaf, Known) or leaf.data for leaf in leaves)
+        return _all_known(node, self._data(node) if data else None)
+
+    def _data(self, node: Node) -> Known:
+        """The values of an output as if they were the batch's."""
+        shape = tuple(node.outputs[0].shape)
+        whole = bool(shape) and shape[0] == self._samples
+        return Known(node.outputs[0], Layout.of_batch(shape) if whole else None, data=True)
 
     def _value(self, source: Made | Given) -> Value:
         if isinstance(source, Made):

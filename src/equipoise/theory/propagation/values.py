@@ -60,6 +60,7 @@ class Moments:
         gaussian: Whether T is affine.
         latent: Tensors with one number are functions of the same latents.
         parts: Of a concatenation of features, its parts.
+        dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
     """
 
     layout: Layout
@@ -69,6 +70,7 @@ class Moments:
     gaussian: bool
     latent: int = field(default_factory=lambda: next(_identities))
     parts: tuple[Moments, ...] = ()
+    dimensions: float | None = None
 
     @cached_property
     def covariance(self) -> Exchangeable:
@@ -80,11 +82,7 @@ class Moments:
             return Exchangeable(
                 means + scale * c.same, means + scale * c.diff, self.correlation.samples
             )
-        return Exchangeable(
-            latent.pairs(self.table, self.table, self.correlation.same),
-            latent.pairs(self.table, self.table, self.correlation.diff),
-            self.correlation.samples,
-        )
+        return self.averaged(self.table)
 
     @cached_property
     def mean(self) -> Array:
@@ -129,6 +127,18 @@ class Moments:
         """Where positions in another order stand in the arrays."""
         index = np.arange(self.positions).reshape([atom.size for atom in self.order])
         return index.transpose([self.order.index(atom) for atom in order]).ravel()
+
+    def on_sphere(self, dimensions: float) -> Moments:
+        """The same moments with latents on a sphere, instead of Gaussian ones."""
+        z = latent.on_sphere(dimensions)
+        table = self.mean[: len(self.table), None] + self.std[: len(self.table), None] * z
+        return replace(self, table=table, dimensions=dimensions)
+
+    def averaged(self, table: Array) -> Exchangeable:
+        """E[T(g₁)T(g₂)] for another function of the same latents."""
+        c, n = self.correlation, self.dimensions
+        same, diff = (latent.pairs(table, table, block, n) for block in (c.same, c.diff))
+        return Exchangeable(same, diff, c.samples)
 
     def with_other_features(self, layout: Layout) -> Moments:
         """Features of the same law that are none of these."""

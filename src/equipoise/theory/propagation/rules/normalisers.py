@@ -34,6 +34,8 @@ from equipoise.theory.propagation.values import (
 
 # With fewer features, what a group divides by is not what infinitely many would average to.
 _FEWEST_FEATURES = 4
+# With fewer directions, what rows span, elements are visibly not Gaussian after batch norm.
+_SPHERICAL = 2000
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")
@@ -65,9 +67,11 @@ def batch_norm(call: Call) -> Result:
         outer.same + _square(shift, beta), outer.diff + _square(shift, beta), outer.samples
     )
     offset = shift[0] if beta is not None else 0.0
-    output = from_covariance(
-        x.layout, x.order, covariance, np.full(x.positions, offset), _shape(x)
-    )
+    means = np.full(x.positions, offset)
+    output = from_covariance(x.layout, x.order, covariance, means, _shape(x))
+    directions = (centred.rows * trace) ** 2 / centred.dot(centred)
+    if x.gaussian and 2 <= directions < _SPHERICAL:
+        output = output.on_sphere(directions)  # rows were divided by their length
 
     def pullback(gradient: Gradient) -> Pulled:
         pairs = rows.pulled_back(gradient.pairs.centred()) * square

@@ -65,13 +65,11 @@ def through(x: Moments, slope: np.ndarray, gradient: Gradient) -> Gradient:
     _, weights = latent.nodes()
     square = slope**2 * gradient.weight
     gain = np.broadcast_to(square @ weights, x.positions)
-    if len(slope) == 1 and np.ptp(slope) == 0:
-        factors = [np.asarray(slope[0, 0] ** 2)] * 2
+    if np.ptp(slope) == 0:
+        pairs = gradient.pairs * float(slope[0, 0] ** 2)
     else:
-        factors = [latent.pairs(slope, slope, c) for c in (x.correlation.same, x.correlation.diff)]
-    same = gradient.pairs.same * factors[0]
-    np.fill_diagonal(same, gradient.pairs.diagonal * gain)
-    pairs = Exchangeable(same, gradient.pairs.diff * factors[1], gradient.pairs.samples)
+        pairs = gradient.pairs.times(x.averaged(slope))
+    np.fill_diagonal(pairs.same, gradient.pairs.diagonal * gain)
     share = np.broadcast_to(gradient.pairs.diagonal[:, None], (x.positions, 1))
     average = (share * square).mean(0)
     total = float(average @ weights)
@@ -82,15 +80,11 @@ def through(x: Moments, slope: np.ndarray, gradient: Gradient) -> Gradient:
 def _excess(
     x: Moments, slope: np.ndarray, before: Exchangeable, after: Exchangeable
 ) -> Exchangeable | None:
-    """Π E[φ'(x₁)φ'(x₂)g₁g₂] less Π E[φ'(x₁)φ'(x₂)] ρ."""
+    """Π E[φ'(x₁)φ'(x₂)z₁z₂] less Π E[φ'(x₁)φ'(x₂)] ρ, for latents z."""
     if np.ptp(slope) == 0 or x.positions > _MOST_POSITIONS:
         return None
-    moved = slope * latent.nodes()[0]
-    c = x.correlation
-    both = Exchangeable(
-        latent.pairs(moved, moved, c.same), latent.pairs(moved, moved, c.diff), c.samples
-    )
-    return before.times(both) + after.times(c) * -1.0
+    z = latent.nodes()[0] if x.dimensions is None else latent.on_sphere(x.dimensions)
+    return before.times(x.averaged(slope * z)) + after.times(x.correlation) * -1.0
 
 
 def _scalar(value: Any) -> Any:
