@@ -56,7 +56,7 @@ def errors(groups: list[list[Site]]) -> tuple[list[float], list[float]]:
     moments, gradients = [], []
     for group in groups:
         q = [(s.second_moment, s.measured_second_moment) for s in group]
-        g = [(s.gradient, s.measured_gradient) for s in group]
+        g = [(s.gradient, s.measured_gradient) for s in group if not s.is_start]
         for pairs, into in ((q, moments), (g, gradients)):
             ratios = [math.log(a / b) for a, b in pairs if a and b]
             if ratios:

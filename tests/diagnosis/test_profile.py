@@ -48,6 +48,7 @@ def test_a_loss_of_the_users():
         batch_size=32,
     )
     last = [site for site in found.sites if site.operation == "addmm"][-1]
+    assert last.is_start
     assert last.gradient == pytest.approx(last.measured_gradient, rel=1e-5)
     assert max(errors(found, "gradient", "measured_gradient")) < 0.2
 

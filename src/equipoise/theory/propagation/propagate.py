@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -65,6 +65,7 @@ class Site:
         measured_second_moment: The same, of the traced pass.
         measured_gradient: The same; None where it was not measured.
         reason: Why nothing was predicted; empty otherwise.
+        is_start: Whether the way back begins here, with the measured gradient.
     """
 
     node: int
@@ -76,6 +77,7 @@ class Site:
     measured_second_moment: float
     measured_gradient: float | None
     reason: str = ""
+    is_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +110,14 @@ def propagate(graph: Graph) -> Propagation:
     forward = _Forward(graph)
     for node in graph.nodes:
         forward.step(node)
-    gradients, weights = _backward(graph, forward)
+    gradients, weights, starts = _backward(graph, forward)
     sites = []
     for node in graph.nodes:
         value = forward.values[node.number][0]
         reason = forward.reasons.get(node.number, "")
         if isinstance(value, Moments) or reason:
-            sites.append(_site(node, value, gradients.get(id(value)), reason))
+            site = _site(node, value, gradients.get(id(value)), reason)
+            sites.append(replace(site, is_start=id(value) in starts))
     return Propagation(tuple(sites), tuple(Weight(*item) for item in weights.items()))
 
 
@@ -267,10 +270,13 @@ def _all_known(node: Node, first: Known | None) -> Result:
     return Result(outputs[0][0], None, outputs[1:])
 
 
-def _backward(graph: Graph, forward: _Forward) -> tuple[dict[int, Gradient], dict[str, float]]:
-    """Gradients by the identity of a value, and of weights by name."""
+def _backward(
+    graph: Graph, forward: _Forward
+) -> tuple[dict[int, Gradient], dict[str, float], set[int]]:
+    """Gradients by the identity of a value, those of weights by name, and where they start."""
     found: dict[int, Gradient] = {}
     weights: dict[str, float] = {}
+    starts: set[int] = set()
     cut = _consumed_without_a_way_back(graph, forward)
     for node in reversed(graph.nodes):
         pairs = zip(forward.values[node.number], forward.pullbacks[node.number], strict=True)
@@ -281,6 +287,7 @@ def _backward(graph: Graph, forward: _Forward) -> tuple[dict[int, Gradient], dic
             if id(value) in cut and measured_gradient is not None:
                 with suppress(UnpredictedError, LayoutError):
                     found[id(value)] = _of_tensor(measured_gradient, value)
+                    starts.add(id(value))
             gradient = found.get(id(value))
             if gradient is None or pullback is None:
                 continue
@@ -294,7 +301,7 @@ def _backward(graph: Graph, forward: _Forward) -> tuple[dict[int, Gradient], dic
             for receiver, share in pulled.inputs:
                 before = found.get(id(receiver))
                 found[id(receiver)] = share if before is None else before + share
-    return found, weights
+    return found, weights, starts
 
 
 def _moments_of(node: Node, forward: _Forward) -> list[Moments]:
