@@ -16,7 +16,6 @@ the corrections are derived here.
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor
 
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor, rule
@@ -34,7 +33,7 @@ from equipoise.theory.propagation.values import (
 
 # With fewer features, what a group divides by is not what infinitely many would average to.
 _FEWEST_FEATURES = 4
-# With fewer directions, what rows span, elements are visibly not Gaussian after batch norm.
+# With more directions that rows span, elements are as good as Gaussian after batch norm.
 _SPHERICAL = 2000
 
 
@@ -47,10 +46,9 @@ def batch_norm(call: Call) -> Result:
         raise UnpredictedError("batch norm of values that are no moments")
     roles = [atom.role for atom in x.layout.axes[1]]
     if training and roles == ["sample", "feature"] and not x.layout.axes[0]:
-        return _within_samples(call, x, 1, *_square_and_offset(gamma, beta), eps)
+        return _within_samples(call, x, 1, _scale_and_shift(gamma, beta), eps)
     if any(role != "feature" for role in roles):
         raise UnpredictedError("batch norm over an axis with positions")
-    scale, shift = _affine(known_tensor(gamma)), _affine(known_tensor(beta))
     if not training:
         return _by_running_statistics(call, x, eps)
     if x.correlation.samples * x.positions < 2:
@@ -61,12 +59,10 @@ def batch_norm(call: Call) -> Result:
         raise UnpredictedError("batch norm of rows that are all equal")
     rows = rows_of(centred, eps)
     normal = rows.normalised()
-    square = scale[1] if gamma is not None else 1.0
-    outer = normal * square
+    square, offset, power = _scale_and_shift(gamma, beta)
     covariance = Exchangeable(
-        outer.same + _square(shift, beta), outer.diff + _square(shift, beta), outer.samples
+        square * normal.same + power, square * normal.diff + power, normal.samples
     )
-    offset = shift[0] if beta is not None else 0.0
     means = np.full(x.positions, offset)
     output = from_covariance(x.layout, x.order, covariance, means, _shape(x))
     directions = (centred.rows * trace) ** 2 / centred.dot(centred)
@@ -83,27 +79,23 @@ def batch_norm(call: Call) -> Result:
     return Result(output, pullback, _nothing(call))
 
 
-def _by_running_statistics(
-    call: Call,
-    x: Moments,
-    eps: float,
-) -> Result:
-    gamma, beta, mean, variance = map(known_tensor, call.arguments[1:5])
+def _by_running_statistics(call: Call, x: Moments, eps: float) -> Result:
+    gamma, beta = call.arguments[1:3]
+    mean, variance = map(known_tensor, call.arguments[3:5])
     if mean is None or variance is None:
         raise UnpredictedError("batch norm without running statistics in evaluation mode")
-    inverse = 1 / (variance.double() + eps).sqrt()
-    factors = inverse * (1.0 if gamma is None else gamma.double())
-    offsets = (0.0 if beta is None else beta.double()) - mean.double() * factors
-    square, (offset, power) = _affine(factors)[1], _affine(offsets.expand_as(factors))
+    # Running means are those of the features themselves, and so are running variances.
+    square, offset, power = _scale_and_shift(gamma, beta)
+    common, divisor = float(mean.double().square().mean()), float(variance.double().mean()) + eps
     own = x.covariance
-    means = x.mean * float(factors.mean())
-    cross = 2 * float((factors * offsets).mean()) * x.mean
-    change = power + (cross[:, None] + cross) / 2
-    covariance = Exchangeable(square * own.same + change, square * own.diff + change, own.samples)
-    output = from_covariance(x.layout, x.order, covariance, means + offset, _shape(x))
+    same, diff = (square * (block - common) / divisor + power for block in (own.same, own.diff))
+    means = np.full(x.positions, offset)
+    covariance = Exchangeable(same, diff, own.samples)
+    output = from_covariance(x.layout, x.order, covariance, means, _shape(x))
+    back = float((1 / (variance.double() + eps)).mean()) * square
 
     def pullback(gradient: Gradient) -> Pulled:
-        return Pulled([(x, Gradient(gradient.pairs * square, gradient.weight))])
+        return Pulled([(x, Gradient(gradient.pairs * back, gradient.weight))])
 
     return Result(output, pullback, _nothing(call))
 
@@ -140,9 +132,9 @@ def _over_features(
     pooled = [atom for atom in x.order if atom in within]
     if pooled and len(pooled) < len(x.order):
         raise UnpredictedError("a norm over some of the positions")
-    square, offset = _square_and_offset(gamma, beta)
     if pooled:
-        return _within_samples(call, x, features, square, offset, eps)
+        return _within_samples(call, x, features, _scale_and_shift(gamma, beta), eps)
+    square, offset, _ = _scale_and_shift(gamma, beta)
     if features < _FEWEST_FEATURES:
         raise UnpredictedError(f"a norm over {features} features")
     divisor = np.sqrt(x.std**2 + eps)
@@ -159,21 +151,15 @@ def _over_features(
     return Result(output, pullback, _nothing(call))
 
 
-def _square_and_offset(gamma: object, beta: object) -> tuple[float, float]:
-    """γ² and β, averaged over features."""
-    scale, shift = _affine(known_tensor(gamma)), _affine(known_tensor(beta))
-    return scale[1] if gamma is not None else 1.0, shift[0] if beta is not None else 0.0
-
-
 def _within_samples(
-    call: Call, x: Moments, features: int, square: float, offset: float, eps: float
+    call: Call, x: Moments, features: int, affine: tuple[float, float, float], eps: float
 ) -> Result:
     """Divide a group of features by what it has at all positions of a sample.
 
     Within a sample this is batch norm, with features in the place of samples. Two samples are
     divided by numbers of their own, E[s^-1/2]^2 to first order.
     """
-    K = x.covariance
+    K, (square, offset, power) = x.covariance, affine
     group = Exchangeable(K.same, np.outer(x.mean, x.mean), features).centred()
     if group.rows < _FEWEST_FEATURES or group.mean_diagonal <= 0:
         raise UnpredictedError("a norm over fewer than four numbers")
@@ -183,9 +169,7 @@ def _within_samples(
     tau = group.dot(group) / (group.rows * variance) ** 2
     shared = (1 + 1.5 * tau) / variance
     across = Exchangeable(K.diff, np.outer(x.mean, x.mean), features).centred().same * shared
-    covariance = Exchangeable(
-        square * normal.same + offset**2, square * across + offset**2, K.samples
-    )
+    covariance = Exchangeable(square * normal.same + power, square * across + power, K.samples)
     output = from_covariance(
         x.layout, x.order, covariance, np.full(x.positions, offset), _shape(x)
     )
@@ -220,13 +204,13 @@ def _nothing(call: Call) -> list[tuple[Value, None]]:
     return [(Known(output), None) for output in call.node.outputs[1:]]
 
 
-def _affine(tensor: Tensor | None) -> tuple[float, float]:
-    """Mean and mean square."""
-    if tensor is None:
-        return 0.0, 0.0
-    value = tensor.detach().double()
-    return float(value.mean()), float(value.square().mean())
-
-
-def _square(shift: tuple[float, float], beta: object) -> float:
-    return shift[1] if beta is not None else 0.0
+def _scale_and_shift(gamma: object, beta: object) -> tuple[float, float, float]:
+    """Averages over features of γ², β and β²."""
+    scale, shift = (
+        None if tensor is None else tensor.detach().double()
+        for tensor in (known_tensor(gamma), known_tensor(beta))
+    )
+    square = 1.0 if scale is None else float(scale.square().mean())
+    if shift is None:
+        return square, 0.0, 0.0
+    return square, float(shift.mean()), float(shift.square().mean())
