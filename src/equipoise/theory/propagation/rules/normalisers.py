@@ -16,6 +16,7 @@ the corrections are derived here.
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor, rule
@@ -79,25 +80,34 @@ def batch_norm(call: Call) -> Result:
     return Result(output, pullback, _nothing(call))
 
 
+@torch.no_grad()
 def _by_running_statistics(call: Call, x: Moments, eps: float) -> Result:
     gamma, beta = call.arguments[1:3]
     mean, variance = map(known_tensor, call.arguments[3:5])
     if mean is None or variance is None:
         raise UnpredictedError("batch norm without running statistics in evaluation mode")
-    # Running means are those of the features themselves, and so are running variances.
     square, offset, power = _scale_and_shift(gamma, beta)
-    common, divisor = float(mean.double().square().mean()), float(variance.double().mean()) + eps
-    own = x.covariance
+    mean, variance = mean.double(), variance.double() + eps
+    own, back = x.covariance, float((1 / variance).mean()) * square
+    # Trained statistics are those of the features themselves; others have nothing to do with them.
+    features = call.output.double().transpose(0, 1).flatten(1).mean(1)
+    scale, shift = known_tensor(gamma), known_tensor(beta)
+    features = features if shift is None else features - shift
+    features = features if scale is None else features / scale
+    features = features * variance.sqrt() + mean
+    size = float(mean.square().mean())
+    related = float((features * mean).mean()) / size > 0.5 if size > 0 else True
+    common = size if related else -size
+    divisor = float(variance.mean()) if related else 1 / float((1 / variance).mean())
     same, diff = (square * (block - common) / divisor + power for block in (own.same, own.diff))
-    means = np.full(x.positions, offset)
     covariance = Exchangeable(same, diff, own.samples)
-    output = from_covariance(x.layout, x.order, covariance, means, _shape(x))
-    back = float((1 / (variance.double() + eps)).mean()) * square
+    means = np.full(x.positions, offset)
+    found = from_covariance(x.layout, x.order, covariance, means, _shape(x))
 
     def pullback(gradient: Gradient) -> Pulled:
         return Pulled([(x, Gradient(gradient.pairs * back, gradient.weight))])
 
-    return Result(output, pullback, _nothing(call))
+    return Result(found, pullback, _nothing(call))
 
 
 @rule("native_layer_norm")
