@@ -1,0 +1,284 @@
+"""One pass becomes a graph of elementary operations, with measured gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from equipoise.instrument.recording.graph import Given, Made, trace
+from support.model_state import differences, fingerprint
+
+
+def summed(model, x):
+    return model(x).square().sum()
+
+
+def names(graph):
+    return [node.name for node in graph.nodes]
+
+
+def node_of(graph, name, place=0):
+    return [node for node in graph.nodes if node.name == name][place]
+
+
+class Functional(nn.Module):
+    """The same as :func:`modular`, written out."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.ParameterList([nn.Parameter(torch.ones(5, 3, 1, 1)), torch.ones(2, 5)])
+        self.bias = nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        x = F.gelu(F.conv2d(x, self.weight[0]))
+        return F.linear(x.mean((2, 3)), self.weight[1], self.bias)
+
+
+def modular():
+    pool = nn.AdaptiveAvgPool2d(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 5, 1, bias=False), nn.GELU(), pool, nn.Flatten(), nn.Linear(5, 2)
+    )
+
+
+class InPlace(nn.Module):
+    """Overwrites what a layer returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x):
+        h = self.layer(x)
+        h.clamp_(min=0)
+        h += 1
+        return h * 2
+
+
+class Nested(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+        self.register_buffer("shift", torch.ones(6))
+
+    def forward(self, x):
+        return self.inner(x) + self.shift
+
+
+class Repeated(nn.Module):
+    """Loops and branches in Python."""
+
+    def __init__(self, repetitions):
+        super().__init__()
+        self.layer, self.repetitions = nn.Linear(6, 6, bias=False), repetitions
+
+    def forward(self, x):
+        for i in range(self.repetitions):
+            x = self.layer(x)
+            if i % 2:
+                x = x.tanh()
+        return x
+
+
+class TestNodes:
+    def test_are_operations_in_order(self):
+        graph = trace(Nested(), torch.randn(3, 6), summed)
+        assert [n for n in names(graph) if n != "detach"] == [
+            *("t", "addmm", "tanh", "add"),
+            *("pow", "sum"),
+        ]
+        assert [node.number for node in graph.nodes] == list(range(len(graph.nodes)))
+
+    def test_are_the_same_for_modules_and_functions(self):
+        x = torch.randn(4, 3, 2, 2)
+        moved = {"view", "detach", "_unsafe_view", "squeeze", "t"}
+        found = [
+            [name for name in names(trace(model, x, summed)) if name not in moved]
+            for model in (Functional(), modular())
+        ]
+        assert found[0] == found[1] == ["convolution", "gelu", "mean", "addmm", "pow", "sum"]
+
+    def test_of_loops_are_recorded_as_often_as_they_run(self):
+        for repetitions in (1, 4):
+            found = names(trace(Repeated(repetitions), torch.randn(3, 6), summed))
+            assert found.count("mm") == repetitions
+            assert found.count("tanh") == repetitions // 2
+
+    def test_bear_the_name_of_the_innermost_module(self):
+        graph = trace(nn.Sequential(Nested()), torch.randn(3, 6), summed)
+        places = {node.name: node.module for node in graph.nodes}
+        assert places["addmm"] == "0.inner.0"
+        assert places["tanh"] == "0.inner.1"
+        assert places["add"] == "0"
+        assert places["sum"] == ""
+
+    def test_keep_their_arguments(self):
+        graph = trace(nn.LeakyReLU(0.3), torch.randn(3, 6), summed)
+        assert node_of(graph, "leaky_relu").arguments[1] == 0.3
+
+    def test_have_all_outputs(self):
+        class Halves(nn.Linear):
+            def forward(self, x):
+                first, second = super().forward(x).split(2, 1)
+                return first * second.exp()
+
+        graph = trace(Halves(6, 4), torch.randn(3, 6), summed)
+        split = node_of(graph, "split")
+        assert len(split.outputs) == len(split.gradients) == 2
+        assert node_of(graph, "exp").inputs == (Made(split.number, 1),)
+
+
+class TestInputs:
+    def test_are_parameters_buffers_data_or_made(self):
+        x = torch.randn(3, 6)
+        graph = trace(Nested(), x, summed)
+        bias, data, weight = node_of(graph, "addmm").inputs
+        assert (bias.kind, bias.name) == ("parameter", "inner.0.bias")
+        assert (data.kind, data.name) == ("data", "")
+        assert data.value is x
+        assert weight == Made(node_of(graph, "t").number, 0)
+        made, shift = node_of(graph, "add").inputs
+        assert made == Made(node_of(graph, "tanh").number, 0)
+        assert (shift.kind, shift.name) == ("buffer", "shift")
+
+    def test_of_tied_weights_bear_one_name(self):
+        model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+        model[1].weight = model[0].weight
+        graph = trace(model, torch.randn(3, 6), summed)
+        found = [node_of(graph, "t", place).inputs[0].name for place in (0, 1)]
+        assert found == ["0.weight", "0.weight"]
+
+    def test_numbers_are_none(self):
+        graph = trace(nn.Identity(), torch.randn(3, 6), lambda model, x: (model(x) * 3).sum())
+        (given,) = node_of(graph, "mul").inputs
+        assert isinstance(given, Given)
+
+
+class TestInPlace:
+    def test_the_value_before_is_kept(self):
+        model, x = InPlace(), torch.randn(3, 6)
+        graph = trace(model, x, summed)
+        values = {name: node_of(graph, name).outputs[0] for name in ("addmm", "clamp", "add")}
+        torch.testing.assert_close(values["addmm"], model.layer(x))
+        torch.testing.assert_close(values["clamp"], model.layer(x).clamp(min=0))
+        torch.testing.assert_close(values["add"], model.layer(x).clamp(min=0) + 1)
+
+    def test_what_follows_comes_from_the_last_write(self):
+        graph = trace(InPlace(), torch.randn(3, 6), summed)
+        assert node_of(graph, "mul").inputs == (Made(node_of(graph, "add").number, 0),)
+
+    def test_only_the_last_write_has_a_gradient(self):
+        """Autograd forgets tensors that were overwritten."""
+        graph = trace(InPlace(), torch.randn(3, 6), summed)
+        assert node_of(graph, "addmm").gradients == (None,)
+        assert node_of(graph, "add").gradients[0] is not None
+
+    def test_names_have_no_underscore(self):
+        assert "clamp" in names(trace(InPlace(), torch.randn(3, 6), summed))
+
+
+class TestGradients:
+    def test_are_those_of_autograd(self):
+        kept = []
+
+        class Kept(nn.Module):
+            def forward(self, x):
+                if not x.requires_grad:
+                    return x
+                kept.append(x)
+                return x
+
+        model = nn.Sequential(nn.Linear(6, 5), Kept(), nn.Tanh(), Kept(), nn.Linear(5, 4), Kept())
+        x = torch.randn(3, 6)
+        graph = trace(model, x, summed)
+        kept.clear()
+        gradients = torch.autograd.grad(summed(model, x), kept)
+        nodes = [node_of(graph, "addmm"), node_of(graph, "tanh"), node_of(graph, "addmm", 1)]
+        for node, value, gradient in zip(nodes, kept, gradients, strict=True):
+            torch.testing.assert_close(node.outputs[0], value, rtol=0, atol=0)
+            torch.testing.assert_close(node.gradients[0], gradient, rtol=0, atol=0)
+
+    def test_add_up_where_a_value_is_used_twice(self):
+        def loss_fn(model, x):
+            h = model(x)
+            return h.sum() + (3 * h).sum()
+
+        graph = trace(nn.Linear(6, 4), torch.randn(3, 6), loss_fn)
+        assert (node_of(graph, "addmm").gradients[0] == 4).all()
+
+    def test_are_none_where_the_loss_does_not_depend_on_a_value(self):
+        def loss_fn(model, x):
+            h = model(x)
+            h.exp()
+            return h[:, :2].sum() + h.argmax()
+
+        graph = trace(nn.Linear(6, 4), torch.randn(3, 6), loss_fn)
+        assert node_of(graph, "exp").gradients == (None,)
+        assert node_of(graph, "argmax").gradients == (None,)
+        assert node_of(graph, "addmm").gradients[0] is not None
+
+    def test_are_none_for_a_loss_without_any(self):
+        graph = trace(nn.Linear(6, 4), torch.randn(3, 6), lambda model, x: model(x).detach().sum())
+        assert all(gradient is None for node in graph.nodes for gradient in node.gradients)
+
+    @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+    def test_are_measured_where_autograd_is_off(self, context):
+        x = torch.randn(3, 6)
+        with context():
+            graph = trace(nn.Linear(6, 4), x, summed)
+        assert node_of(graph, "addmm").gradients[0] is not None
+
+
+def test_the_loss_is_the_model_s():
+    model, x = Nested(), torch.randn(3, 6)
+    assert trace(model, x, summed).loss == pytest.approx(summed(model, x).item())
+
+
+class Everything(nn.Module):
+    """Running statistics, random masks, frozen weights and a mode of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 4)
+        self.norm, self.noise = nn.BatchNorm1d(6), nn.Dropout(0.5)
+        self.head.weight.requires_grad_(False)
+        self.norm.eval()
+
+    def forward(self, x):
+        h = F.batch_norm(
+            self.layer(x), self.norm.running_mean, self.norm.running_var, training=True
+        )
+        return self.head(self.noise(torch.relu_(self.norm(h))))
+
+
+class TestModel:
+    def test_is_left_untouched(self):
+        model, x = Everything(), torch.randn(8, 6)
+        summed(model, x).backward()
+        before = fingerprint(model)
+        graph = trace(model, x, summed)
+        assert {"native_batch_norm", "relu", "addmm"} <= set(names(graph))
+        assert differences(before, fingerprint(model)) == []
+
+    def test_is_left_untouched_by_a_loss_that_fails(self):
+        def failing(model, x):
+            model(x)
+            raise KeyError("target")
+
+        model, x = Everything(), torch.randn(8, 6)
+        before = fingerprint(model)
+        with pytest.raises(KeyError, match="target"):
+            trace(model, x, failing)
+        assert differences(before, fingerprint(model)) == []
+
+    def test_an_untraced_pass_does_touch_it(self):
+        model, x = Everything(), torch.randn(8, 6)
+        before = fingerprint(model)
+        summed(model, x).backward()
+        assert len(differences(before, fingerprint(model))) > 3
+
+    def test_the_pass_is_the_one_that_would_come_next(self):
+        """Random masks included."""
+        model, x = Everything(), torch.randn(8, 6)
+        traced = trace(model, x, summed).loss
+        assert traced == pytest.approx(summed(model, x).item(), rel=1e-6)

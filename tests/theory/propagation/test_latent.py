@@ -1,0 +1,159 @@
+"""Averages of functions of normal latents: closed forms, simulation and laws of sums."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import erf, ndtr, ndtri
+
+from equipoise.theory.propagation import latent
+
+G, WEIGHTS = latent.nodes()
+RHO = np.linspace(-0.95, 1, 40)[None]
+RELU, STEP = np.maximum(G, 0), (G > 0).astype(float)
+
+
+def arc_cosine(rho):
+    """E[relu(g₁) relu(g₂)]."""
+    return (np.sqrt(1 - rho**2) + rho * (np.pi - np.arccos(rho))) / (2 * np.pi)
+
+
+def arc_sine(rho):
+    """E[erf(g₁) erf(g₂)]."""
+    return 2 / np.pi * np.arcsin(2 * rho / 3)
+
+
+def orthant(rho):
+    """P(g₁ > 0, g₂ > 0)."""
+    return 0.25 + np.arcsin(rho) / (2 * np.pi)
+
+
+def variance(table):
+    return float(latent.mean(table**2) - latent.mean(table) ** 2)
+
+
+class TestNodes:
+    @pytest.mark.parametrize(("power", "moment"), [(0, 1), (1, 0), (2, 1), (4, 3), (8, 105)])
+    def test_moments(self, power, moment):
+        assert latent.mean(G**power) == pytest.approx(moment, rel=1e-11, abs=1e-11)
+
+    def test_kinks_are_edges_of_panels(self):
+        """Gauss–Hermite of any number of nodes has an error of some per cent here."""
+        assert latent.mean(STEP) == pytest.approx(0.5, abs=1e-15)
+        assert latent.mean(RELU) == pytest.approx(1 / math.sqrt(2 * math.pi), abs=1e-14)
+
+    def test_hermite_polynomials_are_orthonormal(self):
+        """Those of higher degree reach beyond the nodes; functions of moderate growth do not."""
+        h = latent.hermite()[:12]
+        np.testing.assert_allclose((h * WEIGHTS) @ h.T, np.eye(12), atol=1e-5)
+
+
+class TestPairs:
+    """Errors are those of 48 terms; jumps converge slowest."""
+
+    @pytest.mark.parametrize(
+        ("table", "exact", "error"),
+        [
+            (RELU, arc_cosine, 1e-5),
+            (erf(G), arc_sine, 1e-10),
+            (STEP, orthant, 2e-3),
+            (G, lambda rho: rho, 1e-12),
+            (G**2, lambda rho: 1 + 2 * rho**2, 1e-10),
+        ],
+        ids=["relu", "erf", "step", "identity", "square"],
+    )
+    def test_closed_forms(self, table, exact, error):
+        found = latent.pairs(table[None], table[None], RHO)
+        np.testing.assert_allclose(found, exact(RHO), rtol=0, atol=error)
+
+    @pytest.mark.parametrize("table", [RELU, STEP, np.tanh(3 * G)], ids=["relu", "step", "tanh"])
+    def test_equal_latents_are_exact(self, table):
+        """Without the rest of the series a step has 0.47 instead of 0.5."""
+        found = latent.pairs(table[None], table[None], np.ones((1, 1)))
+        assert found[0, 0] == pytest.approx(latent.mean(table**2), rel=1e-12)
+
+    def test_simulation_of_two_functions(self):
+        rho, generator = 0.6, np.random.default_rng(0)
+        g, other = generator.standard_normal((2, 200_000))
+        draws = np.maximum(g, 0) * np.tanh(rho * g + math.sqrt(1 - rho**2) * other)
+        found = latent.pairs(RELU[None], np.tanh(G)[None], np.array([[rho]]))[0, 0]
+        assert abs(draws.mean() - found) < 4 * draws.std() / len(draws) ** 0.5
+
+    def test_every_position_has_a_function_of_its_own(self):
+        tables = np.stack([G, 2 * G + 1, RELU])
+        rho = np.full((3, 3), 0.3)
+        found = latent.pairs(tables, tables, rho)
+        for i in range(3):
+            for j in range(3):
+                alone = latent.pairs(tables[i : i + 1], tables[j : j + 1], rho[:1, :1])
+                assert found[i, j] == pytest.approx(alone[0, 0], abs=1e-12)
+
+    def test_most_pairs_of_a_large_map_are_far_apart_and_need_few_terms(self):
+        generator = np.random.default_rng(0)
+        rho = np.where(generator.random((120, 120)) < 0.1, 0.9, 0.1)
+        tables = np.linspace(0.5, 2, 120)[:, None] * RELU
+        scale = np.outer(np.linspace(0.5, 2, 120), np.linspace(0.5, 2, 120))
+        found = latent.pairs(tables, tables, rho)
+        np.testing.assert_allclose(found, scale * arc_cosine(rho), rtol=0, atol=1e-5)
+
+
+class TestCorrelationOf:
+    """A product as large as at ρ leads back to ρ."""
+
+    @pytest.mark.parametrize(
+        "table", [RELU, np.tanh(G), G**3, G * ndtr(G)], ids=["relu", "tanh", "cube", "gelu"]
+    )
+    def test_inverts_pairs(self, table):
+        rho = np.array([-0.4, 0.0, 0.3, 0.8, 0.99, 1.0])
+        product = latent.pairs(table[None], table[None], rho[None])[0]
+        np.testing.assert_allclose(latent.correlation_of(table, product), rho, atol=2e-4)
+
+    def test_products_out_of_reach_are_clipped(self):
+        np.testing.assert_array_equal(latent.correlation_of(G, np.array([-7.0, 7.0])), [-1, 1])
+
+
+class TestSums:
+    def test_of_gaussians_are_gaussian(self):
+        table, inner = latent.of_sum(3 * G, 4 * G + 1), abs(G) < 4
+        np.testing.assert_allclose(table[inner], 5 * G[inner] + 1, atol=0.02)
+        assert (latent.mean(table), variance(table)) == pytest.approx((1, 25), rel=1e-3)
+
+    def test_of_rectified_ones_are_not(self):
+        """Independent halves: means and variances add, and a quarter is 0."""
+        table = latent.of_sum(RELU, RELU)
+        assert latent.mean(table) == pytest.approx(2 * latent.mean(RELU), rel=1e-3)
+        assert variance(table) == pytest.approx(2 * variance(RELU), rel=5e-3)
+        assert table[ndtri(0.24) > G].max() < 1e-12
+        assert table[ndtri(0.26) < G].min() > 0
+
+    def test_of_one_latent_twice_would_be_wider(self):
+        assert variance(2 * RELU) > 1.9 * variance(latent.of_sum(RELU, RELU))
+
+
+class TestProducts:
+    def test_moments_are_products(self):
+        table = latent.of_product(G, ndtr(G))
+        assert latent.mean(table) == pytest.approx(0, abs=1e-3)
+        assert latent.mean(table**2) == pytest.approx(1 / 3, rel=1e-3)
+        assert latent.mean(latent.of_product(G, G) ** 4) == pytest.approx(9, rel=1e-3)
+
+    def test_rise_with_the_latent(self):
+        assert (np.diff(latent.of_product(G, RELU)) >= 0).all()
+
+
+class TestMixtures:
+    @pytest.mark.parametrize("power", [2, 4])
+    def test_moments_are_averages(self, power):
+        table = latent.of_mixture([G, 3 * G], [0.25, 0.75])
+        exact = (0.25 + 0.75 * 3**power) * latent.mean(G**power)
+        assert latent.mean(table**power) == pytest.approx(exact, rel=5e-3)
+
+    def test_of_constants_are_steps(self):
+        table = latent.of_mixture([np.zeros_like(G), np.ones_like(G)], [0.25, 0.75])
+        assert table[ndtri(0.2) > G].max() == 0
+        assert table[ndtri(0.3) < G].min() == 1
+
+    def test_of_one_law_is_that_law(self):
+        inner = abs(G) < 4
+        table = latent.of_mixture([RELU, RELU], [0.5, 0.5])
+        np.testing.assert_allclose(table[inner], RELU[inner], atol=0.01)

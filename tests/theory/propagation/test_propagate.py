@@ -1,0 +1,285 @@
+"""Whole models: growth of gradients, profiles, and what is said where theory ends."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from equipoise.instrument.recording.graph import trace
+from equipoise.theory import explosion_rate
+from equipoise.theory.propagation.propagate import propagate
+from support.model_state import differences, fingerprint
+
+
+def projected(model, batch):
+    x, weights = batch
+    return (model(x) * weights).sum()
+
+
+def cross_entropy(model, batch):
+    x, classes = batch
+    return F.cross_entropy(model(x), classes)
+
+
+def next_token(model, tokens):
+    logits = model(tokens[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def linear(width, *middle, features=64):
+    return nn.Sequential(nn.Linear(features, width), *middle, nn.Linear(width, width))
+
+
+def perceptron(depth=6, width=256):
+    """Linear, batch norm and ReLU, again and again."""
+    layers = []
+    for i in range(depth):
+        layers.append(nn.Linear(width if i else 64, width, bias=False))
+        layers += [nn.BatchNorm1d(width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, width))
+
+
+class PreActivationBlock(nn.Module):
+    """Batch norm, ReLU and convolution twice, beside a shortcut."""
+
+    def __init__(self, features, out, stride=1):
+        super().__init__()
+        self.norm1, self.norm2 = nn.BatchNorm2d(features), nn.BatchNorm2d(out)
+        self.conv1 = nn.Conv2d(features, out, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.shortcut = None
+        if stride > 1:
+            self.shortcut = nn.Conv2d(features, out, 1, stride, bias=False)
+
+    def forward(self, x):
+        h = torch.relu(self.norm1(x))
+        x = x if self.shortcut is None else self.shortcut(h)
+        return x + self.conv2(torch.relu(self.norm2(self.conv1(h))))
+
+
+def residual_network(features=64):
+    blocks = [(features, features, 1)] * 2 + [(features, 2 * features, 2)]
+    return nn.Sequential(
+        nn.Conv2d(3, features, 3, 1, 1, bias=False),
+        *(PreActivationBlock(*block) for block in blocks),
+        nn.BatchNorm2d(2 * features),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(2 * features, 100),
+    )
+
+
+class TransformerBlock(nn.Module):
+    """Packed queries, keys and values."""
+
+    def __init__(self, width, heads=4):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.packed, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads = heads
+
+    def forward(self, x):
+        parts = self.packed(self.norm1(x)).split(x.shape[2], 2)
+        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in parts)
+        h = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(h.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self, width=128, depth=2, vocabulary=100, length=16):
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(TransformerBlock(width) for _ in range(depth)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, 0, 0.05)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, tokens):
+        places = self.places(torch.arange(tokens.shape[1]))
+        return self.head(self.norm(self.blocks(self.words(tokens) + places)))
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def integers(high, *shape):
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(0))
+
+
+def smooth_images(samples, side=8):
+    coarse, fine = drawn(samples, 3, 3, 3), drawn(samples, 3, side, side, seed=1)
+    return F.interpolate(coarse, size=side, mode="bilinear") + 0.3 * fine
+
+
+def vectors(samples=32, width=256):
+    """Inputs, and the gradient of every output."""
+    return drawn(samples, 64), drawn(samples, width, seed=1)
+
+
+MODELS = {
+    "perceptron": (perceptron, vectors(128), projected),
+    "residual network": (
+        residual_network,
+        (smooth_images(16), integers(100, 16)),
+        cross_entropy,
+    ),
+    "GPT": (GPT, integers(100, 16, 17), next_token),
+}
+NETWORKS = 6
+
+
+@pytest.fixture(scope="class", params=MODELS)
+def profiles(request):
+    """Sites, and predicted and measured gradients of weights, of several initialisations."""
+    build, batch, loss_fn = MODELS[request.param]
+    found = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in range(NETWORKS):
+            torch.manual_seed(seed)
+            model = build()
+            result = propagate(trace(model, batch, loss_fn))
+            weights = [model.get_parameter(weight.name) for weight in result.weights]
+            gradients = torch.autograd.grad(loss_fn(model, batch), weights)
+            sizes = [float(gradient.square().mean()) for gradient in gradients]
+            found.append((result.sites, [w.gradient for w in result.weights], sizes))
+    return found
+
+
+def log_errors(profiles, quantity):
+    """Mean ln(predicted/measured) of every site that has both."""
+    found = []
+    for sites in zip(*(sites for sites, _, _ in profiles), strict=True):
+        pairs = [(getattr(s, quantity), getattr(s, f"measured_{quantity}")) for s in sites]
+        if all(predicted and actual for predicted, actual in pairs):
+            found.append(np.mean([np.log(p / m) for p, m in pairs]))
+    return abs(np.array(found))
+
+
+class TestProfiles:
+    """Six initialisations of networks of 64 to 256 features."""
+
+    def test_second_moments(self, profiles):
+        errors = log_errors(profiles, "second_moment")
+        assert len(errors) >= 20
+        assert np.median(errors) < 0.02
+        assert errors.max() < 0.1
+
+    def test_gradients(self, profiles):
+        errors = log_errors(profiles, "gradient")
+        assert len(errors) >= 20
+        assert np.median(errors) < 0.1
+        assert errors.max() < 0.35
+
+    def test_they_differ_much_more_from_site_to_site(self, profiles):
+        (sites, _, _), *_ = profiles
+        assert np.ptp([np.log(site.gradient) for site in sites if site.gradient]) > 1
+
+    def test_gradients_of_weights(self, profiles):
+        predicted, actual = (np.array(part) for part in list(zip(*profiles, strict=True))[1:])
+        ratios = predicted.mean(0) / actual.mean(0)
+        assert len(ratios) >= 7
+        assert abs(np.log(ratios)).max() < 0.15
+
+
+class TestGrowth:
+    """Gradient times size of the pre-activations does not depend on how weights are scaled."""
+
+    @staticmethod
+    def factors(model):
+        sites = propagate(trace(model, vectors(128), projected)).sites
+        products = [s.gradient * s.second_moment for s in sites if s.operation == "mm"]
+        return np.array(products[:-1]) / products[1:]
+
+    def test_is_the_explosion_rate_of_batch_norm(self):
+        found = self.factors(perceptron())
+        assert found[1:] == pytest.approx(explosion_rate("relu", 128).value, rel=1e-3)
+
+    def test_of_another_batch_size_is_not(self):
+        other = explosion_rate("relu", 64).value
+        assert abs(self.factors(perceptron())[1:] / other - 1).min() > 5e-3
+
+
+class TestLimits:
+    """Operations without a rule are named, and the profile goes on from measurement."""
+
+    @pytest.fixture
+    def sites(self):
+        class Summed(nn.Module):
+            def forward(self, x):
+                return torch.cumsum(x, 1) / 8
+
+        model = linear(256, nn.Linear(256, 256), Summed(), nn.Linear(256, 256), nn.Tanh())
+        return propagate(trace(model, vectors(), projected)).sites
+
+    def test_they_are_named(self, sites):
+        (cut,) = (site for site in sites if site.operation == "cumsum")
+        assert cut.reason == "no rule for cumsum"
+        assert cut.second_moment is None
+        assert cut.measured_second_moment > 0
+
+    def test_forward_goes_on_from_measured_moments(self, sites):
+        at = [site.operation for site in sites].index("cumsum")
+        after = sites[at + 1]
+        assert after.second_moment == pytest.approx(after.measured_second_moment, rel=1e-4)
+        later = [s for s in sites[at + 2 :] if s.operation == "tanh"]
+        assert later[0].second_moment == pytest.approx(later[0].measured_second_moment, rel=0.2)
+
+    def test_backward_goes_on_from_the_measured_gradient(self, sites):
+        before = [site for site in sites if site.operation == "addmm"][1]
+        assert before.gradient == pytest.approx(before.measured_gradient, rel=1e-4)
+        first = next(site for site in sites if site.operation == "addmm")
+        assert first.gradient == pytest.approx(first.measured_gradient, rel=0.1)
+
+    def test_where_all_is_known_no_reason_is_given(self):
+        found = propagate(trace(linear(256, nn.ReLU()), vectors(), projected)).sites
+        assert [s.operation for s in found if s.reason] == ["sum"]  # of the loss
+
+
+class TestSites:
+    def test_start_with_the_first_product_with_weights(self):
+        """What comes before are values, not moments."""
+        model = nn.Sequential(nn.Tanh(), nn.Flatten(), nn.Linear(64, 256), nn.ReLU())
+        batch = drawn(32, 8, 8), drawn(32, 256)
+        found = propagate(trace(model, batch, projected)).sites
+        assert [site.operation for site in found][:2] == ["addmm", "relu"]
+
+    def test_name_the_module_and_keep_measurements(self):
+        model, batch = linear(256, nn.ReLU()), vectors()
+        found = {s.module: s for s in propagate(trace(model, batch, projected)).sites}
+        values = model[0](batch[0])
+        exact = values.double().square().mean().item()
+        assert found["0"].measured_second_moment == pytest.approx(exact, rel=1e-6)
+
+    def test_correlation_of_samples_is_that_of_the_arc_cosine_kernel(self):
+        """Independent inputs: E[relu(g₁) relu(g₂)] is 1/π of E[relu(g)²]."""
+        model, batch = linear(256, nn.ReLU()), vectors(64)
+        nn.init.zeros_(model[0].bias)
+        found = propagate(trace(model, batch, projected)).sites
+        (site,) = (s for s in found if s.operation == "relu")
+        assert site.correlation == pytest.approx(1 / np.pi, abs=0.01)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_model_is_left_untouched(name):
+    build, batch, loss_fn = MODELS[name]
+    model = nn.Sequential(build(), nn.Dropout(0.5))
+    loss_fn(model, batch).backward()
+    before = fingerprint(model)
+    propagate(trace(model, batch, loss_fn))
+    assert differences(before, fingerprint(model)) == []
+
+
+def test_the_same_pass_is_predicted_alike_twice():
+    build, batch, loss_fn = MODELS["residual network"]
+    model = build()
+    first, second = (propagate(trace(model, batch, loss_fn)) for _ in range(2))
+    assert first == second
