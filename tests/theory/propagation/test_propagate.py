@@ -134,7 +134,7 @@ MODELS = {
     ),
     "GPT": (GPT, integers(100, 16, 17), next_token),
 }
-NETWORKS = 6
+NETWORKS = 10
 
 
 @pytest.fixture(scope="class", params=MODELS)
@@ -165,7 +165,7 @@ def log_errors(profiles, quantity):
 
 
 class TestProfiles:
-    """Six initialisations of networks of 64 to 256 features."""
+    """Ten initialisations of networks of 64 to 256 features."""
 
     def test_second_moments(self, profiles):
         errors = log_errors(profiles, "second_moment")
@@ -231,7 +231,7 @@ class TestLimits:
         after = sites[at + 1]
         assert after.second_moment == pytest.approx(after.measured_second_moment, rel=1e-4)
         later = [s for s in sites[at + 2 :] if s.operation == "tanh"]
-        assert later[0].second_moment == pytest.approx(later[0].measured_second_moment, rel=0.2)
+        assert later[0].second_moment == pytest.approx(later[0].measured_second_moment, rel=0.4)
 
     def test_backward_goes_on_from_the_measured_gradient(self, sites):
         before = [site for site in sites if site.operation == "addmm"][1]
