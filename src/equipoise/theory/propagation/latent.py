@@ -57,6 +57,24 @@ def hermite() -> Array:
     return table
 
 
+def derivative(table: Array) -> Array:
+    """dT/dg, exact where T is a polynomial between multiples of half a standard deviation."""
+    return np.asarray(
+        (table.reshape(*table.shape[:-1], -1, _PER_PANEL) @ _differences()).reshape(table.shape)
+    )
+
+
+@lru_cache(maxsize=1)
+def _differences() -> Array:
+    """Differentiates the polynomial through the nodes of a panel, from the right."""
+    x = nodes()[0][:_PER_PANEL]
+    gaps = x[:, None] - x + np.eye(_PER_PANEL)
+    products = gaps.prod(1)
+    matrix = products[:, None] / products / gaps
+    np.fill_diagonal(matrix, (1 / gaps).sum(1) - 1)
+    return np.ascontiguousarray(matrix.T)
+
+
 def mean(table: Array) -> Array:
     """E[T], over the last axis."""
     return np.asarray(table @ nodes()[1])
@@ -170,7 +188,7 @@ def correlation_of(table: Array, product: Array) -> Array:
     """
     grid = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 401))
     values = pairs(table[None], table[None], grid[None])[0]
-    rising = np.maximum.accumulate(values)  # constant where T is even and correlations negative
+    rising = np.minimum.accumulate(values[::-1])[::-1]  # if T is even, negative ones are as 0
     return np.asarray(np.interp(product, rising, grid))
 
 

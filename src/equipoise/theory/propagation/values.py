@@ -60,6 +60,7 @@ class Moments:
         gaussian: Whether T is affine.
         latent: Tensors with one number are functions of the same latents.
         parts: Of a concatenation of features, its parts.
+        root: The tensor whose elements made the latents, if it is not this one.
         dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
     """
 
@@ -71,6 +72,7 @@ class Moments:
     latent: int = field(default_factory=lambda: next(_identities))
     parts: tuple[Moments, ...] = ()
     dimensions: float | None = None
+    root: Moments | None = None
 
     @cached_property
     def covariance(self) -> Exchangeable:
@@ -142,17 +144,18 @@ class Moments:
 
     def with_other_features(self, layout: Layout) -> Moments:
         """Features of the same law that are none of these."""
-        return replace(self, layout=layout, latent=next(_identities), parts=())
+        return replace(self, layout=layout, latent=next(_identities), parts=(), root=None)
 
     def with_table(self, table: Array, *, gaussian: bool) -> Moments:
         """Another function of the same latents."""
-        return replace(self, table=table, gaussian=gaussian, parts=())
+        return replace(self, table=table, gaussian=gaussian, parts=(), root=self.root or self)
 
     def with_layout(self, layout: Layout, parts: dict[Atom, tuple[Atom, ...]]) -> Moments:
         """Other axes for the same elements; ``parts`` are atoms that were split."""
         order = tuple(piece for atom in self.order for piece in parts.get(atom, (atom,)))
         kept = self.parts if layout.axes == self.layout.axes else ()
-        return replace(self, layout=layout, order=order, parts=kept)
+        root = None if parts else self.root or self
+        return replace(self, layout=layout, order=order, parts=kept, root=root)
 
 
 Value: TypeAlias = Known | Moments

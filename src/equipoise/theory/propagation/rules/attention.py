@@ -56,6 +56,7 @@ class Scores:
     Args:
         queries: Of shape ``[..., T, D]``.
         keys: Of shape ``[..., S, D]``.
+        origin: The keys as the product took them.
         scale: What the products are multiplied with.
         seen: Which keys a query may see, ``[T, S]``; all by default.
         normalised: Whether softmax was taken.
@@ -63,6 +64,7 @@ class Scores:
 
     queries: Moments
     keys: Moments
+    origin: Moments
     scale: float = 1.0
     seen: Array | None = None
     normalised: bool = False
@@ -90,7 +92,7 @@ def fused(call: Call) -> Result:
     seen = np.tri(T, S) if causal else np.ones((T, S))
     if mask is not None:
         seen = seen * _seen_by(mask.value)
-    result = attend(Scores(q, k, scale, seen, normalised=True), v)
+    result = attend(Scores(q, k, k, scale, seen, normalised=True), v)
     return Result(
         result.output, result.pullback, [(Known(o), None) for o in call.node.outputs[1:]]
     )
@@ -101,7 +103,7 @@ def scores(call: Call) -> Scores:
     q, k = call.arguments[-2:]
     axes = list(k.layout.axes)
     axes[-1], axes[-2] = axes[-2], axes[-1]
-    return Scores(q, k.with_layout(Layout(tuple(axes)), {}))
+    return Scores(q, k.with_layout(Layout(tuple(axes)), {}), k)
 
 
 def changed(call: Call, value: Scores) -> Scores:
@@ -156,8 +158,7 @@ def attend(weights: Scores, v: Moments) -> Result:
     A = seen / n[:, None]
     AA = A @ A.T
     Uk, Uv = (_between(K.same, A) for K in (Kk, Kv))
-    Uk = Uk * n / np.maximum(n - 1, 1)
-    variance = D * scale**2 * Kq.diagonal * Uk
+    variance = D * scale**2 * Kq.diagonal * Uk * n / np.maximum(n - 1, 1)
     alike = _alike(Kk.same, Kv.same, A)
     gain = np.log(np.maximum(_concentration(variance, n), 1.0))
     root = np.sqrt(Kq.diagonal)
@@ -178,11 +179,14 @@ def attend(weights: Scores, v: Moments) -> Result:
         size = scale**2 * D
         joint = np.sqrt(np.outer(Uv * Uk, Uv * Uk))
         queries = size * P.same * F * AA * joint * np.sqrt(np.outer(alike, alike))
-        keys = np.diag(size * (((A * Uv[:, None]).T @ (P.same * F * Kq.same)) * A.T).sum(1))
+        own = size * (((A * Uv[:, None]).T @ (P.same * F * Kq.same)) * A.T).sum(1)
+        # Softmax does not see what is added to all keys: their gradients sum to zero.
+        keys = -np.outer(own, own) / max(float(own.sum()), 1e-300)
+        np.fill_diagonal(keys, own)
         none_q, none_k = np.zeros_like(queries), np.zeros_like(keys)
         found = (
             (q, orders[0], Exchangeable(queries, none_q, N)),
-            (k, orders[1], Exchangeable(keys, none_k, N)),
+            (weights.origin, orders[1], Exchangeable(keys, none_k, N)),
             (v, orders[2], Exchangeable(values, A.T @ P.diff @ A, N)),
         )
         return Pulled(

@@ -148,7 +148,8 @@ def _over_positions(x: Moments, weight: Known, bias: object) -> Result:
 
     def pullback(gradient: Gradient) -> Pulled:
         inner = _sum_over(gradient.pairs, kept, [place])
-        size = x.layout.size("feature") * inner.dot(summed) / outputs / len(eye)
+        inputs = len(ordered.same) // len(summed.same)
+        size = x.layout.size("feature") * inner.dot(summed) / outputs / inputs
         spread = _spread_over(inner * variance, len(ordered.same) // len(inner.same))
         pairs = arranged(spread, [*kept, *mixed], x.order)
         return Pulled([(x, Gradient(pairs))], [(str(weight.parameter), size)])

@@ -150,11 +150,17 @@ def _over_features(
     divisor = np.sqrt(x.std**2 + eps)
     table = np.sqrt(square) * (x.table - x.mean[:, None]) / divisor[:, None] + offset
     output = x.with_table(_shortened(table), gaussian=x.gaussian)
+    # Features of one row are rows of a batch norm of their own: (C - 2)/(C - 3) without ε.
+    variance, zero = np.array([[float((x.std**2).mean())]]), np.zeros((1, 1))
+    unit = Exchangeable(np.ones((1, 1)), zero, features)
+    row = rows_of(Exchangeable(variance, zero, features).centred(), eps)
+    pulled = float(row.pulled_back(unit.centred()).mean_diagonal)
+    gain = pulled * (float(variance[0, 0]) + eps)
 
     def pullback(gradient: Gradient) -> Pulled:
         size = square / np.outer(divisor, divisor)
         same = gradient.pairs.same * size
-        same[np.diag_indices_from(same)] *= 1 - 2 / features * x.std**2 / divisor**2
+        same[np.diag_indices_from(same)] *= gain
         pairs = Exchangeable(same, gradient.pairs.diff * size, gradient.pairs.samples)
         return Pulled([(x, Gradient(pairs, gradient.weight))])
 

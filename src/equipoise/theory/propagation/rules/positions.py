@@ -43,17 +43,24 @@ def mapped(
         layout: Of the output.
         places: Positions of the output, as the rows of the matrix run over them.
     """
-    copied = bool(((matrix == 0) | (matrix == 1)).all() and (matrix.sum(1) == 1).all())
+    taken = matrix.sum(1)  # nothing is taken to places that become zero
+    copied = bool(((matrix == 0) | (matrix == 1)).all() and (taken <= 1).all())
     if copied:
         index = x.places(order)[matrix.argmax(1)]
         grid = np.ix_(index, index)
-        c = x.correlation
+        both = np.outer(taken, taken)
+        same, diff = x.correlation.same[grid] * both, x.correlation.diff[grid] * both
+        np.fill_diagonal(same, 1.0)
+        whole = bool((taken == 1).all())
+        rows = np.zeros_like(index) if len(x.table) == 1 else index
         output = replace(
             x,
             layout=layout,
             order=tuple(places),
-            correlation=Exchangeable(c.same[grid], c.diff[grid], c.samples),
-            table=x.table if len(x.table) == 1 else x.table[index],
+            correlation=Exchangeable(same, diff, x.correlation.samples),
+            table=x.table if whole and len(x.table) == 1 else x.table[rows] * taken[:, None],
+            parts=(),
+            root=None,
         )
     else:
         K = arranged(x.covariance, x.order, order)
@@ -268,7 +275,7 @@ def pad(call: Call) -> Result:
         if min(before, after) < 0:
             raise UnpredictedError("padding by less than nothing")
         matrix = np.eye(length, size, -before)
-        result = _padded(along(value, axis, matrix, length), value, matrix)
+        result = along(value, axis, matrix, length)
         pulls.append(result.pullback)
         if not isinstance(result.output, Moments):
             raise UnpredictedError("padding")
@@ -282,17 +289,6 @@ def pad(call: Call) -> Result:
         return pulled
 
     return Result(value, pullback)
-
-
-def _padded(result: Result, x: Moments, matrix: Array) -> Result:
-    """Keep the law of elements; those added are zero."""
-    output = result.output
-    if not isinstance(output, Moments):
-        raise UnpredictedError("padding")
-    shape = x.typical - latent.mean(x.typical)
-    scale = np.sqrt(latent.mean(shape**2))
-    table = output.mean[:, None] + output.std[:, None] * (shape / scale if scale > 0 else shape)
-    return Result(output.with_table(table, gaussian=x.gaussian), result.pullback)
 
 
 @rule("upsample_nearest2d", "upsample_nearest1d")
@@ -332,6 +328,8 @@ def average_pool(call: Call) -> Result:
     window = Window.of_pooling(call, x)
     if any(window.padding) and call.argument(5, "count_include_pad", True) is False:
         raise UnpredictedError("average pooling that leaves out padding")
+    if "avg_pool" in call.node.name and call.argument(4, "ceil_mode", False):
+        raise UnpredictedError("average pooling with windows that stand out (ceil_mode)")
     order, layout, places = window.maps(call, x)
     return mapped(x, order, window.members() / prod(window.kernel), layout, places)
 

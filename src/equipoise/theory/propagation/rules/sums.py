@@ -37,6 +37,9 @@ from equipoise.theory.propagation.values import (
 
 Array = NDArray[np.float64]
 
+# A slope below this part of the largest is none.
+_FLAT = 1e-6
+
 
 @rule("add", "sub")
 def add(call: Call) -> Result:
@@ -58,6 +61,8 @@ def add(call: Call) -> Result:
         output = from_covariance(a.layout, a.order, total, a.mean + b.mean, shape)
 
     def pullback(gradient: Gradient) -> Pulled:
+        if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
+            return found
         inputs = []
         for original, like, other, factor in zip(
             _inputs(call), (a, b), (b, a), (1.0, sign), strict=True
@@ -73,6 +78,22 @@ def add(call: Call) -> Result:
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def _through_root(a: Moments, b: Moments, output: Moments, gradient: Gradient) -> Pulled | None:
+    """The gradient of the tensor that both are functions of, whose ways add before squares.
+
+    None if it is not known, or does not rise everywhere.
+    """
+    roots = [value.root or value for value in (a, b)]
+    root = roots[0]
+    if roots[1] is not root or root.order != a.order or root.order != output.order:
+        return None
+    rise = latent.derivative(root.table)
+    if not (np.abs(rise) > _FLAT * np.abs(rise).max()).all():
+        return None
+    slope = latent.derivative(output.table) / rise
+    return Pulled([(root, through(root, slope, gradient))])
 
 
 def _back_in_order(pairs: Exchangeable, alike: Moments, original: Moments) -> Exchangeable:
@@ -134,21 +155,23 @@ def multiply(call: Call) -> Result:
         )
 
     def pullback(gradient: Gradient) -> Pulled:
+        if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
+            return found
         inputs = []
         for original, aligned, other in zip(_inputs(call), (a, b), (b, a), strict=True):
             if not isinstance(original, Moments) or original.is_constant:
                 continue  # what features share gets a gradient of order 1/C
             if together:
-                found = through(lead, np.atleast_2d(other.table), gradient)
+                part = through(lead, np.atleast_2d(other.table), gradient)
             else:
                 L = other.covariance
                 pairs = gradient.pairs.times(L)
                 if gradient.excess is not None and other.gaussian:
                     # The gradient knows the other factor, most of which is the product's sign.
                     pairs = pairs + gradient.excess.scaled(other.std)
-                found = Gradient(pairs)
-            pairs = unaligned(found.pairs, aligned, original)
-            inputs.append((original, Gradient(pairs, found.weight)))
+                part = Gradient(pairs)
+            pairs = unaligned(part.pairs, aligned, original)
+            inputs.append((original, Gradient(pairs, part.weight)))
         return Pulled(inputs)
 
     return Result(output, pullback)
