@@ -180,6 +180,10 @@ CASES = {
         ),
         images(),
     ),
+    "linear to more positions": (
+        linear(transposed, lambda: nn.Linear(10, 40), transposed, nn.ReLU),
+        tokens(),
+    ),
     "linear over positions": (
         linear(transposed, lambda: nn.Linear(10, 10), transposed, nn.ReLU),
         tokens(),
@@ -263,6 +267,12 @@ CASES = {
     "tanh of softplus": (linear(nn.Softplus, nn.Tanh), rows()),
     "hardtanh of a leaky ReLU": (linear(lambda: nn.LeakyReLU(0.2), nn.Hardtanh), rows()),
     "square": (linear(lambda: Apply(torch.square)), rows()),
+    "a function added to its argument": (linear(lambda: Apply(lambda x: x + x.relu())), rows()),
+    "swish written out": (linear(lambda: Apply(lambda x: x * x.sigmoid())), rows()),
+    "batch norm of an even function": (
+        linear(lambda: Apply(torch.abs), lambda: nn.BatchNorm1d(C)),
+        rows(),
+    ),
     "affine": (linear(lambda: Apply(lambda x: 3 * x - 1), nn.ReLU), rows()),
     "features of several sizes": (
         linear(lambda: Apply(lambda x: x * torch.linspace(0.1, 1, C))),
@@ -288,6 +298,7 @@ CASES = {
     "global pooling": (convolutional(nn.ReLU, lambda: nn.AdaptiveAvgPool2d(1)), images()),
     "mean over tokens": (linear(nn.ReLU, lambda: Apply(lambda x: x.mean(1))), tokens()),
     "upsampling": (convolutional(nn.ReLU, lambda: nn.Upsample(scale_factor=2)), images(3)),
+    "padding after a ReLU": (convolutional(nn.ReLU, lambda: nn.ZeroPad2d(1)), images()),
     "padding": (convolutional(lambda: nn.ZeroPad2d((1, 0, 2, 1))), images()),
     "slice of positions": (
         convolutional(lambda: Apply(lambda x: x[:, :, 1:5, ::2]), nn.ReLU),

@@ -189,7 +189,8 @@ def correlation_of(table: Array, product: Array) -> Array:
     grid = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 401))
     values = pairs(table[None], table[None], grid[None])[0]
     rising = np.minimum.accumulate(values[::-1])[::-1]  # if T is even, negative ones are as 0
-    return np.asarray(np.interp(product, rising, grid))
+    start = int(np.searchsorted(rising, rising[0] + 1e-12, side="right")) - 1
+    return np.asarray(np.interp(product, rising[start:], grid[start:]))
 
 
 def of_sum(first: Array, second: Array) -> Array:
@@ -200,6 +201,26 @@ def of_sum(first: Array, second: Array) -> Array:
 def of_product(first: Array, second: Array) -> Array:
     """Table of the quantile function of T₁(g₁) T₂(g₂) with independent latents."""
     return _quantiles(first[:, None] * second)
+
+
+def is_rising(table: Array) -> bool:
+    """Whether no function falls anywhere."""
+    return bool((np.diff(table, axis=-1) >= -1e-12 * np.abs(table).max()).all())
+
+
+def rising(table: Array) -> Array:
+    """The rising functions of the same laws, of shape ``[P, M]``."""
+    from scipy.special import ndtri
+
+    if is_rising(table):
+        return table
+    g, weights = nodes()
+    found = []
+    for row in table:
+        order = np.argsort(row)
+        chance = np.cumsum(weights[order]) - weights[order] / 2
+        found.append(np.interp(g, ndtri(np.clip(chance, 1e-300, 1 - 1e-16)), row[order]))
+    return np.array(found)
 
 
 @lru_cache(maxsize=256)

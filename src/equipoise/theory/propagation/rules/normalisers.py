@@ -206,7 +206,8 @@ def _shape(x: Moments) -> np.ndarray | None:
     """The law of the standardised elements; None if it is Gaussian."""
     if x.gaussian:
         return None
-    centred = x.typical - latent.mean(x.typical)
+    table = latent.rising(x.typical[None])[0]
+    centred = table - latent.mean(table)
     return np.asarray(centred / np.sqrt(latent.mean(centred**2)))
 
 

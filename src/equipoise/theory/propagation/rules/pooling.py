@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
@@ -56,7 +56,7 @@ def max_pool(call: Call) -> Result:
     same, diff = (np.clip(block / scale, -1, 1) for block in averages)
     np.fill_diagonal(same, 1.0)
     g, _ = latent.nodes()
-    rising = x.table if _is_rising(x.table) else _rearranged(x.table)
+    rising = latent.rising(x.table)
     if len(rising) > 1:
         rising = members @ rising[x.places(order)] / inside[:, None]
     elif len(counts) > 1:
@@ -83,7 +83,7 @@ def max_pool(call: Call) -> Result:
         same = reach.T @ others @ reach
         np.fill_diagonal(same, diagonal)
         pairs = Exchangeable(same, reach.T @ G.diff @ reach, G.samples)
-        weight = selected if _is_rising(x.table) else np.ones_like(selected)
+        weight = selected if latent.is_rising(x.table) else np.ones_like(selected)
         return Pulled([(x, Gradient(arranged(pairs, order, x.order), weight))])
 
     return Result(output, pullback, [(Known(call.node.outputs[1]), None)])
@@ -108,18 +108,3 @@ def _variance_of_largest(count: float) -> float:
     g, weights = latent.nodes()
     density = count * ndtr(g) ** (count - 1) * weights
     return float(density @ g**2 - (density @ g) ** 2)
-
-
-def _is_rising(table: Array) -> bool:
-    return bool((np.diff(table, axis=1) >= -1e-12 * np.abs(table).max()).all())
-
-
-def _rearranged(table: Array) -> Array:
-    """The rising function of the same law."""
-    g, weights = latent.nodes()
-    found = []
-    for row in table:
-        order = np.argsort(row)
-        chance = np.cumsum(weights[order]) - weights[order] / 2
-        found.append(np.interp(g, ndtri(np.clip(chance, 1e-300, 1 - 1e-16)), row[order]))
-    return np.array(found)
