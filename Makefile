@@ -17,7 +17,7 @@ TESTED := $(if $(ROOM),$(if $(filter papers%,$(ROOM)),\
 checkup: $(VENV)/.ready
 	$(BIN)/equipoise checkup --out checkup-report
 
-# Everything that CI runs; pytest comes last. One room's tests alone with ROOM=…
+# Everything that CI runs; pytest comes last. Compiled files are kept, as many tests start Python. One room's tests alone with ROOM=…
 test: $(VENV)/.ready-to-develop
 ifeq ($(ROOM),)
 	$(BIN)/ruff format --check .
@@ -28,7 +28,8 @@ ifeq ($(ROOM),)
 else ifeq ($(strip $(TESTED)),)
 	$(error there is no room $(ROOM): name a folder of tests/, or papers/ and a folder of papers/tests/)
 endif
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --durations 15 $(TESTED)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest --numprocesses auto --durations 15 $(TESTED)
 
 # The tests with the oldest versions that pyproject.toml and papers/pyproject.toml allow. These warn
 # of their own old age. Needs Python 3.11 or 3.12, for which NumPy 1.26 has wheels.
