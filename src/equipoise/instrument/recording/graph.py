@@ -7,8 +7,10 @@ graph of derivatives, so that one backward pass measures the gradient at every o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +64,7 @@ class Node:
         outputs: Its tensors, in order.
         gradients: Measured derivatives of the loss by the outputs; None where there are none.
         module: Name of the innermost module that was running.
+        widening: How many times as many features its outputs are taken to have as their tensors.
     """
 
     number: int
@@ -71,6 +74,7 @@ class Node:
     outputs: tuple[Tensor, ...]
     module: str
     gradients: tuple[Tensor | None, ...] = ()
+    widening: Fraction = Fraction(1)
 
     @property
     def name(self) -> str:
@@ -88,13 +92,22 @@ class Node:
 class Graph:
     """All operations of one pass, in order.
 
+    Of a graph that was edited after the pass, outputs and gradients that are no longer known are
+    tensors on PyTorch's meta device, which have a shape and no values.
+
     Args:
         nodes: The operations.
-        loss: The loss.
+        loss: The loss; NaN if it is no longer known.
+        result: What the loss was made by; None if by no operation.
+        samples: How many times as many samples the batch is taken to have as its tensors.
+        edited: Whether anything was changed after the pass.
     """
 
     nodes: tuple[Node, ...]
     loss: float
+    result: Made | None = None
+    samples: Fraction = Fraction(1)
+    edited: bool = False
 
 
 def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
@@ -110,29 +123,82 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
         >>> [node.name for node in graph.nodes]
         ['t', 'addmm', 'abs', 'sum']
     """
-    tracer = _Tracer(model)
+    tracer = _Tracer(
+        {
+            **{id(p): Given("parameter", name, p) for name, p in model.named_parameters()},
+            **{id(b): Given("buffer", name, b) for name, b in model.named_buffers()},
+        }
+    )
     running = modules.running(model)
     with untouched(model), torch.inference_mode(False), torch.enable_grad():
         with running as tracer.running, tracer:
             loss = loss_fn(model, batch)
         tracer.differentiate(loss)
-    return Graph(tuple(tracer.nodes), float(loss.detach()))
+    result = tracer.source(loss)
+    made = result if isinstance(result, Made) else None
+    return Graph(tuple(tracer.nodes), float(loss.detach()), made)
+
+
+def operations_of(
+    function: Callable[..., Tensor],
+    inputs: Sequence[tuple[Made | Given, Tensor]],
+    *,
+    first: int,
+    module: str,
+) -> tuple[tuple[Node, ...], Made | Given]:
+    """What a function of tensors would have added to a graph, without values.
+
+    Args:
+        function: Takes one tensor for each input.
+        inputs: Where each comes from, and a tensor of its shape.
+        first: Number of the first operation.
+        module: Name of the module that the operations count to.
+
+    Returns:
+        The operations, whose outputs and gradients are on the meta device, and the result.
+
+    Examples:
+        >>> x = Made(0, 0), torch.ones(3, 2)
+        >>> nodes, result = operations_of(nn.functional.softsign, [x], first=1, module="")
+        >>> [node.name for node in nodes], result
+        (['abs', 'add', 'div'], Made(node=3, index=0))
+    """
+    tensors = [without_values(tensor) for _, tensor in inputs]
+    sources = {id(t): source for t, (source, _) in zip(tensors, inputs, strict=True)}
+    tracer = _Tracer(sources, first)
+    with torch.inference_mode(False), torch.no_grad(), tracer:
+        result = function(*tensors)
+    nodes = (
+        replace(node, module=module, gradients=tuple(map(without_values, node.outputs)))
+        for node in tracer.nodes
+    )
+    return tuple(nodes), tracer.source(result)
+
+
+def without_values(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape and type on the meta device."""
+    return torch.empty_like(tensor, device="meta", requires_grad=False)
+
+
+@torch.no_grad()
+def evaluated(
+    operator: torch._ops.OpOverload, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    """What an operator gives, without changing the tensors that it is given."""
+    if operator._schema.is_mutable:
+        arguments, keywords = pytree.tree_map_only(Tensor, torch.clone, (arguments, keywords))
+    outputs = pytree.tree_leaves(operator(*arguments, **keywords))
+    return tuple(output for output in outputs if isinstance(output, Tensor))
 
 
 # PyTorch does not annotate what the class and its construction call.
 class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, sources: Mapping[int, Made | Given], first: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.nodes: list[Node] = []
         self.running: list[tuple[nn.Module, str]] = []
-        self._made: dict[int, Made] = {}
-        self._given: dict[int, tuple[Kind, str]] = {}
-        for kind, named in (
-            ("parameter", model.named_parameters()),
-            ("buffer", model.named_buffers()),
-        ):
-            for name, tensor in named:
-                self._given[id(tensor)] = cast("Kind", kind), name
+        self._first = first
+        self._sources = dict(sources)
 
     def __torch_dispatch__(
         self,
@@ -141,32 +207,29 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        arguments, keywords = pytree.tree_map_only(Tensor, self._source, (args, kwargs or {}))
+        arguments, keywords = pytree.tree_map_only(Tensor, self.source, (args, kwargs or {}))
         for argument, given in zip(func._schema.arguments, args, strict=False):
             if argument.is_write and isinstance(given, Tensor):
                 self._keep(given)
         result = func(*args, **(kwargs or {}))
         outputs = tuple(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
         if outputs:
-            number = len(self.nodes)
+            number = self._first + len(self.nodes)
             name = self.running[-1][1] if self.running else ""
             self.nodes.append(Node(number, func, arguments, keywords, outputs, name))
             for index, output in enumerate(outputs):
-                self._made[id(output)] = Made(number, index)
+                self._sources[id(output)] = Made(number, index)
         return result
 
-    def _source(self, tensor: Tensor) -> Made | Given:
-        made = self._made.get(id(tensor))
-        if made is not None:
-            return made
-        kind, name = self._given.get(id(tensor), ("data", ""))
-        return Given(kind, name, tensor)
+    def source(self, tensor: Tensor) -> Made | Given:
+        """Where a tensor comes from."""
+        return self._sources.get(id(tensor), Given("data", "", tensor))
 
     def _keep(self, tensor: Tensor) -> None:
         """Copy what is about to be overwritten."""
-        made = self._made.get(id(tensor))
-        if made is not None:
-            node = self.nodes[made.node]
+        made = self._sources.get(id(tensor))
+        if isinstance(made, Made) and made.node >= self._first:
+            node = self.nodes[made.node - self._first]
             copies = list(node.outputs)
             copies[made.index] = tensor.detach().clone()
             node.outputs = tuple(copies)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from equipoise.instrument.recording.graph import Node
+from equipoise.instrument.recording.graph import Node, evaluated
 from equipoise.theory.propagation.values import Gradient, Known, Moments, Value
 
 
@@ -36,6 +37,16 @@ class Call:
     def output(self) -> Tensor:
         """The first tensor that the operation gave."""
         return self.node.outputs[0]
+
+    def with_values(self) -> Call:
+        """The call with the outputs that its inputs have now, if all of them have values."""
+        inputs = pytree.tree_map_only(Known, as_tensor, (self.arguments, self.keywords))
+        if not self.output.is_meta or any(
+            leaf.is_meta for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)
+        ):
+            return self
+        outputs = evaluated(self.node.operator, *inputs)
+        return replace(self, node=replace(self.node, outputs=outputs))
 
 
 @dataclass(frozen=True, slots=True)

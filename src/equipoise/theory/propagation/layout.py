@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import count
 from typing import Literal
 
@@ -28,21 +29,28 @@ class Atom:
 
     Args:
         role: What it counts.
-        size: Its length.
+        size: Its length in the traced pass.
         key: Tells atoms of one size apart.
+        times: How many times as long it is taken to be.
     """
 
     role: Role
     size: int
     key: int
+    times: Fraction = Fraction(1)
 
     @staticmethod
-    def new(role: Role, size: int) -> Atom:
+    def new(role: Role, size: int, times: Fraction = Fraction(1)) -> Atom:
         """An atom unlike all others."""
-        return Atom(role, size, next(_keys))
+        return Atom(role, size, next(_keys), times)
 
 
 Axis = tuple[Atom, ...]
+
+
+def times(atoms: Iterable[Atom]) -> Fraction:
+    """How many times as many elements than traced the product of atoms is taken to have."""
+    return math.prod((atom.times for atom in atoms), start=Fraction(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +60,16 @@ class Layout:
     axes: tuple[Axis, ...]
 
     @staticmethod
-    def of_batch(shape: Sequence[int]) -> Layout:
-        """A tensor of data: samples first, all other axes open.
+    def of_batch(shape: Sequence[int], samples: Fraction = Fraction(1)) -> Layout:
+        """A tensor of data: samples first, taken that many times; all other axes open.
 
         Examples:
             >>> [axis[0].role for axis in Layout.of_batch((8, 3, 5)).axes]
             ['sample', 'open', 'open']
         """
         roles: list[Role] = ["sample", *["open"] * (len(shape) - 1)]  # type: ignore[list-item]
-        return Layout(tuple((Atom.new(r, n),) for r, n in zip(roles, shape, strict=True)))
+        layout = Layout(tuple((Atom.new(r, n),) for r, n in zip(roles, shape, strict=True)))
+        return layout.mapped(lambda a: replace(a, times=samples) if a.role == "sample" else a)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,8 +86,17 @@ class Layout:
         return tuple(atom for atom in self.atoms if atom.role == role)
 
     def size(self, role: Role) -> int:
-        """How many there are of one role."""
+        """How many there are of one role, in the traced pass."""
         return math.prod(atom.size for atom in self.with_role(role))
+
+    def count(self, role: Role) -> int:
+        """How many of one role there are taken to be."""
+        return round(self.size(role) * times(self.with_role(role)))
+
+    @property
+    def elements(self) -> int:
+        """How many elements a tensor with these axes is taken to have."""
+        return round(math.prod(self.shape) * times(self.atoms))
 
     def mapped(self, change: Callable[[Atom], Atom]) -> Layout:
         """Replace atoms."""
@@ -128,7 +146,8 @@ class Layout:
                     missing //= atom.size
                 elif atom.size % missing == 0:
                     first = Atom.new(atom.role, missing)
-                    rest = Atom.new(atom.role, atom.size // missing)
+                    # More features are more features of a head, not more heads.
+                    rest = Atom.new(atom.role, atom.size // missing, atom.times)
                     source = origin.get(atom, atom)
                     origin[first] = origin[rest] = source
                     pieces = parts.setdefault(source, [atom])

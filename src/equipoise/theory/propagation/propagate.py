@@ -44,6 +44,8 @@ for _family in (
 ):
     import_module(f"equipoise.theory.propagation.rules.{_family}")
 
+# Operations that multiply data with weights.
+WEIGHTED = {"mm", "bmm", "addmm", "baddbmm", "convolution"}
 # What these give does not depend on the values that they get.
 _OF_SHAPES = {
     *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
@@ -198,13 +200,15 @@ class _Forward:
         node = call.node
         data = any(leaf.data for leaf in known)
         names = {leaf.parameter for leaf in known if leaf.parameter}
+        if data and names and node.name in WEIGHTED:
+            return RULES[node.name](call)
+        call = call.with_values()
+        node = call.node
         if node.name in FOLLOWED:
             try:
                 return RULES[node.name](call)
             except LayoutError:
                 return _all_known(node, Known(node.outputs[0], data=data))
-        if data and names and node.name in ("mm", "bmm", "addmm", "baddbmm", "convolution"):
-            return RULES[node.name](call)
         shape = tuple(node.outputs[0].shape)
         layout = next(
             (leaf.layout for leaf in known if leaf.layout and leaf.layout.shape == shape), None
@@ -236,7 +240,8 @@ class _Forward:
         """The values of an output as if they were the batch's."""
         shape = tuple(node.outputs[0].shape)
         whole = bool(shape) and shape[0] == self._samples
-        return Known(node.outputs[0], Layout.of_batch(shape) if whole else None, data=True)
+        layout = Layout.of_batch(shape, self.graph.samples) if whole else None
+        return Known(node.outputs[0], layout, data=True)
 
     def _value(self, source: Made | Given) -> Value:
         if isinstance(source, Made):
@@ -246,7 +251,7 @@ class _Forward:
             data = source.kind == "data" and source.value.ndim > 0
             layout = None
             if data and len(source.value) == self._samples:
-                layout = Layout.of_batch(source.value.shape)
+                layout = Layout.of_batch(source.value.shape, self.graph.samples)
             name = source.name if source.kind == "parameter" else None
             found = Known(source.value, layout, name, data)
             self._given[id(source.value)] = found

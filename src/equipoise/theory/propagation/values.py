@@ -244,8 +244,10 @@ def measured(value: Tensor, layout: Layout) -> Moments:
     """The moments that a tensor has; open axes count as positions.
 
     Raises:
-        UnpredictedError: If it has too many positions, or no axis of samples.
+        UnpredictedError: If it has too many positions, no axis of samples or no values.
     """
+    if value.is_meta:
+        raise UnpredictedError("what was measured here does not hold after the change")
     layout = layout.with_open_as("position").without_short_axes()
     order = layout.with_role("position")
     array = features_last(value, layout)
@@ -261,7 +263,8 @@ def measured(value: Tensor, layout: Layout) -> Moments:
     same = own / (samples * features)
     diff = (whole - own) / max(1, samples * (samples - 1) * features)
     mean = array.mean((0, 2)) if features > 1 else np.zeros(positions)
-    return from_covariance(layout, order, Exchangeable(same, diff, samples), mean)
+    covariance = Exchangeable(same, diff, layout.count("sample"))
+    return from_covariance(layout, order, covariance, mean)
 
 
 def features_last(value: Tensor, layout: Layout) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.layout import Atom, Layout
+from equipoise.theory.propagation.layout import Atom, Layout, times
 from equipoise.theory.propagation.rules.windows import Window, each
 from equipoise.theory.propagation.values import (
     Gradient,
@@ -79,7 +79,7 @@ def convolution(call: Call) -> Result:
     layout = Layout(
         (
             source.layout.axes[0],
-            (Atom.new("feature", call.output.shape[1]),),
+            (Atom.new("feature", call.output.shape[1], call.node.widening),),
             *((place,) if place.size > 1 else () for place in places),
         )
     )
@@ -89,8 +89,11 @@ def convolution(call: Call) -> Result:
         Exchangeable(same, diff, covariance.samples),
     )
 
+    # Wider layers have smaller weights, of the same variance times fan-in.
+    relative = float(call.node.widening / times(source.layout.with_role("feature")))
+
     def pullback(gradient: Gradient) -> Pulled:
-        scale = variance * fan_out
+        scale = variance * fan_out * relative
         pairs = Exchangeable(
             scale * back(gradient.pairs.same),
             scale * back(gradient.pairs.diff),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -56,8 +57,9 @@ def _features(call: Call, parts: list[Moments | Known], axis: int, lead: Moments
             originals.append(part.parts or (part,))
             found.append(tuple(_like(lead, own) for own in part.parts or (part,)))
     axes = list(lead.layout.axes)
-    axes[axis] = (Atom.new("feature", call.output.shape[axis]),)
-    output = _joined([part for group in found for part in group], Layout(tuple(axes)))
+    joined = [part for group in found for part in group]
+    axes[axis] = (_all_features(joined),)
+    output = _joined(joined, Layout(tuple(axes)))
 
     def pullback(gradient: Gradient) -> Pulled:
         own = list(gradient.parts) or [gradient] * sum(map(len, found))
@@ -77,6 +79,13 @@ def _features(call: Call, parts: list[Moments | Known], axis: int, lead: Moments
     return Result(output, pullback)
 
 
+def _all_features(parts: Sequence[Moments]) -> Atom:
+    """One atom for the features of several tensors."""
+    traced = sum(part.layout.size("feature") for part in parts)
+    taken = sum(part.layout.count("feature") for part in parts)
+    return Atom.new("feature", traced, Fraction(taken, traced))
+
+
 def _like(lead: Moments, part: Moments) -> Moments:
     """The part, with the positions of another."""
     if part is lead:
@@ -92,7 +101,7 @@ def _joined(parts: Sequence[Moments], layout: Layout) -> Moments:
     """Features of several laws, with the positions of the first."""
     first = parts[0]
     parts = [_like(first, part) for part in parts]
-    sizes = np.array([part.layout.size("feature") for part in parts], dtype=float)
+    sizes = np.array([part.layout.count("feature") for part in parts], dtype=float)
     shares = sizes / sizes.sum()
     same, diff = (
         np.asarray(sum(s * block for s, block in zip(shares, blocks, strict=True)))
@@ -110,7 +119,7 @@ def _joined(parts: Sequence[Moments], layout: Layout) -> Moments:
 
 def _average(gradients: Sequence[Gradient], parts: Sequence[Moments]) -> Gradient:
     """The gradient of a concatenation, with those of its parts."""
-    sizes = np.array([part.layout.size("feature") for part in parts], dtype=float)
+    sizes = np.array([part.layout.count("feature") for part in parts], dtype=float)
     shares = sizes / sizes.sum()
     same, diff = (
         np.asarray(sum(s * block for s, block in zip(shares, blocks, strict=True)))
@@ -180,7 +189,7 @@ def each_part(call: Call, act: Rule) -> Result:
         arguments[place] = part
         results.append(act(replace(call, arguments=tuple(arguments))))
     outputs = [result.output for result in results if isinstance(result.output, Moments)]
-    total = (Atom.new("feature", x.layout.size("feature")),)
+    total = (_all_features(outputs),)
     axes = [
         total if any(atom.role == "feature" for atom in axis) else axis
         for axis in outputs[0].layout.axes

@@ -16,7 +16,7 @@ import numpy as np
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
-from equipoise.theory.propagation.layout import Atom, Layout
+from equipoise.theory.propagation.layout import Atom, Layout, times
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -84,15 +84,18 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
         read = Exchangeable(read.same - common, read.diff - common, read.samples)
     covariance = read * (variance * fan_in)
     covariance = Exchangeable(covariance.same + noise, covariance.diff + noise, ordered.samples)
-    layout = Layout((*rows, (Atom.new("feature", outputs),)))
+    widening = call.node.widening
+    layout = Layout((*rows, (Atom.new("feature", outputs, widening),)))
     output = gaussian(layout, kept, covariance)
+    # Wider layers have smaller weights, of the same variance times fan-in.
+    fan_out = float(outputs * widening / times(inputs))
 
     def pullback(gradient: Gradient) -> Pulled:
         found = [(str(weight.parameter), _weight_gradient(ordered, gradient.pairs))]
         if not isinstance(x, Moments):
             return Pulled(weights=found)
         spread = _spread_over(gradient.pairs, len(ordered.same) // len(gradient.pairs.same))
-        spread = arranged(spread * (variance * outputs), [*kept, *summed], source.order)
+        spread = arranged(spread * (variance * fan_out), [*kept, *summed], source.order)
         return Pulled([(x, Gradient(spread))], found)
 
     return Result(output, pullback)
@@ -149,7 +152,7 @@ def _over_positions(x: Moments, weight: Known, bias: object) -> Result:
     def pullback(gradient: Gradient) -> Pulled:
         inner = _sum_over(gradient.pairs, kept, [place])
         inputs = len(ordered.same) // len(summed.same)
-        size = x.layout.size("feature") * inner.dot(summed) / outputs / inputs
+        size = x.layout.count("feature") * inner.dot(summed) / outputs / inputs
         spread = _spread_over(inner * variance, len(ordered.same) // len(inner.same))
         pairs = arranged(spread, [*kept, *mixed], x.order)
         return Pulled([(x, Gradient(pairs))], [(str(weight.parameter), size)])

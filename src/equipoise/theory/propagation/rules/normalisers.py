@@ -86,6 +86,8 @@ def _by_running_statistics(call: Call, x: Moments, eps: float) -> Result:
     mean, variance = map(known_tensor, call.arguments[3:5])
     if mean is None or variance is None:
         raise UnpredictedError("batch norm without running statistics in evaluation mode")
+    if call.output.is_meta:
+        raise UnpredictedError("running statistics, which are those of the network before")
     square, offset, power = _scale_and_shift(gamma, beta)
     mean, variance = mean.double(), variance.double() + eps
     own, back = x.covariance, float((1 / variance).mean()) * square
@@ -117,16 +119,18 @@ def layer_norm(call: Call) -> Result:
     if not isinstance(x, Moments):
         raise UnpredictedError("layer norm of values that are no moments")
     within = [atom for axis in x.layout.axes[-len(axes) :] for atom in axis]
-    return _over_features(call, x, within, x.layout.size("feature"), gamma, beta, float(eps or 0))
+    return _over_features(call, x, within, x.layout.count("feature"), gamma, beta, float(eps or 0))
 
 
 @rule("native_group_norm")
 def group_norm(call: Call) -> Result:
     """Group norm, and instance norm as far as a group has several features."""
-    x, gamma, beta, _, channels, _, groups, eps = call.arguments[:8]
+    x, gamma, beta, _, _, _, groups, eps = call.arguments[:8]
     if not isinstance(x, Moments):
         raise UnpredictedError("group norm of values that are no moments")
-    return _over_features(call, x, list(x.order), channels // groups, gamma, beta, float(eps or 0))
+    within = [atom for axis in x.layout.axes[1:] for atom in axis]
+    features = x.layout.count("feature") // groups
+    return _over_features(call, x, within, features, gamma, beta, float(eps or 0))
 
 
 def _over_features(

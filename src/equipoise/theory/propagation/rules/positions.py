@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
-from equipoise.theory.propagation.layout import Atom, Axis, Layout
+from equipoise.theory.propagation.layout import Atom, Axis, Layout, times
 from equipoise.theory.propagation.rules.windows import Window
 from equipoise.theory.propagation.values import (
     Gradient,
@@ -138,7 +138,7 @@ def total(call: Call) -> Result:
     if not isinstance(x, Moments):
         raise UnpredictedError("a sum of no moments")
     result = averaged(x, chosen, keep=bool(call.argument(2, "keepdim", False)))
-    count = prod(x.layout.shape[i] for i in chosen)
+    count = Layout(tuple(x.layout.axes[i] for i in chosen)).elements
     if not isinstance(result.output, Moments) or result.pullback is None:
         raise UnpredictedError("a sum of no moments")
     average, pull = result.output, result.pullback
@@ -173,7 +173,7 @@ def norm(call: Call) -> Result:
     if not isinstance(x, Moments) or order != 2 or not axes:
         raise UnpredictedError("a norm other than the Euclidean one")
     chosen = {axis % len(x.layout.axes) for axis in axes}
-    count = prod(x.layout.shape[i] for i in chosen)
+    count = Layout(tuple(x.layout.axes[i] for i in chosen)).elements
     keep = bool(call.argument(3, "keepdim", False))
     square = averaged(x.with_table(x.table**2, gaussian=False), chosen, keep=keep).output
     if not (isinstance(square, Moments) and square.is_constant):
@@ -240,7 +240,8 @@ def part(x: Moments, axis: int, chosen: Sequence[int], *, drop: bool) -> Result:
         return Result(x.with_layout(x.layout, {}), lambda g: Pulled([(x, g)]))
     if atoms and all(atom.role == "feature" for atom in atoms):
         # Other features are other draws: what holds on average holds for a part of them.
-        axes[axis] = (Atom.new("feature", len(chosen)),) if len(chosen) > 1 else ()
+        feature = Atom.new("feature", len(chosen), times(atoms))
+        axes[axis] = (feature,) if len(chosen) > 1 else ()
         if drop:
             del axes[axis]
         share = len(chosen) / size
