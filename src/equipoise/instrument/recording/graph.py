@@ -180,7 +180,6 @@ def without_values(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, device="meta", requires_grad=False)
 
 
-@torch.no_grad()
 def evaluated(
     operator: torch._ops.OpOverload, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[Tensor, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -45,7 +46,8 @@ class Call:
             leaf.is_meta for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)
         ):
             return self
-        outputs = evaluated(self.node.operator, *inputs)
+        with torch.no_grad():
+            outputs = evaluated(self.node.operator, *inputs)
         return replace(self, node=replace(self.node, outputs=outputs))
 
 
@@ -83,6 +85,9 @@ class Result:
         yield self.output, self.pullback
         yield from self.others
 
+
+# Operations that multiply data with weights.
+WEIGHTED = {"mm", "bmm", "addmm", "baddbmm", "convolution"}
 
 Rule: TypeAlias = Callable[[Call], Result]
 RULES: dict[str, Rule] = {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -14,7 +14,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
-from equipoise.theory.propagation.call import RULES, Call, Pullback, Pulled, Result
+from equipoise.theory.activation.adapt import ActivationLike
+from equipoise.theory.propagation import losses
+from equipoise.theory.propagation.call import RULES, WEIGHTED, Call, Pullback, Pulled, Result
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 from equipoise.theory.propagation.rules import attention
@@ -29,8 +31,10 @@ from equipoise.theory.propagation.values import (
     Value,
     arranged,
     features_last,
+    mean_square,
     measured,
 )
+from equipoise.theory.propagation.what_if.answer import Changes
 
 for _family in (
     "attention",
@@ -44,8 +48,6 @@ for _family in (
 ):
     import_module(f"equipoise.theory.propagation.rules.{_family}")
 
-# Operations that multiply data with weights.
-WEIGHTED = {"mm", "bmm", "addmm", "baddbmm", "convolution"}
 # What these give does not depend on the values that they get.
 _OF_SHAPES = {
     *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
@@ -97,10 +99,84 @@ class Propagation:
     Args:
         sites: One for each operation that random weights lie before, in order.
         weights: One for each matrix of weights.
+        graph: What was traced, for :meth:`what_if`.
     """
 
     sites: tuple[Site, ...]
     weights: tuple[Weight, ...]
+    graph: Graph | None = field(default=None, repr=False, compare=False)
+
+    def what_if(
+        self,
+        *,
+        batch_size: int | None = None,
+        activation: ActivationLike | None = None,
+        norm: str | None = None,
+        groups: int | None = None,
+        gamma: float | None = None,
+        beta: float | None = None,
+        eps: float | None = None,
+        residual_scale: float | None = None,
+        depth: float | None = None,
+        block: str | None = None,
+        width: float | None = None,
+        gain: float | Mapping[str, float] | None = None,
+    ) -> Propagation:
+        r"""Predict the model as if it were another one, without running it.
+
+        The traced graph is edited and theory goes through it again. Several changes at once are
+        combined. What was measured is not repeated: measured columns are empty, and where the
+        loss takes other logits, its gradient is computed on draws of their predicted law.
+
+        Args:
+            batch_size: Another number of samples of the same kind.
+            activation: Instead of every activation that weights come after: a name such as
+                ``"gelu"`` or ``"leaky_relu(0.2)"``, or any elementwise function. Sigmoids that
+                something is multiplied with are gates, and stay.
+            norm: Instead of every norm: ``"batch"``, ``"group"``, ``"instance"``, ``"layer"``
+                (one group on images), ``"rms"`` or ``"none"``. Scale, shift and ε stay.
+            groups: Of ``norm="group"``; 32 by default, or fewer if the channels need it.
+            gamma: Scale of every norm.
+            beta: Shift of every norm.
+            eps: What every norm adds to the variance.
+            residual_scale: Factor of every residual branch where it is added to its stream.
+            depth: How many times as often the repeated block is repeated; a fraction leaves
+                blocks out. Blocks are the longest stretch of equal operations.
+            block: Name of the module in which to look for them.
+            width: How many times as many features all layers have between the batch and the
+                loss. Weights have variance over their number, heads of attention keep theirs.
+            gain: Factor of all matrices of weights, or ``{pattern: factor}`` for those whose
+                names, or modules' names, match.
+
+        Raises:
+            ValueError: If the model has nothing of the kind, or the value makes no sense.
+
+        Examples:
+            >>> from equipoise.instrument.recording.graph import trace
+            >>> layers = [torch.nn.Linear(64, 64), torch.nn.ReLU()] * 3
+            >>> loss = lambda model, x: model(x).square().mean()
+            >>> found = propagate(trace(torch.nn.Sequential(*layers), torch.randn(16, 64), loss))
+            >>> doubled = found.what_if(gain=2**0.5)
+            >>> round(doubled.sites[0].second_moment / found.sites[0].second_moment, 2)
+            1.96
+        """
+        if self.graph is None:
+            raise ValueError("what_if needs the traced graph, which is not stored in files.")
+        changes = Changes(
+            batch_size=batch_size,
+            activation=activation,
+            norm=norm,
+            groups=groups,
+            gamma=gamma,
+            beta=beta,
+            eps=eps,
+            residual_scale=residual_scale,
+            depth=depth,
+            block=block,
+            width=width,
+            gain=gain,
+        )
+        return propagate(changes.made_to(self.graph))
 
 
 def propagate(graph: Graph) -> Propagation:
@@ -118,9 +194,11 @@ def propagate(graph: Graph) -> Propagation:
         value = forward.values[node.number][0]
         reason = forward.reasons.get(node.number, "")
         if isinstance(value, Moments) or reason:
-            site = _site(node, value, gradients.get(id(value)), reason)
+            gradient = gradients.get(id(value))
+            site = _site(node, value, gradient, reason, measured=not graph.edited)
             sites.append(replace(site, is_start=id(value) in starts))
-    return Propagation(tuple(sites), tuple(Weight(*item) for item in weights.items()))
+    found = tuple(Weight(*item) for item in weights.items())
+    return Propagation(tuple(sites), found, graph)
 
 
 class _Forward:
@@ -282,7 +360,10 @@ def _backward(
     found: dict[int, Gradient] = {}
     weights: dict[str, float] = {}
     starts: set[int] = set()
+    scale = float(graph.samples) ** -2 if losses.is_mean(graph) else 1.0
     cut = _consumed_without_a_way_back(graph, forward)
+    drawn = _drawn(graph, forward, cut)
+    unknown: set[int] = set()  # gradients with a share that nothing says how large it is
     for node in reversed(graph.nodes):
         pairs = zip(forward.values[node.number], forward.pullbacks[node.number], strict=True)
         for index, (value, pullback) in enumerate(pairs):
@@ -291,8 +372,20 @@ def _backward(
             measured_gradient = node.gradients[index]
             if id(value) in cut and measured_gradient is not None:
                 with suppress(UnpredictedError, LayoutError):
-                    found[id(value)] = _of_tensor(measured_gradient, value)
-                    starts.add(id(value))
+                    if not measured_gradient.is_meta:
+                        found[id(value)] = _of_tensors([measured_gradient], value, scale)
+                        starts.add(id(value))
+                    elif Made(node.number, index) in drawn:
+                        start = _of_tensors(drawn[Made(node.number, index)], value, scale)
+                        # What other ways bring is there already.
+                        share = found.get(id(value))
+                        found[id(value)] = start if share is None else share + start
+                        starts.add(id(value))
+                    else:
+                        unknown.add(id(value))
+            if id(value) in unknown:
+                unknown.update(id(v) for v in _moments_of(node, forward))
+                found.pop(id(value), None)
             gradient = found.get(id(value))
             if gradient is None or pullback is None:
                 continue
@@ -327,8 +420,33 @@ def _consumed_without_a_way_back(graph: Graph, forward: _Forward) -> set[int]:
     return found
 
 
-def _of_tensor(gradient: Tensor, like: Moments) -> Gradient:
-    """Second moments of a measured gradient, in the positions of a value."""
+def _drawn(graph: Graph, forward: _Forward, cut: set[int]) -> dict[Made, list[Tensor]]:
+    """Gradients at the end of theory where those measured do not hold any more."""
+    inputs = {
+        Made(node.number, index): value
+        for node in graph.nodes
+        for index, value in enumerate(forward.values[node.number])
+        if isinstance(value, Moments)
+        and id(value) in cut
+        and (gradient := node.gradients[index]) is not None
+        and gradient.is_meta
+    }
+    found: dict[Made, list[Tensor]] = {}
+    if inputs:
+        for draw in losses.gradients(graph, forward.values, inputs):
+            for source, gradient in draw.items():
+                found.setdefault(source, []).append(gradient)
+    return found
+
+
+def _of_tensors(gradients: Sequence[Tensor], like: Moments, scale: float) -> Gradient:
+    """Second moments of gradients of one tensor, averaged and multiplied by a number."""
+    first, *others = (_of_tensor(gradient, like) for gradient in gradients)
+    return Gradient(sum(others, first) * (scale / len(gradients)))
+
+
+def _of_tensor(gradient: Tensor, like: Moments) -> Exchangeable:
+    """Second moments of one gradient, in the positions of a value."""
     array = features_last(gradient, like.layout)
     samples, positions, features = array.shape
     total = array.sum(0)
@@ -338,11 +456,15 @@ def _of_tensor(gradient: Tensor, like: Moments) -> Gradient:
     same = own / (samples * features)
     diff = (whole - own) / max(1, samples * (samples - 1) * features)
     order = [atom for atom in like.layout.with_role("position") if atom.size > 1]
-    return Gradient(arranged(Exchangeable(same, diff, samples), order, like.order))
+    pairs = Exchangeable(same, diff, like.correlation.samples)
+    return arranged(pairs, order, like.order)
 
 
-def _site(node: Node, value: Value, gradient: Gradient | None, reason: str) -> Site:
-    output, grad = node.outputs[0].detach(), node.gradients[0]
+def _site(
+    node: Node, value: Value, gradient: Gradient | None, reason: str, *, measured: bool
+) -> Site:
+    output = node.outputs[0].detach() if measured else None
+    grad = node.gradients[0] if measured else None
     predicted = isinstance(value, Moments) and not reason
     return Site(
         node.number,
@@ -351,7 +473,7 @@ def _site(node: Node, value: Value, gradient: Gradient | None, reason: str) -> S
         value.second_moment if predicted and isinstance(value, Moments) else None,
         value.sample_correlation if predicted and isinstance(value, Moments) else None,
         gradient.pairs.mean_diagonal if gradient is not None else None,
-        float(output.double().square().mean()) if output.is_floating_point() else np.nan,
-        float(grad.double().square().mean()) if grad is not None else None,
+        np.nan if output is None or not output.is_floating_point() else mean_square(output),
+        mean_square(grad) if grad is not None else None,
         reason,
     )

@@ -1,0 +1,168 @@
+r"""The gradient that a loss sends back, from the law of what it is given.
+
+A loss is a known function of random logits z. Draws of z have the predicted moments: with
+:math:`z_n = R_1(\xi_n - \bar\xi) + R_2\eta`, ξ and η standard normal,
+
+.. math:: R_1 R_1^\top = K_s - K_d, \qquad R_2 R_2^\top = (K_s + (N - 1)K_d)/N
+
+are the covariances K_s within and K_d between N samples. The recorded operations of the loss are
+run on them, on the real targets, and differentiated. That is exact for any loss but for the number
+of draws, which are the same at every call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
+from equipoise.theory.propagation import latent
+from equipoise.theory.propagation.call import WEIGHTED
+from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.values import Known, Moments, Value, arranged
+
+Array = NDArray[np.float64]
+
+# Together draws have about this many elements.
+_ELEMENTS, _FEWEST_DRAWS, _MOST_DRAWS = 20_000, 2, 32
+
+
+def gradients(
+    graph: Graph, values: Mapping[int, list[Value]], inputs: Mapping[Made, Moments]
+) -> Iterator[dict[Made, Tensor]]:
+    """Derivatives of the loss by what it is given, for one draw after another.
+
+    Args:
+        graph: The graph.
+        values: What is known of the outputs of every node.
+        inputs: What goes into operations that have no way back.
+
+    Returns:
+        The derivatives of each draw. There are none if weights lie between the inputs and the
+        loss, or if the loss takes what is not known.
+    """
+    nodes = _between(graph, inputs)
+    outer = {
+        source
+        for node in nodes
+        for source in node.inputs
+        if isinstance(source, Made) and source not in inputs
+    } - {Made(node.number, index) for node in nodes for index in range(len(node.outputs))}
+    known = {source: values[source.node][source.index] for source in outer}
+    if any(node.name in WEIGHTED for node in nodes) or not all(
+        isinstance(value, Known) and not value.value.is_meta for value in known.values()
+    ):
+        return
+    constants = {source: v.value for source, v in known.items() if isinstance(v, Known)}
+    reached = {source for node in nodes for source in node.inputs if source in inputs}
+    laws = {source: inputs[source] for source in inputs if source in reached}
+    if not laws or graph.result is None:
+        return
+    generator = np.random.default_rng(0)
+    size = sum(math.prod(law.layout.shape) for law in laws.values())
+    for _ in range(int(np.clip(_ELEMENTS // size, _FEWEST_DRAWS, _MOST_DRAWS))):
+        drawn = {
+            source: _like(graph.nodes[source.node].outputs[source.index], _draw(law, generator))
+            for source, law in laws.items()
+        }
+        loss = _run(nodes, {**constants, **drawn})[graph.result]
+        found = torch.autograd.grad(loss, list(drawn.values()), allow_unused=True)
+        yield {source: g for source, g in zip(drawn, found, strict=True) if g is not None}
+
+
+def is_mean(graph: Graph) -> bool:
+    """Whether the loss is an average, so that its gradients fall as samples are added."""
+    return any(node.name == "mean" or _reduces(node) for node in _last(graph) if _is_scalar(node))
+
+
+def _last(graph: Graph) -> list[Node]:
+    """The operations that no weights come after."""
+    found: dict[int, Node] = {}
+    left = [graph.result] if graph.result is not None else []
+    while left:
+        node = graph.nodes[left.pop().node]
+        if node.number not in found and node.name not in WEIGHTED:
+            found[node.number] = node
+            left += [source for source in node.inputs if isinstance(source, Made)]
+    return list(found.values())
+
+
+def _is_scalar(node: Node) -> bool:
+    return node.outputs[0].ndim == 0
+
+
+def _reduces(node: Node) -> bool:
+    """Whether a loss function of PyTorch is told to average, which 1 means."""
+    given = zip(node.operator._schema.arguments, node.arguments, strict=False)
+    return any(argument.name == "reduction" and value == 1 for argument, value in given)
+
+
+def _between(graph: Graph, inputs: Mapping[Made, Moments]) -> list[Node]:
+    """The operations that lead from the inputs to the loss, in order."""
+    after: set[int] = set()
+    for node in graph.nodes:
+        sources = [source for source in node.inputs if isinstance(source, Made)]
+        if Made(node.number, 0) not in inputs and any(
+            source in inputs or source.node in after for source in sources
+        ):
+            after.add(node.number)
+    before: set[int] = set()
+    left = [graph.result] if graph.result is not None else []
+    while left:
+        number = left.pop().node
+        if number in after and number not in before:
+            before.add(number)
+            left += [s for s in graph.nodes[number].inputs if isinstance(s, Made)]
+    return [node for node in graph.nodes if node.number in before]
+
+
+def _run(nodes: list[Node], values: dict[Made, Tensor]) -> dict[Made, Tensor]:
+    """The outputs of operations, differentiable."""
+
+    def tensor(source: Any) -> Tensor:
+        return source.value if isinstance(source, Given) else values[source]
+
+    with torch.inference_mode(False), torch.enable_grad():
+        for node in nodes:
+            inputs = pytree.tree_map_only((Made, Given), tensor, (node.arguments, node.keywords))
+            for index, output in enumerate(evaluated(node.operator, *inputs)):
+                values[Made(node.number, index)] = output
+    return values
+
+
+def _like(tensor: Tensor, array: Array) -> Tensor:
+    """An array as a leaf to be differentiated by, of a tensor's type."""
+    return torch.from_numpy(array).to(tensor.dtype).requires_grad_()
+
+
+def _draw(law: Moments, generator: np.random.Generator) -> Array:
+    """One tensor of the given moments, with the axes that it was traced with."""
+    layout = law.layout
+    samples, features = layout.size("sample"), layout.size("feature")
+    order = [atom for atom in layout.with_role("position") if atom.size > 1]
+    pairs = arranged(law.correlation, law.order, order)
+    own, shared = Exchangeable(pairs.same, pairs.diff, samples).blocks
+    noise = generator.standard_normal((samples, law.positions, features))
+    latents = _root(own) @ (noise - noise.mean(0))
+    latents += _root(shared / samples) @ generator.standard_normal((law.positions, features))
+    g, _ = latent.nodes()
+    table = np.broadcast_to(law.table, (law.positions, len(g)))[law.places(order)]
+    for position, row in enumerate(table):
+        latents[:, position] = np.interp(latents[:, position], g, row)
+    roles = ("sample", "position", "feature")
+    atoms = [i for role in roles for i, atom in enumerate(layout.atoms) if atom.role == role]
+    sizes = [layout.atoms[i].size for i in atoms]
+    return latents.reshape(sizes).transpose(np.argsort(atoms)).reshape(layout.shape)
+
+
+def _root(covariance: Array) -> Array:
+    """A matrix whose square is the covariance."""
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0)))

@@ -1,0 +1,1 @@
+"""Edit a traced graph as if the model had been another one."""

@@ -1,0 +1,291 @@
+"""A block that is repeated, more or fewer times.
+
+Two operations are alike if they do the same to inputs of the same shapes, from where each is
+reached by the same number of steps, or that are the same tensors. Blocks are the longest stretch of
+operations that is alike when shifted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import accumulate, takewhile
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
+from equipoise.theory.propagation.what_if.editor import Source, edited
+from equipoise.theory.propagation.what_if.structure import ChangeError, Structure
+
+Move: TypeAlias = Callable[[Node, int, Source, int], Source]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Equal stretches of operations, one after the other.
+
+    Args:
+        end: Number of the operation after the last block.
+        period: Operations of a block.
+        count: Number of blocks.
+        tail: How many operations after them begin as another block would.
+    """
+
+    end: int
+    period: int
+    count: int
+    tail: int
+
+    @property
+    def last(self) -> range:
+        """Numbers of the operations of the last block."""
+        return range(self.end - self.period, self.end)
+
+
+def with_depth(graph: Graph, depth: float, block: str | None) -> Graph:
+    """Repeat the repeated block that many times as often."""
+    if not depth > 0:
+        raise ChangeError(f"depth is a factor above 0, got {depth}.")
+    blocks = _found(graph, block)
+    wanted = Fraction(depth).limit_denominator(1000) * blocks.count
+    if wanted.denominator != 1 or wanted < 1:
+        raise ChangeError(
+            f"{blocks.count} blocks times {depth} are {float(wanted):g}: choose a multiple of "
+            f"1/{blocks.count}."
+        )
+    return _Repeated(graph, blocks, int(wanted) - blocks.count).edited()
+
+
+def _found(graph: Graph, block: str | None) -> Blocks:
+    """The longest repetition, among the operations of a named module if there is one."""
+    chosen = [n.number for n in graph.nodes if block is None or _is_in(n.module, block)]
+    if not chosen:
+        names = sorted({node.module.split(".")[0] for node in graph.nodes if node.module})
+        raise ChangeError(f"no module {block!r}: at the top there are {', '.join(names)}.")
+    nodes = graph.nodes[chosen[0] : chosen[-1] + 1]
+    kinds = _kinds(nodes)
+    structure = Structure(graph)
+    best: tuple[int, Blocks] | None = None
+    for period in range(1, len(nodes) // 2 + 1):
+        same = kinds[period:] == kinds[:-period]
+        if _longest(same)[1] < period:
+            continue
+        linked = np.array(
+            [
+                bool(equal) and _are_linked_alike(nodes[i], nodes[i + period], period)
+                for i, equal in enumerate(same)
+            ]
+        )
+        start, length = _longest(linked)
+        count = (length + period) // period
+        end = start + length + period
+        weighted = structure.weights >> nodes[end - period].number & ((1 << period) - 1)
+        if count < 2 or not weighted:
+            continue
+        if best is None or count * period > best[0]:
+            first = nodes[0].number
+            best = count * period, _aligned(graph, first + start, first + end, period)
+    if best is None:
+        where = "" if block is None else f" in {block}"
+        raise ChangeError(f"no block of operations with weights is repeated{where}.")
+    return best[1]
+
+
+def _is_in(module: str, name: str) -> bool:
+    return module == name or module.startswith(f"{name}.")
+
+
+def _kinds(nodes: Sequence[Node]) -> Any:
+    """A number for every operation, the same for those that do the same, of shape ``[n]``."""
+    known: dict[Any, int] = {}
+    return np.array([known.setdefault(_kind(node), len(known)) for node in nodes])
+
+
+def _kind(node: Node) -> tuple[Any, ...]:
+    """What an operation does, whatever its inputs are called."""
+    leaves, tree = pytree.tree_flatten((node.arguments, node.keywords))
+    given = tuple(_form(leaf) for leaf in leaves)
+    shapes = tuple(tuple(output.shape) for output in node.outputs)
+    return node.operator, str(tree), given, shapes, re.sub(r"\d+", "*", node.module)
+
+
+def _form(leaf: Any) -> Any:
+    if isinstance(leaf, Made):
+        return Made, leaf.index
+    if isinstance(leaf, Given):
+        return leaf.kind, tuple(leaf.value.shape)
+    return str(leaf) if isinstance(leaf, torch.dtype | torch.device) else leaf
+
+
+def _are_linked_alike(first: Node, second: Node, period: int) -> bool:
+    return all(
+        _is_shifted(a, b, period) or _is_same(a, b)
+        for a, b in zip(first.inputs, second.inputs, strict=True)
+    )
+
+
+def _is_shifted(first: Source, second: Source, period: int) -> bool:
+    """Whether two inputs are as far from the operations that take them; parameters always are."""
+    if isinstance(first, Made) and isinstance(second, Made):
+        return second.node - first.node == period
+    return isinstance(first, Given) and isinstance(second, Given) and first.kind != "data"
+
+
+def _is_same(first: Source, second: Source) -> bool:
+    if isinstance(first, Made) or isinstance(second, Made):
+        return first == second
+    return first.value is second.value
+
+
+def _longest(flags: Any) -> tuple[int, int]:
+    """Start and length of the longest run of true ones."""
+    lengths = list(accumulate(flags, lambda run, flag: run + 1 if flag else 0, initial=0))
+    end = int(np.argmax(lengths))
+    return end - lengths[end], lengths[end]
+
+
+def _aligned(graph: Graph, start: int, end: int, period: int) -> Blocks:
+    """Let blocks end where a module ends, if that is possible."""
+
+    def shared(last: int) -> int:
+        modules = [node.module for node in graph.nodes[last - period : last]]
+        return _shared([module.split(".") for module in modules])
+
+    ends = range(end, max(start + 2 * period, end - period + 1) - 1, -1)
+    last = max(ends, key=shared)
+    return Blocks(last, period, (last - start) // period, end - last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbering:
+    """How blocks are numbered in the names of modules and parameters.
+
+    Args:
+        container: What stands before the number.
+        step: By how much it grows from block to block.
+        first: The smallest number in the last block.
+    """
+
+    container: str
+    step: int
+    first: int
+
+    @staticmethod
+    def of(nodes: Sequence[Node], blocks: Blocks) -> _Numbering | None:
+        """Read it off the names in the last block, and in the one before; None if they agree."""
+        found: _Numbering | None = None
+        for number in blocks.last:
+            pairs = zip(_names(nodes[number - blocks.period]), _names(nodes[number]), strict=True)
+            for before, after in pairs:
+                parts = [name.split(".") for name in (before, after)]
+                shared = _shared(parts)
+                if before == after or shared >= min(map(len, parts)):
+                    continue
+                old, new = (part[shared] for part in parts)
+                if not (old.isdigit() and new.isdigit()):
+                    continue
+                container = ".".join(parts[0][:shared])
+                if found is None or (container == found.container and int(new) < found.first):
+                    found = _Numbering(container, int(new) - int(old), int(new))
+        return found
+
+    def renamed(self, name: str, blocks: int) -> str:
+        """The name some blocks later."""
+        before = f"{self.container}." if self.container else ""
+        number, dot, rest = name.removeprefix(before).partition(".")
+        if not name.startswith(before) or not number.isdigit() or int(number) < self.first:
+            return name
+        return f"{before}{int(number) + blocks * self.step}{dot}{rest}"
+
+
+def _shared(paths: Sequence[Sequence[str]]) -> int:
+    """How many parts all paths begin with."""
+    alike = (len(set(parts)) == 1 for parts in zip(*paths, strict=False))
+    return sum(1 for _ in takewhile(bool, alike))
+
+
+def _names(node: Node) -> list[str]:
+    return [node.module, *(s.name for s in node.inputs if isinstance(s, Given))]
+
+
+class _Repeated:
+    """The graph with more or fewer of its blocks.
+
+    Args:
+        graph: The graph.
+        blocks: Its blocks.
+        extra: How many to add, or to leave out if it is negative.
+    """
+
+    def __init__(self, graph: Graph, blocks: Blocks, extra: int) -> None:
+        self.graph, self.blocks, self.extra = graph, blocks, extra
+        self._copies: dict[tuple[int, int], Given] = {}
+        self._numbering = _Numbering.of(graph.nodes, blocks)
+
+    def edited(self) -> Graph:
+        """Build it."""
+        nodes, (end, period) = self.graph.nodes, (self.blocks.end, self.blocks.period)
+        kept = end + min(self.extra, 0) * period
+        found = list(nodes[:kept])
+        for copy in range(1, self.extra + 1):
+            found += [self._moved(nodes[i], copy, self._periodic) for i in self.blocks.last]
+        for node in nodes[end:]:
+            source = self._periodic if node.number < end + self.blocks.tail else self._later
+            found.append(self._moved(node, self.extra, source))
+        result = self.graph.result
+        if result is not None and result.node >= end:
+            result = replace(result, node=result.node + self.extra * period)
+        return edited(self.graph, found, result)
+
+    def _moved(self, node: Node, steps: int, source: Move) -> Node:
+        """An operation some blocks later, with its inputs."""
+        leaves, tree = pytree.tree_flatten((node.arguments, node.keywords))
+        sources = (
+            source(node, place, leaf, steps) if isinstance(leaf, Made | Given) else leaf
+            for place, leaf in enumerate(leaves)
+        )
+        arguments, keywords = pytree.tree_unflatten(sources, tree)
+        return replace(
+            node,
+            number=node.number + steps * self.blocks.period,
+            arguments=arguments,
+            keywords=keywords,
+            outputs=tuple(map(without_values, node.outputs)),
+            module=self._renamed(node.module, steps),
+        )
+
+    def _periodic(self, node: Node, place: int, leaf: Source, steps: int) -> Source:
+        """The input of an operation that looks like one a block before."""
+        twin = self.graph.nodes[node.number - self.blocks.period]
+        before = pytree.tree_leaves((twin.arguments, twin.keywords))[place]
+        if _is_same(before, leaf):
+            return self._later(node, place, leaf, 0) if isinstance(leaf, Made) else leaf
+        if isinstance(leaf, Made):
+            return replace(leaf, node=leaf.node + steps * self.blocks.period)
+        if node.number >= self.blocks.end:
+            return replace(leaf, name=self._renamed(leaf.name, steps))
+        key = id(leaf.value), steps
+        if key not in self._copies:
+            name = self._renamed(leaf.name, steps)
+            self._copies[key] = Given(leaf.kind, name, leaf.value.detach())
+        return self._copies[key]
+
+    def _later(self, node: Node, place: int, leaf: Source, steps: int) -> Source:
+        """The input of an operation behind the blocks."""
+        if isinstance(leaf, Given):
+            return replace(leaf, name=self._renamed(leaf.name, steps))
+        if leaf.node in self.blocks.last or leaf.node >= self.blocks.end:
+            return replace(leaf, node=leaf.node + steps * self.blocks.period)
+        if leaf.node >= self.blocks.end + self.extra * self.blocks.period:
+            raise ChangeError(
+                f"{node.module or node.name} takes what a block gave that would be left out."
+            )
+        return leaf
+
+    def _renamed(self, name: str, steps: int) -> str:
+        return name if self._numbering is None else self._numbering.renamed(name, steps)

@@ -1,0 +1,98 @@
+r"""Larger weights, or more of them.
+
+Layers that are k times as wide have weights of variance :math:`v/k`, as initialisers that divide
+by the fan-in give them. What goes in from the batch, and what goes to the loss, keeps its size.
+Biases that were drawn with the variance of their weights, as PyTorch draws them, shrink with
+them; others stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from fractions import Fraction
+
+from torch import Tensor
+
+from equipoise.instrument.recording.graph import Given, Graph, Node
+from equipoise.theory.propagation.values import mean_square
+from equipoise.theory.propagation.what_if.editor import Editor
+from equipoise.theory.propagation.what_if.structure import ChangeError, Structure
+
+# Variance of a uniform number's square over its squared mean, for biases drawn as PyTorch does.
+_SPREAD = 0.8
+# Where operations have their bias and their weights.
+_BIASES = {"convolution": (2, 1), "addmm": (0, 2), "baddbmm": (0, 2)}
+
+
+def with_gain(graph: Graph, gain: float | Mapping[str, float]) -> Graph:
+    """Multiply matrices of weights by one number, or those whose names match a pattern."""
+    parameters = {
+        source.name: source.value
+        for node in graph.nodes
+        for source in node.inputs
+        if isinstance(source, Given) and source.kind == "parameter"
+    }
+    matrices = {name: value for name, value in parameters.items() if value.ndim > 1}
+    factors = gain if isinstance(gain, Mapping) else {"*": gain}
+    values: dict[int, Tensor] = {}
+    for pattern, factor in factors.items():
+        found = [value for name, value in matrices.items() if _matches(name, pattern)]
+        if not found:
+            raise ChangeError(
+                f"no weights are named {pattern!r}: there are {', '.join(matrices)}."
+            )
+        for value in found:
+            values[id(value)] = values.get(id(value), value).detach() * factor
+    return _copied(Editor(graph, values))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a pattern names a parameter, its module or all that is in a module around it."""
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
+
+
+def with_width(graph: Graph, width: float) -> Graph:
+    """Give every layer but the last ones that many times as many outputs."""
+    if not width > 0:
+        raise ChangeError(f"width is a factor above 0, got {width}.")
+    structure = Structure(graph)
+    heads, factor = structure.heads(), Fraction(width).limit_denominator(1000)
+    hidden = {node.number for node in structure.weighted} - heads
+    if not hidden:
+        raise ChangeError("this model has no hidden layers that could be wider.")
+    values = {
+        id(bias): bias.detach() / math.sqrt(width)
+        for node in structure.weighted
+        if any(map(structure.is_random, node.inputs))
+        and (bias := _bias_like_weights(graph, node)) is not None
+    }
+    editor = Editor(graph, values)
+    for node in graph.nodes:
+        wider = node.number in hidden
+        editor.copy(
+            node, changed=wider, widening=node.widening * factor if wider else node.widening
+        )
+    return editor.finished()
+
+
+def _bias_like_weights(graph: Graph, node: Node) -> Tensor | None:
+    """The bias of a layer, if it has the variance of the weights, up to four standard errors."""
+    if node.name not in _BIASES:
+        return None
+    place, other = _BIASES[node.name]
+    bias = node.arguments[place]
+    if not isinstance(bias, Given) or bias.kind != "parameter":
+        return None
+    weights = Editor(graph).tensor(node.arguments[other])
+    ratio = mean_square(bias.value) / mean_square(weights)
+    alike = abs(ratio - 1) < 4 * math.sqrt(_SPREAD / bias.value.numel())
+    return bias.value if alike else None
+
+
+def _copied(editor: Editor) -> Graph:
+    for node in editor.graph.nodes:
+        editor.copy(node)
+    return editor.finished()
