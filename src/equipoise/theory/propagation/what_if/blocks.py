@@ -1,8 +1,8 @@
 """A block that is repeated, more or fewer times.
 
 Two operations are alike if they do the same to inputs of the same shapes, from where each is
-reached by the same number of steps, or that are the same tensors. Blocks are the longest stretch of
-operations that is alike when shifted.
+reached by the same number of steps, or that are the same tensors. Blocks are the longest stretch
+of operations that is alike when shifted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,24 +72,12 @@ def _found(graph: Graph, block: str | None) -> Blocks:
     structure = Structure(graph)
     best: tuple[int, Blocks] | None = None
     for period in range(1, len(nodes) // 2 + 1):
-        same = kinds[period:] == kinds[:-period]
-        if _longest(same)[1] < period:
-            continue
-        linked = np.array(
-            [
-                bool(equal) and _are_linked_alike(nodes[i], nodes[i + period], period)
-                for i, equal in enumerate(same)
-            ]
-        )
-        start, length = _longest(linked)
+        start, length = _longest_run(graph, nodes, kinds, period)
         count = (length + period) // period
         end = start + length + period
-        weighted = structure.weights >> nodes[end - period].number & ((1 << period) - 1)
-        if count < 2 or not weighted:
-            continue
-        if best is None or count * period > best[0]:
-            first = nodes[0].number
-            best = count * period, _aligned(graph, first + start, first + end, period)
+        weighted = structure.weights >> (end - period) & ((1 << period) - 1)
+        if length >= period and weighted and (best is None or count * period > best[0]):
+            best = count * period, _aligned(graph, start, end, period)
     if best is None:
         where = "" if block is None else f" in {block}"
         raise ChangeError(f"no block of operations with weights is repeated{where}.")
@@ -122,9 +110,24 @@ def _form(leaf: Any) -> Any:
     return str(leaf) if isinstance(leaf, torch.dtype | torch.device) else leaf
 
 
-def _are_linked_alike(first: Node, second: Node, period: int) -> bool:
+def _longest_run(graph: Graph, nodes: Sequence[Node], kinds: Any, period: int) -> tuple[int, int]:
+    """Where most operations in a row are like those a period later, and how many they are."""
+    best, start, end = (0, 0), 0, 0
+    for place in np.flatnonzero(kinds[period:] == kinds[:-period]).tolist():
+        first, second = nodes[place], nodes[place + period]
+        if place != end:
+            start = place
+        if not _are_linked_alike(graph, first, second, nodes[start].number, period):
+            start = place + 1
+        end = place + 1
+        best = max(best, (end - start, nodes[start].number), key=lambda run: run[0])
+    return best[1], best[0]
+
+
+def _are_linked_alike(graph: Graph, first: Node, second: Node, start: int, period: int) -> bool:
+    """Whether two operations take what is as far before each, or what comes before all blocks."""
     return all(
-        _is_shifted(a, b, period) or _is_same(a, b)
+        _is_shifted(a, b, period) or _is_same(a, b) or _is_entry(graph, a, b, start, period)
         for a, b in zip(first.inputs, second.inputs, strict=True)
     )
 
@@ -142,11 +145,12 @@ def _is_same(first: Source, second: Source) -> bool:
     return first.value is second.value
 
 
-def _longest(flags: Any) -> tuple[int, int]:
-    """Start and length of the longest run of true ones."""
-    lengths = list(accumulate(flags, lambda run, flag: run + 1 if flag else 0, initial=0))
-    end = int(np.argmax(lengths))
-    return end - lengths[end], lengths[end]
+def _is_entry(graph: Graph, first: Source, second: Source, start: int, period: int) -> bool:
+    """Whether the first block takes from outside what the second takes from the first."""
+    if not (isinstance(first, Made) and isinstance(second, Made)):
+        return False
+    shapes = {graph.nodes[s.node].outputs[s.index].shape for s in (first, second)}
+    return first.node < start <= second.node < start + period and len(shapes) == 1
 
 
 def _aligned(graph: Graph, start: int, end: int, period: int) -> Blocks:
@@ -166,41 +170,35 @@ class _Numbering:
     """How blocks are numbered in the names of modules and parameters.
 
     Args:
-        container: What stands before the number.
-        step: By how much it grows from block to block.
-        first: The smallest number in the last block.
+        places: By what stands before a number, by how much it grows from block to block, and the
+            smallest in the last block.
     """
 
-    container: str
-    step: int
-    first: int
+    places: dict[str, tuple[int, int]]
 
     @staticmethod
-    def of(nodes: Sequence[Node], blocks: Blocks) -> _Numbering | None:
-        """Read it off the names in the last block, and in the one before; None if they agree."""
-        found: _Numbering | None = None
+    def of(nodes: Sequence[Node], blocks: Blocks) -> _Numbering:
+        """Read it off the names in the last block, and in the one before."""
+        found: dict[str, tuple[int, int]] = {}
         for number in blocks.last:
             pairs = zip(_names(nodes[number - blocks.period]), _names(nodes[number]), strict=True)
             for before, after in pairs:
-                parts = [name.split(".") for name in (before, after)]
-                shared = _shared(parts)
-                if before == after or shared >= min(map(len, parts)):
-                    continue
-                old, new = (part[shared] for part in parts)
-                if not (old.isdigit() and new.isdigit()):
-                    continue
-                container = ".".join(parts[0][:shared])
-                if found is None or (container == found.container and int(new) < found.first):
-                    found = _Numbering(container, int(new) - int(old), int(new))
-        return found
+                old, new = (re.split(r"(\d+)", name) for name in (before, after))
+                shared = _shared([old, new])
+                if shared < min(len(old), len(new)) and new[shared].isdigit():
+                    start, first = "".join(new[:shared]), int(new[shared])
+                    step, smallest = found.get(start, (first - int(old[shared]), first))
+                    found[start] = step, min(first, smallest)
+        return _Numbering(found)
 
     def renamed(self, name: str, blocks: int) -> str:
         """The name some blocks later."""
-        before = f"{self.container}." if self.container else ""
-        number, dot, rest = name.removeprefix(before).partition(".")
-        if not name.startswith(before) or not number.isdigit() or int(number) < self.first:
-            return name
-        return f"{before}{int(number) + blocks * self.step}{dot}{rest}"
+        for start, (step, first) in self.places.items():
+            number = re.match(r"\d+", name.removeprefix(start))
+            if name.startswith(start) and number and int(number[0]) >= first:
+                rest = name[len(start) + number.end() :]
+                return f"{start}{int(number[0]) + blocks * step}{rest}"
+        return name
 
 
 def _shared(paths: Sequence[Sequence[str]]) -> int:
@@ -256,7 +254,7 @@ class _Repeated:
             arguments=arguments,
             keywords=keywords,
             outputs=tuple(map(without_values, node.outputs)),
-            module=self._renamed(node.module, steps),
+            module=self._numbering.renamed(node.module, steps),
         )
 
     def _periodic(self, node: Node, place: int, leaf: Source, steps: int) -> Source:
@@ -268,17 +266,18 @@ class _Repeated:
         if isinstance(leaf, Made):
             return replace(leaf, node=leaf.node + steps * self.blocks.period)
         if node.number >= self.blocks.end:
-            return replace(leaf, name=self._renamed(leaf.name, steps))
+            return replace(leaf, name=self._numbering.renamed(leaf.name, steps))
         key = id(leaf.value), steps
         if key not in self._copies:
-            name = self._renamed(leaf.name, steps)
+            name = self._numbering.renamed(leaf.name, steps)
+            name = f"{name} (copy {steps})" if name == leaf.name else name
             self._copies[key] = Given(leaf.kind, name, leaf.value.detach())
         return self._copies[key]
 
     def _later(self, node: Node, place: int, leaf: Source, steps: int) -> Source:
         """The input of an operation behind the blocks."""
         if isinstance(leaf, Given):
-            return replace(leaf, name=self._renamed(leaf.name, steps))
+            return replace(leaf, name=self._numbering.renamed(leaf.name, steps))
         if leaf.node in self.blocks.last or leaf.node >= self.blocks.end:
             return replace(leaf, node=leaf.node + steps * self.blocks.period)
         if leaf.node >= self.blocks.end + self.extra * self.blocks.period:
@@ -286,6 +285,3 @@ class _Repeated:
                 f"{node.module or node.name} takes what a block gave that would be left out."
             )
         return leaf
-
-    def _renamed(self, name: str, steps: int) -> str:
-        return name if self._numbering is None else self._numbering.renamed(name, steps)
