@@ -274,7 +274,7 @@ def row(case: Case, seeds: int) -> str:
     found = errors(case, seeds)
     changes = ", ".join(f"{name}={value!r}" for name, value in case.changes.items())
     cells = [
-        f"{statistics.median(part):.3f}, {max(part):.2f}"
+        f"{statistics.median(part):.3f}, {max(part):.3f}"
         for part in (found.q, found.predicted, found.measured, found.prediction)
     ]
     return (

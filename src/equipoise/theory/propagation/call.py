@@ -86,6 +86,11 @@ class Result:
         yield from self.others
 
 
+# What these give does not depend on the values that they get.
+OF_SHAPES = {
+    *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
+    *("new_zeros", "new_ones", "new_empty", "new_full"),
+}
 # Operations that multiply data with weights.
 WEIGHTED = {"mm", "bmm", "addmm", "baddbmm", "convolution"}
 

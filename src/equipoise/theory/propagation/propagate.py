@@ -16,7 +16,15 @@ from torch.utils import _pytree as pytree
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.propagation import losses
-from equipoise.theory.propagation.call import RULES, WEIGHTED, Call, Pullback, Pulled, Result
+from equipoise.theory.propagation.call import (
+    OF_SHAPES,
+    RULES,
+    WEIGHTED,
+    Call,
+    Pullback,
+    Pulled,
+    Result,
+)
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 from equipoise.theory.propagation.rules import attention
@@ -47,12 +55,6 @@ for _family in (
     "sums",
 ):
     import_module(f"equipoise.theory.propagation.rules.{_family}")
-
-# What these give does not depend on the values that they get.
-_OF_SHAPES = {
-    *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
-    *("new_zeros", "new_ones", "new_empty", "new_full"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +246,7 @@ class _Forward:
         known = [leaf for leaf in leaves if isinstance(leaf, Known)]
         if not random:
             return self._of_known(call, known)
-        if node.name in _OF_SHAPES:
+        if node.name in OF_SHAPES:
             return _all_known(node, None)
         scores = attention.parts_of(leaves)
         if scores is not None:
@@ -414,7 +416,7 @@ def _consumed_without_a_way_back(graph: Graph, forward: _Forward) -> set[int]:
     for node in graph.nodes:
         if any(pullback is not None for pullback in forward.pullbacks[node.number]):
             continue
-        if node.name in _OF_SHAPES:
+        if node.name in OF_SHAPES:
             continue
         found.update(id(value) for value in _moments_of(node, forward))
     return found

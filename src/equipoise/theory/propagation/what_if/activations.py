@@ -9,7 +9,7 @@ from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.activation.catalogue import Elementwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
 from equipoise.theory.propagation.what_if.editor import Editor
-from equipoise.theory.propagation.what_if.structure import ChangeError, Structure
+from equipoise.theory.propagation.what_if.structure import Structure
 
 _ACTIVATIONS = {
     *("relu", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "celu", "mish", "softplus"),
@@ -30,7 +30,7 @@ def with_activation(graph: Graph, activation: ActivationLike) -> Graph:
         and not (node.name in _GATES and _is_factor(node, structure))
     }
     if not found:
-        raise ChangeError(
+        raise ValueError(
             f"this model has no activation that could be another: it has {structure.described()}."
         )
     function = _as_pytorch_has_it(activation)

@@ -12,7 +12,6 @@ from equipoise.theory.propagation.what_if.batch import with_batch_size
 from equipoise.theory.propagation.what_if.blocks import with_depth
 from equipoise.theory.propagation.what_if.norms import with_affine, with_norm
 from equipoise.theory.propagation.what_if.residuals import with_residual_scale
-from equipoise.theory.propagation.what_if.structure import ChangeError
 from equipoise.theory.propagation.what_if.weights import with_gain, with_width
 
 
@@ -52,16 +51,16 @@ class Changes:
         """The graph with all changes.
 
         Raises:
-            ChangeError: If one of them does not fit, or if there are none.
+            ValueError: If one of them does not fit, or if there are none.
         """
         if self == Changes():
-            raise ChangeError("name at least one change, such as batch_size=2.")
+            raise ValueError("name at least one change, such as batch_size=2.")
         for option, value, of, given in (
             ("groups", self.groups, "norm", self.norm),
             ("block", self.block, "depth", self.depth),
         ):
             if value is not None and given is None:
-                raise ChangeError(f"{option} belongs to {of}, which is not changed.")
+                raise ValueError(f"{option} belongs to {of}, which is not changed.")
         if self.norm is not None:
             graph = with_norm(graph, self.norm, self.groups)
         if (self.gamma, self.beta, self.eps) != (None, None, None):

@@ -7,7 +7,6 @@ from fractions import Fraction
 from equipoise.instrument.recording.graph import Given, Graph
 from equipoise.theory.propagation.what_if.editor import Editor
 from equipoise.theory.propagation.what_if.norms import is_batch_norm
-from equipoise.theory.propagation.what_if.structure import ChangeError
 
 
 def with_batch_size(graph: Graph, samples: int) -> Graph:
@@ -22,9 +21,9 @@ def with_batch_size(graph: Graph, samples: int) -> Graph:
         None,
     )
     if traced is None:
-        raise ChangeError("this model takes no batch of data.")
+        raise ValueError("this model takes no batch of data.")
     if samples < 1:
-        raise ChangeError(f"batch_size must be at least 1, got {samples}.")
+        raise ValueError(f"batch_size must be at least 1, got {samples}.")
     editor = Editor(graph)
     for node in graph.nodes:
         editor.copy(node, changed=is_batch_norm(node))

@@ -19,8 +19,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
+from equipoise.theory.propagation.call import OF_SHAPES
 from equipoise.theory.propagation.what_if.editor import Source, edited
-from equipoise.theory.propagation.what_if.structure import ChangeError, Structure
+from equipoise.theory.propagation.what_if.structure import Structure
 
 Move: TypeAlias = Callable[[Node, int, Source, int], Source]
 
@@ -50,11 +51,11 @@ class Blocks:
 def with_depth(graph: Graph, depth: float, block: str | None) -> Graph:
     """Repeat the repeated block that many times as often."""
     if not depth > 0:
-        raise ChangeError(f"depth is a factor above 0, got {depth}.")
+        raise ValueError(f"depth is a factor above 0, got {depth}.")
     blocks = _found(graph, block)
     wanted = Fraction(depth).limit_denominator(1000) * blocks.count
     if wanted.denominator != 1 or wanted < 1:
-        raise ChangeError(
+        raise ValueError(
             f"{blocks.count} blocks times {depth} are {float(wanted):g}: choose a multiple of "
             f"1/{blocks.count}."
         )
@@ -66,7 +67,7 @@ def _found(graph: Graph, block: str | None) -> Blocks:
     chosen = [n.number for n in graph.nodes if block is None or _is_in(n.module, block)]
     if not chosen:
         names = sorted({node.module.split(".")[0] for node in graph.nodes if node.module})
-        raise ChangeError(f"no module {block!r}: at the top there are {', '.join(names)}.")
+        raise ValueError(f"no module {block!r}: at the top there are {', '.join(names)}.")
     nodes = graph.nodes[chosen[0] : chosen[-1] + 1]
     kinds = _kinds(nodes)
     structure = Structure(graph)
@@ -80,7 +81,7 @@ def _found(graph: Graph, block: str | None) -> Blocks:
             best = count * period, _aligned(graph, start, end, period)
     if best is None:
         where = "" if block is None else f" in {block}"
-        raise ChangeError(f"no block of operations with weights is repeated{where}.")
+        raise ValueError(f"no block of operations with weights is repeated{where}.")
     return best[1]
 
 
@@ -222,40 +223,58 @@ class _Repeated:
 
     def __init__(self, graph: Graph, blocks: Blocks, extra: int) -> None:
         self.graph, self.blocks, self.extra = graph, blocks, extra
+        self.nodes = list(graph.nodes[: blocks.end + min(extra, 0) * blocks.period])
+        self._kept = len(self.nodes)
         self._copies: dict[tuple[int, int], Given] = {}
         self._numbering = _Numbering.of(graph.nodes, blocks)
 
     def edited(self) -> Graph:
         """Build it."""
-        nodes, (end, period) = self.graph.nodes, (self.blocks.end, self.blocks.period)
-        kept = end + min(self.extra, 0) * period
-        found = list(nodes[:kept])
+        nodes, end = self.graph.nodes, self.blocks.end
         for copy in range(1, self.extra + 1):
-            found += [self._moved(nodes[i], copy, self._periodic) for i in self.blocks.last]
+            for number in self.blocks.last:
+                self._move(nodes[number], copy, self._periodic)
         for node in nodes[end:]:
             source = self._periodic if node.number < end + self.blocks.tail else self._later
-            found.append(self._moved(node, self.extra, source))
+            self._move(node, self.extra, source)
         result = self.graph.result
         if result is not None and result.node >= end:
-            result = replace(result, node=result.node + self.extra * period)
-        return edited(self.graph, found, result)
+            result = replace(result, node=result.node + self.extra * self.blocks.period)
+        return edited(self.graph, self.nodes, result)
 
-    def _moved(self, node: Node, steps: int, source: Move) -> Node:
-        """An operation some blocks later, with its inputs."""
+    def _move(self, node: Node, steps: int, source: Move) -> None:
+        """Add an operation some blocks later, with its inputs."""
         leaves, tree = pytree.tree_flatten((node.arguments, node.keywords))
-        sources = (
-            source(node, place, leaf, steps) if isinstance(leaf, Made | Given) else leaf
-            for place, leaf in enumerate(leaves)
-        )
-        arguments, keywords = pytree.tree_unflatten(sources, tree)
-        return replace(
+        changed = False
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, Made | Given):
+                leaves[place] = source(node, place, leaf, steps)
+                changed = changed or self._is_changed(leaf, leaves[place])
+        arguments, keywords = pytree.tree_unflatten(leaves, tree)
+        outputs = node.outputs
+        if changed and node.name not in OF_SHAPES:
+            outputs = tuple(map(without_values, outputs))
+        new = replace(
             node,
-            number=node.number + steps * self.blocks.period,
+            number=len(self.nodes),
             arguments=arguments,
             keywords=keywords,
-            outputs=tuple(map(without_values, node.outputs)),
+            outputs=outputs,
             module=self._numbering.renamed(node.module, steps),
         )
+        self.nodes.append(new)
+
+    def _is_changed(self, old: Source, new: Source) -> bool:
+        """Whether an input is another tensor now, or a copy of one that has changed."""
+        if not (isinstance(old, Made) and isinstance(new, Made)):
+            return False
+        end, period = self.blocks.end, self.blocks.period
+        original = new.node
+        if new.node >= end + self.extra * period:
+            original -= self.extra * period
+        elif new.node >= self._kept:
+            original = end - period + (new.node - end) % period
+        return original != old.node or self.nodes[new.node].outputs[new.index].is_meta
 
     def _periodic(self, node: Node, place: int, leaf: Source, steps: int) -> Source:
         """The input of an operation that looks like one a block before."""
@@ -281,7 +300,7 @@ class _Repeated:
         if leaf.node in self.blocks.last or leaf.node >= self.blocks.end:
             return replace(leaf, node=leaf.node + steps * self.blocks.period)
         if leaf.node >= self.blocks.end + self.extra * self.blocks.period:
-            raise ChangeError(
+            raise ValueError(
                 f"{node.module or node.name} takes what a block gave that would be left out."
             )
         return leaf

@@ -22,6 +22,7 @@ from equipoise.instrument.recording.graph import (
     operations_of,
     without_values,
 )
+from equipoise.theory.propagation.call import OF_SHAPES
 
 Source = Made | Given
 
@@ -52,7 +53,8 @@ class Editor:
         arguments, keywords = pytree.tree_map_only(
             (Made, Given), self.source, (node.arguments, node.keywords)
         )
-        changed = changed or any(map(self._is_changed, node.inputs))
+        if node.name not in OF_SHAPES:
+            changed = changed or any(map(self._is_changed, node.inputs))
         outputs = tuple(map(without_values, node.outputs)) if changed else node.outputs
         number = len(self.nodes)
         new = replace(node, number=number, arguments=arguments, keywords=keywords, outputs=outputs)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from equipoise.instrument.recording.graph import Graph, Made, Node
 from equipoise.theory.propagation.what_if.editor import Editor, Source, constant
-from equipoise.theory.propagation.what_if.structure import ChangeError, Structure
+from equipoise.theory.propagation.what_if.structure import Structure
 
 # Wu and He 2018, section 4: 32 groups, their default.
 _GROUPS = 32
@@ -41,7 +41,7 @@ def _norms(graph: Graph) -> list[Node]:
     structure = Structure(graph)
     found = [n for n in graph.nodes if n.name in _NORMS and structure.has_data(n.arguments[0])]
     if not found:
-        raise ChangeError(
+        raise ValueError(
             f"this model has no batch, group, instance or layer norm: it has "
             f"{structure.described()}."
         )
@@ -51,9 +51,9 @@ def _norms(graph: Graph) -> list[Node]:
 def with_norm(graph: Graph, kind: str, groups: int | None) -> Graph:
     """Replace every norm; its scale, shift and ε are kept."""
     if kind not in KINDS:
-        raise ChangeError(f"no norm {kind!r}: there are {', '.join(KINDS)}.")
+        raise ValueError(f"no norm {kind!r}: there are {', '.join(KINDS)}.")
     if groups is not None and kind != "group":
-        raise ChangeError(f"groups are those of norm='group', not of norm={kind!r}.")
+        raise ValueError(f"groups are those of norm='group', not of norm={kind!r}.")
     found = {node.number for node in _norms(graph)}
     editor = Editor(graph)
     for node in graph.nodes:
@@ -72,12 +72,12 @@ def _put(editor: Editor, node: Node, kind: str, groups: int | None) -> None:
     last = node.name == "native_layer_norm"
     shape = editor.tensor(x).shape
     if last and len(node.arguments[1]) > 1:
-        raise ChangeError(f"{node.module} normalises {len(node.arguments[1])} axes at once.")
+        raise ValueError(f"{node.module} normalises {len(node.arguments[1])} axes at once.")
     channels = shape[-1 if last else 1]
     if kind == "instance" and len(shape) == 2:
-        raise ChangeError(f"instance norm needs positions, and {node.module} has [N, C].")
+        raise ValueError(f"instance norm needs positions, and {node.module} has [N, C].")
     if groups is not None and channels % groups:
-        raise ChangeError(f"{node.module} has {channels} channels, no multiple of {groups}.")
+        raise ValueError(f"{node.module} has {channels} channels, no multiple of {groups}.")
     function = _function(
         kind, channels, math.gcd(groups or _GROUPS, channels), node.arguments[places.eps], last
     )
@@ -143,7 +143,7 @@ def with_affine(
 ) -> Graph:
     """Give every norm one scale γ, one shift β or an ε."""
     if eps is not None and not eps >= 0:
-        raise ChangeError(f"eps must not be negative, got {eps}.")
+        raise ValueError(f"eps must not be negative, got {eps}.")
     found = {node.number for node in _norms(graph)}
     editor = Editor(graph)
     for node in graph.nodes:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from equipoise.instrument.recording.graph import Graph, Node
 from equipoise.theory.propagation.what_if.editor import Editor, Source
-from equipoise.theory.propagation.what_if.structure import ChangeError, Structure
+from equipoise.theory.propagation.what_if.structure import Structure
 
 
 def with_residual_scale(graph: Graph, scale: float) -> Graph:
@@ -18,7 +18,7 @@ def with_residual_scale(graph: Graph, scale: float) -> Graph:
     structure = Structure(graph)
     found = {node.number: b for node in graph.nodes if (b := _branches(node, structure))}
     if not found:
-        raise ChangeError(
+        raise ValueError(
             f"this model adds no branch to a stream that it came from: it has "
             f"{structure.described()}."
         )

@@ -13,10 +13,6 @@ from equipoise.theory.propagation.call import WEIGHTED
 from equipoise.theory.propagation.rules.shape import FOLLOWED
 
 
-class ChangeError(ValueError):
-    """A change that does not fit the model."""
-
-
 class Structure:
     """How the operations of a graph depend on each other.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from equipoise.instrument.recording.graph import Given, Graph, Node
 from equipoise.theory.propagation.values import mean_square
 from equipoise.theory.propagation.what_if.editor import Editor
-from equipoise.theory.propagation.what_if.structure import ChangeError, Structure
+from equipoise.theory.propagation.what_if.structure import Structure
 
 # Variance of a uniform number's square over its squared mean, for biases drawn as PyTorch does.
 _SPREAD = 0.8
@@ -40,9 +40,7 @@ def with_gain(graph: Graph, gain: float | Mapping[str, float]) -> Graph:
     for pattern, factor in factors.items():
         found = [value for name, value in matrices.items() if _matches(name, pattern)]
         if not found:
-            raise ChangeError(
-                f"no weights are named {pattern!r}: there are {', '.join(matrices)}."
-            )
+            raise ValueError(f"no weights are named {pattern!r}: there are {', '.join(matrices)}.")
         for value in found:
             values[id(value)] = values.get(id(value), value).detach() * factor
     return _copied(Editor(graph, values))
@@ -57,12 +55,12 @@ def _matches(name: str, pattern: str) -> bool:
 def with_width(graph: Graph, width: float) -> Graph:
     """Give every layer but the last ones that many times as many outputs."""
     if not width > 0:
-        raise ChangeError(f"width is a factor above 0, got {width}.")
+        raise ValueError(f"width is a factor above 0, got {width}.")
     structure = Structure(graph)
     heads, factor = structure.heads(), Fraction(width).limit_denominator(1000)
     hidden = {node.number for node in structure.weighted} - heads
     if not hidden:
-        raise ChangeError("this model has no hidden layers that could be wider.")
+        raise ValueError("this model has no hidden layers that could be wider.")
     values = {
         id(bias): bias.detach() / math.sqrt(width)
         for node in structure.weighted
