@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from types import UnionType
 from typing import Any
 
 import torch
@@ -74,7 +75,9 @@ def swapped(build: Build, kind: type[nn.Module], make: Callable[[Any], nn.Module
 
 
 @torch.no_grad()
-def adjusted(build: Build, kind: type[nn.Module], adjust: Callable[[Any], object]) -> nn.Module:
+def adjusted(
+    build: Build, kind: type[nn.Module] | UnionType, adjust: Callable[[Any], object]
+) -> nn.Module:
     """The model after a change of its modules of one kind."""
     model = build()
     for module in model.modules():
@@ -100,7 +103,7 @@ def with_norm(
 
 
 def with_adjusted(
-    name: str, kind: type[nn.Module], adjust: Callable[[Any], object], **how: Any
+    name: str, kind: type[nn.Module] | UnionType, adjust: Callable[[Any], object], **how: Any
 ) -> Case:
     """A question about numbers."""
     return _case(name, partial(adjusted, MODELS[name].build, kind, adjust), **how)
@@ -135,7 +138,11 @@ def _set(name: str, value: object) -> Callable[[nn.Module], None]:
 
 
 def _scale_branch(factor: float) -> Callable[[Any], object]:
-    return lambda block: block.branch.append(Times(factor))
+    def scale(block: Any) -> None:
+        block.after_branch = Times(factor)
+        block.branch.register_forward_hook(lambda _, __, output: block.after_branch(output))
+
+    return scale
 
 
 def _multiply_weights(factor: float) -> Callable[[Any], Tensor]:
@@ -178,7 +185,7 @@ CASES = (
     with_activation("resnet50", nn.ReLU, nn.SiLU, "silu"),
     with_norm("mobilenet_v2", nn.BatchNorm2d, _one_group, norm="layer"),
     with_activation("vgg11", nn.ReLU, nn.Tanh, "tanh"),
-    with_adjusted("vgg11", nn.Conv2d, _multiply_weights(1.5), gain=1.5),
+    with_adjusted("vgg11", nn.Conv2d | nn.Linear, _multiply_weights(1.5), gain=1.5),
     with_activation("convnext_without_layer_scale", nn.GELU, nn.ReLU, "relu"),
     with_norm("dcgan_discriminator", nn.BatchNorm2d, _instances, norm="instance"),
     _case("gin", partial(GIN, width=256), width=2),

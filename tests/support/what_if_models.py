@@ -87,9 +87,9 @@ def of_even_size(model: nn.Module) -> nn.Module:
     """The model with random signs for weights, so that their mean square is no chance."""
     with torch.no_grad():
         for layer in model.modules():
-            if isinstance(layer, nn.Linear):
-                layer.weight.copy_(layer.weight.sign() / layer.in_features**0.5)
-                layer.bias.copy_(layer.bias.sign() / layer.in_features**0.5)
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                for tensor in layer.parameters():
+                    tensor.copy_(tensor.sign() / layer.weight[0].numel() ** 0.5)
     return model
 
 

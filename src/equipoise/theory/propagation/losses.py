@@ -99,9 +99,12 @@ def _is_scalar(node: Node) -> bool:
 
 
 def _reduces(node: Node) -> bool:
-    """Whether a loss function of PyTorch is told to average, which 1 means."""
-    given = zip(node.operator._schema.arguments, node.arguments, strict=False)
-    return any(argument.name == "reduction" and value == 1 for argument, value in given)
+    """Whether a loss function of PyTorch averages, which 1 means."""
+    for place, argument in enumerate(node.operator._schema.arguments):
+        if argument.name == "reduction":
+            given = node.arguments[place : place + 1]
+            return bool((given[0] if given else argument.default_value) == 1)
+    return False
 
 
 def _between(graph: Graph, inputs: Mapping[Made, Moments]) -> list[Node]:
@@ -159,7 +162,8 @@ def _draw(law: Moments, generator: np.random.Generator) -> Array:
     roles = ("sample", "position", "feature")
     atoms = [i for role in roles for i, atom in enumerate(layout.atoms) if atom.role == role]
     sizes = [layout.atoms[i].size for i in atoms]
-    return latents.reshape(sizes).transpose(np.argsort(atoms)).reshape(layout.shape)
+    found: Array = latents.reshape(sizes).transpose(np.argsort(atoms)).reshape(layout.shape)
+    return found
 
 
 def _root(covariance: Array) -> Array:

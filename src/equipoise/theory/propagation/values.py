@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import count
 from typing import TypeAlias
@@ -305,6 +306,20 @@ def is_centred(filters: Tensor) -> bool:
     rows = filters.detach().double()
     size = rows.square().mean()
     return rows.shape[1] > 1 and bool(rows.mean(1).square().mean() * rows.shape[1] < 1e-3 * size)
+
+
+def bias_square(bias: object, weights: Tensor, grown: Fraction) -> float:
+    """Mean square of a bias, of a layer that many times as many features go into as traced.
+
+    A bias that has the variance of the weights, up to four standard errors, is drawn as PyTorch
+    draws it, and shrinks with them.
+    """
+    if not isinstance(bias, Known):
+        return 0.0
+    size, own = mean_square(bias.value), mean_square(weights)
+    # The square of a uniform number has a variance of 4/5 of its squared mean.
+    alike = abs(size - own) < 4 * own * math.sqrt(0.8 / bias.value.numel())
+    return size / float(grown) if alike else size
 
 
 def mean_square(value: Tensor) -> float:

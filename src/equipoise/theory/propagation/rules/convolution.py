@@ -11,6 +11,7 @@ borders included. Source: Xiao et al. 2018 (arXiv:1806.05393) for circular paddi
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import prod
 
 import numpy as np
@@ -25,6 +26,7 @@ from equipoise.theory.propagation.values import (
     Moments,
     UnpredictedError,
     arranged,
+    bias_square,
     gaussian,
     is_centred,
     mean_square,
@@ -70,7 +72,8 @@ def convolution(call: Call) -> Result:
     if not transposed and is_centred(weight.value.flatten(1)):
         shared = window.members() @ source.mean[source.places(order)]
         common = np.outer(shared, shared) / prod(kernel)
-    noise = mean_square(bias.value) if isinstance(bias, Known) else 0.0
+    grown = times(source.layout.with_role("feature"))
+    noise = bias_square(bias, weight.value, grown if fan_in > 1 else Fraction(1))
     same, diff = (
         variance * fan_in * (forth(block) - common) + noise
         for block in (covariance.same, covariance.diff)
@@ -90,7 +93,7 @@ def convolution(call: Call) -> Result:
     )
 
     # Wider layers have smaller weights, of the same variance times fan-in.
-    relative = float(call.node.widening / times(source.layout.with_role("feature")))
+    relative = float(call.node.widening / grown)
 
     def pullback(gradient: Gradient) -> Pulled:
         scale = variance * fan_out * relative

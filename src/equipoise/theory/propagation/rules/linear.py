@@ -23,6 +23,7 @@ from equipoise.theory.propagation.values import (
     Moments,
     UnpredictedError,
     arranged,
+    bias_square,
     from_covariance,
     gaussian,
     is_centred,
@@ -74,7 +75,8 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
     fan_in = int(np.prod([atom.size for atom in inputs]))
     outputs = weight.value.shape[-1]
     variance = mean_square(weight.value)
-    noise = mean_square(bias.value) if isinstance(bias, Known) else 0.0
+    grown = times(inputs)
+    noise = bias_square(bias, weight.value, grown)
 
     ordered = arranged(source.covariance, source.order, [*kept, *summed])
     read = _sum_over(ordered, kept, summed)
@@ -88,7 +90,7 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
     layout = Layout((*rows, (Atom.new("feature", outputs, widening),)))
     output = gaussian(layout, kept, covariance)
     # Wider layers have smaller weights, of the same variance times fan-in.
-    fan_out = float(outputs * widening / times(inputs))
+    fan_out = float(outputs * widening / grown)
 
     def pullback(gradient: Gradient) -> Pulled:
         found = [(str(weight.parameter), _weight_gradient(ordered, gradient.pairs))]

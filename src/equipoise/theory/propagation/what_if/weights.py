@@ -8,22 +8,15 @@ them; others stay.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
 from torch import Tensor
 
-from equipoise.instrument.recording.graph import Given, Graph, Node
-from equipoise.theory.propagation.values import mean_square
+from equipoise.instrument.recording.graph import Given, Graph
 from equipoise.theory.propagation.what_if.editor import Editor
 from equipoise.theory.propagation.what_if.structure import Structure
-
-# Variance of a uniform number's square over its squared mean, for biases drawn as PyTorch does.
-_SPREAD = 0.8
-# Where operations have their bias and their weights.
-_BIASES = {"convolution": (2, 1), "addmm": (0, 2), "baddbmm": (0, 2)}
 
 
 def with_gain(graph: Graph, gain: float | Mapping[str, float]) -> Graph:
@@ -61,33 +54,13 @@ def with_width(graph: Graph, width: float) -> Graph:
     hidden = {node.number for node in structure.weighted} - heads
     if not hidden:
         raise ValueError("this model has no hidden layers that could be wider.")
-    values = {
-        id(bias): bias.detach() / math.sqrt(width)
-        for node in structure.weighted
-        if any(map(structure.is_random, node.inputs))
-        and (bias := _bias_like_weights(graph, node)) is not None
-    }
-    editor = Editor(graph, values)
+    editor = Editor(graph)
     for node in graph.nodes:
         wider = node.number in hidden
         editor.copy(
             node, changed=wider, widening=node.widening * factor if wider else node.widening
         )
     return editor.finished()
-
-
-def _bias_like_weights(graph: Graph, node: Node) -> Tensor | None:
-    """The bias of a layer, if it has the variance of the weights, up to four standard errors."""
-    if node.name not in _BIASES:
-        return None
-    place, other = _BIASES[node.name]
-    bias = node.arguments[place]
-    if not isinstance(bias, Given) or bias.kind != "parameter":
-        return None
-    weights = Editor(graph).tensor(node.arguments[other])
-    ratio = mean_square(bias.value) / mean_square(weights)
-    alike = abs(ratio - 1) < 4 * math.sqrt(_SPREAD / bias.value.numel())
-    return bias.value if alike else None
 
 
 def _copied(editor: Editor) -> Graph:
