@@ -190,6 +190,11 @@ CASES = (
     with_norm("dcgan_discriminator", nn.BatchNorm2d, _instances, norm="instance"),
     _case("gin", partial(GIN, width=256), width=2),
     _case("vit", partial(vit, depth=8), depth=2),
+    _case(
+        "vit",
+        partial(adjusted, partial(vit, width=256), nn.Linear, _multiply_weights(0.5**0.5)),
+        width=2,
+    ),
     _case("mlp_mixer", partial(mixer, depth=8), depth=2),
     _case("gpt_explicit", partial(gpt_explicit, depth=8), depth=2),
     with_norm("gpt_explicit", nn.LayerNorm, _rms, norm="rms"),
@@ -209,6 +214,8 @@ def keyed(found: Propagation) -> dict[Key, Site]:
     seen: Counter[tuple[str, str]] = Counter()
     sites = {}
     for site in found.sites:
+        if site.operation == "detach":  # for autograd's sake
+            continue
         place = site.module, site.operation
         sites[(*place, seen[place])] = site
         seen[place] += 1

@@ -65,11 +65,15 @@ def gradients(
     laws = {source: inputs[source] for source in inputs if source in reached}
     if not laws or graph.result is None:
         return
+    devices = {s.value.device for node in nodes for s in node.inputs if isinstance(s, Given)}
+    device = next(iter(devices), torch.device("cpu"))
     generator = np.random.default_rng(0)
     size = sum(math.prod(law.layout.shape) for law in laws.values())
     for _ in range(int(np.clip(_ELEMENTS // size, _FEWEST_DRAWS, _MOST_DRAWS))):
         drawn = {
-            source: _like(graph.nodes[source.node].outputs[source.index], _draw(law, generator))
+            source: torch.from_numpy(_draw(law, generator))
+            .to(device, graph.nodes[source.node].outputs[source.index].dtype)
+            .requires_grad_()
             for source, law in laws.items()
         }
         loss = _run(nodes, {**constants, **drawn})[graph.result]
@@ -138,11 +142,6 @@ def _run(nodes: list[Node], values: dict[Made, Tensor]) -> dict[Made, Tensor]:
             for index, output in enumerate(evaluated(node.operator, *inputs)):
                 values[Made(node.number, index)] = output
     return values
-
-
-def _like(tensor: Tensor, array: Array) -> Tensor:
-    """An array as a leaf to be differentiated by, of a tensor's type."""
-    return torch.from_numpy(array).to(tensor.dtype).requires_grad_()
 
 
 def _draw(law: Moments, generator: np.random.Generator) -> Array:

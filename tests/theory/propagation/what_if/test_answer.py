@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from equipoise.theory.propagation.what_if.norms import with_norm
 from support.what_if_models import (
     Block,
     convolutional,
@@ -216,6 +217,12 @@ def test_answers_can_be_asked_again():
     once = found.what_if(gain=2.0, activation="tanh", batch_size=4)
     assert twice == once
     assert twice != found.what_if(activation="tanh")
+
+
+def test_what_follows_a_norm_left_out_is_not_measured():
+    """Its input takes its place, which was there before."""
+    graph = with_norm(predicted(perceptron(), vectors()).graph, "none", None)
+    assert [n.outputs[0].is_meta for n in graph.nodes if n.name == "relu"] == [True] * 3
 
 
 def test_where_theory_ended_before_nothing_is_known_after_a_change():

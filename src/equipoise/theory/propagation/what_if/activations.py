@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from equipoise.instrument.recording.graph import Graph, Node
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
-from equipoise.theory.activation.catalogue import Elementwise
+from equipoise.theory.activation.catalogue import Activation, Elementwise, named_activation
 from equipoise.theory.propagation.rules.shape import FOLLOWED
 from equipoise.theory.propagation.what_if.editor import Editor
 from equipoise.theory.propagation.what_if.structure import Structure
@@ -48,10 +48,18 @@ def _as_pytorch_has_it(activation: ActivationLike) -> Elementwise:
     adapted = as_activation(activation)
     word, _, numbers = adapted.name.partition("(")
     own = getattr(F, word.replace("log_sigmoid", "logsigmoid"), None)
-    if not isinstance(activation, str) or own is None:
+    if own is None or not _is_listed(adapted):
         return adapted.function
     values = [float(number) for number in numbers.rstrip(")").split(",") if number]
     return lambda x: own(x, *values)
+
+
+def _is_listed(activation: Activation) -> bool:
+    """Whether an activation is the one of its name, and no function of a user's."""
+    try:
+        return named_activation(activation.name) is activation
+    except ValueError:
+        return False
 
 
 def _is_factor(node: Node, structure: Structure) -> bool:

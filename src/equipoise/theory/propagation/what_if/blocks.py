@@ -81,7 +81,10 @@ def _found(graph: Graph, block: str | None) -> Blocks:
             best = count * period, _aligned(graph, start, end, period)
     if best is None:
         where = "" if block is None else f" in {block}"
-        raise ValueError(f"no block of operations with weights is repeated{where}.")
+        raise ValueError(
+            f"no block of operations with weights is repeated{where}: there are "
+            f"{structure.described()}."
+        )
     return best[1]
 
 

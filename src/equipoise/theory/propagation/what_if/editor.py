@@ -40,6 +40,7 @@ class Editor:
         self.nodes: list[Node] = []
         self._values = {} if values is None else values
         self._places: dict[Source, Source] = {}
+        self._replaced: set[Source] = set()
 
     def copy(self, node: Node, *, changed: bool = False, **fields: Any) -> Node:
         """Add an operation of the old graph.
@@ -75,6 +76,7 @@ class Editor:
         nodes, result = operations_of(function, given, first=len(self.nodes), module=node.module)
         self.nodes += nodes
         self._places[Made(node.number, 0)] = result
+        self._replaced.add(Made(node.number, 0))
 
     def source(self, source: Source) -> Source:
         """Where a tensor of the old graph comes from now."""
@@ -92,6 +94,8 @@ class Editor:
     def _is_changed(self, source: Source) -> bool:
         if isinstance(source, Given):
             return id(source.value) in self._values
+        if source in self._replaced:  # perhaps by its own input
+            return True
         place = self._places[source]
         return isinstance(place, Made) and self.nodes[place.node].outputs[place.index].is_meta
 
