@@ -49,21 +49,18 @@ def gradients(
         loss, or if the loss takes what is not known.
     """
     nodes = _between(graph, inputs)
-    outer = {
-        source
-        for node in nodes
-        for source in node.inputs
-        if isinstance(source, Made) and source not in inputs
-    } - {Made(node.number, index) for node in nodes for index in range(len(node.outputs))}
-    known = {source: values[source.node][source.index] for source in outer}
-    if any(node.name in WEIGHTED for node in nodes) or not all(
-        isinstance(value, Known) and not value.value.is_meta for value in known.values()
-    ):
-        return
-    constants = {source: v.value for source, v in known.items() if isinstance(v, Known)}
-    reached = {source for node in nodes for source in node.inputs if source in inputs}
-    laws = {source: inputs[source] for source in inputs if source in reached}
-    if not laws or graph.result is None:
+    taken = {s for node in nodes for s in node.inputs if isinstance(s, Made)}
+    laws = {source: law for source, law in inputs.items() if source in taken}
+    inner = {node.number for node in nodes}
+    constants = {
+        source: value.value
+        for source in taken - set(laws)
+        if source.node not in inner
+        and isinstance(value := values[source.node][source.index], Known)
+        and not value.value.is_meta
+    }
+    lost = any(source.node not in inner for source in taken - set(laws) - set(constants))
+    if not laws or graph.result is None or lost or any(n.name in WEIGHTED for n in nodes):
         return
     devices = {s.value.device for node in nodes for s in node.inputs if isinstance(s, Given)}
     device = next(iter(devices), torch.device("cpu"))

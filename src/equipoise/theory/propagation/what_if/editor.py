@@ -64,16 +64,25 @@ class Editor:
             self._places[Made(node.number, index)] = Made(number, index)
         return new
 
-    def put(self, node: Node, function: Callable[..., Tensor], inputs: Sequence[Source]) -> None:
+    def put(
+        self, node: Node, function: Callable[..., Tensor], inputs: Sequence[Source | None]
+    ) -> None:
         """Add what a function does, in the place of an operation.
 
         Args:
             node: The operation, whose first output the function gives instead.
             function: Takes tensors.
-            inputs: What it takes, of the old graph.
+            inputs: What it takes, of the old graph; None is handed on.
         """
-        given = [(self.source(source), self.tensor(source)) for source in inputs]
-        nodes, result = operations_of(function, given, first=len(self.nodes), module=node.module)
+        given = [
+            (self.source(source), self.tensor(source)) for source in inputs if source is not None
+        ]
+
+        def with_gaps(*tensors: Tensor) -> Tensor:
+            left = iter(tensors)
+            return function(*(None if source is None else next(left) for source in inputs))
+
+        nodes, result = operations_of(with_gaps, given, first=len(self.nodes), module=node.module)
         self.nodes += nodes
         self._places[Made(node.number, 0)] = result
         self._replaced.add(Made(node.number, 0))
@@ -129,9 +138,10 @@ def _without_gradients(node: Node) -> Node:
     return replace(node, gradients=tuple(gradients))
 
 
-def constant(source: Source | None, shape: Sequence[int], value: float) -> Given:
-    """A tensor with one value, in the place of a parameter."""
-    tensor = torch.full(tuple(shape), float(value))
+def constant(source: Source | None, like: Tensor, value: float) -> Given:
+    """A tensor with one value, in the place of a parameter of a shape."""
+    device = "cpu" if like.is_meta else like.device
+    tensor = torch.full(like.shape, float(value), device=device)
     if isinstance(source, Given):
         return Given(source.kind, source.name, tensor)
     return Given("buffer", "", tensor)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -64,58 +64,90 @@ def with_norm(graph: Graph, kind: str, groups: int | None) -> Graph:
     return editor.finished()
 
 
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    """One norm, as a layer of the model takes and gives tensors.
+
+    Args:
+        module: Name of the layer.
+        x: Its input.
+        scale: γ, if it has one.
+        shift: β, if it has one.
+        eps: ε.
+        shape: Of the input.
+        last: Whether channels are its last axis, and not its second.
+    """
+
+    module: str
+    x: Source
+    scale: Source | None
+    shift: Source | None
+    eps: float
+    shape: tuple[int, ...]
+    last: bool
+
+    @property
+    def channels(self) -> int:
+        """C."""
+        return self.shape[-1 if self.last else 1]
+
+    @staticmethod
+    def of(graph: Graph, node: Node) -> _Norm:
+        """Read the arguments of an operation."""
+        places = _NORMS[node.name]
+        x, scale, shift, eps = (
+            node.arguments[i] for i in (0, places.scale, places.shift, places.eps)
+        )
+        last = node.name == "native_layer_norm"
+        if last and len(node.arguments[1]) > 1:
+            raise ValueError(f"{node.module} normalises {len(node.arguments[1])} axes at once.")
+        shape = tuple(node.outputs[0].shape)
+        found = _Norm(node.module, x, scale, shift, eps, shape, last)
+        images = _viewed(graph, x)
+        # Instance norm makes one sample with NC channels, and repeats scale and shift N times.
+        if images is not None and shape[:2] == (1, images[1][0] * images[1][1]):
+            scale, shift = (_repeated(graph, source) for source in (scale, shift))
+            x, shape = images
+            found = replace(found, x=x, scale=scale, shift=shift, shape=shape)
+        return found
+
+
+def _viewed(graph: Graph, source: Source) -> tuple[Source, tuple[int, ...]] | None:
+    """The images that a tensor is a view of, and their shape."""
+    if not isinstance(source, Made) or graph.nodes[source.node].name != "view":
+        return None
+    before = graph.nodes[source.node].arguments[0]
+    if not isinstance(before, Made):
+        return None
+    shape = tuple(graph.nodes[before.node].outputs[before.index].shape)
+    return (before, shape) if len(shape) > 2 else None
+
+
+def _repeated(graph: Graph, source: Source | None) -> Source | None:
+    """What a tensor repeats."""
+    if not isinstance(source, Made):
+        return source
+    found: Source = graph.nodes[source.node].arguments[0]
+    return found
+
+
 def _put(editor: Editor, node: Node, kind: str, groups: int | None) -> None:
     """Put a norm of a kind in the place of another."""
-    places = _NORMS[node.name]
-    x, scale, shift = (node.arguments[i] for i in (0, places.scale, places.shift))
-    x, scale, shift = _before_instance_norm(editor.graph, node, x, scale, shift)
-    last = node.name == "native_layer_norm"
-    shape = editor.tensor(x).shape
-    if last and len(node.arguments[1]) > 1:
-        raise ValueError(f"{node.module} normalises {len(node.arguments[1])} axes at once.")
-    channels = shape[-1 if last else 1]
-    if kind == "instance" and len(shape) == 2:
-        raise ValueError(f"instance norm needs positions, and {node.module} has [N, C].")
-    if groups is not None and channels % groups:
-        raise ValueError(f"{node.module} has {channels} channels, no multiple of {groups}.")
-    function = _function(
-        kind, channels, math.gcd(groups or _GROUPS, channels), node.arguments[places.eps], last
-    )
-    affine = [tensor for tensor in (scale, shift) if tensor is not None]
-
-    def normalise(x: Tensor, *tensors: Tensor) -> Tensor:
-        left = list(tensors)
-        return function(
-            x,
-            left.pop(0) if scale is not None else None,
-            left.pop(0) if shift is not None else None,
-        )
-
-    editor.put(node, normalise, [x, *affine])
-
-
-def _before_instance_norm(
-    graph: Graph, node: Node, *sources: Source | None
-) -> tuple[Any, Source | None, Source | None]:
-    """Images, scale and shift before instance norm made one sample of them."""
-    x = sources[0]
-    if not isinstance(x, Made) or graph.nodes[x.node].name not in ("view", "_unsafe_view"):
-        return sources[0], sources[1], sources[2]
-    before = graph.nodes[x.node].arguments[0]
-    shape = Editor(graph).tensor(before).shape
-    if len(shape) < 3 or node.outputs[0].shape[:2] != (1, shape[0] * shape[1]):
-        return sources[0], sources[1], sources[2]
-    scale, shift = (
-        graph.nodes[s.node].arguments[0] if isinstance(s, Made) else s for s in sources[1:]
-    )
-    return before, scale, shift
+    norm = _Norm.of(editor.graph, node)
+    if kind == "instance" and len(norm.shape) == 2:
+        raise ValueError(f"instance norm needs positions, and {norm.module} has [N, C].")
+    if groups is not None and norm.channels % groups:
+        raise ValueError(f"{norm.module} has {norm.channels} channels, no multiple of {groups}.")
+    function = _function(kind, norm, math.gcd(groups or _GROUPS, norm.channels))
+    editor.put(node, function, [norm.x, norm.scale, norm.shift])
 
 
 Normalise = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
 
-def _function(kind: str, channels: int, groups: int, eps: float, last: bool) -> Normalise:
+def _function(kind: str, norm: _Norm, groups: int) -> Normalise:
     """A norm of images ``[N, C, ...]``, or of tokens ``[N, ..., C]`` if channels are last."""
+    channels, eps, last = norm.channels, norm.eps, norm.last
 
     def normalise(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
         if kind == "none":
@@ -157,16 +189,16 @@ def with_affine(
         for place, value in ((places.scale, gamma), (places.shift, beta)):
             if value is not None:
                 given = arguments[place]
-                like = editor.tensor(given).shape if given is not None else _affine_shape(node)
+                like = _like_channels(node) if given is None else editor.tensor(given)
                 arguments[place] = constant(given, like, value)
         editor.copy(node, changed=True, arguments=tuple(arguments))
     return editor.finished()
 
 
-def _affine_shape(node: Node) -> tuple[int, ...]:
-    if node.name == "native_layer_norm":
-        return tuple(node.arguments[1])
-    return (node.outputs[0].shape[1],)
+def _like_channels(node: Node) -> Tensor:
+    """A tensor of the shape that scale and shift would have."""
+    layer = node.name == "native_layer_norm"
+    return torch.empty(node.arguments[1] if layer else node.outputs[0].shape[1])
 
 
 def is_batch_norm(node: Node) -> bool:
