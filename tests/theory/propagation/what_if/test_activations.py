@@ -1,0 +1,64 @@
+"""Which operations are activations, and which are gates or belong to the loss."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from equipoise.instrument.recording.graph import trace
+from equipoise.theory.propagation.what_if.activations import with_activation
+from support.what_if_models import projected, vectors
+
+
+class Gated(nn.Module):
+    """A hidden layer multiplied by a gate, in front of a last layer."""
+
+    def __init__(self, act, gate=None):
+        super().__init__()
+        self.up, self.gate, self.down = nn.Linear(16, 32), nn.Linear(16, 32), nn.Linear(32, 8)
+        self.act, self.shut = act, gate
+
+    def forward(self, x):
+        h = self.act(self.up(x))
+        return self.down(h * self.shut(self.gate(x)) if self.shut else h)
+
+
+def names(model, activation, loss=projected):
+    graph = with_activation(trace(model, vectors(), loss), activation)
+    return [n.name for n in graph.nodes if n.name in {"relu", "silu", "sigmoid", "gelu", "tanh"}]
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (Gated(F.relu), ["gelu"]),
+        (Gated(torch.relu_), ["gelu"]),
+        (Gated(F.silu, gate=lambda x: x), ["gelu"]),
+        (Gated(torch.sigmoid), ["gelu"]),
+        (Gated(F.relu, gate=torch.sigmoid), ["gelu", "sigmoid"]),
+        (Gated(F.relu, gate=lambda x: torch.sigmoid(x).view(-1, 32)), ["gelu", "sigmoid"]),
+        (nn.Sequential(Gated(F.relu), nn.Sigmoid()), ["gelu", "sigmoid"]),
+    ],
+)
+def test_gates_and_outputs_stay(model, expected):
+    assert names(model, "gelu") == expected
+
+
+@pytest.mark.parametrize(
+    "activation", ["gelu", nn.GELU(), F.gelu], ids=["name", "module", "function"]
+)
+def test_what_pytorch_has_is_one_operation(activation):
+    assert names(Gated(F.relu), activation) == ["gelu"]
+
+
+def test_functions_of_a_users_own_are_not_taken_for_pytorchs():
+    def gelu(x):
+        return torch.tanh(x) / 2
+
+    assert names(Gated(F.relu), gelu) == ["tanh"]
+
+
+def test_activations_of_data_stay():
+    """They are no functions of random features."""
+    model = nn.Sequential(nn.ReLU(), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
+    assert names(model, "gelu") == ["relu", "gelu"]
