@@ -98,11 +98,11 @@ class _Norm:
         x, scale, shift, eps = (
             node.arguments[i] for i in (0, places.scale, places.shift, places.eps)
         )
-        last = node.name == "native_layer_norm"
-        if last and len(node.arguments[1]) > 1:
+        layer = node.name == "native_layer_norm"
+        if layer and len(node.arguments[1]) > 1:
             raise ValueError(f"{node.module} normalises {len(node.arguments[1])} axes at once.")
         shape = tuple(node.outputs[0].shape)
-        found = _Norm(node.module, x, scale, shift, eps, shape, last)
+        found = _Norm(node.module, x, scale, shift, eps, shape, layer or len(shape) == 2)
         images = _viewed(graph, x)
         # Instance norm makes one sample with NC channels, and repeats scale and shift N times.
         if images is not None and shape[:2] == (1, images[1][0] * images[1][1]):
@@ -159,13 +159,14 @@ def _function(kind: str, norm: _Norm, groups: int) -> Normalise:
             else:
                 x = F.layer_norm(x, [channels], scale, shift, eps)
             return x if last else x.movedim(-1, 1)
-        x = x.movedim(-1, 1) if last else x
+        moved = last and x.ndim > 2
+        x = x.movedim(-1, 1) if moved else x
         if kind in ("batch", "instance"):
             act = F.batch_norm if kind == "batch" else F.instance_norm
             x = act(x, None, None, scale, shift, True, 0.1, eps)
         else:
             x = F.group_norm(x, groups if kind == "group" else 1, scale, shift, eps)
-        return x.movedim(1, -1) if last else x
+        return x.movedim(1, -1) if moved else x
 
     return normalise
 
