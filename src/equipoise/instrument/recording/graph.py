@@ -7,7 +7,7 @@ graph of derivatives, so that one backward pass measures the gradient at every o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import torch
@@ -91,10 +91,12 @@ class Graph:
     Args:
         nodes: The operations.
         loss: The loss.
+        weights: Mean squares of the derivatives of the loss by the parameters, by name.
     """
 
     nodes: tuple[Node, ...]
     loss: float
+    weights: dict[str, float] = field(default_factory=dict)
 
 
 def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
@@ -115,8 +117,8 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     with untouched(model), torch.inference_mode(False), torch.enable_grad():
         with running as tracer.running, tracer:
             loss = loss_fn(model, batch)
-        tracer.differentiate(loss)
-    return Graph(tuple(tracer.nodes), float(loss.detach()))
+        weights = tracer.differentiate(loss, model)
+    return Graph(tuple(tracer.nodes), float(loss.detach()), weights)
 
 
 # PyTorch does not annotate what the class and its construction call.
@@ -171,8 +173,8 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             copies[made.index] = tensor.detach().clone()
             node.outputs = tuple(copies)
 
-    def differentiate(self, loss: Tensor) -> None:
-        """Measure the derivatives of the loss by all outputs."""
+    def differentiate(self, loss: Tensor, model: nn.Module) -> dict[str, float]:
+        """Measure the derivatives of the loss by all outputs, and the size of those by weights."""
         places = [
             (node, index)
             for node in self.nodes
@@ -182,10 +184,13 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for node in self.nodes:
             node.gradients = (None,) * len(node.outputs)
         if not (loss.requires_grad and places):
-            return
+            return {}
         tensors = [node.outputs[index] for node, index in places]
-        found = torch.autograd.grad(loss, tensors, allow_unused=True)
-        for (node, index), gradient in zip(places, found, strict=True):
+        weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        found = torch.autograd.grad(loss, [*tensors, *weights.values()], allow_unused=True)
+        for (node, index), gradient in zip(places, found[: len(places)], strict=True):
             gradients = list(node.gradients)
             gradients[index] = gradient
             node.gradients = tuple(gradients)
+        of_weights = zip(weights, found[len(places) :], strict=True)
+        return {name: float(g.double().square().mean()) for name, g in of_weights if g is not None}

@@ -121,6 +121,13 @@ class Moments:
         return diagonal / total if total > 0 else 0.0
 
     @property
+    def row_correlation(self) -> float:
+        """Second moment of two rows, samples or positions, over that of one."""
+        rows = self.correlation.rows
+        total = rows * self.covariance.mean_diagonal
+        return (self.covariance.total() - total) / (total * (rows - 1)) if total > 0 else 0.0
+
+    @property
     def is_constant(self) -> bool:
         """Whether all features are equal."""
         return bool((self.std <= 1e-12 * np.abs(self.mean)).all())
