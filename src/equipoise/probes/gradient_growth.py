@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
 from equipoise.numerics.growth import growth_rate
-from equipoise.probes._layer_watch import LayerPass, LayerWatch
+from equipoise.instrument.layer_watch import LayerPass, LayerWatch
 from equipoise.records.estimate import Estimate
 
 Array = NDArray[np.float64]
