@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from equipoise.instrument import modules
+from equipoise.instrument.layer_watch import LayerPass, LayerWatch
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
 from equipoise.numerics.growth import growth_rate
-from equipoise.instrument.layer_watch import LayerPass, LayerWatch
 from equipoise.records.estimate import Estimate
 
 Array = NDArray[np.float64]
@@ -147,7 +148,7 @@ def gradient_growth(
     passes: Passes = []
     try:
         with untouched(model):
-            _unfreeze(model)
+            modules.unfreeze(model)
             for replicate in range(replicates):
                 if redraw and initialize is not None:
                     torch.manual_seed(seed + replicate)
@@ -180,13 +181,6 @@ def _one_pass(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Layer
                 "numbers. Check the inputs' scale and the initialisation."
             )
         return watch.differentiate(loss)
-
-
-def _unfreeze(model: nn.Module) -> None:
-    """Let every parameter take part in the graph; frozen weights would cut it."""
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            parameter.requires_grad_(True)
 
 
 def _reset_parameters(model: nn.Module, replicate: int) -> None:

@@ -7,11 +7,13 @@ graph of derivatives, so that one backward pass measures the gradient at every o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -62,6 +64,7 @@ class Node:
         outputs: Its tensors, in order.
         gradients: Measured derivatives of the loss by the outputs; None where there are none.
         module: Name of the innermost module that was running.
+        edges: Where the outputs stand in the graph of derivatives; None where they do not.
     """
 
     number: int
@@ -71,6 +74,7 @@ class Node:
     outputs: tuple[Tensor, ...]
     module: str
     gradients: tuple[Tensor | None, ...] = ()
+    edges: tuple[GradientEdge | None, ...] = ()
 
     @property
     def name(self) -> str:
@@ -98,6 +102,16 @@ class Graph:
     loss: float
     weights: dict[str, float] = field(default_factory=dict)
 
+    def at(self, edges: Iterable[GradientEdge]) -> list[Made | None]:
+        """Which outputs stand at these places in the graph of derivatives; of equals the first."""
+        found: dict[tuple[Any, int], Made] = {}
+        for node in self.nodes:
+            for index, edge in enumerate(node.edges):
+                if edge is not None:
+                    place = edge.node, edge.output_nr
+                    found.setdefault(place, Made(node.number, index))
+        return [found.get((edge.node, edge.output_nr)) for edge in edges]
+
 
 def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     """Run model and loss once, forward and backward; the model is left untouched.
@@ -115,6 +129,7 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     tracer = _Tracer(model)
     running = modules.running(model)
     with untouched(model), torch.inference_mode(False), torch.enable_grad():
+        modules.unfreeze(model)
         with running as tracer.running, tracer:
             loss = loss_fn(model, batch)
         weights = tracer.differentiate(loss, model)
@@ -129,6 +144,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.running: list[tuple[nn.Module, str]] = []
         self._made: dict[int, Made] = {}
         self._given: dict[int, tuple[Kind, str]] = {}
+        self._overwritten: dict[Made, GradientEdge] = {}
         for kind, named in (
             ("parameter", model.named_parameters()),
             ("buffer", model.named_buffers()),
@@ -169,28 +185,38 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = self._made.get(id(tensor))
         if made is not None:
             node = self.nodes[made.node]
+            if tensor.requires_grad:
+                self._overwritten[made] = get_gradient_edge(tensor)
             copies = list(node.outputs)
             copies[made.index] = tensor.detach().clone()
             node.outputs = tuple(copies)
 
     def differentiate(self, loss: Tensor, model: nn.Module) -> dict[str, float]:
         """Measure the derivatives of the loss by all outputs, and the size of those by weights."""
-        places = [
-            (node, index)
-            for node in self.nodes
-            for index, output in enumerate(node.outputs)
-            if output.requires_grad and output.is_floating_point()
-        ]
         for node in self.nodes:
             node.gradients = (None,) * len(node.outputs)
+            node.edges = tuple(self._edge(node, index) for index in range(len(node.outputs)))
+        places = [
+            (node, index, edge)
+            for node in self.nodes
+            for index, edge in enumerate(node.edges)
+            if edge is not None
+        ]
         if not (loss.requires_grad and places):
             return {}
-        tensors = [node.outputs[index] for node, index in places]
         weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        found = torch.autograd.grad(loss, [*tensors, *weights.values()], allow_unused=True)
-        for (node, index), gradient in zip(places, found[: len(places)], strict=True):
+        wanted: list[Any] = [*(edge for _, _, edge in places), *weights.values()]
+        found = torch.autograd.grad(loss, wanted, allow_unused=True)
+        for (node, index, _), gradient in zip(places, found[: len(places)], strict=True):
             gradients = list(node.gradients)
             gradients[index] = gradient
             node.gradients = tuple(gradients)
         of_weights = zip(weights, found[len(places) :], strict=True)
         return {name: float(g.double().square().mean()) for name, g in of_weights if g is not None}
+
+    def _edge(self, node: Node, index: int) -> GradientEdge | None:
+        """Where an output stands in the graph of derivatives, before it was overwritten."""
+        output = node.outputs[index]
+        if output.requires_grad and output.is_floating_point():
+            return get_gradient_edge(output)
+        return self._overwritten.get(Made(node.number, index))
