@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
 from equipoise.instrument import modules
@@ -158,7 +159,8 @@ class LayerWatch:
         self, name: str, module: nn.Module, h: Tensor, weight: Tensor | None, channels_first: bool
     ) -> _WatchedCall:
         call = self._calls[name] = self._calls.get(name, 0) + 1
-        rows, second_moment, correlation = _moments(h.detach(), channels_first)
+        with _disable_current_modes():  # a tracer is to record the model, not its watch
+            rows, second_moment, correlation = _moments(h.detach(), channels_first)
         return _WatchedCall(
             layer=name if call == 1 else f"{name} (call {call})",
             kind=type(module).__name__,

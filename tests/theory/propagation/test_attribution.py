@@ -53,14 +53,14 @@ class TestChains:
     def test_batch_norm_alone_makes_gradients_grow(self, found):
         shares = by_kind(found)
         rate = theory.explosion_rate("relu", 64).value
-        assert shares["normaliser"].met == pytest.approx(12)
-        deep = [s.log_gain for s in found.sites if s.kind == "normaliser"][6:11]
+        assert shares["normalisers"].met == pytest.approx(12)
+        deep = [s.log_gain for s in found.sites if s.kind == "normalisers"][6:11]
         assert [math.exp(gain) for gain in deep] == pytest.approx([rate] * 5, rel=2e-3)
-        others = [abs(s.log_gain) for kind, s in shares.items() if kind != "normaliser"]
-        assert max(others) < 0.01 * shares["normaliser"].log_gain
+        others = [abs(s.log_gain) for kind, s in shares.items() if kind != "normalisers"]
+        assert max(others) < 0.01 * shares["normalisers"].log_gain
 
     def test_every_operation_is_met(self, found):
-        main = [s for s in found.sites if s.kind in ("linear", "normaliser", "elementwise")]
+        main = [s for s in found.sites if s.kind in ("linear layers", "normalisers", "elementwise functions")]
         # Walks begin at the first layer's output and end where the gradient was measured.
         assert [s.share for s in main[1:30]] == pytest.approx([1.0] * 29)
 
@@ -79,8 +79,8 @@ class TestResidualStreams:
         torch.manual_seed(0)
         shares = by_kind(propagated(Residual(6, scale), 32))
         assert shares[BRANCHES].log_gain <= 1e-9
-        assert shares["normaliser"].each > 1
-        assert shares["normaliser"].met < 0.1 if scale == 0.1 else shares["normaliser"].met > 1
+        assert shares["normalisers"].each > 1
+        assert shares["normalisers"].met < 0.1 if scale == 0.1 else shares["normalisers"].met > 1
 
 
 def test_without_counting_forks_the_sum_is_wrong():
@@ -118,8 +118,8 @@ class TestErrors:
 
 @pytest.mark.parametrize(
     ("operation", "family", "kind"),
-    [("add", "sums", BRANCHES), ("mul", "sums", "product"), ("relu", "", "elementwise"),
-     ("cat", "joining", BRANCHES), ("convolution", "convolution", "convolution")],
+    [("add", "sums", BRANCHES), ("mul", "sums", "products"), ("relu", "", "elementwise functions"),
+     ("cat", "joining", BRANCHES), ("convolution", "convolution", "convolutions")],
 )  # fmt: skip
 def test_kinds(operation, family, kind):
     assert kind_of(operation, f"rules.{family}") == kind

@@ -7,8 +7,8 @@ graph of derivatives, so that one backward pass measures the gradient at every o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -111,6 +111,19 @@ class Graph:
                     place = edge.node, edge.output_nr
                     found.setdefault(place, Made(node.number, index))
         return [found.get((edge.node, edge.output_nr)) for edge in edges]
+
+    def with_parameters(self, values: Mapping[str, Tensor]) -> Graph:
+        """The same operations with other values of some parameters, by name; nothing is run."""
+
+        def other(given: Given) -> Given:
+            return replace(given, value=values.get(given.name, given.value))
+
+        nodes = []
+        for node in self.nodes:
+            inside = node.arguments, node.keywords
+            arguments, keywords = pytree.tree_map_only(Given, other, inside)
+            nodes.append(replace(node, arguments=arguments, keywords=keywords))
+        return replace(self, nodes=tuple(nodes))
 
 
 def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:

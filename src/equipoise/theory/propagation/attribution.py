@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-BRANCHES = "branches"
+BRANCHES, NORMALISERS = "branches", "normalisers"
 # Relative errors of gradients, in the logarithm: of every layer with weights (independent), over
 # its width (of one sign), and of the whole. 95 % of the operations of the architectures of
 # benchmarks/propagation.py are within twice the sum.
@@ -29,19 +29,19 @@ _A_LAYER, _OVER_WIDTH, _WHOLE = 0.06, 2.0, 0.03
 _BY_NAME = {
     "add": BRANCHES,
     "sub": BRANCHES,
-    "mul": "product",
-    "div": "product",
+    "mul": "products",
+    "div": "products",
 }
 _BY_RULE = {
     "attention": "attention",
-    "convolution": "convolution",
+    "convolution": "convolutions",
     "joining": BRANCHES,
-    "linear": "linear",
-    "normalisers": "normaliser",
-    "pointwise": "elementwise",
+    "linear": "linear layers",
+    "normalisers": NORMALISERS,
+    "pointwise": "elementwise functions",
     "pooling": "pooling",
     "positions": "resampling",
-    "shape": "reshape",
+    "shape": "reshapes",
     "windows": "pooling",
 }
 
@@ -55,10 +55,10 @@ def kind_of(operation: str, module: str) -> str:
 
     Examples:
         >>> kind_of("native_batch_norm", "equipoise.theory.propagation.rules.normalisers")
-        'normaliser'
+        'normalisers'
     """
     family = module.rpartition(".")[2]
-    return _BY_NAME.get(operation) or _BY_RULE.get(family, "elementwise")
+    return _BY_NAME.get(operation) or _BY_RULE.get(family, "elementwise functions")
 
 
 @dataclass(frozen=True, slots=True)

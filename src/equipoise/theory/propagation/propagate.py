@@ -74,7 +74,7 @@ class Site:
         measured_gradient: The same; None where it was not measured.
         reason: Why nothing was predicted; empty otherwise.
         is_start: Whether the way back begins here, with the measured gradient.
-        kind: What it is for a reader, such as ``normaliser``.
+        kind: What it is for a reader, such as ``normalisers``.
         elements: Numbers in the output.
         share: The part of the gradient that passes it on the way from the loss to the first
             weights, as :mod:`~equipoise.theory.propagation.attribution` defines it.
@@ -136,7 +136,7 @@ class Share:
     """What the operations of one kind add to the growth of gradients over the model.
 
     Args:
-        kind: Such as ``normaliser``; ``branches`` are additions and concatenations, and the use
+        kind: Such as ``normalisers``; ``branches`` are additions and concatenations, and the use
             of one tensor by several operations.
         operations: How many there are.
         met: How many of them the gradient passes, on average over the ways that it takes.
