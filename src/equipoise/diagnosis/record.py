@@ -41,7 +41,7 @@ class LayerPrediction:
 
 # What a check-up compares, each at most once.
 GROWTH = "gradient growth per layer"
-PROFILE = "gradient where it is farthest off"
+PROFILE = "gradient at the worst layer"
 CORRELATION = "correlation of two rows"
 Outcome = Literal["agrees", "differs", "undecided"]
 

@@ -60,7 +60,8 @@ class TestChains:
         assert max(others) < 0.01 * shares["normalisers"].log_gain
 
     def test_every_operation_is_met(self, found):
-        main = [s for s in found.sites if s.kind in ("linear layers", "normalisers", "elementwise functions")]
+        kinds = ("linear layers", "normalisers", "elementwise functions")
+        main = [s for s in found.sites if s.kind in kinds]
         # Walks begin at the first layer's output and end where the gradient was measured.
         assert [s.share for s in main[1:30]] == pytest.approx([1.0] * 29)
 

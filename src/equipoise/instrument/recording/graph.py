@@ -165,6 +165,11 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for name, tensor in named:
                 self._given[id(tensor)] = cast("Kind", kind), name
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Of the base class: its answer would load PyTorch's compiler, which takes seconds."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,

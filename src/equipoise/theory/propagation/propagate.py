@@ -151,7 +151,7 @@ class Share:
     @property
     def each(self) -> float:
         """The factor of one of them."""
-        return math.exp(self.log_gain / self.met) if self.met else 1.0
+        return math.exp(min(self.log_gain / self.met, 700)) if self.met else 1.0
 
 
 @dataclass(frozen=True, slots=True)
