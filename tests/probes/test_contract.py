@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from equipoise import probes
-from equipoise.instrument.recording.operations import record_operations
+from equipoise.instrument.recording.graph import trace
 from support.model_state import differences, fingerprint, same_bits
 from support.probe_models import MODELS, batch, build, loss_fn
 
@@ -50,7 +50,7 @@ def activations(model, loss=loss_fn, data=BATCH):
 
 
 def recording(model, loss=loss_fn, data=BATCH):
-    return [operation.name for operation in record_operations(model, data, loss)]
+    return [node.name for node in trace(model, data, loss).nodes]
 
 
 def along_gradient(model, loss=loss_fn, data=BATCH):
@@ -92,7 +92,7 @@ PROBES = {
     "gradient_growth, redrawn": (growth_redrawn, 2),
     "conditioning": (conditioning, 1),
     "activations": (activations, 1),
-    "record_operations": (recording, 1),
+    "trace": (recording, 1),
     "landscape along the gradient": (along_gradient, 3),
     "landscape along a random direction": (along_random, 3),
     "landscape of losses alone": (losses_only, 3),

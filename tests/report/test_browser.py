@@ -31,7 +31,7 @@ def test_layout(browser, pages, name, width, mobile, scheme):
         " return [box.width, box.height] })"
     )
     further = [part for part in (checkup.trial, checkup.smoothness) if part is not None]
-    assert len(sizes) == (3 if checkup.growth else 0) + len(further)
+    assert len(sizes) == (4 if checkup.growth else 0) + len(further)
     assert all(min(width, 300) <= w and h > 150 for w, h in sizes)
     assert browser.get_log("browser") == []
 

@@ -9,9 +9,9 @@ import math
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.record import (
     SCHEMA_VERSION,
-    Block,
     Checkup,
     Comparison,
+    LayerPrediction,
     Remedy,
     Verdict,
 )
@@ -26,6 +26,7 @@ from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
 from equipoise.records import Estimate, Finding
 from equipoise.report.checkup.page import render_checkup
+from equipoise.theory.propagation.propagate import Share, Site
 from equipoise.training.record import Curve
 
 RATE = 1.46695
@@ -85,19 +86,22 @@ def deep_checkup() -> Checkup:
             "critical",
             "Gradients grow ×1.47 per layer",
             "Trainable depth 42, model depth 32",
-            41.8,
+            16 / math.log(RATE),
         ),
-        blocks=tuple(block(i) for i in range(1, LAYERS)),
+        sites=tuple(site(3 * i + k, i, k) for i in range(1, LAYERS + 1) for k in range(3)),
+        attribution=(
+            Share("normalisers", LAYERS, 32.0, 12.26),
+            Share("elementwise functions", LAYERS, 32.0, -0.31),
+            Share("reshapes", 4 * LAYERS, 0.0, 0.0),
+        ),
+        predictions=tuple(prediction(i) for i in range(1, LAYERS + 1)),
         growth=growth,
         comparisons=(
-            Comparison(
-                "gradient growth per layer", predicted, growth.rate, 0.0121, 0.672, "agrees"
-            ),
+            Comparison("gradient growth per layer", predicted, growth.rate, 0.672, "agrees"),
             Comparison(
                 "second moment q",
                 Estimate(0.4999, 2e-7, "quadrature"),
                 Estimate(0.4953, 0.0031, "measured"),
-                0.0042,
                 -1.48,
                 "agrees",
             ),
@@ -105,7 +109,6 @@ def deep_checkup() -> Checkup:
                 "correlation c",
                 Estimate(0.28871, 1e-9, "quadrature"),
                 Estimate(0.3611, 0.0082, "measured"),
-                0.0093,
                 8.83,
                 "differs",
             ),
@@ -161,7 +164,9 @@ def interrupted_checkup() -> Checkup:
         deep_checkup(),
         interrupted=True,
         verdict=Verdict(None, "Gradients were not measured", "Model depth 32", None),
-        blocks=(),
+        sites=(),
+        attribution=(),
+        predictions=(),
         growth=None,
         comparisons=(),
         conditioning=(),
@@ -198,22 +203,31 @@ def hostile_checkup() -> Checkup:
             names[0],
             math.nan,
         ),
-        blocks=tuple(
+        sites=tuple(
             dataclasses.replace(
-                block(1),
-                layer=name,
+                site(1, 1, 0),
+                operation=name,
+                module=name,
                 kind=name,
-                activation=name,
-                following=name,
-                rate=None,
-                max_depth=None,
-                reason=f"no theory for {name}",
-                caveats=(name,),
+                reason=f"no rule for {name}",
+                second_moment=value,
+                gradient=value,
+                measured_second_moment=value,
+                measured_gradient=None,
+                share=value,
+                log_gain=value,
             )
-            for name in names
+            for name, value in zip(names, values, strict=True)
+        ),
+        attribution=tuple(
+            Share(name, 3, value, 4 * value) for name, value in zip(names, values, strict=True)
+        ),
+        predictions=tuple(
+            LayerPrediction(name, estimate, estimate.value, None, name)
+            for name, estimate in zip(names, estimates, strict=True)
         ),
         growth=GradientGrowth(layers, rate, None, 1, 1),
-        comparisons=(Comparison(names[0], estimates[0], rate, math.nan, math.nan, "unclear"),),
+        comparisons=(Comparison(names[0], estimates[0], rate, math.nan, "undecided"),),
         conditioning=(
             infinite,
             *(dataclasses.replace(infinite, layer=name, raw=10.0) for name in names),
@@ -396,26 +410,42 @@ def start_arm(name: str, reliable: float, norm: float) -> SmoothnessArm:
 def deep_growth() -> GradientGrowth:
     layers = tuple(_layer(i) for i in range(1, LAYERS + 1))
     return GradientGrowth(
-        layers, Estimate(1.4712, 0.0061, "measured"), Estimate(1.462, 0.011, "measured"), 5, 2
+        layers,
+        Estimate(1.4712, 0.0061, "measured"),
+        Estimate(1.462, 0.011, "measured"),
+        5,
+        2,
+        tuple(range(1, LAYERS)),
     )
 
 
-def block(index: int) -> Block:
-    return Block(
-        layer=f"norm{index}",
-        kind="BatchNorm1d",
-        activation="relu",
-        following=f"fc{index + 1}",
-        batch_size=32,
-        features=256,
-        eps=1e-5,
-        gamma=1.0,
-        beta=0.0,
-        weight_variance=1.0 + 0.01 * _wobble(index),
-        rate=Estimate(RATE + 1e-5 * _wobble(index), 3e-9, "quadrature", stable=True),
-        max_depth=41.8,
-        reason=None,
-        caveats=("weights are not orthogonal",),
+def site(number: int, layer: int, kind: int) -> Site:
+    """One operation of a layer: weights, the normaliser, the activation."""
+    names = ("addmm", "native_batch_norm", "relu")
+    kinds = ("linear layers", "normalisers", "elementwise functions")
+    gradient = 2e-3 * RATE ** (LAYERS - layer)
+    return Site(
+        number,
+        names[kind],
+        f"norm{layer}",
+        (1.0, 1.0, 0.5)[kind],
+        0.3,
+        gradient,
+        1.02,
+        gradient * (1 + 0.1 * _wobble(layer)),
+        kind=kinds[kind],
+        elements=64 * 256,
+        share=1.0,
+        log_gain=(0.0, 0.39, -0.01)[kind],
+        error=0.1,
+        row_correlation=0.3,
+    )
+
+
+def prediction(layer: int) -> LayerPrediction:
+    gradient = 2e-3 * RATE ** (LAYERS - layer)
+    return LayerPrediction(
+        f"norm{layer}", Estimate(gradient, 0.05 * gradient, "theory"), 1.0, 0.3, None
     )
 
 

@@ -1,7 +1,6 @@
 """Compare predictions with measurements, conclude, and try remedies."""
 
 from equipoise.diagnosis.probe import Probe
-from equipoise.diagnosis.profile import profile
 from equipoise.diagnosis.record import Checkup
 from equipoise.diagnosis.smoothness.measure import SmoothnessOptions, smoothness
 from equipoise.diagnosis.trial.measure import TrialOptions, try_bnp
@@ -10,8 +9,6 @@ __all__ = [
     # what the verbs return
     "Checkup",
     "Probe",
-    # every operation of a model
-    "profile",
     # short trainings
     "smoothness",
     "SmoothnessOptions",

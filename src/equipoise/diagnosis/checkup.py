@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from equipoise import probes
 from equipoise.diagnosis import verdict
-from equipoise.diagnosis.comparison import compare, compare_stream
+from equipoise.diagnosis.comparison import compare, is_straight, predicted_rate
 from equipoise.diagnosis.findings import conclude
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.preconditioning.measure import preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
-from equipoise.diagnosis.prediction.blocks import FoundBlock, find_blocks
-from equipoise.diagnosis.prediction.normalisations import batch_covariance
-from equipoise.diagnosis.prediction.predict import (
-    Network,
-    as_block,
-    predict,
-    typical_network,
-)
-from equipoise.diagnosis.prediction.residuals import ResidualStack, find_stack, predict_stack
+from equipoise.diagnosis.prediction import traced
 from equipoise.diagnosis.problem import Model, Problem, draws_new_weights, facts, name_of
-from equipoise.diagnosis.record import SCHEMA_VERSION, Block, Checkup, Comparison, Remedy
+from equipoise.diagnosis.record import (
+    SCHEMA_VERSION,
+    Checkup,
+    Comparison,
+    LayerPrediction,
+    Remedy,
+)
 from equipoise.diagnosis.remedies import recommend
 from equipoise.diagnosis.second_order.findings import conclude_second_order
 from equipoise.diagnosis.second_order.measure import second_order
@@ -48,13 +43,12 @@ from equipoise.diagnosis.trial.record import Trial
 from equipoise.instrument.modules import unwatched
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.progress import silent, staged
-from equipoise.instrument.recording.operations import record_operations
 from equipoise.instrument.types import Batch, LossFunction, Progress
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.records.estimate import Estimate
 from equipoise.theory.batch_norm.explosion import max_trainable_depth
-
-Array = NDArray[np.float64]
+from equipoise.theory.propagation.propagate import Share, Site
 
 # Several times as many rows as most layers have inputs.
 _ROWS = 1024
@@ -105,8 +99,8 @@ def checkup(
         >>> from equipoise import models
         >>> build = lambda: models.mlp(64, 10, depth=6, width=32)
         >>> report = checkup(build, "digits", seeds=2, batches=1)
-        >>> report.blocks[0].activation, len(report.growth.layers)
-        ('relu', 6)
+        >>> report.attribution[0].kind, len(report.growth.layers)
+        ('normalisers', 6)
     """
     for name, value in (("batch_size", batch_size), ("seeds", seeds), ("batches", batches)):
         if value < 1:
@@ -139,7 +133,8 @@ def checkup(
         work.interrupted = True
     findings = conclude(
         work.growth,
-        work.blocks,
+        work.sites,
+        work.attribution,
         work.comparisons,
         work.conditioning,
         work.remedies,
@@ -151,7 +146,7 @@ def checkup(
             *conclude_smoothness(work.smoothness),
         ],
     )
-    depth = len(work.growth.layers) if work.growth else len(work.blocks)
+    depth = len(work.growth.layers if work.growth else work.predictions)
     return Checkup(
         schema=SCHEMA_VERSION,
         **facts(problem, fresh, target or name_of(model), started),
@@ -159,8 +154,10 @@ def checkup(
         depth=depth,
         seeds=work.growth.replicates if work.growth else 0,
         batches=work.growth.batches if work.growth else 0,
-        verdict=verdict.conclude(work.growth, work.blocks, work.comparisons, findings, depth),
-        blocks=tuple(work.blocks),
+        verdict=verdict.conclude(work.growth, work.comparisons, findings, depth),
+        sites=work.sites,
+        attribution=work.attribution,
+        predictions=work.predictions,
         growth=work.growth,
         comparisons=work.comparisons,
         conditioning=work.conditioning,
@@ -177,7 +174,9 @@ def checkup(
 class _Work:
     """Results so far."""
 
-    blocks: list[Block] = field(default_factory=list)
+    sites: tuple[Site, ...] = ()
+    attribution: tuple[Share, ...] = ()
+    predictions: tuple[LayerPrediction, ...] = ()
     growth: GradientGrowth | None = None
     comparisons: tuple[Comparison, ...] = ()
     conditioning: tuple[LayerConditioning, ...] = ()
@@ -193,13 +192,10 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
     seed, loss, batch = problem.seed, problem.loss_fn, problem.first
     sample = _sample(model, problem)
     report("predicting", 0, 1)
-    operations = record_operations(model, batch, loss)
-    found = find_blocks(operations)
-    stack = find_stack(operations, found)
-    networks: dict[str, Network | None] = {}
-    for one in found:
-        block, networks[one.layer] = predict(one)
-        work.blocks.append(block)
+    trace = traced(problem, model)
+    propagation = trace.predict()
+    work.sites, work.attribution = propagation.sites, propagation.attribution
+    work.predictions = trace.at_layers(propagation)
     report("predicting", 1, 1)
 
     redraw = seeds > 1 and draws_new_weights(model, problem.fresh(seed + 1))
@@ -221,21 +217,8 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
             progress=staged(report, stage),
         )
 
-    work.growth = measure(None, seeds, "measuring gradients")
-    typical = _covering_network(work.growth, networks) if _is_chain(found) else None
-    opening = found[stack.first].norm if stack is not None else None
-    if stack is not None and opening is not None and _is_measured(work.growth, networks):
-        report("following the batch", 0, 1)
-        covariance = batch_covariance(model, batch, loss, opening)
-        _follow_stream(work, stack, found, work.growth, covariance)
-        report("following the batch", 1, 1)
-    elif typical is not None:
-        report("simulating the theory's network", 0, 1)
-        rates = [b.rate for b in work.blocks[1:-1] if b.rate is not None]
-        width = min(block.features for block in work.blocks)
-        work.comparisons = compare(work.growth, rates, typical, width)
-        report("simulating the theory's network", 1, 1)
-
+    growth = work.growth = measure(None, seeds, "measuring gradients")
+    work.comparisons = compare(growth, work.predictions)
     work.conditioning = probes.conditioning(
         model, batch, forward=loss, progress=staged(report, "measuring conditioning")
     )
@@ -244,39 +227,19 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
     )
     work.second_order = second_order(model, batch, loss)
 
-    norms = [one.norm for one in found if one.norm is not None]
-    rate = work.growth.rate
-    if typical is not None and norms and rate is not None and _too_deep(work):
+    if growth.rate is not None and _too_deep(growth, growth.rate):
+
+        def predict(parameters: Mapping[str, Tensor]) -> Estimate | None:
+            layers = trace.at_layers(trace.predict(parameters))
+            return predicted_rate(growth, {layer.layer: layer for layer in layers})
+
         work.remedies = recommend(
-            typical,
-            2 * len(work.growth.layers),  # twice the depth, as a reserve
-            norms,
+            model,
+            2 * len(growth.layers),  # twice the depth, as a reserve
+            predict,
             lambda change: measure(change, min(seeds, 3), "trying remedies"),
-            rate,
+            growth.rate,
         )
-
-
-def _follow_stream(
-    work: _Work,
-    stack: ResidualStack,
-    found: Sequence[FoundBlock],
-    growth: GradientGrowth,
-    covariance: Array,
-) -> None:
-    """Predict a residual stream and compare it with the measurement."""
-    try:
-        prediction = predict_stack(stack, found, work.blocks, covariance)
-    except ValueError as error:  # no signal passes, for example if branches start at zero
-        for index in range(stack.first, stack.last):
-            work.blocks[index] = as_block(found[index], None, None, str(error), False)
-        return
-    work.blocks = prediction.blocks
-    # The model's first layer is never fitted; the stream's end is measured if a norm is there.
-    fitted = slice(1 if stack.first == 0 else 0, None if stack.has_tail else -1)
-    width = min(block.features for block in work.blocks)
-    work.comparisons = compare_stream(
-        growth, prediction.log_profiles, fitted, prediction.network, width
-    )
 
 
 def _sample(model: nn.Module, problem: Problem) -> Batch:
@@ -287,31 +250,6 @@ def _sample(model: nn.Module, problem: Problem) -> Batch:
     return problem.joined(_ROWS) or problem.first
 
 
-def _too_deep(work: _Work) -> bool:
+def _too_deep(growth: GradientGrowth, rate: Estimate) -> bool:
     """Whether gradients differ by more than half of what still trains."""
-    if work.growth is None or work.growth.rate is None:
-        return False
-    return len(work.growth.layers) > max_trainable_depth(work.growth.rate) / 2
-
-
-def _covering_network(
-    growth: GradientGrowth, networks: dict[str, Network | None]
-) -> Network | None:
-    """The theory's network for a typical block, if the measured layers are these blocks."""
-    if len(growth.layers) < 4 or not _is_measured(growth, networks):
-        return None
-    # The last block ends in the head, which is not part of the fit.
-    return typical_network(list(networks.values())[:-1])
-
-
-def _is_chain(found: Sequence[FoundBlock]) -> bool:
-    """Whether each block's last layer feeds the next: no branch in parallel."""
-    return all(
-        block.path.closing is not None and block.path.closing.module is after.feeding
-        for block, after in pairwise(found)
-    )
-
-
-def _is_measured(growth: GradientGrowth, networks: dict[str, Network | None]) -> bool:
-    """Whether the measured layers are exactly the normalisers that were found."""
-    return [layer.layer for layer in growth.layers] == list(networks)
+    return is_straight(growth) and len(growth.layers) > max_trainable_depth(rate) / 2

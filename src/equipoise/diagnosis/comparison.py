@@ -4,203 +4,190 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from equipoise.diagnosis.prediction.predict import Network, predicted_rate
-from equipoise.diagnosis.record import CORRELATION, GROWTH, Comparison, Outcome
-from equipoise.numerics.growth import log_slopes
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.diagnosis.record import (
+    CORRELATION,
+    GROWTH,
+    PROFILE,
+    Comparison,
+    LayerPrediction,
+    Outcome,
+)
+from equipoise.numerics.growth import growth_rate, log_slopes
+from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
 from equipoise.records.estimate import Estimate
-from equipoise.theory.batch_norm.fixed_point.solve import bsb1_fixed_point
-from equipoise.theory.networks.residual import residual_growth
-from equipoise.theory.simulation.gradients import SimulatedNetworks, simulate_networks
-
-Array = NDArray[np.float64]
 
 # A difference of more than three joint errors is a disagreement: 0.27 % of all, if normal.
 AGREEMENT = 3.0
-# With a joint error of more than this part of the measurement, nothing can be concluded.
-_VAGUE = 0.1
 _TAIL = 0.99865
-_NETWORKS = 12
-# Larger simulations would take longer than the check-up itself.
-_MOST_ROWS, _MOST_WIDTH, _MOST_DEPTH = 512, 1024, 40
+# With a joint error of more than this nothing can be concluded: of a rate or a correlation a
+# tenth, of gradients over the whole depth a factor of e.
+_VAGUE, _VAGUE_OVERALL = 0.1, 1.0
+# How far correlations of deep layers are off on the architectures of benchmarks/propagation.py.
+_CORRELATION_ERROR = 0.02
+
+# How far a straight profile of log gradients may stray from its line, and by how much of its span.
+_CROOKED, _CROOKED_SHARE = 0.5, 0.05
+
+_Pair = tuple[LayerGradients, LayerPrediction]
 
 
 def compare(
-    growth: GradientGrowth,
-    rates: Sequence[Estimate],
-    network: Network,
-    width: int,
+    growth: GradientGrowth, predictions: Sequence[LayerPrediction]
 ) -> tuple[Comparison, ...]:
-    """Compare the fitted growth and the deep layers' correlation with theory.
+    """Compare what was measured with what is predicted at the same layers.
 
     Args:
         growth: What was measured.
-        rates: Predicted rates of the blocks between the fitted layers.
-        network: The theory's network for a typical block; it is simulated.
-        width: The model's width.
+        predictions: What theory predicts; layers are matched by name.
+
+    Returns:
+        The fitted growth per layer, where every fitted layer is predicted; the gradient of the
+        layer that is farthest off, relative to the last layer; and the correlation of the deeper
+        half. What cannot be compared is left out.
     """
-    if growth.rate is None:
-        return ()
-    simulated = _simulate(network, min(len(growth.layers), _MOST_DEPTH), width)
-    comparisons = [_growth(growth.rate, rates, simulated.log_gradients, network, growth)]
-    correlation = _correlation(growth, simulated.correlations, network)
-    return tuple(comparisons + ([correlation] if correlation else []))
+    by_name = {prediction.layer: prediction for prediction in predictions}
+    pairs = [(layer, by_name[layer.layer]) for layer in growth.layers if layer.layer in by_name]
+    found = [
+        _growth(growth, by_name),
+        _profile([pair for pair in pairs if _is_comparable(*pair)], growth.replicates),
+        _correlation(pairs, growth.replicates),
+    ]
+    return tuple(comparison for comparison in found if comparison is not None)
 
 
-def compare_stream(
-    growth: GradientGrowth,
-    log_profiles: Array,
-    fitted: slice,
-    network: Network,
-    width: int,
-) -> tuple[Comparison, ...]:
-    """Compare the fitted growth with gradients that theory predicts layer by layer.
-
-    Args:
-        growth: What was measured.
-        log_profiles: Predicted logarithms of squared gradients along the stream and at its end,
-            ``[repeats, layers + 1]``.
-        fitted: Which of these layers the measured fit includes.
-        network: The theory's network for a block.
-        width: The model's width.
-    """
-    if growth.rate is None:
-        return ()
-    slope = Estimate.of_mean(-log_slopes(log_profiles[:, fitted]), "")
-    rate = math.exp(slope.value)
-    method = "fit through infinitely wide residual layers"
-    predicted = Estimate(rate, rate * slope.error, method)
-    spread = rate * _stream_spread(network, log_profiles.shape[1] - 1, width, growth.replicates)
-    return (compared(GROWTH, predicted, growth.rate, spread, growth.replicates),)
+def predicted_rate(growth: GradientGrowth, by_name: dict[str, LayerPrediction]) -> Estimate | None:
+    """The fit through predictions that the measurement's fit goes through, if there are all."""
+    known = [by_name.get(growth.layers[i].layer) for i in growth.fitted]
+    gradients = [one.gradient for one in known if one is not None and one.gradient is not None]
+    if len(gradients) < max(3, len(growth.fitted)) or any(g.value <= 0 for g in gradients):
+        return None
+    logs = np.log([[gradient.value for gradient in gradients]])
+    positions = np.array(growth.fitted, dtype=np.float64)
+    rate = growth_rate(logs, "", positions).value
+    # Errors add up from the loss: what counts for a slope is how they grow.
+    errors = np.array([[gradient.relative_error for gradient in gradients]])
+    error = abs(float(log_slopes(errors, positions)[0]))
+    return Estimate(rate, rate * error, f"fit through {len(gradients)} predicted layers")
 
 
-def _stream_spread(network: Network, layers: int, width: int, replicates: int) -> float:
-    """Distance of simulated residual streams' log growth from theory, due to finite width."""
-    architecture = network.architecture
-    layers = max(3, min(layers, _MOST_DEPTH) // architecture.stages) * architecture.stages
-    theory = residual_growth(
-        _capped(network).setting,
-        blocks=layers // architecture.stages,
-        stages=architecture.stages,
-        leading=architecture.leading,
-        start_variance=architecture.start_variance,
-    )
-    simulated = _simulate(network, layers, width).log_gradients
-    expected = log_slopes(np.log(theory.normalisers.reshape(1, -1)))
-    return _root_mean_square(expected - log_slopes(simulated), replicates)
+def is_straight(growth: GradientGrowth) -> bool:
+    """Whether gradients grow by one factor per layer, so that it can be told for other depths."""
+    values = [growth.layers[i].gradient.value for i in growth.fitted]
+    if growth.rate is None or not all(0 < value < math.inf for value in values):
+        return False
+    logs, positions = np.log(values), np.array(growth.fitted, dtype=np.float64)
+    slope = float(log_slopes(logs[None], positions)[0])
+    rest = logs - logs.mean() - slope * (positions - positions.mean())
+    return float(np.abs(rest).max()) <= _CROOKED + _CROOKED_SHARE * float(np.ptp(logs))
 
 
-def _simulate(network: Network, depth: int, width: int) -> SimulatedNetworks:
-    """Simulate the theory's networks at the model's width."""
-    group = network.architecture.group_size or 1
-    return simulate_networks(
-        _capped(network).setting,
-        width=max(group, min(width, _MOST_WIDTH) // group * group),  # whole groups
-        depth=depth,
-        networks=_NETWORKS,
-        generator=torch.Generator().manual_seed(0),
-        architecture=network.architecture,
+def _growth(growth: GradientGrowth, by_name: dict[str, LayerPrediction]) -> Comparison | None:
+    predicted = predicted_rate(growth, by_name)
+    if predicted is None or growth.rate is None:
+        return None
+    return compared(GROWTH, predicted, growth.rate, growth.replicates)
+
+
+def _is_comparable(layer: LayerGradients, prediction: LayerPrediction) -> bool:
+    return (
+        prediction.gradient is not None
+        and prediction.gradient.value > 0
+        and 0 < layer.gradient.value < math.inf
     )
 
 
-def _growth(
-    measured: Estimate,
-    rates: Sequence[Estimate],
-    log_gradients: Array,
-    network: Network,
-    growth: GradientGrowth,
-) -> Comparison:
-    predicted = _geometric_mean(rates)
-    # The same rows as the simulation, whose batch may be capped, and the same fit as the probe.
-    slopes = -log_slopes(log_gradients[:, 1:])
-    reference = math.log(predicted_rate(_capped(network)).value)
-    spread = _root_mean_square(slopes - reference, growth.replicates)
+def _profile(pairs: Sequence[_Pair], replicates: int) -> Comparison | None:
+    """The layer whose gradient, relative to the last one's, is farthest off."""
+    if len(pairs) < 2:
+        return None
+    *others, last = pairs
+    found = [_relative(pair, last, replicates) for pair in others]
+    return max(found, key=lambda one: abs(one.z))
+
+
+def _relative(pair: _Pair, last: _Pair, replicates: int) -> Comparison:
+    (measured, prediction), (measured_last, prediction_last) = pair, last
+    assert prediction.gradient is not None
+    assert prediction_last.gradient is not None
+    ratio = prediction.gradient.value / prediction_last.gradient.value
+    method = f"{measured.layer} over {measured_last.layer}"
+    predicted = Estimate(ratio, ratio * prediction.gradient.relative_error, method)
+    ratio = measured.gradient.value / measured_last.gradient.value
+    error = math.hypot(measured.gradient.relative_error, measured_last.gradient.relative_error)
     return compared(
-        GROWTH,
+        PROFILE, predicted, Estimate(ratio, ratio * error, method), replicates, _VAGUE_OVERALL
+    )
+
+
+def _correlation(pairs: Sequence[_Pair], replicates: int) -> Comparison | None:
+    """Correlation of two rows, averaged over the deeper half."""
+    deep = pairs[len(pairs) // 2 :]
+    known = [(m.correlation, p.correlation) for m, p in deep if p.correlation is not None]
+    if not known or len(known) < len(deep):
+        return None
+    method = f"mean over the {len(known)} deepest layers"
+    measured = Estimate(
+        float(np.mean([one.value for one, _ in known])),
+        # Layers of one network are not independent, so the mean has the mean error.
+        float(np.mean([one.error for one, _ in known])),
+        method,
+    )
+    predicted = Estimate(float(np.mean([one for _, one in known])), _CORRELATION_ERROR, method)
+    return _judged(
+        CORRELATION,
         predicted,
         measured,
-        predicted.value * spread,
-        growth.replicates,
+        measured.value - predicted.value,
+        (predicted.error, measured.error),
+        replicates,
+        _VAGUE,
     )
-
-
-def _capped(network: Network) -> Network:
-    """Reduce the batch size to one that can be simulated."""
-    rows = min(network.setting.batch_size, _MOST_ROWS)
-    return network._replace(setting=replace(network.setting, batch_size=rows))
-
-
-def _correlation(
-    growth: GradientGrowth,
-    simulated: Array,
-    network: Network,
-) -> Comparison | None:
-    """Correlation of two samples, averaged over the deeper half."""
-    deep = growth.layers[len(growth.layers) // 2 :]
-    rows = {layer.rows for layer in growth.layers}
-    setting, architecture = network
-    uses_the_batch = architecture.normaliser == "batch norm"
-    if len(rows) > 1 or setting.batch_size > _MOST_ROWS or not uses_the_batch:
-        return None
-    point = bsb1_fixed_point(setting)
-    measured = Estimate(
-        float(np.mean([layer.correlation.value for layer in deep])),
-        # Layers of one network are not independent, so the mean has the mean error.
-        float(np.mean([layer.correlation.error for layer in deep])),
-        f"mean over the {len(deep)} deepest layers",
-    )
-    means = simulated[:, simulated.shape[1] // 2 :].mean(1)
-    spread = _root_mean_square(means - point.c.value, growth.replicates)
-    return compared(CORRELATION, point.c, measured, spread, growth.replicates)
-
-
-def _root_mean_square(deviations: Array, replicates: int) -> float:
-    """Root of squared bias plus variance, for a mean over as many networks as were measured."""
-    variance = float(deviations.var(ddof=1)) / replicates
-    return math.sqrt(float(deviations.mean()) ** 2 + variance)
-
-
-def _geometric_mean(rates: Sequence[Estimate]) -> Estimate:
-    logs = [math.log(rate.value) for rate in rates]
-    value = math.exp(sum(logs) / len(logs))
-    error = value * sum(rate.relative_error for rate in rates) / len(rates)
-    stable = all(rate.stable is not False for rate in rates)
-    return Estimate(value, error, rates[0].method, stable)
 
 
 def compared(
     quantity: str,
     predicted: Estimate,
     measured: Estimate,
-    finite_width: float,
     replicates: int,
+    vague: float = _VAGUE,
 ) -> Comparison:
-    """Judge one quantity in units of its error.
+    """Judge a positive quantity by its logarithm, in units of its error.
 
     Args:
         quantity: What is compared.
         predicted: From theory.
         measured: From the model.
-        finite_width: Distance from theory that finite width alone explains.
         replicates: Initialisations that were measured.
+        vague: Relative error above which nothing is concluded.
     """
-    error = math.hypot(predicted.error, finite_width)
-    if math.isfinite(measured.error):
-        # A standard error from a few initialisations is itself uncertain: three errors are the
-        # 99.7 % range of Student's t.
-        widening = stdtrit(max(replicates - 1, 1), _TAIL) / AGREEMENT
-        error = math.hypot(error, measured.error * widening)
-    z = (measured.value - predicted.value) / error
-    outcome: Outcome = "agrees"
-    if abs(z) > AGREEMENT:
+    possible = measured.value > 0 and predicted.value > 0
+    difference = math.log(measured.value / predicted.value) if possible else math.nan
+    errors = predicted.relative_error, measured.relative_error
+    return _judged(quantity, predicted, measured, difference, errors, replicates, vague)
+
+
+def _judged(
+    quantity: str,
+    predicted: Estimate,
+    measured: Estimate,
+    difference: float,
+    errors: tuple[float, float],
+    replicates: int,
+    vague: float,
+) -> Comparison:
+    theory, sampling = errors[0], errors[1] if math.isfinite(errors[1]) else 0.0
+    # A standard error from a few initialisations is itself uncertain: three errors are the
+    # 99.7 % range of Student's t.
+    widening = stdtrit(max(replicates - 1, 1), _TAIL) / AGREEMENT
+    stated, widened = math.hypot(theory, sampling), math.hypot(theory, sampling * widening)
+    outcome: Outcome = "undecided"
+    if abs(difference) > AGREEMENT * widened:
         outcome = "differs"
-    elif math.isnan(z) or error > _VAGUE * abs(measured.value):
-        outcome = "unclear"
-    return Comparison(quantity, predicted, measured, finite_width, z, outcome)
+    elif abs(difference) <= AGREEMENT * stated and widened <= vague:
+        outcome = "agrees"
+    z = difference / stated if stated else math.copysign(math.inf, difference)
+    return Comparison(quantity, predicted, measured, z, outcome)

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from equipoise.diagnosis.comparison import AGREEMENT
+from equipoise.diagnosis.comparison import AGREEMENT, is_straight
 from equipoise.diagnosis.preconditioning.findings import WORTHWHILE
-from equipoise.diagnosis.record import Block, Comparison, Remedy
+from equipoise.diagnosis.record import PROFILE, Comparison, Remedy
 from equipoise.diagnosis.remedies import BETTER
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
@@ -16,6 +16,8 @@ from equipoise.records import wording
 from equipoise.records.estimate import Estimate
 from equipoise.records.finding import SEVERITIES, Finding
 from equipoise.theory.batch_norm.explosion import TRAINABLE_FACTOR, max_trainable_depth
+from equipoise.theory.propagation.attribution import NORMALISERS
+from equipoise.theory.propagation.propagate import Share, Site
 
 # Half the exponent at which training fails is reason for a warning.
 _WORRYING = TRAINABLE_FACTOR / 2
@@ -26,11 +28,18 @@ _LARGE_STEP = 3.0
 _ILL_CONDITIONED = 1e4
 # Layers that a finding names, at most.
 _NAMES = 3
+# Operations that change gradients by more than a factor of e^0.5 in all are named as a cause.
+_CAUSE = 0.5
+_REASONS = (
+    "weights that are not independent, such as trained ones; few channels; few initialisations; "
+    "and what docs/propagation.md lists as not covered"
+)
 
 
 def conclude(
     growth: GradientGrowth | None,
-    blocks: Sequence[Block],
+    sites: Sequence[Site],
+    attribution: Sequence[Share],
     comparisons: Sequence[Comparison],
     conditioning: Sequence[LayerConditioning],
     remedies: Sequence[Remedy],
@@ -40,11 +49,9 @@ def conclude(
     """Turn records into findings, most severe first."""
     findings: list[Finding] = []
     if growth is not None:
-        findings += _gradients(growth, blocks, remedies)
-    findings += _agreement(comparisons, blocks)
-    findings += _not_compared(growth, blocks, comparisons)
-    findings += _stability(blocks)
-    findings += _coverage(blocks, growth)
+        findings += _gradients(growth, attribution, remedies)
+    findings += _agreement(comparisons)
+    findings += _coverage(sites)
     findings += _conditioning(conditioning)
     findings += _unwatched(unwatched or {})
     findings += further
@@ -52,11 +59,11 @@ def conclude(
 
 
 def _gradients(
-    growth: GradientGrowth, blocks: Sequence[Block], remedies: Sequence[Remedy]
+    growth: GradientGrowth, attribution: Sequence[Share], remedies: Sequence[Remedy]
 ) -> list[Finding]:
     findings = [*_without_gradient(growth), *_steps(growth)]
     if growth.rate is not None:
-        findings.append(_depth(growth, growth.rate, blocks, remedies))
+        findings.append(_depth(growth, growth.rate, attribution, remedies))
     return findings
 
 
@@ -116,7 +123,10 @@ def _steps(growth: GradientGrowth) -> list[Finding]:
 
 
 def _depth(
-    growth: GradientGrowth, rate: Estimate, blocks: Sequence[Block], remedies: Sequence[Remedy]
+    growth: GradientGrowth,
+    rate: Estimate,
+    attribution: Sequence[Share],
+    remedies: Sequence[Remedy],
 ) -> Finding:
     layers = growth.layers
     # Over the depth, as the fit has it: the first layer's gradient also has the data's scale.
@@ -129,18 +139,20 @@ def _depth(
         f"it is e^{abs(exponent):.1f} ({ratio} times) {word} at the first layer than at the last; "
         f"networks train up to about e^{TRAINABLE_FACTOR:g}."
     )
+    if abs(exponent) > _BALANCED:
+        detail += _origin(attribution, exponent > 0)
     if abs(exponent) > TRAINABLE_FACTOR:
         title = "Gradients explode" if exponent > 0 else "Gradients vanish"
-        limit = TRAINABLE_FACTOR / abs(math.log(rate.value))
+        title += f": the model has {len(layers)} layers"
+        if is_straight(growth):
+            limit = TRAINABLE_FACTOR / abs(math.log(rate.value))
+            title += f", about {limit:.0f} can train"
         return Finding(
-            "critical",
-            f"{title}: the model has {len(layers)} layers, about {limit:.0f} can train",
-            detail,
-            _advice(rate, blocks, remedies, exponent > 0),
+            "critical", title, detail, _advice(rate, attribution, remedies, exponent > 0)
         )
     if abs(exponent) > _WORRYING:
         title = "Gradients grow" if exponent > 0 else "Gradients shrink"
-        advice = _advice(rate, blocks, remedies, exponent > 0)
+        advice = _advice(rate, attribution, remedies, exponent > 0)
         return Finding("warning", f"{title} noticeably with depth", detail, advice)
     if abs(exponent) > _BALANCED:
         title = "Gradients vary with depth, within the trainable range"
@@ -148,8 +160,24 @@ def _depth(
     return Finding("good", "Gradients stay balanced over the depth", detail)
 
 
+def _origin(attribution: Sequence[Share], explodes: bool) -> str:
+    """Which operations make gradients grow or shrink, by theory."""
+    causes = [
+        share
+        for share in attribution
+        if (share.log_gain > 0) == explodes and abs(share.log_gain) > _CAUSE
+    ]
+    if not causes:
+        return ""
+    listed = ", ".join(
+        f"{share.kind} ({wording.factor(share.each)} each, {share.met:.3g} on the way)"
+        for share in causes[:2]
+    )
+    return f" By theory it comes from {listed}."
+
+
 def _advice(
-    rate: Estimate, blocks: Sequence[Block], remedies: Sequence[Remedy], explodes: bool
+    rate: Estimate, attribution: Sequence[Share], remedies: Sequence[Remedy], explodes: bool
 ) -> str:
     tried = [
         (max_trainable_depth(remedy.measured_rate), remedy)
@@ -164,7 +192,7 @@ def _advice(
             f"{wording.factor(best.measured_rate.value)} per layer, so that {layers} layers can "
             "train."
         )
-    if any(block.rate is not None for block in blocks):
+    if any(share.kind == NORMALISERS and share.log_gain > _CAUSE for share in attribution):
         return (
             "Use fewer layers, larger batches, residual connections, or an activation with a "
             "smaller growth rate: compare them with `equipoise theory`."
@@ -174,21 +202,21 @@ def _advice(
     return "Raise the scale of the initial weights, or add normalisation or skip connections."
 
 
-def _agreement(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> list[Finding]:
+def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:
     findings = []
     for comparison in comparisons:
+        where = f" ({comparison.measured.method})" if comparison.quantity == PROFILE else ""
         numbers = (
-            f"Predicted {wording.number(comparison.predicted.value, 4)}, measured "
-            f"{wording.spread(comparison.measured)}. Finite width alone explains "
-            f"±{wording.number(comparison.finite_width, 2)}."
+            f"Predicted {wording.spread(comparison.predicted)}, measured "
+            f"{wording.spread(comparison.measured)}{where}."
         )
         if not math.isnan(comparison.z):
             numbers += (
                 f" Difference: {abs(comparison.z):.1f} standard errors (agreement means below "
                 f"{AGREEMENT:.0f})."
             )
-        if comparison.outcome == "unclear":
-            title = f"Too uncertain to compare the {comparison.quantity}"
+        if comparison.outcome == "undecided":
+            title = f"Undecided whether theory holds for the {comparison.quantity}"
             advice = "Measure more initialisations with --seeds."
             findings.append(Finding("note", title, numbers, advice))
         elif comparison.outcome == "agrees":
@@ -196,81 +224,27 @@ def _agreement(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> li
             findings.append(Finding("good", title, numbers))
         else:
             title = f"Theory and measurement differ on the {comparison.quantity}"
-            advice = f"Trust the measurement. Likely reasons: {_reasons(blocks)}."
+            advice = f"Trust the measurement. Likely reasons: {_REASONS}."
             findings.append(Finding("note", title, numbers, advice))
     return findings
 
 
-def _reasons(blocks: Sequence[Block]) -> str:
-    caveats = sorted({caveat for block in blocks for caveat in block.caveats})
-    general = (
-        "early layers that still carry the data's covariance",
-        "weights that are not independent",
-        "few initialisations",
-    )
-    return "; ".join((*caveats, *general))
-
-
-def _not_compared(
-    growth: GradientGrowth | None, blocks: Sequence[Block], comparisons: Sequence[Comparison]
-) -> list[Finding]:
-    covered = bool(blocks) and all(block.rate is not None for block in blocks)
-    if growth is None or len(growth.layers) < 3 or comparisons or not covered:
+def _coverage(sites: Sequence[Site]) -> list[Finding]:
+    """Which operations theory does not reach."""
+    inside = [site for site in sites if site.module]  # others are the loss
+    unknown = [site for site in inside if site.reason]
+    if not unknown:
         return []
-    reason = (
-        "comparing their growth takes at least four blocks"
-        if len(blocks) < 4
-        else "they differ in activation, ε, γ or β, or there are other normalisers or branches"
+    reasons = Counter(f"{site.operation} ({site.reason})" for site in unknown)
+    listed = "; ".join(
+        f"{count} × {reason}" if count > 1 else reason for reason, count in reasons.most_common(4)
     )
     return [
         Finding(
             "note",
-            "Predicted block by block, but not compared with the measurement",
-            f"Every block has a prediction, but {reason}.",
-        )
-    ]
-
-
-def _stability(blocks: Sequence[Block]) -> list[Finding]:
-    unstable = [b for b in blocks if b.rate is not None and b.rate.stable is False]
-    if not unstable:
-        return []
-    kinds = sorted({f"{b.activation} at batch {b.batch_size}" for b in unstable})
-    return [
-        Finding(
-            "note",
-            "Samples of a batch drift apart with depth",
-            f"For {', '.join(kinds)} the state that the prediction assumes is not stable: deep "
-            "networks leave it, and a few samples of each batch come to dominate. Gradients then "
-            "grow at a somewhat different rate than predicted.",
-            "Rely on the measured rate, or use a smaller batch or a saturating activation.",
-        )
-    ]
-
-
-def _coverage(blocks: Sequence[Block], growth: GradientGrowth | None) -> list[Finding]:
-    if not blocks:
-        if growth is None:
-            return []
-        kinds = sorted({layer.kind for layer in growth.layers})
-        return [
-            Finding(
-                "note",
-                "No normalisation: measured, not predicted",
-                f"Gradients were measured at {', '.join(kinds)}. The check-up only predicts "
-                "networks with normalisers; for others see `equipoise.theory.vanilla`.",
-            )
-        ]
-    uncovered = [block for block in blocks if block.rate is None]
-    if not uncovered:
-        return []
-    reasons = Counter(block.reason for block in uncovered)
-    listed = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common(4))
-    return [
-        Finding(
-            "note",
-            f"Theory covers {len(blocks) - len(uncovered)} of {len(blocks)} normalisers",
-            f"Not predicted: {listed}. Everything was still measured.",
+            f"Theory predicts {len(inside) - len(unknown):,} of {len(inside):,} operations",
+            f"Not predicted: {listed}. There the prediction is cut, and goes on from what was "
+            "measured.",
         )
     ]
 

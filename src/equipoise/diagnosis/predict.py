@@ -9,14 +9,12 @@ from typing import Any, Unpack, overload
 import torch
 from torch import nn
 
-from equipoise.diagnosis.prediction.blocks import find_blocks
-from equipoise.diagnosis.prediction.predict import predict as predict_block
 from equipoise.diagnosis.problem import Problem
-from equipoise.diagnosis.record import Block
-from equipoise.instrument.recording.operations import record_operations
+from equipoise.instrument.recording.graph import trace
 from equipoise.instrument.types import LossFunction
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions
+from equipoise.theory.propagation.propagate import Propagation, propagate
 from equipoise.theory.table import Prediction, prediction_table
 
 
@@ -39,29 +37,36 @@ def predict(
     batch_size: int = 64,
     device: torch.device | str = "cpu",
     seed: int = 0,
-) -> tuple[Block, ...]: ...
+) -> Propagation: ...
 
 
 def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
-    r"""Predict how fast gradients grow per layer, before anything is trained or measured.
+    r"""Predict how gradients behave, before anything is trained.
 
-    With an activation and a batch size, deep inside a wide random network with batch norm; with a
-    model and data, for every normaliser of the model whose surroundings theory covers.
+    With an activation and a batch size: growth per layer deep inside a wide random network with
+    batch norm. With a model and data: second moments and gradients at every operation. The model
+    is traced on one real batch, in the mode that it is in; covariances between samples and
+    between positions are carried through every operation, for weights of the size that the
+    model's have, and gradients back from the loss.
 
     Args:
-        subject: A :class:`~equipoise.theory.Setting`; an activation; or a model or its factory.
+        subject: A :class:`~equipoise.theory.Setting`; an activation; or a model or its factory,
+            which is left untouched.
         given: Beside an activation the batch size, beside a model its data: a name, a
             ``DataLoader``, a ``Dataset``, an iterable of (input, target) batches, or a pair of
             tensors.
         options: Beside an activation the keywords of ``Setting`` (``eps``, ``gamma``, ``beta``,
-            ``weight_variance``, ``bias_variance``); beside a model ``loss_fn``, ``batch_size``
-            (64), ``device`` and ``seed``.
+            ``weight_variance``, ``bias_variance``); beside a model ``loss_fn``, a function of
+            model and batch, ``batch_size`` (64), where the data do not fix it, ``device`` and
+            ``seed``, of a factory's weights and of the batch.
 
     Returns:
         For a setting, one :class:`~equipoise.theory.table.Prediction`: rate, depth scale,
-        trainable depth and fixed point. For a model, one
-        :class:`~equipoise.diagnosis.record.Block` per normaliser, in order of execution; its
-        ``reason`` says why there is no prediction, if there is none.
+        trainable depth and fixed point. For a model, a
+        :class:`~equipoise.theory.propagation.propagate.Propagation`: one site for every
+        operation that weights lie before, with what is predicted and what the traced pass
+        measured, or the reason why nothing is predicted; the gradient of every matrix of
+        weights; and what each kind of operation adds to the growth of gradients.
 
     Raises:
         ValueError: If a number is out of range, or model, loss and data do not fit together.
@@ -70,12 +75,14 @@ def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
         >>> round(predict("relu", 64).rate.value, 4)
         1.4931
         >>> from equipoise import models
-        >>> blocks = predict(lambda: models.mlp(64, 10, depth=3, width=32), "digits")
-        >>> [(block.layer, round(block.rate.value, 2)) for block in blocks]
-        [('norm1', 1.49), ('norm2', 1.49), ('norm3', 1.49)]
+        >>> found = predict(lambda: models.mlp(64, 10, depth=3, width=256), "digits")
+        >>> [(site.operation, round(site.second_moment, 2)) for site in found.sites[:3]]
+        [('mm', 0.34), ('native_batch_norm', 1.0), ('relu', 0.5)]
+        >>> found.attribution[0].kind, round(found.attribution[0].each, 2)
+        ('normalisers', 1.25)
 
     References:
-        [yang2019], Theorem 9 for the rate.
+        [yang2019], Theorem 9 for the rate; docs/propagation.md for models.
     """
     if given is None or isinstance(given, Number):
         sizes: Any = None if given is None else [given]  # checked by the setting
@@ -83,5 +90,4 @@ def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
         return prediction
     problem = Problem.prepare(subject, given, **options)
     model = problem.fresh(problem.seed)
-    operations = record_operations(model, problem.first, problem.loss_fn)
-    return tuple(predict_block(found)[0] for found in find_blocks(operations))
+    return propagate(trace(model, problem.first, problem.loss_fn))

@@ -14,52 +14,36 @@ from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
 from equipoise.records.finding import Finding, Severity
 from equipoise.records.shown import Shown
+from equipoise.theory.propagation.propagate import Share, Site
 
 # Raise by one whenever a stored report of the old form can no longer be read.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """One normaliser → activation → linear block, and what theory predicts for it.
+class LayerPrediction:
+    """What theory predicts at a layer whose gradient is measured.
 
     Args:
-        layer: Name of the normaliser that opens the block.
-        kind: Its class.
-        activation: Name of the elementwise function that follows it.
-        following: Name of the parametrised layer that closes the block.
-        batch_size: Effective batch size: rows that share batch statistics.
-        features: Channels that the normaliser sees.
-        eps: The normaliser's ε.
-        gamma: Its scale.
-        beta: Its shift.
-        weight_variance: fan-in times the variance of the weights that feed the normaliser.
-        rate: Predicted factor per layer on the squared gradient norm; ``None`` if theory does
-            not apply.
-        max_depth: Predicted number of such blocks before gradients differ by e^16.
+        layer: Its name, as in :class:`~equipoise.probes.LayerGradients`.
+        gradient: Squared norm of the loss's gradient; ``None`` if theory does not reach it.
+        second_moment: Mean square of the tensor that is watched.
+        correlation: Mean product of two of its rows over the mean square of one.
         reason: Why there is no prediction; ``None`` if there is one.
-        caveats: What weakens the prediction, if anything.
     """
 
     layer: str
-    kind: str
-    activation: str
-    following: str
-    batch_size: int
-    features: int
-    eps: float
-    gamma: float
-    beta: float
-    weight_variance: float
-    rate: Estimate | None
-    max_depth: float | None
+    gradient: Estimate | None
+    second_moment: float | None
+    correlation: float | None
     reason: str | None
-    caveats: tuple[str, ...]
 
 
 # What a check-up compares, each at most once.
-GROWTH, CORRELATION = "gradient growth per layer", "correlation of two samples"
-Outcome = Literal["agrees", "differs", "unclear"]
+GROWTH = "gradient growth per layer"
+PROFILE = "gradient at the worst layer"
+CORRELATION = "correlation of two rows"
+Outcome = Literal["agrees", "differs", "undecided"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +52,17 @@ class Comparison:
 
     Args:
         quantity: What is compared, such as :data:`GROWTH`.
-        predicted: From theory; its error is that of the quadrature, or of sampling.
+        predicted: From theory; its error is what theory leaves out, finite width above all.
         measured: From the model; its error is the standard error over replicates.
-        finite_width: Root-mean-square distance between the theory's network, simulated at the
-            model's width and depth, and the prediction for infinite width.
-        z: Difference over the combined error, the measurement's widened to Student's t.
-        outcome: ``differs`` if ``abs(z) > 3``; ``unclear`` if z is NaN, or if the combined error
-            exceeds 10 % of the measurement; otherwise ``agrees``.
+        z: Difference over the combined error.
+        outcome: ``differs`` if the difference exceeds three errors although the measurement's is
+            widened to Student's t; ``agrees`` if it is within three errors without that, and
+            these are small; otherwise ``undecided``: more initialisations would tell.
     """
 
     quantity: str
     predicted: Estimate
     measured: Estimate
-    finite_width: float
     z: float
     outcome: Outcome
 
@@ -171,7 +153,9 @@ class Checkup(Examination):
         seeds: Initialisations measured.
         batches: Batches measured for each.
         verdict: The conclusion in two lines.
-        blocks: The blocks found, with predictions.
+        sites: Every operation that weights lie before, predicted and measured in one pass.
+        attribution: What each kind of operation adds to the growth of gradients.
+        predictions: What theory predicts at the layers of ``growth``.
         growth: Measured gradients; ``None`` if interrupted before.
         comparisons: Predictions beside measurements.
         conditioning: Condition numbers per layer.
@@ -188,7 +172,9 @@ class Checkup(Examination):
     seeds: int
     batches: int
     verdict: Verdict
-    blocks: tuple[Block, ...]
+    sites: tuple[Site, ...]
+    attribution: tuple[Share, ...]
+    predictions: tuple[LayerPrediction, ...]
     growth: GradientGrowth | None
     comparisons: tuple[Comparison, ...]
     conditioning: tuple[LayerConditioning, ...]

@@ -1,50 +1,50 @@
-"""Changes of the normalisers' parameters that theory recommends, tried on the model itself."""
+"""Changes of batch norm's parameters that theory recommends, tried on the model itself."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from equipoise.diagnosis.prediction.predict import Network, predicted_rate
 from equipoise.diagnosis.record import Remedy
+from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
 from equipoise.theory.batch_norm.explosion import max_trainable_depth
-from equipoise.theory.batch_norm.setting import Setting
-from equipoise.theory.batch_norm.tune import tune
 
 # A change that buys less depth than this factor is not worth making, promised or measured.
 BETTER = 1.25
 # What theory must promise, because a real network falls a little short of it.
 _PROMISED = 1.5
-# Users type the value, so it has two digits, rounded away from the value at the start.
-_DIGITS = 2
 
-_PARAMETERS: dict[Literal["beta", "gamma"], tuple[Literal["bias", "weight"], str]] = {
-    "beta": ("bias", "shift β"),
-    "gamma": ("weight", "scale γ"),
+Parameter = Literal["bias", "weight"]
+Predict = Callable[[Mapping[str, Tensor]], Estimate | None]
+
+# What users would type, the mildest first: PyTorch starts β at 0 and γ at 1.
+_STEPS: dict[Parameter, tuple[str, tuple[float, ...]]] = {
+    "bias": ("shift β", (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0)),
+    "weight": ("scale γ", (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05)),
 }
 
 
 def recommend(
-    network: Network,
+    model: nn.Module,
     depth: int,
-    norms: Sequence[nn.Module],
+    predict: Predict,
     measure: Callable[[Callable[[], None]], GradientGrowth],
     today: Estimate,
 ) -> tuple[Remedy, ...]:
     """Find the mildest change of β and of γ with which ``depth`` layers train, and try it.
 
     Args:
-        network: The theory's network for the model's blocks.
+        model: Its batch norms are those that are changed.
         depth: Layers that must be able to train.
-        norms: The normalisers that a change is made to.
+        predict: Growth per layer with other values of parameters, by name; ``None`` if theory
+            does not tell.
         measure: Measures growth after calling a function that changes the model.
         today: Growth measured on the unchanged model.
 
@@ -52,82 +52,80 @@ def recommend(
         At most one remedy per parameter: the mildest that suffices, or else the best one, if it
         is worth making. Verified ones come first.
     """
+    predicted_today = predict({})
+    if predicted_today is None or math.isinf(max_trainable_depth(predicted_today)):
+        return ()
+    needed = max(depth, math.ceil(_PROMISED * max_trainable_depth(predicted_today)))
     remedies = []
-    for knob, (parameter, word) in _PARAMETERS.items():
-        if not all(isinstance(_tensor(norm, parameter), torch.Tensor) for norm in norms):
+    for parameter, (word, values) in _STEPS.items():
+        tensors = _tensors(model, parameter)
+        starts = {number for tensor in tensors.values() for number in tensor.tolist()}
+        if len(starts) != 1:
             continue
-        value = _mildest(network, knob, depth)
-        if value is None:
+        further = [v for v in values if (v > max(starts)) == (parameter == "bias")]
+        found = _mildest(tensors, further, needed, predict)
+        if found is None or not _is_better(found[1], predicted_today):
             continue
-        changed = _with(network, knob, value)
-        predicted = predicted_rate(changed)
-        measured = measure(partial(_fill, norms, parameter, value)).rate
-        normaliser = network.architecture.normaliser
+        value, predicted = found
+        measured = measure(partial(_fill, list(tensors.values()), value)).rate
         remedies.append(
             Remedy(
-                normaliser=normaliser,
+                normaliser="batch norm",
                 parameter=parameter,
                 value=value,
                 predicted_rate=predicted,
                 predicted_depth=max_trainable_depth(predicted),
                 measured_rate=measured,
                 verified=None if measured is None else _is_better(measured, today),
-                change=f"start {normaliser}'s {word} at {value:g}",
+                change=f"start batch norm's {word} at {value:g}",
                 code=f"torch.nn.init.constant_(norm.{parameter}, {value:g})",
             )
         )
     return tuple(sorted(remedies, key=lambda r: (not r.verified, -r.predicted_depth)))
 
 
-def _mildest(network: Network, knob: Literal["beta", "gamma"], depth: int) -> float | None:
-    """The value nearest to today's that suffices, else the best one, if it is worth making."""
-    setting, architecture = network
+def _mildest(
+    tensors: Mapping[str, Tensor], values: Sequence[float], depth: int, predict: Predict
+) -> tuple[float, Estimate] | None:
+    """The mildest value that suffices, if more of a change is better; else the best one seen."""
+    seen: dict[float, Estimate] = {}
 
-    def rate(setting: Setting) -> Estimate:
-        return predicted_rate(Network(setting, architecture))
+    def suffices(index: int) -> bool:
+        value = values[index]
+        rate = predict({name: torch.full_like(t, value) for name, t in tensors.items()})
+        if rate is not None:
+            seen[value] = rate
+        return rate is not None and max_trainable_depth(rate) >= depth
 
-    today = rate(setting)
-    limit = max_trainable_depth(today)
-    if math.isinf(limit):
-        return None  # in theory nothing is left to improve
-    depth = max(depth, math.ceil(_PROMISED * limit))
-    is_batch_norm = architecture.normaliser == "batch norm"
-    tuning = tune(setting, depth=depth, knob=knob, rate=None if is_batch_norm else rate)
-    value = _rounded_away(float(tuning.best), float(getattr(setting, knob)))
-    return value if _is_better(predicted_rate(_with(network, knob, value)), today) else None
-
-
-def _with(network: Network, knob: str, value: float) -> Network:
-    change: dict[str, Any] = {knob: value}
-    return network._replace(setting=replace(network.setting, **change))
-
-
-def _rounded_away(value: float, start: float) -> float:
-    """The nearest number of two digits that is no nearer to the start.
-
-    Examples:
-        >>> _rounded_away(0.4589, 0.0), _rounded_away(0.1389, 1.0), _rounded_away(1.0, 1.0)
-        (0.46, 0.13, 1.0)
-    """
-    if value in (0.0, start):
-        return value
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) + 1 - _DIGITS)
-    rounded = math.ceil(value / unit) if value > start else math.floor(value / unit)
-    return float(f"{rounded * unit:.{_DIGITS}g}")
+    low, high = 0, len(values)  # the first that suffices is in [low, high]
+    while low < high:
+        middle = (low + high) // 2
+        if suffices(middle):
+            high = middle
+        else:
+            low = middle + 1
+    if low < len(values) and values[low] in seen:
+        return values[low], seen[values[low]]
+    return max(seen.items(), key=lambda pair: max_trainable_depth(pair[1]), default=None)
 
 
 def _is_better(changed: Estimate, today: Estimate) -> bool:
     return max_trainable_depth(changed) >= BETTER * max_trainable_depth(today)
 
 
-def _fill(norms: Sequence[nn.Module], parameter: str, value: float) -> None:
+def _tensors(model: nn.Module, parameter: Parameter) -> dict[str, Tensor]:
+    """γ or β of every batch norm, by name; none if one of them has none."""
+    found = {}
+    for name, module in model.named_modules():
+        if is_batch_norm(module):
+            tensor = getattr(module, parameter, None)
+            if not isinstance(tensor, Tensor):
+                return {}
+            found[f"{name}.{parameter}".lstrip(".")] = tensor
+    return found
+
+
+def _fill(tensors: Sequence[Tensor], value: float) -> None:
     with torch.no_grad():
-        for norm in norms:
-            tensor = _tensor(norm, parameter)
-            if isinstance(tensor, torch.Tensor):
-                tensor.fill_(value)
-
-
-def _tensor(norm: nn.Module, parameter: str) -> object:
-    """γ or β, or None: RMS norm has no shift, and other layers may be built without."""
-    return getattr(norm, parameter, None)
+        for tensor in tensors:
+            tensor.fill_(value)

@@ -52,6 +52,13 @@ def running(model: nn.Module) -> Iterator[list[tuple[nn.Module, str]]]:
             handle.remove()
 
 
+def unfreeze(model: nn.Module) -> None:
+    """Let every parameter take part in the graph; frozen weights would cut it."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and not parameter.requires_grad:
+            parameter.requires_grad_(True)
+
+
 def owner_name(model: nn.Module, parameter: str) -> str:
     """Name of the layer that owns a parameter, which may be that of a parametrisation.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from equipoise.instrument import modules
+from equipoise.instrument.layer_watch import LayerPass, LayerWatch
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
 from equipoise.numerics.growth import growth_rate
-from equipoise.probes._layer_watch import LayerPass, LayerWatch
 from equipoise.records.estimate import Estimate
 
 Array = NDArray[np.float64]
@@ -67,6 +68,7 @@ class GradientGrowth:
         weight_rate: The same for weight gradients.
         replicates: How many independent initialisations were averaged.
         batches: How many batches each of them saw.
+        fitted: Which of the layers the fits go through.
     """
 
     layers: tuple[LayerGradients, ...]
@@ -74,6 +76,7 @@ class GradientGrowth:
     weight_rate: Estimate | None
     replicates: int
     batches: int
+    fitted: tuple[int, ...] = ()
 
 
 class GrowthInterrupted(KeyboardInterrupt):
@@ -147,7 +150,7 @@ def gradient_growth(
     passes: Passes = []
     try:
         with untouched(model):
-            _unfreeze(model)
+            modules.unfreeze(model)
             for replicate in range(replicates):
                 if redraw and initialize is not None:
                     torch.manual_seed(seed + replicate)
@@ -180,13 +183,6 @@ def _one_pass(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Layer
                 "numbers. Check the inputs' scale and the initialisation."
             )
         return watch.differentiate(loss)
-
-
-def _unfreeze(model: nn.Module) -> None:
-    """Let every parameter take part in the graph; frozen weights would cut it."""
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            parameter.requires_grad_(True)
 
 
 def _reset_parameters(model: nn.Module, replicate: int) -> None:
@@ -250,7 +246,7 @@ def _summary(passes: Passes) -> GradientGrowth:
     # [replicates, batches, layers]
     gradients = _numbers(passes, lambda layer: layer.gradient)
     per_replicate = gradients.mean(1)
-    fitted = slice(1 if len(layers) > _FEWEST_FITTED else 0, None)
+    fitted = _fitted(per_replicate)
     has_weights = [layer.weight_gradient is not None for layer in layers]
     weights = _numbers(passes, lambda layer: layer.weight_gradient or 0.0)
     moments = _numbers(passes, lambda layer: layer.second_moment)
@@ -271,9 +267,12 @@ def _summary(passes: Passes) -> GradientGrowth:
     return GradientGrowth(
         layers=records,
         rate=_rate(per_replicate, fitted),
-        weight_rate=_rate(weights.mean(1), fitted) if all(has_weights[fitted]) else None,
+        weight_rate=_rate(weights.mean(1), _fitted(weights.mean(1)))
+        if all(has_weights[_first(len(layers)) :])
+        else None,
         replicates=len(passes),
         batches=len(passes[0]),
+        fitted=fitted,
     )
 
 
@@ -290,12 +289,20 @@ def _average(samples: Array) -> Estimate:
     return Estimate.of_mean(samples[0], method)
 
 
-def _rate(norms: Array, fitted: slice) -> Estimate | None:
-    """Fit the layers with gradients; a branch that starts at zero passes none back."""
-    positions = np.arange(norms.shape[1], dtype=np.float64)[fitted]
-    norms = norms[:, fitted]
-    flowing = (norms > 0).all(0)
-    positions, norms = positions[flowing], norms[:, flowing]
-    if len(positions) < _FEWEST_FITTED or not np.isfinite(norms).all():
+def _fitted(norms: Array) -> tuple[int, ...]:
+    """The layers that a fit goes through; a branch that starts at zero passes no gradient back."""
+    flowing = np.all(norms > 0, axis=0)
+    return tuple(i for i in range(_first(norms.shape[1]), norms.shape[1]) if flowing[i])
+
+
+def _first(layers: int) -> int:
+    return 1 if layers > _FEWEST_FITTED else 0
+
+
+def _rate(norms: Array, fitted: Sequence[int]) -> Estimate | None:
+    """Fit some of the layers."""
+    norms = norms[:, list(fitted)]
+    if len(fitted) < _FEWEST_FITTED or not np.isfinite(norms).all():
         return None
-    return growth_rate(np.log(norms), f"fit through {len(positions)} layers", positions)
+    positions = np.array(fitted, dtype=np.float64)
+    return growth_rate(np.log(norms), f"fit through {len(fitted)} layers", positions)

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 
 from equipoise.instrument.recording.graph import Given, Made, trace
 from support.model_state import differences, fingerprint
@@ -167,17 +168,46 @@ class TestInPlace:
         graph = trace(InPlace(), torch.randn(3, 6), summed)
         assert node_of(graph, "mul").inputs == (Made(node_of(graph, "add").number, 0),)
 
-    def test_only_the_last_write_has_a_gradient(self):
-        """Autograd forgets tensors that were overwritten."""
-        graph = trace(InPlace(), torch.randn(3, 6), summed)
-        assert node_of(graph, "addmm").gradients == (None,)
-        assert node_of(graph, "add").gradients[0] is not None
+    def test_what_was_overwritten_keeps_its_gradient(self):
+        """The same as without writing in place."""
+        model, x = InPlace(), torch.randn(3, 6)
+        graph = trace(model, x, summed)
+        before = model.layer(x)
+        loss = ((before.clamp(min=0) + 1) * 2).square().sum()
+        (expected,) = torch.autograd.grad(loss, before)
+        torch.testing.assert_close(node_of(graph, "addmm").gradients[0], expected)
+
+    def test_places_are_found_before_overwriting(self):
+        kept = []
+
+        class Kept(InPlace):
+            def forward(self, x):
+                handle = self.layer.register_forward_hook(
+                    lambda _, args, output: kept.append(get_gradient_edge(output))
+                )
+                with handle:
+                    return super().forward(x)
+
+        graph = trace(Kept(), torch.randn(3, 6), summed)
+        assert graph.at(kept) == [Made(node_of(graph, "addmm").number, 0)]
 
     def test_names_have_no_underscore(self):
         assert "clamp" in names(trace(InPlace(), torch.randn(3, 6), summed))
 
 
 class TestGradients:
+    def test_of_weights_are_mean_squares(self):
+        model, x = nn.Linear(6, 4), torch.randn(3, 6)
+        graph = trace(model, x, summed)
+        summed(model, x).backward()
+        assert graph.weights["weight"] == pytest.approx(float(model.weight.grad.square().mean()))
+
+    def test_frozen_weights_do_not_cut_them(self):
+        model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)).requires_grad_(False)
+        graph = trace(model, torch.randn(3, 6), summed)
+        assert node_of(graph, "tanh").gradients[0] is not None
+        assert not any(p.requires_grad for p in model.parameters())
+
     def test_are_those_of_autograd(self):
         kept = []
 

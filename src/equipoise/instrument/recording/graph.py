@@ -7,13 +7,14 @@ graph of derivatives, so that one backward pass measures the gradient at every o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -65,6 +66,7 @@ class Node:
         gradients: Measured derivatives of the loss by the outputs; None where there are none.
         module: Name of the innermost module that was running.
         widening: How many times as many features its outputs are taken to have as their tensors.
+        edges: Where the outputs stand in the graph of derivatives; None where they do not.
     """
 
     number: int
@@ -75,6 +77,7 @@ class Node:
     module: str
     gradients: tuple[Tensor | None, ...] = ()
     widening: Fraction = Fraction(1)
+    edges: tuple[GradientEdge | None, ...] = ()
 
     @property
     def name(self) -> str:
@@ -98,6 +101,7 @@ class Graph:
     Args:
         nodes: The operations.
         loss: The loss; NaN if it is no longer known.
+        weights: Mean squares of the derivatives of the loss by the parameters, by name.
         result: What the loss was made by; None if by no operation.
         samples: How many times as many samples the batch is taken to have as its tensors.
         edited: Whether anything was changed after the pass.
@@ -105,9 +109,33 @@ class Graph:
 
     nodes: tuple[Node, ...]
     loss: float
+    weights: dict[str, float] = field(default_factory=dict)
     result: Made | None = None
     samples: Fraction = Fraction(1)
     edited: bool = False
+
+    def at(self, edges: Iterable[GradientEdge]) -> list[Made | None]:
+        """Which outputs stand at these places in the graph of derivatives; of equals the first."""
+        found: dict[tuple[Any, int], Made] = {}
+        for node in self.nodes:
+            for index, edge in enumerate(node.edges):
+                if edge is not None:
+                    place = edge.node, edge.output_nr
+                    found.setdefault(place, Made(node.number, index))
+        return [found.get((edge.node, edge.output_nr)) for edge in edges]
+
+    def with_parameters(self, values: Mapping[str, Tensor]) -> Graph:
+        """The same operations with other values of some parameters, by name; nothing is run."""
+
+        def other(given: Given) -> Given:
+            return replace(given, value=values.get(given.name, given.value))
+
+        nodes = []
+        for node in self.nodes:
+            inside = node.arguments, node.keywords
+            arguments, keywords = pytree.tree_map_only(Given, other, inside)
+            nodes.append(replace(node, arguments=arguments, keywords=keywords))
+        return replace(self, nodes=tuple(nodes))
 
 
 def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
@@ -131,12 +159,13 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     )
     running = modules.running(model)
     with untouched(model), torch.inference_mode(False), torch.enable_grad():
+        modules.unfreeze(model)
         with running as tracer.running, tracer:
             loss = loss_fn(model, batch)
-        tracer.differentiate(loss)
+        weights = tracer.differentiate(loss, model)
     result = tracer.source(loss)
     made = result if isinstance(result, Made) else None
-    return Graph(tuple(tracer.nodes), float(loss.detach()), made)
+    return Graph(tuple(tracer.nodes), float(loss.detach()), weights, made)
 
 
 def operations_of(
@@ -198,6 +227,12 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.running: list[tuple[nn.Module, str]] = []
         self._first = first
         self._sources = dict(sources)
+        self._overwritten: dict[Made, GradientEdge] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Of the base class: its answer would load PyTorch's compiler, which takes seconds."""
+        return False
 
     def __torch_dispatch__(
         self,
@@ -229,25 +264,38 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = self._sources.get(id(tensor))
         if isinstance(made, Made) and made.node >= self._first:
             node = self.nodes[made.node - self._first]
+            if tensor.requires_grad:
+                self._overwritten[made] = get_gradient_edge(tensor)
             copies = list(node.outputs)
             copies[made.index] = tensor.detach().clone()
             node.outputs = tuple(copies)
 
-    def differentiate(self, loss: Tensor) -> None:
-        """Measure the derivatives of the loss by all outputs."""
-        places = [
-            (node, index)
-            for node in self.nodes
-            for index, output in enumerate(node.outputs)
-            if output.requires_grad and output.is_floating_point()
-        ]
+    def differentiate(self, loss: Tensor, model: nn.Module) -> dict[str, float]:
+        """Measure the derivatives of the loss by all outputs, and the size of those by weights."""
         for node in self.nodes:
             node.gradients = (None,) * len(node.outputs)
+            node.edges = tuple(self._edge(node, index) for index in range(len(node.outputs)))
+        places = [
+            (node, index, edge)
+            for node in self.nodes
+            for index, edge in enumerate(node.edges)
+            if edge is not None
+        ]
         if not (loss.requires_grad and places):
-            return
-        tensors = [node.outputs[index] for node, index in places]
-        found = torch.autograd.grad(loss, tensors, allow_unused=True)
-        for (node, index), gradient in zip(places, found, strict=True):
+            return {}
+        weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        wanted: list[Any] = [*(edge for _, _, edge in places), *weights.values()]
+        found = torch.autograd.grad(loss, wanted, allow_unused=True)
+        for (node, index, _), gradient in zip(places, found[: len(places)], strict=True):
             gradients = list(node.gradients)
             gradients[index] = gradient
             node.gradients = tuple(gradients)
+        of_weights = zip(weights, found[len(places) :], strict=True)
+        return {name: float(g.double().square().mean()) for name, g in of_weights if g is not None}
+
+    def _edge(self, node: Node, index: int) -> GradientEdge | None:
+        """Where an output stands in the graph of derivatives, before it was overwritten."""
+        output = node.outputs[index]
+        if output.requires_grad and output.is_floating_point():
+            return get_gradient_edge(output)
+        return self._overwritten.get(Made(node.number, index))

@@ -35,7 +35,6 @@ def render_checkup(checkup: Checkup) -> str:
     """
     checkup = wording.printable(checkup)
     growth = checkup.comparison(GROWTH)
-    groups = overview.merge_blocks(checkup.blocks)
     template = environment().get_template("checkup.html")
     return template.render(
         WORDS,
@@ -43,8 +42,10 @@ def render_checkup(checkup: Checkup) -> str:
         smoothness=checkup.smoothness,
         verdict=checkup.verdict,
         gauge=_gauge(checkup.depth, checkup.verdict.trainable_depth),
-        groups=groups,
-        remarks=overview.remarks(groups),
+        shares=overview.attribution(checkup),
+        predictions=overview.predictions(checkup),
+        operations=overview.computed(checkup.sites),
+        unpredicted=overview.unpredicted(checkup),
         ranked=overview.worst_first(checkup.conditioning),
         skipped=overview.skipped_by_reason(checkup.conditioning),
         predicted_rate=None if growth is None else growth.predicted,
@@ -59,16 +60,17 @@ def _figures(checkup: Checkup) -> dict[str, Any]:
     from markupsafe import Markup
 
     from equipoise.report.checkup.figures import layers as figures
+    from equipoise.report.checkup.figures.profile import profile_figure
     from equipoise.report.checkup.figures.smoothness import smoothness_figure
     from equipoise.report.checkup.figures.trial import trial_figure
 
     drawn: dict[str, str] = {}
     if checkup.growth is not None and checkup.growth.layers:
-        compared = checkup.comparison(GROWTH)
-        rate = None if compared is None else compared.predicted
-        steps = overview.predicted_steps(checkup)
-        drawn["gradients"] = figures.gradient_figure(checkup.growth, rate, steps)
+        predictions = overview.predictions(checkup)
+        drawn["gradients"] = figures.gradient_figure(checkup.growth, predictions)
         drawn["forward"] = figures.forward_figure(checkup.growth)
+    if overview.computed(checkup.sites):
+        drawn["profile"] = profile_figure(overview.computed(checkup.sites))
     if any(layer.skipped is None for layer in checkup.conditioning):
         drawn["conditioning"] = figures.conditioning_figure(checkup.conditioning)
     if checkup.trial is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -16,6 +16,14 @@ from torch.utils import _pytree as pytree
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.propagation import losses
+from equipoise.theory.propagation.attribution import (
+    BRANCHES,
+    Attribution,
+    Edge,
+    Vertex,
+    attribute,
+    kind_of,
+)
 from equipoise.theory.propagation.call import (
     OF_SHAPES,
     RULES,
@@ -72,6 +80,14 @@ class Site:
         measured_gradient: The same; None where it was not measured.
         reason: Why nothing was predicted; empty otherwise.
         is_start: Whether the way back begins here, with the measured gradient.
+        kind: What it is for a reader, such as ``normalisers``.
+        elements: Numbers in the output.
+        share: The part of the gradient that passes it on the way from the loss to the first
+            weights, as :mod:`~equipoise.theory.propagation.attribution` defines it.
+        log_gain: Logarithm of the factor that it puts on the scale-free gradient.
+        error: Standard error of the logarithm of the predicted gradient.
+        row_correlation: Predicted second moment of two rows over that of one; rows are samples
+            and their positions.
     """
 
     node: int
@@ -84,14 +100,64 @@ class Site:
     measured_gradient: float | None
     reason: str = ""
     is_start: bool = False
+    kind: str = ""
+    elements: int = 0
+    share: float = 0.0
+    log_gain: float = 0.0
+    error: float = math.nan
+    row_correlation: float | None = None
+
+    @property
+    def scale_free_gradient(self) -> float | None:
+        r""":math:`\|\partial\mathcal L/\partial x\|^2 \cdot E x^2`, predicted."""
+        return _scale_free(self.gradient, self.second_moment, self.elements)
+
+    @property
+    def measured_scale_free_gradient(self) -> float | None:
+        """The same, measured."""
+        return _scale_free(self.measured_gradient, self.measured_second_moment, self.elements)
+
+
+def _scale_free(gradient: float | None, moment: float | None, elements: int) -> float | None:
+    return None if gradient is None or moment is None else gradient * moment * elements
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """The gradient of one parameter: the mean square of its elements."""
+    """The gradient of one matrix of weights.
+
+    Args:
+        name: Of the parameter.
+        gradient: Predicted mean square of its elements.
+        measured_gradient: The same, of the traced pass; None where it was not measured.
+    """
 
     name: str
     gradient: float
+    measured_gradient: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What the operations of one kind add to the growth of gradients over the model.
+
+    Args:
+        kind: Such as ``normalisers``; ``branches`` are additions and concatenations, and the use
+            of one tensor by several operations.
+        operations: How many there are.
+        met: How many of them the gradient passes, on average over the ways that it takes.
+        log_gain: Logarithm of the factor on the scale-free gradient, all of them together.
+    """
+
+    kind: str
+    operations: int
+    met: float
+    log_gain: float
+
+    @property
+    def each(self) -> float:
+        """The factor of one of them."""
+        return math.exp(min(self.log_gain / self.met, 700)) if self.met else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +167,13 @@ class Propagation:
     Args:
         sites: One for each operation that random weights lie before, in order.
         weights: One for each matrix of weights.
+        attribution: What each kind of operation adds, the largest first.
         graph: What was traced, for :meth:`what_if`.
     """
 
     sites: tuple[Site, ...]
     weights: tuple[Weight, ...]
+    attribution: tuple[Share, ...] = ()
     graph: Graph | None = field(default=None, repr=False, compare=False)
 
     def what_if(
@@ -190,17 +258,48 @@ def propagate(graph: Graph) -> Propagation:
     forward = _Forward(graph)
     for node in graph.nodes:
         forward.step(node)
-    gradients, weights, starts = _backward(graph, forward)
+    back = _backward(graph, forward)
+    attribution = attribute(_vertices(forward, back), back.edges)
     sites = []
     for node in graph.nodes:
         value = forward.values[node.number][0]
         reason = forward.reasons.get(node.number, "")
         if isinstance(value, Moments) or reason:
-            gradient = gradients.get(id(value))
-            site = _site(node, value, gradient, reason, measured=not graph.edited)
-            sites.append(replace(site, is_start=id(value) in starts))
-    found = tuple(Weight(*item) for item in weights.items())
-    return Propagation(tuple(sites), found, graph)
+            site = _site(node, value, reason, back, attribution, measured=not graph.edited)
+            sites.append(site)
+    weights = [Weight(*item, graph.weights.get(item[0])) for item in back.weights.items()]
+    shares = _shares(sites, attribution.branches)
+    return Propagation(tuple(sites), tuple(weights), shares, graph)
+
+
+def _vertices(forward: _Forward, back: _Back) -> list[Vertex]:
+    """All tensors with a predicted gradient, in order."""
+    found = []
+    for number, values in forward.values.items():
+        for value in values:
+            gradient = back.gradients.get(id(value))
+            if isinstance(value, Moments) and gradient is not None:
+                size = _size(value, gradient.pairs.mean_diagonal)
+                found.append(Vertex(id(value), number, size, id(value) in back.starts))
+    return found
+
+
+def _size(value: Moments, gradient: float) -> float:
+    return gradient * value.second_moment * value.layout.elements
+
+
+def _shares(sites: Sequence[Site], branches: float) -> tuple[Share, ...]:
+    """Sums over operations of one kind."""
+    kinds: dict[str, list[Site]] = {}
+    for site in sites:
+        kinds.setdefault(site.kind, []).append(site)
+    found = []
+    for kind, own in kinds.items():
+        gain = sum(s.share * s.log_gain for s in own) + (branches if kind == BRANCHES else 0.0)
+        found.append(Share(kind, len(own), sum(s.share for s in own), gain))
+    if branches and BRANCHES not in kinds:
+        found.append(Share(BRANCHES, 0, 0.0, branches))
+    return tuple(sorted(found, key=lambda share: -abs(share.log_gain)))
 
 
 class _Forward:
@@ -355,13 +454,26 @@ def _all_known(node: Node, first: Known | None) -> Result:
     return Result(outputs[0][0], None, outputs[1:])
 
 
-def _backward(
-    graph: Graph, forward: _Forward
-) -> tuple[dict[int, Gradient], dict[str, float], set[int]]:
-    """Gradients by the identity of a value, those of weights by name, and where they start."""
-    found: dict[int, Gradient] = {}
-    weights: dict[str, float] = {}
-    starts: set[int] = set()
+@dataclass(slots=True)
+class _Back:
+    """The way back.
+
+    Args:
+        gradients: By the identity of a value.
+        weights: Mean squared gradients of weights, by name.
+        starts: Values whose gradient is that of the loss, measured or drawn.
+        edges: Where the gradient of a value comes from.
+    """
+
+    gradients: dict[int, Gradient] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    starts: set[int] = field(default_factory=set)
+    edges: dict[int, list[Edge]] = field(default_factory=dict)
+
+
+def _backward(graph: Graph, forward: _Forward) -> _Back:
+    back = _Back()
+    found, weights, starts = back.gradients, back.weights, back.starts
     scale = float(graph.samples) ** -2 if losses.is_mean(graph) else 1.0
     cut = _consumed_without_a_way_back(graph, forward)
     drawn = _drawn(graph, forward, cut)
@@ -401,7 +513,11 @@ def _backward(
             for receiver, share in pulled.inputs:
                 before = found.get(id(receiver))
                 found[id(receiver)] = share if before is None else before + share
-    return found, weights, starts
+                size = _size(receiver, share.pairs.mean_diagonal)
+                width = receiver.layout.count("feature") if pulled.weights else None
+                edge = Edge(id(value), size, width)
+                back.edges.setdefault(id(receiver), []).append(edge)
+    return back
 
 
 def _moments_of(node: Node, forward: _Forward) -> list[Moments]:
@@ -463,19 +579,38 @@ def _of_tensor(gradient: Tensor, like: Moments) -> Exchangeable:
 
 
 def _site(
-    node: Node, value: Value, gradient: Gradient | None, reason: str, *, measured: bool
+    node: Node,
+    value: Value,
+    reason: str,
+    back: _Back,
+    attribution: Attribution,
+    *,
+    measured: bool,
 ) -> Site:
-    output = node.outputs[0].detach() if measured else None
-    grad = node.gradients[0] if measured else None
-    predicted = isinstance(value, Moments) and not reason
+    output, grad = node.outputs[0].detach(), node.gradients[0] if measured else None
+    moments = value if isinstance(value, Moments) and not reason else None
+    gradient = back.gradients.get(id(value))
+    has_size = measured and output.is_floating_point()
     return Site(
         node.number,
         node.name,
         node.module,
-        value.second_moment if predicted and isinstance(value, Moments) else None,
-        value.sample_correlation if predicted and isinstance(value, Moments) else None,
-        gradient.pairs.mean_diagonal if gradient is not None else None,
-        np.nan if output is None or not output.is_floating_point() else mean_square(output),
-        mean_square(grad) if grad is not None else None,
+        None if moments is None else moments.second_moment,
+        None if moments is None else moments.sample_correlation,
+        None if gradient is None else gradient.pairs.mean_diagonal,
+        mean_square(output) if has_size else math.nan,
+        None if grad is None else mean_square(grad),
         reason,
+        is_start=id(value) in back.starts,
+        kind=kind_of(node.name, _home(node)),
+        elements=output.numel() if moments is None else moments.layout.elements,
+        share=attribution.share.get(node.number, 0.0),
+        log_gain=attribution.log_gain.get(node.number, 0.0),
+        error=attribution.error.get(id(value), math.nan),
+        row_correlation=None if moments is None else moments.row_correlation,
     )
+
+
+def _home(node: Node) -> str:
+    rule = RULES.get(node.name)
+    return "" if rule is None else rule.__module__

@@ -122,6 +122,15 @@ class Moments:
         return diagonal / total if total > 0 else 0.0
 
     @property
+    def row_correlation(self) -> float:
+        """Second moment of two rows, samples or positions, over that of one."""
+        rows = self.correlation.rows
+        total = rows * self.covariance.mean_diagonal
+        if rows < 2 or total <= 0:
+            return 0.0
+        return (self.covariance.total() - total) / (total * (rows - 1))
+
+    @property
     def is_constant(self) -> bool:
         """Whether all features are equal."""
         return bool((self.std <= 1e-12 * np.abs(self.mean)).all())

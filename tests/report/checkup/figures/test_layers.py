@@ -14,15 +14,16 @@ from equipoise.report.checkup.figures.layers import (
     forward_figure,
     gradient_figure,
 )
-from support.report_examples import CHECKUPS, HOSTILE_NAMES, RATE
+from equipoise.report.checkup.figures.profile import profile_figure
+from support.report_examples import CHECKUPS, HOSTILE_NAMES
 
-PREDICTED = Estimate(RATE, 1e-9, "theory")
 WORDS = re.compile(r">([^<>]+)</text>")
 
 
 def every_figure(checkup):
     return [
-        gradient_figure(checkup.growth, PREDICTED),
+        gradient_figure(checkup.growth, checkup.predictions),
+        profile_figure(checkup.sites),
         forward_figure(checkup.growth),
         conditioning_figure(checkup.conditioning),
     ]
@@ -87,14 +88,18 @@ class TestDeterminism:
 
 class TestGradients:
     def test_prediction_is_drawn_only_where_there_is_one(self, deep):
-        words = "predicted slope ×1.47 per layer"
-        assert words in gradient_figure(deep.growth, PREDICTED)
-        assert words not in gradient_figure(deep.growth)
+        assert "predicted" in WORDS.findall(gradient_figure(deep.growth, deep.predictions))
+        assert "predicted" not in WORDS.findall(gradient_figure(deep.growth))
+        nothing = [None] * len(deep.growth.layers)
+        assert gradient_figure(deep.growth, nothing) == gradient_figure(deep.growth)
 
-    @pytest.mark.parametrize("rate", [math.nan, math.inf, 0.0, 1e300])
-    def test_a_useless_prediction_is_left_out(self, deep, rate):
-        figure = gradient_figure(deep.growth, Estimate(rate, 0.0, "theory"))
-        assert "predicted slope" not in figure
+    @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, 1e300])
+    def test_a_useless_prediction_is_left_out(self, deep, value):
+        useless = [
+            dataclasses.replace(one, gradient=Estimate(value, 0.0, "theory"))
+            for one in deep.predictions
+        ]
+        assert "predicted" not in WORDS.findall(gradient_figure(deep.growth, useless))
 
     def test_what_has_no_logarithm_is_counted(self, deep, hostile):
         assert "Not drawn" not in gradient_figure(deep.growth)
@@ -111,13 +116,28 @@ class TestGradients:
             for layer in deep.growth.layers
         )
         growth = GradientGrowth(layers, None, None, 1, 1)
-        assert "nothing to draw" in WORDS.findall(gradient_figure(growth, PREDICTED))
+        assert "nothing to draw" in WORDS.findall(gradient_figure(growth))
         assert ET.fromstring(forward_figure(growth)) is not None
 
     def test_a_single_layer(self, deep):
         growth = GradientGrowth(deep.growth.layers[:1], None, None, 1, 1)
         assert "1" in WORDS.findall(gradient_figure(growth))
         assert ET.fromstring(forward_figure(growth)) is not None
+
+
+class TestProfile:
+    def test_kinds_have_their_own_points(self, deep):
+        words = WORDS.findall(profile_figure(deep.sites))
+        assert [w for w in words if w.isalpha()][-4:] == [
+            "weights", "normalisers", "others", "predicted",
+        ]  # fmt: skip
+
+    def test_theory_is_cut_where_nothing_is_predicted(self, deep):
+        cut = [dataclasses.replace(site, reason="no rule") for site in deep.sites]
+        assert "predicted" not in WORDS.findall(profile_figure(cut))
+
+    def test_what_has_no_logarithm_is_counted(self, hostile):
+        assert "Not drawn: 10 operations" in profile_figure(hostile.sites)
 
 
 def test_conditioning_counts_infinite_values(hostile):

@@ -1,51 +1,42 @@
 import dataclasses
 import math
 
-from equipoise.records import Estimate
 from equipoise.report.checkup.words import overview
-from support.report_examples import block
-
-
-class TestMergedBlocks:
-    def test_equal_neighbours_become_one_row(self, deep):
-        (group,) = overview.merge_blocks(deep.blocks)
-        assert group.name == "norm1 … norm31 (31 ×)"
-        assert group.block.layer in {b.layer for b in deep.blocks}
-        assert group.weight_variance[0] < 1 < group.weight_variance[1]
-
-    def test_a_visible_difference_splits(self):
-        wider = dataclasses.replace(block(2), features=512)
-        groups = overview.merge_blocks([block(1), wider, block(3)])
-        assert [group.name for group in groups] == ["norm1", "norm2", "norm3"]
-
-    def test_remarks_are_collected(self, hostile, deep):
-        assert len(overview.remarks(overview.merge_blocks(hostile.blocks))) == 20
-        unstable = dataclasses.replace(block(1), rate=Estimate(1.1, 0.0, "theory", stable=False))
-        (remark,) = set(overview.remarks(overview.merge_blocks([unstable]))) - set(
-            unstable.caveats
-        )
-        assert "unstable" in remark
 
 
 def test_what_is_not_finite_is_worst(hostile):
     assert overview.worst_first(hostile.conditioning)[0].raw == math.inf
 
 
-def test_predicted_steps_are_drawn_where_they_differ(deep):
-    """A residual stream's growth falls from block to block; a plain network's does not."""
-    names = [layer.layer for layer in deep.growth.layers]
-    block = deep.blocks[0]
-    rates = [Estimate(1 + 1 / (index + 1), 0.0, "recursion") for index in range(len(names))]
+def test_slight_causes_are_left_out(deep):
+    kinds = [share.kind for share in overview.attribution(deep)]
+    assert kinds == ["normalisers", "elementwise functions"]
 
-    def with_rates(rates):
-        blocks = tuple(
-            dataclasses.replace(block, layer=name, rate=rate)
-            for name, rate in zip(names, rates, strict=True)
-        )
-        return dataclasses.replace(deep, blocks=blocks)
 
-    steps = overview.predicted_steps(with_rates([*rates[:-1], None]))
-    assert steps == tuple(rate.value for rate in rates[:-1])
-    assert overview.predicted_steps(with_rates([rates[0]] * len(names))) == ()
-    assert overview.predicted_steps(with_rates([None, *rates[1:]])) == ()
-    assert overview.predicted_steps(dataclasses.replace(deep, growth=None)) == ()
+class TestCoverage:
+    def test_the_loss_does_not_count(self, deep):
+        """Operations outside any module are the loss's."""
+        assert overview.coverage(deep) == "96 of 96 operations"
+        *inside, last = deep.sites
+        loss = dataclasses.replace(last, module="", reason="no rule")
+        changed = dataclasses.replace(deep, sites=(*inside, loss))
+        assert overview.coverage(changed) == "95 of 95 operations"
+        assert overview.unpredicted(changed) == {}
+
+    def test_what_is_not_predicted_stands_under_its_reason(self, deep):
+        *inside, last = deep.sites
+        cut = dataclasses.replace(last, reason="no rule for relu")
+        changed = dataclasses.replace(deep, sites=(*inside, cut))
+        assert overview.coverage(changed) == "95 of 96 operations"
+        assert overview.unpredicted(changed) == {"no rule for relu": ["norm32: relu"]}
+
+    def test_copies_are_no_computation(self, deep):
+        moved = dataclasses.replace(deep.sites[0], kind="reshapes")
+        assert overview.computed([moved, deep.sites[1]]) == [deep.sites[1]]
+
+
+def test_predictions_stand_beside_the_layers_that_they_are_for(deep):
+    found = overview.predictions(dataclasses.replace(deep, predictions=deep.predictions[1:]))
+    assert found[0] is None
+    assert [one.layer for one in found[1:]] == [f"norm{i}" for i in range(2, 33)]
+    assert overview.predictions(dataclasses.replace(deep, growth=None)) == []

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from equipoise.diagnosis.record import LayerPrediction
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
-from equipoise.records import wording
 from equipoise.records.estimate import Estimate
 from equipoise.report.svg import (
     FIRST,
@@ -31,18 +31,13 @@ if TYPE_CHECKING:
 
 
 def gradient_figure(
-    growth: GradientGrowth,
-    predicted_rate: Estimate | None = None,
-    predicted_steps: Sequence[float] = (),
+    growth: GradientGrowth, predictions: Sequence[LayerPrediction | None] = ()
 ) -> str:
     """Draw squared gradient norms per layer on a log scale.
 
     Args:
         growth: Measured gradients.
-        predicted_rate: Growth per layer from theory. It only fixes a slope, so its line is drawn
-            through the mean of the measured logarithms.
-        predicted_steps: Growth from each layer to the one before it, if it is not the same
-            everywhere; one number fewer than layers.
+        predictions: What theory predicts at each of the layers, if it does.
 
     Returns:
         An ``<svg>`` element. Values without a logarithm are left out, and a note says so.
@@ -54,11 +49,7 @@ def gradient_figure(
         axes = figure.subplots()
         points = _scatter(axes, gradients, "pre-activations ∂E/∂h", FIRST, marker="o")
         _scatter(axes, weights, "weights ∂E/∂W", SECOND, marker="D", faint=True)
-        if predicted_rate is not None:
-            steps = predicted_steps or [predicted_rate.value] * (len(gradients) - 1)
-            label = "predicted" if predicted_steps else "predicted slope"
-            label = f"{label} {wording.factor(predicted_rate.value)} per layer"
-            _predicted_line(axes, points, steps, label)
+        _predicted_line(axes, [None if one is None else one.gradient for one in predictions])
         log_scale(axes)
         _layer_axis(axes, len(gradients))
         axes.set_ylabel("squared gradient norm")
@@ -184,28 +175,20 @@ def _bar(estimate: Estimate, positive: bool) -> tuple[float, float]:
     return (min(error, 0.9 * estimate.value) if positive else error), error
 
 
-def _predicted_line(
-    axes: Axes, points: Sequence[tuple[int, float]], steps: Sequence[float], label: str
-) -> None:
-    if not points or not all(math.isfinite(step) and step > 0 for step in steps):
-        return
-    profile = [0.0]
-    for step in steps:
-        profile.append(profile[-1] - math.log(step))
-    anchor = sum(math.log(value) - profile[index - 1] for index, value in points) / len(points)
-    logarithms = [anchor + value for value in profile]
-    # A line outside float range cannot be drawn.
-    if max(map(abs, logarithms)) > 600:
-        return
-    axes.plot(
-        range(1, len(profile) + 1),
-        [math.exp(logarithm) for logarithm in logarithms],
-        color=INK,
-        linestyle=(0, (4, 2.5)),
-        linewidth=1.3,
-        label=label,
-        zorder=3,
-    )
+def _predicted_line(axes: Axes, predicted: Sequence[Estimate | None]) -> None:
+    values = [
+        one.value if one is not None and drawable(one.value) else math.nan for one in predicted
+    ]
+    if any(map(math.isfinite, values)):
+        axes.plot(
+            range(1, len(values) + 1),
+            values,
+            color=INK,
+            linestyle=(0, (4, 2.5)),
+            linewidth=1.3,
+            label="predicted",
+            zorder=3,
+        )
 
 
 def _layer_axis(axes: Axes, layers: int) -> None:

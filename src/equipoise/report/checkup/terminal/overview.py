@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.diagnosis.record import Block, Checkup, Comparison, Remedy
+from equipoise.diagnosis.record import Checkup, Comparison, LayerPrediction, Remedy
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
@@ -32,7 +32,7 @@ from equipoise.report.console import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-_OUTCOME_STYLES = {"agrees": "green", "differs": "red", "unclear": "yellow"}
+_OUTCOME_STYLES = {"agrees": "green", "differs": "red", "undecided": "yellow"}
 _VERIFICATION_STYLES = {"verified": "green", "not verified": "red", "not tried": "dim"}
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -54,6 +54,7 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
         "batch size": f"{checkup.batch_size:,}",
         "parameters": f"{checkup.parameters:,}",
         "depth": wording.count(checkup.depth, "layer"),
+        "predicted": overview.coverage(checkup),
         "measured": f"{overview.sampling(checkup)}, {wording.number(checkup.seconds)} s",
     }
     print_header(
@@ -68,8 +69,8 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
     print_findings(checkup.findings, console)
     _comparisons(checkup.comparisons, console)
     if checkup.growth is not None:
-        print_growth(checkup.growth, console)
-    _blocks(checkup.blocks, console)
+        print_growth(checkup.growth, console, overview.predictions(checkup))
+    _attribution(checkup, console)
     _conditioning(checkup.conditioning, console)
     print_second_order(checkup.second_order, console)
     print_preconditioning(checkup.preconditioning, console)
@@ -83,26 +84,28 @@ def _comparisons(comparisons: Sequence[Comparison], console: Console) -> None:
     if not comparisons:
         return
     heading("Predicted and measured", console)
-    table = new_table(["quantity"], ("predicted", "measured", "width", "z", "outcome"))
+    table = new_table(["quantity"], ("predicted", "measured", "z", "outcome"))
     for comparison in comparisons:
         table.add_row(
             text(comparison.quantity),
             wording.spread(comparison.predicted),
             wording.spread(comparison.measured),
-            wording.number(comparison.finite_width, 2),
             wording.deviation(comparison.z),
             Text(comparison.outcome, _OUTCOME_STYLES[comparison.outcome]),
         )
     console.print(table)
     remark(
-        "width: difference that finite width alone explains; z: difference in standard errors, "
-        "below 3 if theory and measurement agree",
+        "z: difference in standard errors, below 3 if theory and measurement agree",
         console,
     )
 
 
-def print_growth(growth: GradientGrowth, console: Console) -> None:
-    """Print gradients and signals layer by layer."""
+def print_growth(
+    growth: GradientGrowth,
+    console: Console,
+    predictions: Sequence[LayerPrediction | None] = (),
+) -> None:
+    """Print gradients and signals layer by layer, beside what is predicted, if anything is."""
     heading("Gradients per layer", console)
     if growth.rate is not None:
         line = (
@@ -113,16 +116,19 @@ def print_growth(growth: GradientGrowth, console: Console) -> None:
         console.print(Padding(text(line), (0, 1)))
     values = [layer.gradient.value for layer in growth.layers]
     bars = log_bars(values, _BAR_WIDTH)
-    table = new_table(["layer"], ("‖∂E/∂h‖²", "log scale", "q", "c"))
-    table.columns[2].justify = "left"
-    table.columns[2].min_width = _BAR_WIDTH
+    theory = ("predicted",) if any(predictions) else ()
+    table = new_table(["layer"], (*theory, "‖∂E/∂h‖²", "log scale", "q", "c"))
+    bar = table.columns[2 + len(theory)]
+    bar.justify, bar.min_width = "left", _BAR_WIDTH
     for row in excerpt(growth.layers):
         if isinstance(row, int):
             table.add_row(Text(f"⋮ {row} more", "dim"))
             continue
         number, layer = row
+        gradient = [_predicted(predictions[number - 1])] if theory else []
         table.add_row(
             text(f"{number} {layer.layer}"),
+            *gradient,
             wording.number(layer.gradient.value),
             Text(bars[number - 1], "blue"),
             wording.number(layer.second_moment.value),
@@ -139,25 +145,33 @@ def print_growth(growth: GradientGrowth, console: Console) -> None:
     )
 
 
-def _blocks(blocks: Sequence[Block], console: Console) -> None:
-    if not blocks:
-        return
-    heading("Predictions for each block", console)
-    table = new_table(["layers", "block"], ("batch", "growth", "max depth"))
-    groups = overview.merge_blocks(blocks)
-    for group in groups:
-        block = group.block
-        table.add_row(
-            text(group.name),
-            text(group.chain),
-            f"{block.batch_size:,}",
-            wording.factor(None if block.rate is None else block.rate.value),
-            wording.depth(block.max_depth),
+def _predicted(prediction: LayerPrediction | None) -> str:
+    if prediction is None or prediction.gradient is None:
+        return "–"
+    return wording.number(prediction.gradient.value)
+
+
+def _attribution(checkup: Checkup, console: Console) -> None:
+    shares = overview.attribution(checkup)
+    if shares:
+        heading("Where gradients grow", console)
+        table = new_table(["operations"], ("count", "on the way", "each", "together"))
+        for share in shares:
+            table.add_row(
+                text(share.kind),
+                f"{share.operations:,}",
+                wording.number(share.met),
+                wording.factor(share.each),
+                wording.factor(math.exp(min(share.log_gain, 700))),
+            )
+        console.print(table)
+        remark(
+            "By theory, of gradient times activation, towards the input; on the way: how many of "
+            "them the gradient passes, the rest goes around",
+            console,
         )
-    console.print(table)
-    for words, names in overview.remarks(groups).items():
-        prefix = "" if len(names) == len(groups) else f"{wording.listed(names)}: "
-        remark(prefix + words, console)
+    for reason, names in overview.unpredicted(checkup).items():
+        remark(f"Not predicted: {wording.listed(names, 3)}: {reason}", console)
 
 
 def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -> None:

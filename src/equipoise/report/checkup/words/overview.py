@@ -1,64 +1,61 @@
-"""What a report says: merged blocks, rankings, reasons, times."""
+"""What a report says: coverage, causes, rankings, reasons, times."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 
-from equipoise.diagnosis.record import Block, Checkup
-from equipoise.diagnosis.verdict import distance_from_one
+from equipoise.diagnosis.record import Checkup, LayerPrediction
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import LayerGradients
 from equipoise.records import wording
+from equipoise.theory.propagation.propagate import Share, Site
 
-# Predicted rates within two per cent of each other are drawn as one slope.
-_ALIKE = 1.02
-
-
-@dataclass(frozen=True, slots=True)
-class BlockGroup:
-    """Consecutive blocks that look the same in the report.
-
-    Args:
-        first: Name of the first block's normaliser.
-        last: Name of the last one's.
-        size: Number of blocks.
-        block: The one with the steepest predicted rate.
-        weight_variance: Smallest and largest in the group.
-    """
-
-    first: str
-    last: str
-    size: int
-    block: Block
-    weight_variance: tuple[float, float]
-
-    @property
-    def name(self) -> str:
-        """The first and the last layer, and how many there are."""
-        if self.size == 1:
-            return self.first
-        return f"{self.first} … {self.last} ({self.size} ×)"
-
-    @property
-    def chain(self) -> str:
-        """The block's layers; the closing layer is only named for a single block."""
-        block = self.block
-        closing = block.following if self.size == 1 else ""
-        return " → ".join(filter(None, (block.kind, block.activation, closing)))
+# Kinds of operations that change gradients by less than this, in the logarithm, are left out.
+_SLIGHT = 0.05
+# They only rename axes or copy.
+_MOVES = "reshapes"
 
 
-def predicted_steps(checkup: Checkup) -> tuple[float, ...]:
-    """Predicted growth from layer to layer, if it is known and not the same everywhere."""
-    rates = [block.rate for block in checkup.blocks[:-1]]
-    known = [rate.value for rate in rates if rate is not None]
-    layers = [layer.layer for layer in checkup.growth.layers] if checkup.growth else []
-    if len(known) < max(1, len(rates)) or layers != [block.layer for block in checkup.blocks]:
-        return ()
-    return tuple(known) if max(known) > _ALIKE * min(known) else ()
+def attribution(checkup: Checkup) -> list[Share]:
+    """Kinds of operations that make gradients grow or shrink, the strongest first."""
+    return [share for share in checkup.attribution if abs(share.log_gain) >= _SLIGHT]
+
+
+def computed(sites: Sequence[Site]) -> list[Site]:
+    """The operations of the model itself that compute something."""
+    return [site for site in sites if site.module and site.kind != _MOVES]
+
+
+def value(number: float | None, times: int = 1) -> str:
+    """Write a number that may be missing."""
+    return "–" if number is None else wording.number(number * times)
+
+
+def gain(site: Site) -> str:
+    """Write the factor that an operation puts on the gradient, if the gradient passes it."""
+    return wording.factor(math.exp(min(site.log_gain, 700))) if site.share else "–"
+
+
+def coverage(checkup: Checkup) -> str:
+    """Say how many operations theory predicts."""
+    inside = [site for site in checkup.sites if site.module]
+    predicted = sum(not site.reason for site in inside)
+    return f"{predicted:,} of {wording.count(len(inside), 'operation')}"
+
+
+def unpredicted(checkup: Checkup) -> dict[str, list[str]]:
+    """Collect the operations that theory does not predict under each reason."""
+    named = ((site.reason or None, f"{site.module}: {site.operation}") for site in checkup.sites)
+    return by_reason(pair for pair, site in zip(named, checkup.sites, strict=True) if site.module)
+
+
+def predictions(checkup: Checkup) -> list[LayerPrediction | None]:
+    """What is predicted at each layer whose gradient was measured."""
+    by_name = {one.layer: one for one in checkup.predictions}
+    layers = checkup.growth.layers if checkup.growth else ()
+    return [by_name.get(layer.layer) for layer in layers]
 
 
 def total_factor(layers: Sequence[LayerGradients]) -> float | None:
@@ -69,36 +66,6 @@ def total_factor(layers: Sequence[LayerGradients]) -> float | None:
     if not (math.isfinite(first) and math.isfinite(last) and last > 0):
         return None
     return first / last
-
-
-def merge_blocks(blocks: Sequence[Block]) -> list[BlockGroup]:
-    """Merge consecutive blocks that look the same in the report."""
-    groups = []
-    for _, members in groupby(blocks, key=_appearance):
-        group = list(members)
-        variances = [block.weight_variance for block in group]
-        groups.append(
-            BlockGroup(
-                first=group[0].layer,
-                last=group[-1].layer,
-                size=len(group),
-                block=max(group, key=_steepness),
-                weight_variance=(min(variances), max(variances)),
-            )
-        )
-    return groups
-
-
-def remarks(groups: Iterable[BlockGroup]) -> dict[str, list[str]]:
-    """Collect the names of blocks under each reason and caveat of their predictions."""
-    pairs: list[tuple[str | None, str]] = []
-    for group in groups:
-        block = group.block
-        pairs += [(text, group.name) for text in (block.reason, *block.caveats)]
-        if block.rate is not None and block.rate.stable is False:
-            text = "the prediction's fixed point is unstable, so that networks leave it"
-            pairs.append((text, group.name))
-    return by_reason(pairs)
 
 
 def worst_first(conditioning: Sequence[LayerConditioning]) -> list[LayerConditioning]:
@@ -157,24 +124,3 @@ def sampling(checkup: Checkup) -> str:
     """Say how much was measured."""
     seeds = wording.count(checkup.seeds, "initialisation")
     return f"{seeds} × {wording.count(checkup.batches, 'batch')}"
-
-
-def _appearance(block: Block) -> tuple[object, ...]:
-    # Compared as printed: the variance of random weights, and so the rate at ε > 0, differ a
-    # little between blocks of one design.
-    return (
-        block.kind,
-        block.activation,
-        block.batch_size,
-        block.features,
-        wording.number(block.eps),
-        wording.number(block.gamma),
-        wording.number(block.beta),
-        None if block.rate is None else (wording.number(block.rate.value), block.rate.stable),
-        block.reason,
-        block.caveats,
-    )
-
-
-def _steepness(block: Block) -> float:
-    return -1.0 if block.rate is None else distance_from_one(block.rate.value)

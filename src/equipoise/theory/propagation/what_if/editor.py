@@ -130,12 +130,20 @@ def edited(graph: Graph, nodes: Sequence[Node], result: Made | None, **fields: A
     """
     if any(output.is_meta for node in nodes for output in node.outputs):
         nodes = [_without_gradients(node) for node in nodes]
-    return replace(graph, nodes=tuple(nodes), result=result, loss=math.nan, edited=True, **fields)
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        result=result,
+        loss=math.nan,
+        weights={},
+        edited=True,
+        **fields,
+    )
 
 
 def _without_gradients(node: Node) -> Node:
     gradients = (None if g is None else without_values(g) for g in node.gradients)
-    return replace(node, gradients=tuple(gradients))
+    return replace(node, gradients=tuple(gradients), edges=())
 
 
 def constant(source: Source | None, like: Tensor, value: float) -> Given:

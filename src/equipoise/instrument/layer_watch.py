@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
 from equipoise.instrument import modules
@@ -100,12 +101,22 @@ class LayerWatch:
             handle.remove()
         self._handles.clear()
 
+    @property
+    def edges(self) -> dict[str, GradientEdge]:
+        """Where the watched tensors stand in the graph of derivatives, by layer."""
+        return {call.layer: call.edge for call in self._watched_calls}
+
+    @property
+    def _watched_calls(self) -> list[_WatchedCall]:
+        calls = self._normaliser_calls or self._weight_calls
+        if len(calls) < _FEW and len(self._weight_calls) > 2 * len(calls) + 1:
+            return self._weight_calls
+        return calls
+
     def differentiate(self, loss: Tensor) -> list[LayerPass]:
         """Differentiate the loss; return the layers that it depends on, in order of execution."""
         self._remove_hooks()  # checkpointed layers run again during the backward pass
-        calls = self._normaliser_calls or self._weight_calls
-        if len(calls) < _FEW and len(self._weight_calls) > 2 * len(calls) + 1:
-            calls = self._weight_calls
+        calls = self._watched_calls
         weights = list({id(c.weight): c.weight for c in calls if c.weight is not None}.values())
         inputs: list[Any] = [*(call.edge for call in calls), *weights]
         if not inputs or not loss.requires_grad:
@@ -148,7 +159,8 @@ class LayerWatch:
         self, name: str, module: nn.Module, h: Tensor, weight: Tensor | None, channels_first: bool
     ) -> _WatchedCall:
         call = self._calls[name] = self._calls.get(name, 0) + 1
-        rows, second_moment, correlation = _moments(h.detach(), channels_first)
+        with _disable_current_modes():  # a tracer is to record the model, not its watch
+            rows, second_moment, correlation = _moments(h.detach(), channels_first)
         return _WatchedCall(
             layer=name if call == 1 else f"{name} (call {call})",
             kind=type(module).__name__,

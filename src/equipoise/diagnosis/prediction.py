@@ -1,0 +1,77 @@
+"""Predict every operation of a model, and the layers at which gradients are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from equipoise.diagnosis.problem import Problem
+from equipoise.diagnosis.record import LayerPrediction
+from equipoise.instrument.layer_watch import LayerWatch
+from equipoise.instrument.recording.graph import Graph, Made, trace
+from equipoise.records.estimate import Estimate
+from equipoise.theory.propagation.propagate import Propagation, Site, propagate
+
+_METHOD = "signal propagation"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TracedModel:
+    """One pass of a model, as operations.
+
+    Args:
+        graph: The operations.
+        layers: Where the watched layers stand in it, by name; None where they do not.
+    """
+
+    graph: Graph
+    layers: dict[str, Made | None]
+
+    def predict(self, parameters: Mapping[str, Tensor] | None = None) -> Propagation:
+        """Carry moments through every operation, if need be with other values of parameters."""
+        return propagate(self.graph.with_parameters(parameters or {}))
+
+    def at_layers(self, propagation: Propagation) -> tuple[LayerPrediction, ...]:
+        """What is predicted at the watched layers, or why nothing is."""
+        sites = {site.node: site for site in propagation.sites}
+        return tuple(
+            _at_layer(name, made, None if made is None else sites.get(made.node))
+            for name, made in self.layers.items()
+        )
+
+
+def traced(problem: Problem, model: nn.Module) -> TracedModel:
+    """Run a model on the first batch and record every operation; the model is not changed."""
+    edges: dict[str, Any] = {}
+
+    def watched_loss(model: nn.Module, batch: Any) -> Tensor:
+        with LayerWatch(model) as watch:
+            loss = problem.loss_fn(model, batch)
+        edges.update(watch.edges)
+        return loss
+
+    graph = trace(model, problem.first, watched_loss)
+    return TracedModel(graph, dict(zip(edges, graph.at(edges.values()), strict=True)))
+
+
+def _at_layer(name: str, made: Made | None, site: Site | None) -> LayerPrediction:
+    if site is None or made is None or made.index > 0:
+        return LayerPrediction(name, None, None, None, "no weights lie before it")
+    if site.gradient is None or site.second_moment is None:
+        return LayerPrediction(
+            name, None, site.second_moment, site.row_correlation, site.reason or _NO_WAY_BACK
+        )
+    total = site.gradient * site.elements
+    return LayerPrediction(
+        name,
+        Estimate(total, total * site.error, _METHOD),
+        site.second_moment,
+        site.row_correlation,
+        None,
+    )
+
+
+_NO_WAY_BACK = "no operation after it lets theory pass back"

@@ -1,1 +1,0 @@
-"""Theory's prediction for each normaliser of a traced model."""

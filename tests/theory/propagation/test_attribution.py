@@ -1,0 +1,126 @@
+"""Which operations make gradients grow: gains add up to the growth over the whole model."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise import models, theory
+from equipoise.instrument.recording.graph import trace
+from equipoise.theory.propagation.attribution import BRANCHES, Edge, Vertex, attribute, kind_of
+from equipoise.theory.propagation.propagate import propagate
+
+
+def propagated(model, features, rows=64):
+    torch.manual_seed(0)
+    x = torch.randn(rows, features)
+    target = torch.randn(rows, 1)
+    return propagate(trace(model, (x, target), lambda m, b: (m(b[0]) * b[1]).mean()))
+
+
+def by_kind(found):
+    return {share.kind: share for share in found.attribution}
+
+
+class Residual(nn.Module):
+    """x + a W BN(x), with a branch of the given size."""
+
+    def __init__(self, depth, scale):
+        super().__init__()
+        self.scale = scale
+        self.stem = nn.Linear(32, 64, bias=False)
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64, bias=False))
+            for _ in range(depth)
+        )
+        self.head = nn.Linear(64, 1, bias=False)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for branch in self.branches:
+            x = x + self.scale * branch(x)
+        return self.head(x)
+
+
+class TestChains:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def found():
+        torch.manual_seed(0)
+        return propagated(models.mlp(32, 1, depth=12, width=64), 32)
+
+    def test_batch_norm_alone_makes_gradients_grow(self, found):
+        shares = by_kind(found)
+        rate = theory.explosion_rate("relu", 64).value
+        assert shares["normalisers"].met == pytest.approx(12)
+        deep = [s.log_gain for s in found.sites if s.kind == "normalisers"][6:11]
+        assert [math.exp(gain) for gain in deep] == pytest.approx([rate] * 5, rel=2e-3)
+        others = [abs(s.log_gain) for kind, s in shares.items() if kind != "normalisers"]
+        assert max(others) < 0.01 * shares["normalisers"].log_gain
+
+    def test_every_operation_is_met(self, found):
+        kinds = ("linear layers", "normalisers", "elementwise functions")
+        main = [s for s in found.sites if s.kind in kinds]
+        # Walks begin at the first layer's output and end where the gradient was measured.
+        assert [s.share for s in main[1:30]] == pytest.approx([1.0] * 29)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0])
+class TestResidualStreams:
+    def test_gains_add_up(self, scale):
+        torch.manual_seed(0)
+        found = propagated(Residual(6, scale), 32)
+        sites = [s for s in found.sites if s.scale_free_gradient is not None]
+        whole = math.log(sites[0].scale_free_gradient / sites[-1].scale_free_gradient)
+        assert sum(s.log_gain for s in found.attribution) == pytest.approx(whole, abs=1e-9)
+
+    def test_additions_dilute(self, scale):
+        """The gradient passes a branch as often as the branch is part of the sum."""
+        torch.manual_seed(0)
+        shares = by_kind(propagated(Residual(6, scale), 32))
+        assert shares[BRANCHES].log_gain <= 1e-9
+        assert shares["normalisers"].each > 1
+        assert shares["normalisers"].met < 0.1 if scale == 0.1 else shares["normalisers"].met > 1
+
+
+def test_without_counting_forks_the_sum_is_wrong():
+    """What a tensor gains by being used twice belongs to the growth."""
+    vertices = [Vertex(0, 0, 2.0, False), Vertex(1, 1, 1.0, False), Vertex(2, 2, 1.0, True)]
+    found = attribute(vertices, {0: [Edge(1, 1.0), Edge(2, 1.0)], 1: [Edge(2, 1.0)]})
+    gains = sum(found.share[node] * found.log_gain[node] for node in (1, 2))
+    assert gains == 0
+    assert found.branches == pytest.approx(math.log(2))
+
+
+def test_a_walk_ends_where_the_way_back_starts():
+    vertices = [Vertex(0, 0, 4.0, False), Vertex(1, 1, 2.0, True), Vertex(2, 2, 1.0, True)]
+    found = attribute(vertices, {0: [Edge(1, 4.0)], 1: [Edge(2, 2.0)]})
+    assert dict(found.share) == {1: 1.0}
+
+
+class TestErrors:
+    def test_they_grow_with_layers_and_shrink_with_width(self):
+        vertices = [Vertex(i, i, 1.0, i == 3) for i in range(4)]
+
+        def errors(width):
+            edges = {i: [Edge(i + 1, 1.0, width)] for i in range(3)}
+            return list(attribute(vertices, edges).error.values())
+
+        assert sorted(errors(64), reverse=True) == errors(64)
+        assert errors(1024)[0] < errors(16)[0]
+        assert errors(16)[-1] == errors(1024)[-1]
+
+    def test_operations_without_weights_add_nothing(self):
+        vertices = [Vertex(i, i, 1.0, i == 1) for i in range(2)]
+        error = attribute(vertices, {0: [Edge(1, 1.0)]}).error
+        assert error[0] == error[1]
+
+
+@pytest.mark.parametrize(
+    ("operation", "family", "kind"),
+    [("add", "sums", BRANCHES), ("mul", "sums", "products"), ("relu", "", "elementwise functions"),
+     ("cat", "joining", BRANCHES), ("convolution", "convolution", "convolutions")],
+)  # fmt: skip
+def test_kinds(operation, family, kind):
+    assert kind_of(operation, f"rules.{family}") == kind
