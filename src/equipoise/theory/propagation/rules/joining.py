@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, Rule, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.layout import Atom, Layout
+from equipoise.theory.propagation.layout import Atom, Axis, Layout, times
 from equipoise.theory.propagation.rules.sums import aligned, unaligned
 from equipoise.theory.propagation.values import (
     Gradient,
@@ -58,7 +59,7 @@ def _features(call: Call, parts: list[Moments | Known], axis: int, lead: Moments
             found.append(tuple(_like(lead, own) for own in part.parts or (part,)))
     axes = list(lead.layout.axes)
     joined = [part for group in found for part in group]
-    axes[axis] = (_all_features(joined),)
+    axes[axis] = (_all_features([part.layout.axes[axis] for part in joined]),)
     output = _joined(joined, Layout(tuple(axes)))
 
     def pullback(gradient: Gradient) -> Pulled:
@@ -79,11 +80,11 @@ def _features(call: Call, parts: list[Moments | Known], axis: int, lead: Moments
     return Result(output, pullback)
 
 
-def _all_features(parts: Sequence[Moments]) -> Atom:
-    """One atom for the features of several tensors."""
-    traced = sum(part.layout.size("feature") for part in parts)
-    taken = sum(part.layout.count("feature") for part in parts)
-    return Atom.new("feature", traced, Fraction(taken, traced))
+def _all_features(parts: Sequence[Axis]) -> Atom:
+    """One atom for several axes of features."""
+    sizes = [prod(atom.size for atom in part) for part in parts]
+    taken = sum(size * times(part) for size, part in zip(sizes, parts, strict=True))
+    return Atom.new("feature", sum(sizes), Fraction(taken, sum(sizes)))
 
 
 def _like(lead: Moments, part: Moments) -> Moments:
@@ -189,7 +190,8 @@ def each_part(call: Call, act: Rule) -> Result:
         arguments[place] = part
         results.append(act(replace(call, arguments=tuple(arguments))))
     outputs = [result.output for result in results if isinstance(result.output, Moments)]
-    total = (_all_features(outputs),)
+    features = [part.layout.with_role("feature") for part in outputs]
+    total = (_all_features(features),)
     axes = [
         total if any(atom.role == "feature" for atom in axis) else axis
         for axis in outputs[0].layout.axes
