@@ -164,6 +164,12 @@ def halves_multiplied(x):
     return torch.relu(first) * torch.tanh(second)
 
 
+def heads_turned(x):
+    """The halves of eight heads exchanged, as rotary positions do."""
+    first, second = x.unflatten(2, (8, -1)).chunk(2, 3)
+    return torch.cat([-second, first], 3).flatten(2)
+
+
 def patches(x):
     """``b c (h 2) (w 2) -> b (h w) (2 2 c)``."""
     x = x.reshape(8, C, 3, 2, 3, 2).permute(0, 2, 4, 3, 5, 1)
@@ -310,6 +316,7 @@ CASES = {
         images(),
     ),
     "concatenated features": (convolutional(Dense, out=C + C // 2), images()),
+    "concatenated parts of heads": (linear(lambda: Apply(heads_turned), nn.ReLU), tokens()),
     "concatenated positions": (linear(ClassToken), tokens()),
 }
 
@@ -337,7 +344,8 @@ def covariances(graph):
     forward = engine._Forward(graph)
     for node in graph.nodes:
         forward.step(node)
-    gradients, weights = engine._backward(graph, forward)[:2]
+    back = engine._backward(graph, forward)
+    gradients, weights = back.gradients, back.weights
     found = {}
     for node in graph.nodes:
         for index, value in enumerate(forward.values[node.number]):
