@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.propagation.call import RULES, Call, Pullback, Pulled, Result
-from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 from equipoise.theory.propagation.rules import attention
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, each_part
@@ -29,7 +28,9 @@ from equipoise.theory.propagation.values import (
     Value,
     arranged,
     features_last,
+    mean_square,
     measured,
+    second_moments,
 )
 
 for _family in (
@@ -324,16 +325,9 @@ def _consumed_without_a_way_back(graph: Graph, forward: _Forward) -> set[int]:
 
 def _of_tensor(gradient: Tensor, like: Moments) -> Gradient:
     """Second moments of a measured gradient, in the positions of a value."""
-    array = features_last(gradient, like.layout)
-    samples, positions, features = array.shape
-    total = array.sum(0)
-    whole = total @ total.T
-    rows = array.transpose(1, 0, 2).reshape(positions, -1)
-    own = rows @ rows.T
-    same = own / (samples * features)
-    diff = (whole - own) / max(1, samples * (samples - 1) * features)
+    pairs = second_moments(features_last(gradient, like.layout))
     order = [atom for atom in like.layout.with_role("position") if atom.size > 1]
-    return Gradient(arranged(Exchangeable(same, diff, samples), order, like.order))
+    return Gradient(arranged(pairs, order, like.order))
 
 
 def _site(node: Node, value: Value, gradient: Gradient | None, reason: str) -> Site:
@@ -346,7 +340,7 @@ def _site(node: Node, value: Value, gradient: Gradient | None, reason: str) -> S
         value.second_moment if predicted and isinstance(value, Moments) else None,
         value.sample_correlation if predicted and isinstance(value, Moments) else None,
         gradient.pairs.mean_diagonal if gradient is not None else None,
-        float(output.double().square().mean()) if output.is_floating_point() else np.nan,
-        float(grad.double().square().mean()) if grad is not None else None,
+        mean_square(output) if output.is_floating_point() else np.nan,
+        mean_square(grad) if grad is not None else None,
         reason,
     )
