@@ -9,12 +9,11 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
-from equipoise.theory.propagation.call import RULES, Call, Pullback, Pulled, Result
+from equipoise.theory.propagation.call import RULES, Call, Pullback, Pulled, Result, rule_for
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 from equipoise.theory.propagation.rules import attention
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, each_part
@@ -65,7 +64,7 @@ class Site:
         gradient: Predicted mean square of the derivative of the loss by an element.
         measured_second_moment: The same, of the traced pass.
         measured_gradient: The same; None where it was not measured.
-        reason: Why nothing was predicted; empty otherwise.
+        reason: Why nothing was predicted, or why the way back ends here; empty otherwise.
         is_start: Whether the way back begins here, with the measured gradient.
     """
 
@@ -118,7 +117,8 @@ def propagate(graph: Graph) -> Propagation:
         reason = forward.reasons.get(node.number, "")
         if isinstance(value, Moments) or reason:
             site = _site(node, value, gradients.get(id(value)), reason)
-            sites.append(replace(site, is_start=id(value) in starts))
+            note = reason or forward.notes.get(node.number, "")
+            sites.append(replace(site, reason=note, is_start=id(value) in starts))
     return Propagation(tuple(sites), tuple(Weight(*item) for item in weights.items()))
 
 
@@ -130,6 +130,7 @@ class _Forward:
         self.values: dict[int, list[Value]] = {}
         self.pullbacks: dict[int, list[Pullback | None]] = {}
         self.reasons: dict[int, str] = {}
+        self.notes: dict[int, str] = {}
         self._given: dict[int, Known] = {}
         data = [
             leaf.value
@@ -157,8 +158,15 @@ class _Forward:
             self.reasons[node.number] = reason
             result = self._cut(node, leaves)
         outputs, pullbacks = zip(*result, strict=True)
-        self.values[node.number] = list(outputs)
-        self.pullbacks[node.number] = list(pullbacks)
+        self.values[node.number] = [_cut_off(node, output) for output in outputs]
+        self.pullbacks[node.number] = [self._way_back(node, pullback) for pullback in pullbacks]
+
+    def _way_back(self, node: Node, pullback: Pullback | None) -> Pullback | None:
+        """The way back that autograd takes."""
+        if node.function and pullback is not None:
+            self.notes[node.number] = f"custom backward of {node.function}"
+            return None
+        return pullback if node.records_gradients else _no_gradient
 
     def _result(self, call: Call, leaves: Sequence[Value], *, random: bool) -> Result:
         node = call.node
@@ -172,12 +180,12 @@ class _Forward:
             return self._of_scores(call, scores)
         if node.name == "bmm" and all(isinstance(leaf, Moments) for leaf in leaves):
             return _with(node, attention.scores(call))
-        rule = RULES.get(node.name)
+        rule = rule_for(node)
         moments = [leaf for leaf in leaves if isinstance(leaf, Moments)]
         alone = len(moments) == 1 and moments[0].parts
         if rule is not None:
             return each_part(call, rule) if alone and node.name in FEATUREWISE else rule(call)
-        if torch.Tag.pointwise in node.operator.tags:
+        if node.is_pointwise:
             if len(moments) == 1 and not any(
                 leaf.value.ndim and leaf.value.numel() > 1 for leaf in known
             ):
@@ -261,7 +269,18 @@ def _is_value(leaf: Any) -> bool:
 def _with(node: Node, value: Any) -> Result:
     """A value, whose way back is that of what comes later."""
     others: list[tuple[Value, Pullback | None]] = [(Known(o), None) for o in node.outputs[1:]]
-    return Result(value, lambda _: Pulled(), others)
+    return Result(value, _no_gradient, others)
+
+
+def _cut_off(node: Node, value: Value) -> Value:
+    """The value; its gradients do not join those of its root where autograd lets none pass."""
+    passes = node.records_gradients and not node.function and node.name != "detach"
+    return value if passes or not isinstance(value, Moments) else replace(value, root=None)
+
+
+def _no_gradient(_: Gradient) -> Pulled:
+    """The way back through what autograd does not record."""
+    return Pulled()
 
 
 def _all_known(node: Node, first: Known | None) -> Result:
@@ -319,7 +338,23 @@ def _consumed_without_a_way_back(graph: Graph, forward: _Forward) -> set[int]:
             continue
         if node.name in _OF_SHAPES:
             continue
-        found.update(id(value) for value in _moments_of(node, forward))
+        for source in _read_by(node, graph):
+            value = forward.values[source.node][source.index]
+            if isinstance(value, Moments):
+                found.add(id(value))
+    return found
+
+
+def _read_by(node: Node, graph: Graph) -> set[Made]:
+    """What an operation reads; that which an autograd function ends with reads its inputs."""
+    found: set[Made] = set()
+    left = [node]
+    for reader in left:
+        for source in reader.inputs:
+            if isinstance(source, Made) and source not in found:
+                found.add(source)
+                if node.function and not graph.nodes[source.node].records_gradients:
+                    left.append(graph.nodes[source.node])
     return found
 
 
