@@ -97,6 +97,31 @@ class TestPairs:
         np.testing.assert_allclose(found, scale * arc_cosine(rho), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("dimensions", [None, 12.0], ids=["Gaussian", "sphere"])
+@pytest.mark.parametrize("table", [RELU, STEP, np.tanh(3 * G)], ids=["relu", "step", "tanh"])
+class TestManyPairs:
+    """One function of the correlation is a polynomial, which few values determine."""
+
+    @pytest.mark.parametrize("reach", [0.2, 0.95, 1.0])
+    def test_are_summed_as_few_are(self, table, dimensions, reach):
+        rho = reach * np.sin(np.linspace(-2, 2, 40_000)).reshape(200, 200)
+        average = latent.averages(table[None], table[None], dimensions)
+        series = latent._on_sphere if dimensions else latent._pairs
+        given = dimensions or latent.TERMS
+        expected = series(table[None], table[None], rho, given)
+        np.testing.assert_allclose(average(rho), expected, rtol=0, atol=1e-11)
+
+    def test_fewer_values_do_not_determine_it(self, table, dimensions, monkeypatch):
+        monkeypatch.setattr(latent, "_POINTS", 12)
+        for cached in (latent._chebyshev_points, latent._chebyshev_transform):
+            monkeypatch.setattr(latent, cached.__name__, cached.__wrapped__)
+        rho = np.array([[0.99]])
+        found = latent.averages(table[None], table[None], dimensions)(rho)
+        series = latent._on_sphere if dimensions else latent._pairs
+        expected = series(table[None], table[None], rho, dimensions or latent.TERMS)
+        assert abs(found - expected).max() > 1e-9
+
+
 class TestCorrelationOf:
     """A product as large as at ρ leads back to ρ."""
 

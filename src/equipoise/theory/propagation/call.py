@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from equipoise.instrument.recording.graph import Node
-from equipoise.theory.propagation.values import Gradient, Known, Moments, Value
+from equipoise.instrument.recording.graph import Node, name_of
+from equipoise.instrument.recording.opaque import OPAQUE
+from equipoise.theory.propagation.values import Gradient, Known, Moments, UnpredictedError, Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +33,17 @@ class Call:
         if index < len(self.arguments):
             return self.arguments[index]
         return self.keywords.get(name, default)
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that was called.
+
+        Raises:
+            UnpredictedError: If it is not the call of a module.
+        """
+        if self.node.called is None:
+            raise UnpredictedError(f"{self.node.name} is no call of a module")
+        return self.node.called
 
     @property
     def output(self) -> Tensor:
@@ -74,17 +87,65 @@ class Result:
 
 
 Rule: TypeAlias = Callable[[Call], Result]
-RULES: dict[str, Rule] = {}
+# By names of operators, or by classes of modules and autograd functions.
+RULES: dict[str | type, Rule] = {}
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for operators, by their names without namespace and overload."""
+def rule(*targets: Any) -> Callable[[Rule], Rule]:
+    """Register a rule: a function of a :class:`Call` that gives a :class:`Result`.
+
+    It is asked at every call with a random input, and replaces any rule for the same target.
+
+    Args:
+        targets: Operators such as ``torch.ops.library.name``, what ``torch.library.custom_op``
+            returns, or names of PyTorch's own operators; classes of modules, or of
+            ``torch.autograd.Function``, whose calls then are one operation each. Subclasses of
+            these need a rule of their own.
+
+    Raises:
+        TypeError: If a target is none of these.
+        ValueError: If no operator of PyTorch has the name.
+
+    Examples:
+        >>> @rule(torch.nn.Identity)
+        ... def identity(call: Call) -> Result:
+        ...     x = call.arguments[0]
+        ...     return Result(x, lambda gradient: Pulled([(x, gradient)]))
+        >>> del RULES[torch.nn.Identity]
+        >>> rule("cumsun")
+        Traceback (most recent call last):
+        ValueError: no operator of PyTorch is named 'cumsun'
+    """
+    keys = [_key(target) for target in targets]
 
     def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
+        RULES.update(dict.fromkeys(keys, function))
+        OPAQUE.update(key for key in keys if isinstance(key, type))
         return function
 
     return register
+
+
+def rule_for(node: Node) -> Rule | None:
+    """The rule for an operation; None if there is none."""
+    return RULES.get(node.operator if isinstance(node.operator, type) else node.name)
+
+
+def _key(target: Any) -> str | type:
+    """What a target is registered by."""
+    if isinstance(target, str):
+        if not hasattr(torch.ops.aten, target):
+            raise ValueError(f"no operator of PyTorch is named {target!r}")
+        return target
+    if isinstance(target, type) and issubclass(target, nn.Module | torch.autograd.Function):
+        return target
+    operator = getattr(target, "_opoverload", target)  # of `torch.library.custom_op`
+    if isinstance(operator, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return name_of(operator)
+    raise TypeError(
+        "a rule is for an operator, a class of modules or a class of autograd functions, not "
+        f"{target!r}"
+    )
 
 
 def known_tensor(value: Any) -> Tensor | None:

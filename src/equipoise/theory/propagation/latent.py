@@ -11,8 +11,9 @@ where it is known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ TERMS = 48
 # Of correlations up to 0.3, twelve terms leave less than 1e-9.
 _FAR, _FEW_TERMS, _MANY = 0.3, 12, 10_000
 _FEW_DIMENSIONS = 30
+# Series of 48 terms and a rest are polynomials, which as many points determine. Terms below
+# rounding are left out, and blocks of points stay in the cache.
+_POINTS, _ROUNDING, _BLOCK, _NARROW = TERMS + 1, 1e-13, 8192, 1e-12
 
 
 @lru_cache(maxsize=1)
@@ -97,18 +101,110 @@ def pairs(
         >>> np.round(pairs(relu, relu, rho) * 2, 9)  # 1/π and 1
         array([[0.31830989, 1.        ]])
     """
-    if dimensions is not None:
-        return _on_sphere(first, second, correlation, dimensions)
-    (first, left), (second, right) = _shape_and_scale(first), _shape_and_scale(second)
-    # Most pairs are far apart: few terms are enough for them.
+    return averages(first, second, dimensions)(correlation)
+
+
+def averages(
+    first: Array, second: Array, dimensions: float | None = None
+) -> Callable[[Array], Array]:
+    """The averages of :func:`pairs`, as a function of correlations ``[P, P]``."""
+    one, left = _shape_and_scale(first)
+    other, right = (one, left) if second is first else _shape_and_scale(second)
+
+    def series(rho: Array) -> Array:
+        if dimensions is not None:
+            return _on_sphere(one, other, rho, dimensions)
+        return _pairs(one, other, rho, TERMS)
+
+    average: Callable[[Array], Array] = series
+    if len(one) == len(other) == 1:
+        average = _polynomial(series)
+    elif dimensions is None:
+        average = partial(_of_several, one, other)
+    if left is right is None:
+        return average
+    return lambda correlation: average(correlation) * _outer(left, right)
+
+
+def _of_several(first: Array, second: Array, correlation: Array) -> Array:
+    """The series, if every position has a function of its own."""
+    close = _close(correlation)
+    if close is None:
+        return _pairs(first, second, correlation, TERMS)
+    found = _pairs(first, second, np.where(close, 0.0, correlation), _FEW_TERMS)
+    rows, columns = np.nonzero(close)
+    found[close] = _elementwise(first, second, rows, columns, correlation[close])
+    return found
+
+
+def _polynomial(series: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A series in the correlation, as the polynomial through its values at few points."""
+    values = series(_chebyshev_points()[None])[0]
+    coefficients, negligible = _chebyshev_transform() @ values, _ROUNDING * np.abs(values).max()
+
+    def average(correlation: Array) -> Array:
+        close = _close(correlation)
+        if close is None:
+            return _on_range(coefficients, correlation, negligible)
+        found = _on_range(coefficients, np.where(close, 0.0, correlation), negligible)
+        found[close] = _on_range(coefficients, correlation[close], negligible)
+        return found
+
+    return average
+
+
+def _close(correlation: Array) -> Any:
+    """Which of many pairs are close together, if most are far apart: few terms do for those."""
+    if correlation.size <= _MANY:
+        return None
     close = np.abs(correlation) > _FAR
-    if correlation.size > _MANY and np.count_nonzero(close) < correlation.size / 4:
-        found = _pairs(first, second, np.where(close, 0.0, correlation), _FEW_TERMS)
-        rows, columns = np.nonzero(close)
-        found[close] = _elementwise(first, second, rows, columns, correlation[close])
-    else:
-        found = _pairs(first, second, correlation, TERMS)
-    return found if left is right is None else found * _outer(left, right)
+    return close if np.count_nonzero(close) < correlation.size / 4 else None
+
+
+def _on_range(coefficients: Array, x: Array, negligible: float) -> Array:
+    """Sum Chebyshev's polynomials at many points, in those of the range of the points."""
+    low, high = float(x.min(initial=1)), float(x.max(initial=-1))
+    if high - low < _NARROW:
+        return np.full_like(x, np.polynomial.chebyshev.chebval(low, coefficients))
+    middle, reach = (low + high) / 2, (high - low) / 2
+    angles = np.arccos(np.clip(middle + reach * _chebyshev_points(), -1, 1))
+    values = np.cos(angles[:, None] * np.arange(_POINTS)) @ coefficients
+    here = _chebyshev_transform() @ values
+    here = here[: int(np.nonzero(np.abs(here) > negligible)[0].max(initial=0)) + 1]
+    flat = x.ravel()
+    found = np.empty_like(flat)
+    for at in range(0, len(flat), _BLOCK):
+        block = (flat[at : at + _BLOCK] - middle) / reach
+        found[at : at + _BLOCK] = _clenshaw(here, block)
+    return found.reshape(x.shape)
+
+
+@lru_cache(maxsize=1)
+def _chebyshev_points() -> Array:
+    """As many as determine a series, between -1 and 1."""
+    return np.cos(np.pi * (np.arange(_POINTS) + 0.5) / _POINTS)
+
+
+@lru_cache(maxsize=1)
+def _chebyshev_transform() -> Array:
+    """Coefficients of Chebyshev's polynomials from values at the points."""
+    k = np.arange(_POINTS)[:, None]
+    return np.cos(k * np.arccos(_chebyshev_points())) * np.where(k > 0, 2, 1) / _POINTS
+
+
+def _clenshaw(coefficients: Array, x: Array) -> Array:
+    """Sum Chebyshev's polynomials."""
+    twice = 2 * x
+    now, before, spare = np.zeros_like(x), np.zeros_like(x), np.empty_like(x)
+    for c in coefficients[:0:-1]:
+        np.multiply(twice, now, out=spare)
+        spare -= before
+        spare += c
+        before, now, spare = now, spare, before
+    now *= x
+    now -= before
+    now += coefficients[0]
+    return now
 
 
 def _shape_and_scale(table: Array) -> tuple[Array, Array | None]:
@@ -117,9 +213,10 @@ def _shape_and_scale(table: Array) -> tuple[Array, Array | None]:
         return table, None
     place = int(np.argmax(np.abs(table[0])))
     scale = table[:, place]
-    if table[0, place] == 0 or not np.allclose(
-        table, scale[:, None] * (table[0] / table[0, place]), rtol=1e-13, atol=0
-    ):
+    if table[0, place] == 0:
+        return table, None
+    multiples = scale[:, None] * (table[0] / table[0, place])
+    if not (np.abs(table - multiples) <= 1e-13 * np.abs(multiples)).all():
         return table, None
     return table[:1] / table[0, place], scale
 
@@ -259,6 +356,6 @@ def _quantiles(values: Array) -> Array:
 
     g, weights = nodes()
     flat = values.ravel()
-    order = np.argsort(flat)
+    order = np.argsort(flat, kind="stable")  # rows rise already
     chance = np.cumsum(np.outer(weights, weights).ravel()[order])
     return np.asarray(np.interp(ndtr(g), chance, flat[order]))

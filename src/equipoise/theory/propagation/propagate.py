@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -22,8 +21,7 @@ from equipoise.theory.propagation.attribution import (
     attribute,
     kind_of,
 )
-from equipoise.theory.propagation.call import RULES, Call, Pullback, Pulled, Result
-from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.call import RULES, Call, Pullback, Pulled, Result, rule_for
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 from equipoise.theory.propagation.rules import attention
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, each_part
@@ -37,7 +35,9 @@ from equipoise.theory.propagation.values import (
     Value,
     arranged,
     features_last,
+    mean_square,
     measured,
+    second_moments,
 )
 
 for _family in (
@@ -72,7 +72,7 @@ class Site:
         gradient: Predicted mean square of the derivative of the loss by an element.
         measured_second_moment: The same, of the traced pass.
         measured_gradient: The same; None where it was not measured.
-        reason: Why nothing was predicted; empty otherwise.
+        reason: Why nothing was predicted, or why the way back ends here; empty otherwise.
         is_start: Whether the way back begins here, with the measured gradient.
         kind: What it is for a reader, such as ``normalisers``.
         elements: Numbers in the output.
@@ -100,6 +100,11 @@ class Site:
     log_gain: float = 0.0
     error: float = math.nan
     row_correlation: float | None = None
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether theory reaches it on the way forward."""
+        return self.second_moment is not None
 
     @property
     def scale_free_gradient(self) -> float | None:
@@ -185,7 +190,8 @@ def propagate(graph: Graph) -> Propagation:
         value = forward.values[node.number][0]
         reason = forward.reasons.get(node.number, "")
         if isinstance(value, Moments) or reason:
-            sites.append(_site(node, value, reason, back, attribution))
+            site = _site(node, value, reason, back, attribution)
+            sites.append(replace(site, reason=reason or forward.notes.get(node.number, "")))
     weights = [Weight(*item, graph.weights.get(item[0])) for item in back.weights.items()]
     return Propagation(tuple(sites), tuple(weights), _shares(sites, attribution.branches))
 
@@ -228,6 +234,7 @@ class _Forward:
         self.values: dict[int, list[Value]] = {}
         self.pullbacks: dict[int, list[Pullback | None]] = {}
         self.reasons: dict[int, str] = {}
+        self.notes: dict[int, str] = {}
         self._given: dict[int, Known] = {}
         data = [
             leaf.value
@@ -255,8 +262,15 @@ class _Forward:
             self.reasons[node.number] = reason
             result = self._cut(node, leaves)
         outputs, pullbacks = zip(*result, strict=True)
-        self.values[node.number] = list(outputs)
-        self.pullbacks[node.number] = list(pullbacks)
+        self.values[node.number] = [_cut_off(node, output) for output in outputs]
+        self.pullbacks[node.number] = [self._way_back(node, pullback) for pullback in pullbacks]
+
+    def _way_back(self, node: Node, pullback: Pullback | None) -> Pullback | None:
+        """The way back that autograd takes."""
+        if node.function and pullback is not None:
+            self.notes[node.number] = f"custom backward of {node.function}"
+            return None
+        return pullback if node.records_gradients else _no_gradient
 
     def _result(self, call: Call, leaves: Sequence[Value], *, random: bool) -> Result:
         node = call.node
@@ -270,12 +284,12 @@ class _Forward:
             return self._of_scores(call, scores)
         if node.name == "bmm" and all(isinstance(leaf, Moments) for leaf in leaves):
             return _with(node, attention.scores(call))
-        rule = RULES.get(node.name)
+        rule = rule_for(node)
         moments = [leaf for leaf in leaves if isinstance(leaf, Moments)]
         alone = len(moments) == 1 and moments[0].parts
         if rule is not None:
             return each_part(call, rule) if alone and node.name in FEATUREWISE else rule(call)
-        if torch.Tag.pointwise in node.operator.tags:
+        if node.is_pointwise:
             if len(moments) == 1 and not any(
                 leaf.value.ndim and leaf.value.numel() > 1 for leaf in known
             ):
@@ -359,7 +373,18 @@ def _is_value(leaf: Any) -> bool:
 def _with(node: Node, value: Any) -> Result:
     """A value, whose way back is that of what comes later."""
     others: list[tuple[Value, Pullback | None]] = [(Known(o), None) for o in node.outputs[1:]]
-    return Result(value, lambda _: Pulled(), others)
+    return Result(value, _no_gradient, others)
+
+
+def _cut_off(node: Node, value: Value) -> Value:
+    """The value; its gradients do not join those of its root where autograd lets none pass."""
+    passes = node.records_gradients and not node.function and node.name != "detach"
+    return value if passes or not isinstance(value, Moments) else replace(value, root=None)
+
+
+def _no_gradient(_: Gradient) -> Pulled:
+    """The way back through what autograd does not record."""
+    return Pulled()
 
 
 def _all_known(node: Node, first: Known | None) -> Result:
@@ -434,22 +459,31 @@ def _consumed_without_a_way_back(graph: Graph, forward: _Forward) -> set[int]:
             continue
         if node.name in _OF_SHAPES:
             continue
-        found.update(id(value) for value in _moments_of(node, forward))
+        for source in _read_by(node, graph):
+            value = forward.values[source.node][source.index]
+            if isinstance(value, Moments):
+                found.add(id(value))
+    return found
+
+
+def _read_by(node: Node, graph: Graph) -> set[Made]:
+    """What an operation reads; that which an autograd function ends with reads its inputs."""
+    found: set[Made] = set()
+    left = [node]
+    for reader in left:
+        for source in reader.inputs:
+            if isinstance(source, Made) and source not in found:
+                found.add(source)
+                if node.function and not graph.nodes[source.node].records_gradients:
+                    left.append(graph.nodes[source.node])
     return found
 
 
 def _of_tensor(gradient: Tensor, like: Moments) -> Gradient:
     """Second moments of a measured gradient, in the positions of a value."""
-    array = features_last(gradient, like.layout)
-    samples, positions, features = array.shape
-    total = array.sum(0)
-    whole = total @ total.T
-    rows = array.transpose(1, 0, 2).reshape(positions, -1)
-    own = rows @ rows.T
-    same = own / (samples * features)
-    diff = (whole - own) / max(1, samples * (samples - 1) * features)
+    pairs = second_moments(features_last(gradient, like.layout))
     order = [atom for atom in like.layout.with_role("position") if atom.size > 1]
-    return Gradient(arranged(Exchangeable(same, diff, samples), order, like.order))
+    return Gradient(arranged(pairs, order, like.order))
 
 
 def _site(node: Node, value: Value, reason: str, back: _Back, attribution: Attribution) -> Site:
@@ -463,8 +497,8 @@ def _site(node: Node, value: Value, reason: str, back: _Back, attribution: Attri
         None if moments is None else moments.second_moment,
         None if moments is None else moments.sample_correlation,
         None if gradient is None else gradient.pairs.mean_diagonal,
-        float(output.double().square().mean()) if output.is_floating_point() else math.nan,
-        None if grad is None else float(grad.double().square().mean()),
+        mean_square(output) if output.is_floating_point() else math.nan,
+        None if grad is None else mean_square(grad),
         reason,
         is_start=id(value) in back.starts,
         kind=kind_of(node.name, _home(node)),
@@ -477,5 +511,5 @@ def _site(node: Node, value: Value, reason: str, back: _Back, attribution: Attri
 
 
 def _home(node: Node) -> str:
-    rule = RULES.get(node.name)
+    rule = rule_for(node)
     return "" if rule is None else rule.__module__

@@ -78,7 +78,7 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
 
     ordered = arranged(source.covariance, source.order, [*kept, *summed])
     read = _sum_over(ordered, kept, summed)
-    if is_centred(weight.value.reshape(-1, outputs).T):
+    if is_centred(weight.value.reshape(-1, outputs).T, variance):
         shared = source.mean[source.places([*kept, *summed])].reshape(len(read.same), -1).sum(1)
         common = np.outer(shared, shared) * len(read.same) / len(ordered.same)
         read = Exchangeable(read.same - common, read.diff - common, read.samples)

@@ -9,6 +9,7 @@ correlations of the latents stay as they are. Exact, for φ after φ and for any
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,19 +41,42 @@ def pointwise(call: Call) -> Result:
         arguments[place] = points
         return torch.as_tensor(operator(*arguments, **keywords))
 
+    return elementwise(x, function, affine=call.node.name in _AFFINE)
+
+
+def elementwise(
+    x: Moments,
+    function: Callable[[Tensor], Tensor],
+    *,
+    derivative: Callable[[Tensor], Tensor] | None = None,
+    affine: bool = False,
+) -> Result:
+    """What a function of single elements gives.
+
+    Args:
+        x: The input.
+        function: Takes a tensor of numbers in float64 and returns one of the same shape.
+        derivative: What the way back multiplies gradients with; PyTorch's by default.
+        affine: Whether it keeps Gaussian numbers Gaussian.
+
+    Raises:
+        UnpredictedError: If it changes the shape, or is not finite.
+    """
     points = torch.from_numpy(np.ascontiguousarray(x.table)).requires_grad_()
     with torch.enable_grad():
         values = function(points)
         if values.shape != points.shape:
             raise UnpredictedError("an operation that is not elementwise here")
         slopes = None
-        if values.requires_grad:
+        if derivative is not None:
+            slopes = derivative(points).detach().double()
+        elif values.requires_grad:
             (slopes,) = torch.autograd.grad(values.sum(), points, allow_unused=True)
     table = values.detach().double().numpy()
     slope = np.zeros_like(table) if slopes is None else slopes.numpy()
     if not (np.isfinite(table).all() and np.isfinite(slope).all()):
         raise UnpredictedError("values that are not finite on normal pre-activations")
-    output = x.with_table(table, gaussian=x.gaussian and call.node.name in _AFFINE)
+    output = x.with_table(table, gaussian=x.gaussian and affine)
 
     def pullback(gradient: Gradient) -> Pulled:
         return Pulled([(x, through(x, slope, gradient))])
@@ -98,6 +122,7 @@ def _scalar(value: Any) -> Any:
 def _not_in_place(call: Call) -> Any:
     """The operator that leaves its input alone."""
     operator = call.node.operator
+    assert isinstance(operator, torch._ops.OpOverload)
     packet = operator.overloadpacket
     name = packet.__name__
     if not operator._schema.is_mutable:
