@@ -244,6 +244,32 @@ class TestLimits:
         assert [s.operation for s in found if s.reason] == ["sum"]  # of the loss
 
 
+class TestFewestRows:
+    """Three rows lie on a circle after batch norm, two are opposite."""
+
+    @pytest.mark.parametrize("samples", [3, 4])
+    def test_all_numbers_are_finite(self, samples):
+        sites = propagate(trace(perceptron(2), vectors(samples), projected)).sites
+        assert not any(site.reason for site in sites[:-1])
+        numbers = [n for s in sites[:-2] for n in (s.second_moment, s.correlation, s.gradient)]
+        assert np.isfinite([n for n in numbers if n is not None]).all()
+
+    def test_three_rows_are_on_a_circle(self):
+        """E[tanh(√2 cos θ)²], where Gaussian rows would give 0.39."""
+        model = linear(1024, nn.BatchNorm1d(1024), nn.Tanh())
+        found = propagate(trace(model, vectors(3, 1024), projected)).sites
+        (site,) = (s for s in found if s.operation == "tanh")
+        angles = np.linspace(0, 2 * np.pi, 1000, endpoint=False)
+        exact = np.mean(np.tanh(np.sqrt(2) * np.cos(angles)) ** 2)
+        assert site.second_moment == pytest.approx(exact, rel=1e-3)
+        assert site.measured_second_moment == pytest.approx(exact, rel=0.02)
+
+    def test_two_rows_are_refused(self):
+        sites = propagate(trace(perceptron(2), vectors(2), projected)).sites
+        norms = [site for site in sites if site.operation == "native_batch_norm"]
+        assert all("fewer than two directions" in site.reason for site in norms)
+
+
 class TestSites:
     def test_start_with_the_first_product_with_weights(self):
         """What comes before are values, not moments."""

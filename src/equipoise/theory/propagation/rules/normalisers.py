@@ -36,6 +36,8 @@ from equipoise.theory.propagation.values import (
 _FEWEST_FEATURES = 4
 # With more directions that rows span, elements are as good as Gaussian after batch norm.
 _SPHERICAL = 2000
+# Of two rows one is the negative of the other, and nothing of a gradient is left.
+_FEWEST_DIRECTIONS = 2
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")
@@ -58,6 +60,10 @@ def batch_norm(call: Call) -> Result:
     trace = centred.mean_diagonal
     if trace <= 0:
         raise UnpredictedError("batch norm of rows that are all equal")
+    # Rounded, so that layers share tables.
+    directions = round((centred.rows * trace) ** 2 / centred.dot(centred), 9)
+    if directions < _FEWEST_DIRECTIONS:
+        raise UnpredictedError("batch norm of rows that differ in fewer than two directions")
     rows = rows_of(centred, eps)
     normal = rows.normalised()
     square, offset, power = _scale_and_shift(gamma, beta)
@@ -66,8 +72,7 @@ def batch_norm(call: Call) -> Result:
     )
     means = np.full(x.positions, offset)
     output = from_covariance(x.layout, x.order, covariance, means, _shape(x))
-    directions = (centred.rows * trace) ** 2 / centred.dot(centred)
-    if x.gaussian and 2 <= directions < _SPHERICAL:
+    if x.gaussian and directions < _SPHERICAL:
         output = output.on_sphere(directions)  # rows were divided by their length
 
     def pullback(gradient: Gradient) -> Pulled:
