@@ -79,7 +79,9 @@ def batch_norm(call: Call) -> Result:
         pairs = rows.pulled_back(gradient.pairs.centred()) * square
         if gradient.excess is not None:
             along = gradient.excess.total() / centred.rows**2
-            pairs = pairs + normal * (-square * along / (trace + eps))
+            # What the gradient knows of x is its direction, of which J takes the same share.
+            lost = square * along * rows.radial_gain / normal.mean_diagonal
+            pairs = pairs + normal * -lost
         return Pulled([(x, Gradient(pairs.centred(), gradient.weight))])
 
     return Result(output, pullback, _nothing(call))
