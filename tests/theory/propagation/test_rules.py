@@ -539,6 +539,25 @@ class TestAttention:
 
 
 class TestPointwise:
+    @staticmethod
+    def prelu(slopes):
+        """The site behind a PReLU of given slopes."""
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(C, C), nn.PReLU(C), nn.Linear(C, C))
+        model[1].weight.data = slopes
+        sites = propagate(trace(model, (rows(), drawn(32, C)), projected)).sites
+        return next(site for site in sites if site.operation == "_prelu_kernel")
+
+    def test_equal_slopes_are_one_function(self):
+        site = self.prelu(torch.full((C,), 0.3))
+        assert site.second_moment == pytest.approx(site.measured_second_moment, rel=0.1)
+
+    def test_slopes_that_differ_are_refused(self):
+        """The first alone would be off by a factor of two."""
+        site = self.prelu(torch.linspace(0, 1.4, C))
+        assert site.second_moment is None
+        assert "constants differ" in site.reason
+
     def test_functions_of_one_latent_are_multiplied_point_by_point(self):
         """x σ(x) is silu(x), whose factors are not independent."""
         sizes = []

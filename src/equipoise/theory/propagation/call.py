@@ -90,8 +90,3 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 def known_tensor(value: Any) -> Tensor | None:
     """The tensor behind an argument that must not be random; None if there is none."""
     return value.value if isinstance(value, Known) else None
-
-
-def as_tensor(value: Any) -> Any:
-    """Arguments of an operator as PyTorch takes them, where all are known."""
-    return value.value if isinstance(value, Known) else value
