@@ -91,6 +91,11 @@ def conv(*arguments, **options):
     return lambda: nn.Conv2d(C, C, *arguments, **options)
 
 
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return torch.addmm(self.bias, x, self.weight.t(), alpha=2)
+
+
 def affine(layer):
     nn.init.uniform_(layer.weight, 0.5, 1.5)
     nn.init.normal_(layer.bias, 0, 0.3)
@@ -536,6 +541,39 @@ class TestAttention:
             graph = trace(model, (tokens(), drawn(8, 10, C)), projected)
             outputs.append(covariances(graph)[0]["2 addmm", "forward"][0])
         np.testing.assert_allclose(outputs[0].same, outputs[1].same, rtol=1e-6)
+
+
+class TestArguments:
+    """Forms of one operator have different arguments, in different orders."""
+
+    def test_batch_norm_without_running_statistics(self):
+        """Its ε stands where another form has the momentum."""
+        form, eps = torch.ops.aten._native_batch_norm_legit.no_stats, 0.4
+        found = []
+        for norm in (
+            Apply(lambda x: form(x, None, None, True, 0.1, eps)[0]),
+            nn.BatchNorm1d(C, eps=eps, affine=False),
+        ):
+            model, batch = network(linear(lambda n=norm: n, nn.ReLU), rows(), 0)
+            sites = propagate(trace(model, batch, projected)).sites
+            found.append([(s.second_moment, s.gradient) for s in sites if s.module == "2"])
+        assert found[0] == found[1] != []
+
+    @pytest.mark.parametrize(
+        ("build", "x", "reason"),
+        [
+            (linear(lambda: Doubled(C, C)), rows(), "two terms have factors"),
+            (
+                convolutional(lambda: Apply(lambda x: F.avg_pool2d(x, 2, divisor_override=3))),
+                images(),
+                "a divisor of its own",
+            ),
+        ],
+    )
+    def test_what_no_rule_takes_into_account_is_refused(self, build, x, reason):
+        model, batch = network(build, x, 0)
+        sites = propagate(trace(model, batch, projected)).sites
+        assert [s.module for s in sites if reason in s.reason] == ["1"]
 
 
 class TestPointwise:

@@ -26,11 +26,19 @@ class Call:
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
 
-    def argument(self, index: int, name: str, default: Any = None) -> Any:
-        """A positional or keyword argument."""
-        if index < len(self.arguments):
-            return self.arguments[index]
-        return self.keywords.get(name, default)
+    def argument(self, name: str, default: Any = None) -> Any:
+        """An argument by its name in the operator's schema.
+
+        Args:
+            name: Forms of one operator have different arguments, in different orders.
+            default: For forms without such an argument.
+        """
+        for index, argument in enumerate(self.node.operator._schema.arguments):
+            if argument.name == name:
+                if index < len(self.arguments):
+                    return self.arguments[index]
+                return self.keywords.get(name, argument.default_value)
+        return default
 
     @property
     def output(self) -> Tensor:
