@@ -28,11 +28,22 @@ class Call:
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
 
-    def argument(self, index: int, name: str, default: Any = None) -> Any:
-        """A positional or keyword argument."""
-        if index < len(self.arguments):
-            return self.arguments[index]
-        return self.keywords.get(name, default)
+    def argument(self, name: str, default: Any = None) -> Any:
+        """An argument by its name in the operator's schema.
+
+        Args:
+            name: Forms of one operator have different arguments, in different orders.
+            default: For forms without such an argument.
+        """
+        operator = self.node.operator
+        if isinstance(operator, type):  # modules and functions of users have no schema
+            return self.keywords.get(name, default)
+        for index, argument in enumerate(operator._schema.arguments):
+            if argument.name == name:
+                if index < len(self.arguments):
+                    return self.arguments[index]
+                return self.keywords.get(name, argument.default_value)
+        return default
 
     @property
     def module(self) -> nn.Module:
@@ -151,8 +162,3 @@ def _key(target: Any) -> str | type:
 def known_tensor(value: Any) -> Tensor | None:
     """The tensor behind an argument that must not be random; None if there is none."""
     return value.value if isinstance(value, Known) else None
-
-
-def as_tensor(value: Any) -> Any:
-    """Arguments of an operator as PyTorch takes them, where all are known."""
-    return value.value if isinstance(value, Known) else value

@@ -75,6 +75,12 @@ class FewRows:
         values = [np.where(v > _NEGLIGIBLE * largest, v, 0.0) for v, _ in found]
         return FewRows((found[0][1], found[1][1]), (values[0], values[1]), N, centred.rows, eps)
 
+    @property
+    def radial_gain(self) -> float:
+        r"""What J takes from a squared gradient along x: :math:`E[M(1-(M\epsilon/S)^2)/S]`."""
+        first, third = self._integrals(1)[1], self._integrals(3)[0].sum()
+        return float(self.rows * (first - (self.rows * self.eps) ** 2 * third))
+
     def normalised(self) -> Exchangeable:
         """Covariance after batch norm."""
         weights, _, v = self._integrals(1)
@@ -128,6 +134,13 @@ class ManyRows:
 
     centred: Exchangeable
     eps: float
+
+    @property
+    def radial_gain(self) -> float:
+        """As :attr:`FewRows.radial_gain`."""
+        variance, signal, tau = self._sizes
+        rest = (self.eps / variance) ** 2
+        return (1 - rest + 2 * tau * signal**2 * (1 - 6 * rest)) / variance
 
     def normalised(self) -> Exchangeable:
         """Covariance after batch norm."""

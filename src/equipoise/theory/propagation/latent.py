@@ -5,8 +5,8 @@ A function T is held as a table of its values on fixed nodes. With orthonormal H
 
 .. math:: E[T_1(g_1)\,T_2(g_2)] = \sum_k a_k b_k \rho^k
 
-(Mehler). The sum is cut at degree K; its rest is taken as :math:`\rho^K` times its value at ρ = 1,
-where it is known.
+(Mehler). The sum is cut at an even degree K. Its rest is known at ρ = ±1, and with it that of even
+and of odd degrees; they are taken as falling with :math:`\rho^K` and :math:`\rho^{K+1}`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Indices = NDArray[np.intp]
 
 # Panels of half a standard deviation, so that a kink at the centre is an edge.
 _REACH, _WIDTH, _PER_PANEL = 9.0, 0.5, 10
+# More would oscillate faster than the nodes can follow, see the test of few dimensions.
 TERMS = 48
 # Of correlations up to 0.3, twelve terms leave less than 1e-9.
 _FAR, _FEW_TERMS, _MANY = 0.3, 12, 10_000
-_FEW_DIMENSIONS = 30
 # Series of 48 terms and a rest are polynomials, which as many points determine. Terms below
 # rounding are left out, and blocks of points stay in the cache.
 _POINTS, _ROUNDING, _BLOCK, _NARROW = TERMS + 1, 1e-13, 8192, 1e-12
@@ -229,37 +229,47 @@ def _pairs(first: Array, second: Array, correlation: Array, terms: int) -> Array
     """Sum the given number of terms for all pairs, by Horner's rule."""
     weighted = (hermite()[:terms] * nodes()[1]).T
     a, b = first @ weighted, second @ weighted
-    value: Array = (first * nodes()[1]) @ second.T - a @ b.T
-    uniform = value.size == 1
-    value = np.array(np.broadcast_to(value, correlation.shape))
+    even, odd = _rest(first, second, a, b)
+    uniform = even.size == 1
+    value: Array = odd * correlation
+    value += even
     for k in reversed(range(terms)):
         value *= correlation
         value += a[0, k] * b[0, k] if uniform else a[:, k, None] * b[:, k]
     return value
 
 
+def _rest(first: Array, second: Array, a: Array, b: Array) -> tuple[Array, Array]:
+    """What even and odd degrees beyond those of a and b add at ρ = 1, each ``[P, P]``."""
+    first, mirrored = first * nodes()[1], second[:, ::-1]
+    even: Array = first @ (second + mirrored).T / 2 - a[:, ::2] @ b[:, ::2].T
+    odd: Array = first @ (second - mirrored).T / 2 - a[:, 1::2] @ b[:, 1::2].T
+    return even, odd
+
+
 def _on_sphere(first: Array, second: Array, correlation: Array, dimensions: float) -> Array:
     r"""The same for two points of a sphere, of inner product ρ: :math:`\sum_k a_k b_k P_k(\rho)`.
 
-    :math:`P_k` are Gegenbauer's polynomials, 1 at ρ = 1 (Funk and Hecke).
+    :math:`P_k` are Gegenbauer's polynomials, 1 at ρ = 1 (Funk and Hecke); the rest falls with
+    those of the first two degrees that are left out.
     """
     basis = _gegenbauer(dimensions) * nodes()[1]
     a, b = first @ basis.T, second @ basis.T
     n, before, now = dimensions, np.ones_like(correlation), correlation
     total = a[:, 0, None] * b[:, 0] * before
-    for k in range(1, len(basis)):
-        total = total + a[:, k, None] * b[:, k] * now
+    for k in range(1, TERMS + 1):
+        if k < TERMS:
+            total = total + a[:, k, None] * b[:, k] * now
         before, now = now, ((2 * k + n - 2) * correlation * now - k * before) / (k + n - 2)
-    left: Array = (first * nodes()[1]) @ second.T - a @ b.T
-    return total + left * correlation ** len(basis)
+    even, odd = _rest(first, second, a, b)
+    return total + even * before + odd * now
 
 
 @lru_cache(maxsize=256)
 def _gegenbauer(dimensions: float) -> Array:
     """Orthonormal polynomials of one coordinate, at the nodes."""
     z = on_sphere(dimensions)
-    count = TERMS if dimensions > _FEW_DIMENSIONS else TERMS // 2
-    return np.stack(list(gegenbauer.polynomials(dimensions + 1, count, z)))
+    return np.stack(list(gegenbauer.polynomials(dimensions + 1, TERMS, z)))
 
 
 def _elementwise(
@@ -268,11 +278,11 @@ def _elementwise(
     """The whole series for a list of pairs."""
     weighted = (hermite() * nodes()[1]).T
     a, b = first @ weighted, second @ weighted
-    whole = (first * nodes()[1]) @ second.T
+    even, odd = _rest(first, second, a, b)
     i = rows if len(first) > 1 else np.zeros_like(rows)
     j = columns if len(second) > 1 else np.zeros_like(columns)
     products = a[i] * b[j]
-    value = whole[i, j] - products.sum(1)
+    value = even[i, j] + odd[i, j] * correlation
     for k in reversed(range(TERMS)):
         value = value * correlation + products[:, k]
     return np.asarray(value)

@@ -282,7 +282,7 @@ class _Forward:
         scores = attention.parts_of(leaves)
         if scores is not None:
             return self._of_scores(call, scores)
-        if node.name == "bmm" and all(isinstance(leaf, Moments) for leaf in leaves):
+        if attention.is_product_of_moments(call):
             return _with(node, attention.scores(call))
         rule = rule_for(node)
         moments = [leaf for leaf in leaves if isinstance(leaf, Moments)]

@@ -41,7 +41,8 @@ Array = NDArray[np.float64]
 @rule("convolution")
 def convolution(call: Call) -> Result:
     """``aten.convolution``, in one, two or three dimensions."""
-    x, weight, bias, stride, padding, dilation, transposed, _, groups = call.arguments[:9]
+    x, weight, bias = (call.argument(name) for name in ("input", "weight", "bias"))
+    transposed, groups = call.argument("transposed"), call.argument("groups")
     if not isinstance(weight, Known) or weight.data or weight.parameter is None:
         raise UnpredictedError("a convolution with a kernel that is no weight")
     source = _images(x)
@@ -58,9 +59,7 @@ def convolution(call: Call) -> Result:
         outputs if transposed else sizes,
         sizes if transposed else outputs,
         kernel,
-        each(stride, count),
-        each(padding, count),
-        each(dilation, count),
+        *(each(call.argument(name), count) for name in ("stride", "padding", "dilation")),
     )
     variance = mean_square(weight.value)
     # Weights are [out, in/groups, *kernel], transposed [in, out/groups, *kernel].

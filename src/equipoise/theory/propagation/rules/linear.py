@@ -44,6 +44,8 @@ def product(call: Call) -> Result:
 def product_and_bias(call: Call) -> Result:
     """``bias + x @ w``."""
     bias, x, weight = call.arguments[:3]
+    if call.argument("alpha") != 1 or call.argument("beta") != 1:
+        raise UnpredictedError("a product whose two terms have factors, alpha and beta")
     return _linear(call, x, weight, bias)
 
 

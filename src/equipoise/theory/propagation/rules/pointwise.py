@@ -17,9 +17,15 @@ import torch
 from torch import Tensor
 
 from equipoise.theory.propagation import latent
-from equipoise.theory.propagation.call import Call, Pulled, Result, as_tensor, rule
+from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.values import Gradient, Known, Moments, UnpredictedError
+from equipoise.theory.propagation.values import (
+    Gradient,
+    Known,
+    Moments,
+    UnpredictedError,
+    is_uniform,
+)
 
 # On larger maps what gradients and latents have in common is spread too thin to matter.
 _MOST_POSITIONS = 256
@@ -112,11 +118,17 @@ def _excess(
 
 
 def _scalar(value: Any) -> Any:
-    """A constant as a number, if all its elements are equal."""
-    if isinstance(value, Known):
-        tensor = value.value
-        return tensor.flatten()[0].detach().double() if tensor.is_floating_point() else tensor
-    return as_tensor(value)
+    """A constant as a number.
+
+    Raises:
+        UnpredictedError: If its elements differ: every feature would have a function of its own.
+    """
+    if not isinstance(value, Known):
+        return value
+    if not is_uniform(value.value):
+        raise UnpredictedError("an elementwise function whose constants differ")
+    number = value.value.flatten()[0].detach()
+    return number.double() if number.is_floating_point() else number
 
 
 def _not_in_place(call: Call) -> Any:

@@ -61,16 +61,15 @@ class Window:
     def of_pooling(call: Call, x: Moments) -> Window:
         """The windows of a pooling operation."""
         maps = call.output.ndim - 2
-        kernel = each(call.argument(1, "kernel_size"), maps)
-        stride = call.argument(2, "stride", ())
-        dilation = call.argument(4, "dilation", 1) if "max" in call.node.name else 1
+        kernel = each(call.argument("kernel_size"), maps)
+        stride = call.argument("stride")
         return Window(
             x.layout.shape[2:],
             tuple(call.output.shape[2:]),
             kernel,
             each(stride, maps) if stride else kernel,
-            each(call.argument(3, "padding", 0), maps),
-            each(dilation, maps),
+            each(call.argument("padding"), maps),
+            each(call.argument("dilation", 1), maps),
         )
 
     def maps(self, call: Call, x: Moments) -> tuple[list[Atom], Layout, list[Atom]]:
