@@ -6,6 +6,10 @@ ln(predicted/measured) of the mean squared gradient, accumulated from the loss, 
 moment; predictions and measurements are averaged over three initialisations of real size, each on
 its own batch of noise images or random tokens. An operation counts as predicted if its moments
 came from theory. Times are those of theory alone, for one initialisation, on one thread.
+
+With ``--time`` it prints the processor's seconds instead, of a trace and of theory, and theory's
+as a multiple of a plain forward and backward pass. They are medians of turns after a first one
+with other weights, on deep models, and on those with the largest maps.
 """
 
 from __future__ import annotations
@@ -15,16 +19,19 @@ import math
 import statistics
 import time
 from collections import defaultdict
+from itertools import pairwise
 
 import torch
 
-from architectures import ARCHITECTURES, Architecture
+from architectures import ARCHITECTURES, DEEP, Architecture
 from equipoise.instrument.recording.graph import trace
 from equipoise.theory.propagation.propagate import Site, propagate
 
 SEEDS = 3
 BATCHES = (16, 4)
 QUICK = ("gpt2", "se_resnet")
+LARGE_MAPS = ("resnet18_preactivation", "vgg16_batch_norm", "unet_batch_norm")
+TURNS = 5
 # Copies of what another operation gave.
 COPIES = {"detach", "alias", "clone", "view", "_unsafe_view", "transpose", "permute", "t"}
 
@@ -78,18 +85,47 @@ def row(architecture: Architecture, batch_size: int, seeds: int) -> str:
     )
 
 
+def times(architecture: Architecture, batch_size: int, turns: int) -> str:
+    """One line of medians over turns, each with weights of its own."""
+    found = []
+    for seed in range(turns + 1):
+        torch.manual_seed(seed)
+        model = architecture.build()
+        batch = architecture.batch(batch_size, torch.Generator().manual_seed(seed))
+        clock = [time.process_time()]
+        architecture.loss(model, batch).backward()
+        clock.append(time.process_time())
+        graph = trace(model, batch, architecture.loss)
+        clock.append(time.process_time())
+        propagate(graph)
+        clock.append(time.process_time())
+        found.append([after - before for before, after in pairwise(clock)])
+    step, tracing, theory = (statistics.median(c) for c in zip(*found[1:], strict=True))
+    return (
+        f"| {architecture.name} | {batch_size} | {tracing:.2f} s | {theory:.2f} s | "
+        f"{theory / step:.2f} |"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="architectures; all by default")
     parser.add_argument("--quick", action="store_true", help="two architectures, one seed")
+    parser.add_argument("--time", action="store_true", help="seconds instead of errors")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.time:
+        timed = [*DEEP, *(a for a in ARCHITECTURES if a.name in LARGE_MAPS)]
+        print("| architecture | batch | trace | theory | theory / pass |\n|---|---|---|---|---|")
+        for architecture in timed[1:2] if arguments.quick else timed:
+            print(times(architecture, BATCHES[0], 1 if arguments.quick else TURNS), flush=True)
+        return
     names = arguments.names or (QUICK if arguments.quick else [a.name for a in ARCHITECTURES])
     unknown = set(names) - {a.name for a in ARCHITECTURES}
     if unknown:
         parser.error(
             f"no architecture {sorted(unknown)}; there are {[a.name for a in ARCHITECTURES]}"
         )
-    torch.set_num_threads(1)
     print(
         "| architecture | batch | predicted | q | span of ln G | ln G, median | worst | theory |"
     )

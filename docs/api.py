@@ -16,6 +16,7 @@ from types import ModuleType, UnionType
 
 ROOMS = (
     "theory",
+    "theory.propagation",
     "probes",
     "diagnosis",
     "layers",

@@ -13,9 +13,9 @@ from architectures._architecture import Architecture
 from architectures.convolutional import CONVOLUTIONAL
 from architectures.dense_prediction import DENSE_PREDICTION
 from architectures.others import OTHERS
-from architectures.residual_networks import RESIDUAL_NETWORKS
+from architectures.residual_networks import FULL_RESNET50, RESIDUAL_NETWORKS
 from architectures.temporal import TEMPORAL
-from architectures.transformers import TRANSFORMERS
+from architectures.transformers import TRANSFORMERS, TWELVE_LAYERS
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     *RESIDUAL_NETWORKS,
@@ -26,4 +26,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     *OTHERS,
 )
 
-__all__ = ["Architecture", "ARCHITECTURES"]
+# Of their full depth, to be timed.
+DEEP: tuple[Architecture, ...] = (FULL_RESNET50, TWELVE_LAYERS)
+
+__all__ = ["Architecture", "ARCHITECTURES", "DEEP"]

@@ -35,9 +35,9 @@ class Architecture:
     loss: Callable[[nn.Module, Any], Tensor]
 
 
-def images(size: int, generator: torch.Generator) -> Batch:
+def images(size: int, generator: torch.Generator, side: int = SIDE) -> Batch:
     """Standard normal images and their classes."""
-    x = torch.randn(size, 3, SIDE, SIDE, generator=generator)
+    x = torch.randn(size, 3, side, side, generator=generator)
     return x, torch.randint(CLASSES, (size,), generator=generator)
 
 

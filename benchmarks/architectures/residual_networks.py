@@ -90,19 +90,20 @@ def _projection(in_channels: int, out_channels: int, stride: int) -> nn.Module |
 
 
 def _stages(
-    block: Block, in_channels: int, widths: tuple[int, ...], depth: int
+    block: Block, in_channels: int, widths: tuple[int, ...], depth: int | tuple[int, ...]
 ) -> list[nn.Module]:
     """Stages of ``depth`` blocks; every stage but the first halves the resolution."""
+    depths = (depth,) * len(widths) if isinstance(depth, int) else depth
     blocks = []
-    for stage, width in enumerate(widths):
-        for number in range(depth):
+    for stage, (width, count) in enumerate(zip(widths, depths, strict=True)):
+        for number in range(count):
             stride = 2 if stage > 0 and number == 0 else 1
             blocks.append(block(in_channels, width, stride))
             in_channels = width
     return blocks
 
 
-def resnet(block: Block, widths: tuple[int, ...], depth: int = 2) -> nn.Module:
+def resnet(block: Block, widths: tuple[int, ...], depth: int | tuple[int, ...] = 2) -> nn.Module:
     """Stem with max-pooling, stages, global mean, linear head [He 2015, arXiv:1512.03385]."""
     model = nn.Sequential(
         *imagenet_stem(64),
@@ -262,6 +263,12 @@ BUILDS: dict[str, Callable[[], nn.Module]] = {
     "nfnet_open": partial(nfnet, 1.0),
 }
 
+FULL_RESNET50 = Architecture(
+    "resnet50 of 64 x 64 images",
+    partial(resnet, bottleneck_block, (256, 512, 1024, 2048), (3, 4, 6, 3)),
+    partial(images, side=64),
+    cross_entropy,
+)
 RESIDUAL_NETWORKS = tuple(
     Architecture(name, build, images, cross_entropy) for name, build in BUILDS.items()
 )

@@ -297,6 +297,9 @@ def masked_texts(size: int, generator: torch.Generator) -> Batch:
     return tokens.masked_fill(masked, MASK), tokens.masked_fill(~masked, -100)
 
 
+TWELVE_LAYERS = Architecture(
+    "gpt2 of 12 layers", partial(gpt2, depth=12), texts, token_cross_entropy
+)
 TRANSFORMERS = (
     Architecture("vit", vit, images, cross_entropy),
     Architecture("swin", swin, images, cross_entropy),

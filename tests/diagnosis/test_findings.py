@@ -35,7 +35,8 @@ def growth(rate, layers=20, first=None):
 
 
 def site(reason="", operation="add", module="body"):
-    return Site(0, operation, module, 1.0, 0.3, 1.0, 1.0, 1.0, reason, kind="branches")
+    moment = None if reason else 1.0
+    return Site(0, operation, module, moment, 0.3, 1.0, 1.0, 1.0, reason, kind="branches")
 
 
 NORMS = (Share("normalisers", 20, 20.0, 20 * math.log(1.6)),)

@@ -130,9 +130,9 @@ class TestAModel:
     def test_maps_that_are_too_large_are_refused_by_name(self):
         """Theory begins behind them, from what is measured there."""
         model = nn.Sequential(
-            nn.Conv2d(3, 8, 3, stride=2),
+            nn.Conv2d(3, 8, 1),
             nn.ReLU(),
-            nn.Conv2d(8, 8, 3),
+            nn.Conv2d(8, 8, 3, stride=2),
             nn.Flatten(),
             nn.LazyLinear(8),
         )

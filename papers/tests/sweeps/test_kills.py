@@ -21,7 +21,7 @@ from papers_support.toy_tasks import (
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
-CELLS, SECONDS = 60, 0.01
+CELLS, SECONDS = 100, 0.02
 
 
 @pytest.fixture(scope="module")

@@ -232,19 +232,19 @@ def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:
 def _coverage(sites: Sequence[Site]) -> list[Finding]:
     """Which operations theory does not reach."""
     inside = [site for site in sites if site.module]  # others are the loss
-    unknown = [site for site in inside if site.reason]
-    if not unknown:
+    noted = [site for site in inside if site.reason]
+    if not noted:
         return []
-    reasons = Counter(f"{site.operation} ({site.reason})" for site in unknown)
+    reasons = Counter(f"{site.operation} ({site.reason})" for site in noted)
     listed = "; ".join(
         f"{count} × {reason}" if count > 1 else reason for reason, count in reasons.most_common(4)
     )
     return [
         Finding(
             "note",
-            f"Theory predicts {len(inside) - len(unknown):,} of {len(inside):,} operations",
-            f"Not predicted: {listed}. There the prediction is cut, and goes on from what was "
-            "measured.",
+            f"Theory predicts {sum(site.is_predicted for site in inside):,} of {len(inside):,} "
+            "operations",
+            f"It is cut at {listed}, and goes on from what was measured there.",
         )
     ]
 

@@ -77,6 +77,15 @@ class TestSimulation:
             draws = K.rows / S * ((B * Π).sum() - along)
             assert abs(errors(draws, found.dot(drawn(N, P, seed)))) < 4
 
+    def test_what_is_along_the_rows(self, N, P, eps):
+        """Of JJ = (M/S) (1 - xxᵀ/S)², what is lost at xxᵀ."""
+        K = drawn(N, P)
+        x = gaussian_rows(K)
+        size, M = (x**2).sum(1), K.rows
+        S = size + M * eps
+        draws = M / S * (1 - (1 - size / S) ** 2)
+        assert abs(errors(draws, FewRows.of(K, eps).radial_gain)) < 4
+
 
 def test_simulation_notices_the_law_of_many_rows():
     """Without corrections the covariance is K/s̄, and twelve rows are too few for that."""
@@ -152,6 +161,16 @@ class TestManyRows:
             plain = plain * (1 / (K.mean_diagonal + eps))
             errors.append(distance(plain, way(FewRows.of(K, eps))))
         assert errors[0] / errors[1] == pytest.approx(2, rel=0.05)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+def test_what_is_lost_along_many_rows(eps):
+    errors = []
+    for N in (64, 128):
+        K = drawn(N, 4)
+        errors.append(ManyRows(K, eps).radial_gain / FewRows.of(K, eps).radial_gain - 1)
+    assert abs(errors[0]) < 1e-3
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
 
 
 def many(K, eps, way):

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy.special import erf, ndtr, ndtri
 
+from equipoise.numerics.quadrature import gegenbauer
 from equipoise.theory.propagation import latent
 
 G, WEIGHTS = latent.nodes()
-RHO = np.linspace(-0.95, 1, 40)[None]
+RHO = np.linspace(-1, 1, 41)[None]
 RELU, STEP = np.maximum(G, 0), (G > 0).astype(float)
 
 
@@ -95,6 +96,75 @@ class TestPairs:
         scale = np.outer(np.linspace(0.5, 2, 120), np.linspace(0.5, 2, 120))
         found = latent.pairs(tables, tables, rho)
         np.testing.assert_allclose(found, scale * arc_cosine(rho), rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("dimensions", [None, 3.0])
+    def test_odd_functions_of_opposite_latents(self, dimensions):
+        """Odd degrees change sign at ρ = -1, the rest of the series too: 0.93 otherwise."""
+        sign = np.sign(G)[None]
+        found = latent.pairs(sign, sign, np.array([[-1.0]]), dimensions)
+        assert found[0, 0] == pytest.approx(-1, rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 2.1, 3, 3.5, 4, 7, 29, 31, 200])
+class TestSphere:
+    """Pairs of coordinates of a point on the sphere of radius √n in R^n.
+
+    Functions of degree k of a Gaussian vector are those of its direction times its length to the
+    power k, so that Gaussian averages are known up to a factor.
+    """
+
+    @pytest.mark.parametrize(
+        ("function", "exact", "error"),
+        [
+            (lambda z: np.maximum(z, 0), lambda rho, n: arc_cosine(rho), 2e-5),
+            (lambda z: z**2, lambda rho, n: (1 + 2 * rho**2) * n / (n + 2), 2e-6),
+            (lambda z: z > 0, lambda rho, n: orthant(rho), 8e-3),
+        ],
+        ids=["relu", "square", "step"],
+    )
+    def test_closed_forms(self, n, function, exact, error):
+        table = function(latent.on_sphere(n)).astype(float)[None]
+        found = latent.pairs(table, table, RHO, n)
+        np.testing.assert_allclose(found, exact(RHO, n), rtol=0, atol=error)
+
+    def test_gaussian_pairs_are_others(self, n):
+        table = latent.on_sphere(n)[None] ** 2
+        found = latent.pairs(table, table, RHO)
+        assert abs(found - (1 + 2 * RHO**2) * n / (n + 2)).max() > 1.9 / (n + 2)
+
+
+def test_nodes_follow_as_many_degrees_as_are_summed():
+    """Closest on a circle: there 64 terms would make the square worse, by 1e-3."""
+    z = latent.on_sphere(2)
+    degrees = list(gegenbauer.polynomials(3, 64, z))
+    overlaps = [latent.mean(psi * z**2) for psi in degrees]  # 1, none and 1/√2, then none
+    assert np.abs(overlaps[3 : latent.TERMS]).max() < 1e-3
+    assert np.abs(overlaps[3:]).max() > 1e-2
+
+
+@pytest.mark.parametrize("dimensions", [None, 12.0], ids=["Gaussian", "sphere"])
+@pytest.mark.parametrize("table", [RELU, STEP, np.tanh(3 * G)], ids=["relu", "step", "tanh"])
+class TestManyPairs:
+    """One function of the correlation is a polynomial, which few values determine."""
+
+    @pytest.mark.parametrize("reach", [0.2, 0.95, 1.0])
+    def test_are_summed_as_few_are(self, table, dimensions, reach):
+        rho = reach * np.sin(np.linspace(-2, 2, 40_000)).reshape(200, 200)
+        average = latent.averages(table[None], table[None], dimensions)
+        series = latent._on_sphere if dimensions else latent._pairs
+        given = dimensions or latent.TERMS
+        expected = series(table[None], table[None], rho, given)
+        np.testing.assert_allclose(average(rho), expected, rtol=0, atol=1e-11)
+
+    def test_fewer_values_do_not_determine_it(self, table, dimensions, monkeypatch):
+        monkeypatch.setattr(latent, "_POINTS", 12)
+        for cached in (latent._chebyshev_points, latent._chebyshev_transform):
+            monkeypatch.setattr(latent, cached.__name__, cached.__wrapped__)
+        rho = np.array([[0.99]])
+        found = latent.averages(table[None], table[None], dimensions)(rho)
+        series = latent._on_sphere if dimensions else latent._pairs
+        expected = series(table[None], table[None], rho, dimensions or latent.TERMS)
+        assert abs(found - expected).max() > 1e-9
 
 
 class TestCorrelationOf:

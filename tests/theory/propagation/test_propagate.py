@@ -9,6 +9,7 @@ from torch import nn
 from equipoise.instrument.recording.graph import trace
 from equipoise.theory import explosion_rate
 from equipoise.theory.propagation.propagate import propagate
+from equipoise.theory.propagation.rules import normalisers
 from support.model_state import differences, fingerprint
 
 
@@ -135,6 +136,7 @@ MODELS = {
     "GPT": (GPT, integers(100, 16, 17), next_token),
 }
 NETWORKS = 10
+ACTIVATIONS = {"identity": nn.Identity, "relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
 
 
 @pytest.fixture(scope="class", params=MODELS)
@@ -190,22 +192,48 @@ class TestProfiles:
         assert abs(np.log(ratios)).max() < 0.15
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.theory.UnstableFixedPointWarning")
 class TestGrowth:
-    """Gradient times size of the pre-activations does not depend on how weights are scaled."""
+    """Deep in a chain with batch norm, gradients grow by the theorem's rate."""
 
     @staticmethod
-    def factors(model):
-        sites = propagate(trace(model, vectors(128), projected)).sites
-        products = [s.gradient * s.second_moment for s in sites if s.operation == "mm"]
-        return np.array(products[:-1]) / products[1:]
+    def factors(activation, samples, *, eps=1e-12, depth=5, rate_of=None):
+        """Growth per layer, over the theorem's rate."""
+        torch.manual_seed(0)
+        width, layers = 16, []
+        for _ in range(depth):
+            layer = nn.Linear(width, width, bias=False)
+            nn.init.orthogonal_(layer.weight)  # a mean square of exactly 1 / width
+            layers += [layer, nn.BatchNorm1d(width, eps=eps), ACTIVATIONS[activation]()]
+        model = nn.Sequential(*layers, nn.Linear(width, width)).double()
+        batch = drawn(samples, width).double(), drawn(samples, width, seed=1).double()
+        sites = propagate(trace(model, batch, projected)).sites
+        norms = [site.gradient for site in sites if site.operation == "native_batch_norm"]
+        rate = explosion_rate(activation, rate_of or samples, eps=eps).value
+        return np.array(norms[1:-2]) / norms[2:-1] / rate  # the last is not centred yet
 
-    def test_is_the_explosion_rate_of_batch_norm(self):
-        found = self.factors(perceptron())
-        assert found[1:] == pytest.approx(explosion_rate("relu", 128).value, rel=1e-3)
+    @pytest.mark.parametrize("samples", [8, 16, 64, 1024])
+    @pytest.mark.parametrize("activation", ["identity", "relu", "tanh", "gelu"])
+    def test_is_the_explosion_rate(self, activation, samples):
+        np.testing.assert_allclose(self.factors(activation, samples), 1, rtol=0, atol=1e-6)
+
+    @pytest.mark.parametrize("samples", [16, 64])
+    def test_is_that_of_a_large_eps(self, samples):
+        """Once variances have come to their fixed point."""
+        found = self.factors("relu", samples, eps=0.1, depth=20)[-2:]
+        np.testing.assert_allclose(found, 1, rtol=0, atol=1e-6)
+
+    @pytest.mark.parametrize(("samples", "error"), [(4, 3e-4), (5, 4e-6)])
+    def test_steps_on_a_sphere_of_three_dimensions_need_more_degrees(self, samples, error):
+        np.testing.assert_allclose(self.factors("relu", samples), 1, rtol=0, atol=error)
 
     def test_of_another_batch_size_is_not(self):
-        other = explosion_rate("relu", 64).value
-        assert abs(self.factors(perceptron())[1:] / other - 1).min() > 5e-3
+        assert abs(self.factors("relu", 128, rate_of=64) - 1).min() > 5e-3
+
+    def test_gaussian_outputs_of_batch_norm_have_another(self, monkeypatch):
+        """Off by 1/B: rows of length √B are no Gaussian numbers."""
+        monkeypatch.setattr(normalisers, "_SPHERICAL", 0)
+        assert abs(self.factors("tanh", 16) - 1).min() > 0.01
 
 
 class TestLimits:
@@ -242,6 +270,32 @@ class TestLimits:
     def test_where_all_is_known_no_reason_is_given(self):
         found = propagate(trace(linear(256, nn.ReLU()), vectors(), projected)).sites
         assert [s.operation for s in found if s.reason] == ["sum"]  # of the loss
+
+
+class TestFewestRows:
+    """Three rows lie on a circle after batch norm, two are opposite."""
+
+    @pytest.mark.parametrize("samples", [3, 4])
+    def test_all_numbers_are_finite(self, samples):
+        sites = propagate(trace(perceptron(2), vectors(samples), projected)).sites
+        assert not any(site.reason for site in sites[:-1])
+        numbers = [n for s in sites[:-2] for n in (s.second_moment, s.correlation, s.gradient)]
+        assert np.isfinite([n for n in numbers if n is not None]).all()
+
+    def test_three_rows_are_on_a_circle(self):
+        """E[tanh(√2 cos θ)²], where Gaussian rows would give 0.39."""
+        model = linear(1024, nn.BatchNorm1d(1024), nn.Tanh())
+        found = propagate(trace(model, vectors(3, 1024), projected)).sites
+        (site,) = (s for s in found if s.operation == "tanh")
+        angles = np.linspace(0, 2 * np.pi, 1000, endpoint=False)
+        exact = np.mean(np.tanh(np.sqrt(2) * np.cos(angles)) ** 2)
+        assert site.second_moment == pytest.approx(exact, rel=1e-3)
+        assert site.measured_second_moment == pytest.approx(exact, rel=0.02)
+
+    def test_two_rows_are_refused(self):
+        sites = propagate(trace(perceptron(2), vectors(2), projected)).sites
+        norms = [site for site in sites if site.operation == "native_batch_norm"]
+        assert all("fewer than two directions" in site.reason for site in norms)
 
 
 class TestSites:

@@ -18,7 +18,7 @@ from equipoise.theory.propagation import latent
 from equipoise.theory.propagation import propagate as engine
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.rules import attention, pooling, sums
+from equipoise.theory.propagation.rules import attention, pooling, softmax, sums
 from equipoise.theory.propagation.rules.windows import Window
 from equipoise.theory.propagation.values import Moments, arranged, features_last, from_covariance
 
@@ -89,6 +89,11 @@ def convolutional(*middle, out=C):
 
 def conv(*arguments, **options):
     return lambda: nn.Conv2d(C, C, *arguments, **options)
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return torch.addmm(self.bias, x, self.weight.t(), alpha=2)
 
 
 def affine(layer):
@@ -445,12 +450,15 @@ class TestTwins:
     def test_borders(self, monkeypatch):
         """On a circle every position reads nine others."""
 
-        def circular(window):
-            for n, k in zip(window.inputs, window.kernel, strict=True):
-                read = (np.arange(n)[:, None] + np.arange(k)[:, None, None] - k // 2) % n
-                yield list((read == np.arange(n)).astype(float))
+        def circular(window, pairs):
+            pairs = pairs.reshape(window.inputs * 2)
+            for axis, k in enumerate(window.kernel):
+                both, reach = (axis, len(window.kernel) + axis), range(-(k // 2), k // 2 + 1)
+                pairs = sum(np.roll(pairs, (shift, shift), both) for shift in reach)
+            return pairs.reshape(math.prod(window.outputs), -1)
 
-        monkeypatch.setattr(Window, "_taps", circular)
+        monkeypatch.setattr(Window, "gathered", circular)
+        monkeypatch.setattr(Window, "scattered", circular)
         found = Comparison(*CASES["zero padding"]).misses()
         assert found["1 convolution forward"]["size"] > 0.2
         assert found["1 convolution forward"]["pattern of same"] > 0.05
@@ -477,7 +485,7 @@ class TestTwins:
 
     def test_softmax_weights_that_differ(self, monkeypatch):
         """Averages over all tokens forget what large logits add."""
-        monkeypatch.setattr(attention, "_concentration", lambda variance, n: np.ones(len(n)))
+        monkeypatch.setattr(softmax, "_row", lambda variance, n: (1.0, 1.0, 1.0))
         build = linear(lambda: Attention(causal=False, gain=2.5))
         found = Comparison(build, tokens()).misses("forward")
         (site,) = (site for site in found if "scaled_dot_product" in site)
@@ -502,43 +510,70 @@ class TestBorders:
 
 
 class Attention(nn.Module):
-    """Two heads."""
+    """Two heads, fused or written out."""
 
-    def __init__(self, *, causal, explicit=False, gain=1.2):
+    def __init__(self, *, causal=False, explicit=False, gain=1.2, bias=None, dropout=0.0):
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(C, C, bias=False) for _ in range(3))
         for layer in (self.query, self.key, self.value):
             nn.init.normal_(layer.weight, 0, gain / C**0.5)
-        self.causal, self.explicit = causal, explicit
+        self.causal, self.explicit, self.bias, self.dropout = causal, explicit, bias, dropout
 
     def forward(self, x):
         layers = (self.query, self.key, self.value)
         q, k, v = (layer(x).unflatten(2, (2, C // 2)).transpose(1, 2) for layer in layers)
         if not self.explicit:
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+            out = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=self.bias, dropout_p=self.dropout, is_causal=self.causal
+            )
         else:
             logits = q @ k.transpose(2, 3) / (C // 2) ** 0.5
+            if self.bias is not None:
+                logits = logits + self.bias
             if self.causal:
                 later = torch.ones(logits.shape[2:], dtype=torch.bool).triu(1)
                 logits = logits.masked_fill(later, -math.inf)
-            out = logits.softmax(3) @ v
+            out = F.dropout(logits.softmax(3), self.dropout) @ v
         return out.transpose(1, 2).flatten(2)
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def slopes():
+    """A bias for what is near, another in each head."""
+    distance = abs(torch.arange(10)[:, None] - torch.arange(10))
+    return -torch.tensor([1.0, 0.2])[:, None, None] * distance
+
+
+ATTENTION = {
+    "all": {},
+    "causal": {"causal": True},
+    "a bias in each head": {"bias": slopes()},
+    "dropout": {"dropout": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
 class TestAttention:
     @pytest.mark.parametrize("explicit", [False, True], ids=["fused", "explicit"])
-    def test_outputs_and_gradients_of_values(self, causal, explicit):
-        build = linear(lambda: Attention(causal=causal, explicit=explicit))
+    def test_outputs_and_gradients_of_keys_and_values(self, name, explicit):
+        build = linear(lambda: Attention(explicit=explicit, **ATTENTION[name]))
         comparison = Comparison(build, tokens())
         assert comparison.misses("forward") == {}
-        assert [site for site in comparison.misses("backward") if "value" in site] == []
+        missed = comparison.misses("backward")
+        assert [site for site in missed if "1.key" in site or "1.value" in site] == []
         ratios = [p["1.value.weight"] / a["1.value.weight"] for p, a in comparison.weights]
         assert np.mean(ratios) == pytest.approx(1, abs=0.1)
 
-    def test_both_forms_are_predicted_alike(self, causal):
+    def test_gradients_of_weights(self, name):
+        """Those of queries and keys grow with the tokens' random products, of variance 1/C."""
+        comparison = Comparison(linear(lambda: Attention(**ATTENTION[name])), tokens())
+        for weight in ("query", "key"):
+            of_it = f"1.{weight}.weight"
+            predicted, actual = np.mean([(p[of_it], a[of_it]) for p, a in comparison.weights], 0)
+            assert predicted * (1 + 10 / C) == pytest.approx(actual, rel=0.15)
+
+    def test_both_forms_are_predicted_alike(self, name):
         torch.manual_seed(0)
-        model, outputs = linear(lambda: Attention(causal=causal))(), []
+        model, outputs = linear(lambda: Attention(**ATTENTION[name]))(), []
         for explicit in (False, True):
             model[1].explicit = explicit
             graph = trace(model, (tokens(), drawn(8, 10, C)), projected)
@@ -546,7 +581,134 @@ class TestAttention:
         np.testing.assert_allclose(outputs[0].same, outputs[1].same, rtol=1e-6)
 
 
+class TestAttentionTwins:
+    def test_a_bias_that_is_a_mask(self, monkeypatch):
+        """All keys are seen, so that nothing would be left of it."""
+        monkeypatch.setattr(attention, "_biased", lambda scores, bias, shape: scores)
+        found = Comparison(linear(lambda: Attention(bias=slopes())), tokens()).misses("forward")
+        assert any(abs(error) > 0.05 for site in found.values() for error in site.values())
+
+    def test_dropout_that_is_none(self, monkeypatch):
+        monkeypatch.setattr(attention, "_noise", lambda call: 0.0)
+        found = Comparison(linear(lambda: Attention(dropout=0.5)), tokens()).misses("forward")
+        assert any(error < -0.03 for site in found.values() for error in site.values())
+
+
+class TestScores:
+    """What happens to scores between the two products is taken into account, or refused."""
+
+    @staticmethod
+    def reasons(change):
+        class Changed(Attention):
+            def forward(self, x):
+                layers = (self.query, self.key, self.value)
+                q, k, v = (layer(x).unflatten(2, (2, -1)).transpose(1, 2) for layer in layers)
+                return (change(q @ k.transpose(2, 3)) @ v).transpose(1, 2).flatten(2)
+
+        model, batch = network(linear(Changed), tokens(), 0)
+        sites = propagate(trace(model, batch, projected)).sites
+        return [s.reason for s in sites if s.reason and s.module == "1"]
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            (lambda a: a.softmax(2), "_softmax of attention scores"),
+            (lambda a: a.tanh().softmax(3), "tanh of attention scores"),
+            (lambda a: a.softmax(3) * torch.linspace(0, 1, 10), "mul of attention weights"),
+            (lambda a: a.softmax(3) * 0.5, "mul of attention weights"),
+            (lambda a: (a + drawn(8, 1, 10, 10)).softmax(3), "differs between samples"),
+            (
+                lambda a: a.masked_fill(torch.eye(10) > 0, 0.0).softmax(3),
+                "masked_fill of attention",
+            ),
+            (lambda a: (a * drawn(10)).softmax(3), "numbers that differ"),
+        ],
+    )
+    def test_unknown_changes_are_named(self, change, reason):
+        found = self.reasons(change)
+        assert found
+        assert reason in found[0]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda a: a.masked_fill(torch.ones(10, 10).triu(1) > 0, -math.inf).softmax(3),
+            lambda a: torch.where(torch.ones(10, 10).tril() > 0, a, -1e9).softmax(3),
+            lambda a: (a / 4 + slopes().expand(8, 2, 10, 10)).softmax(3),
+        ],
+    )
+    def test_known_ones_are_not(self, change):
+        assert self.reasons(change) == []
+
+
+def test_attention_of_a_layer_with_a_mask():
+    """``nn.MultiheadAttention`` adds its mask and multiplies in one operation."""
+
+    class Layer(nn.MultiheadAttention):
+        def forward(self, x):
+            mask = nn.Transformer.generate_square_subsequent_mask(10)
+            return super().forward(x, x, x, attn_mask=mask)[0]
+
+    build = linear(lambda: Layer(C, 2, batch_first=True))
+    found = Comparison(build, tokens())
+    assert ("1 baddbmm", "backward") not in found.pairs[0]  # nothing is said of scores
+    assert ("1 bmm", "forward") in found.pairs[0]
+    assert found.misses("forward") == {}
+
+
+class TestArguments:
+    """Forms of one operator have different arguments, in different orders."""
+
+    def test_batch_norm_without_running_statistics(self):
+        """Its ε stands where another form has the momentum."""
+        form, eps = torch.ops.aten._native_batch_norm_legit.no_stats, 0.4
+        found = []
+        for norm in (
+            Apply(lambda x: form(x, None, None, True, 0.1, eps)[0]),
+            nn.BatchNorm1d(C, eps=eps, affine=False),
+        ):
+            model, batch = network(linear(lambda n=norm: n, nn.ReLU), rows(), 0)
+            sites = propagate(trace(model, batch, projected)).sites
+            found.append([(s.second_moment, s.gradient) for s in sites if s.module == "2"])
+        assert found[0] == found[1] != []
+
+    @pytest.mark.parametrize(
+        ("build", "x", "reason"),
+        [
+            (linear(lambda: Doubled(C, C)), rows(), "two terms have factors"),
+            (
+                convolutional(lambda: Apply(lambda x: F.avg_pool2d(x, 2, divisor_override=3))),
+                images(),
+                "a divisor of its own",
+            ),
+        ],
+    )
+    def test_what_no_rule_takes_into_account_is_refused(self, build, x, reason):
+        model, batch = network(build, x, 0)
+        sites = propagate(trace(model, batch, projected)).sites
+        assert [s.module for s in sites if reason in s.reason] == ["1"]
+
+
 class TestPointwise:
+    @staticmethod
+    def prelu(slopes):
+        """The site behind a PReLU of given slopes."""
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(C, C), nn.PReLU(C), nn.Linear(C, C))
+        model[1].weight.data = slopes
+        sites = propagate(trace(model, (rows(), drawn(32, C)), projected)).sites
+        return next(site for site in sites if site.operation == "_prelu_kernel")
+
+    def test_equal_slopes_are_one_function(self):
+        site = self.prelu(torch.full((C,), 0.3))
+        assert site.second_moment == pytest.approx(site.measured_second_moment, rel=0.1)
+
+    def test_slopes_that_differ_are_refused(self):
+        """The first alone would be off by a factor of two."""
+        site = self.prelu(torch.linspace(0, 1.4, C))
+        assert site.second_moment is None
+        assert "constants differ" in site.reason
+
     def test_functions_of_one_latent_are_multiplied_point_by_point(self):
         """x σ(x) is silu(x), whose factors are not independent."""
         sizes = []

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise.instrument import modules
+from equipoise.instrument.recording.opaque import around_opaque_calls
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
 
@@ -53,24 +54,45 @@ class Given:
     value: Tensor
 
 
+def name_of(operator: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> str:
+    """The operator without overload and trailing underscore.
+
+    Operators that are not PyTorch's own keep their namespace.
+
+    Examples:
+        >>> name_of(torch.ops.aten.relu_.default), name_of(torch.ops.prims.sin.default)
+        ('relu', 'prims::sin')
+    """
+    packet = (
+        operator if isinstance(operator, torch._ops.OpOverloadPacket) else operator.overloadpacket
+    )
+    namespace, name = packet._qualified_op_name.split("::")
+    return name.rstrip("_") if namespace == "aten" else f"{namespace}::{name}"
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """One operation.
 
     Args:
         number: Its index in the graph.
-        operator: Such as ``aten.convolution.default``.
+        operator: Such as ``aten.convolution.default``; of an opaque call, the class of the module
+            or of the autograd function.
         arguments: Positional arguments; tensors are replaced by :class:`Made` or :class:`Given`.
         keywords: Keyword arguments, likewise.
         outputs: Its tensors, in order.
-        gradients: Measured derivatives of the loss by the outputs; None where there are none.
         module: Name of the innermost module that was running.
+        gradients: Measured derivatives of the loss by the outputs; None where there are none.
         widening: How many times as many features its outputs are taken to have as their tensors.
         edges: Where the outputs stand in the graph of derivatives; None where they do not.
+        called: The module, of an opaque call of one.
+        records_gradients: Whether autograd was switched on.
+        function: Name of the autograd function whose backward pass the outputs have, if it is not
+            the operation's own.
     """
 
     number: int
-    operator: torch._ops.OpOverload
+    operator: torch._ops.OpOverload | type
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     outputs: tuple[Tensor, ...]
@@ -78,11 +100,21 @@ class Node:
     gradients: tuple[Tensor | None, ...] = ()
     widening: Fraction = Fraction(1)
     edges: tuple[GradientEdge | None, ...] = ()
+    called: nn.Module | None = None
+    records_gradients: bool = True
+    function: str = ""
 
     @property
     def name(self) -> str:
-        """The operator without namespace, overload and trailing underscore."""
-        return str(self.operator.overloadpacket.__name__).rstrip("_")
+        """Name of the operator, or of the class, of an opaque call."""
+        if isinstance(self.operator, type):
+            return self.operator.__name__
+        return name_of(self.operator)
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether PyTorch lists the operator among those that act on single elements."""
+        return not isinstance(self.operator, type) and torch.Tag.pointwise in self.operator.tags
 
     @property
     def inputs(self) -> tuple[Made | Given, ...]:
@@ -141,6 +173,8 @@ class Graph:
 def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     """Run model and loss once, forward and backward; the model is left untouched.
 
+    Calls of the classes in ``opaque.OPAQUE`` are one operation each; what they do is not recorded.
+
     Args:
         model: Any module, in the mode that it is in.
         batch: What the user's loader yields.
@@ -158,9 +192,10 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
         }
     )
     running = modules.running(model)
+    opaque = around_opaque_calls(model, tracer.around)
     with untouched(model), torch.inference_mode(False), torch.enable_grad():
         modules.unfreeze(model)
-        with running as tracer.running, tracer:
+        with running as tracer.running, opaque, tracer:
             loss = loss_fn(model, batch)
         weights = tracer.differentiate(loss, model)
     result = tracer.source(loss)
@@ -195,7 +230,7 @@ def operations_of(
     tensors = [without_values(tensor) for _, tensor in inputs]
     sources = {id(t): source for t, (source, _) in zip(tensors, inputs, strict=True)}
     tracer = _Tracer(sources, first)
-    with torch.inference_mode(False), torch.no_grad(), tracer:
+    with torch.inference_mode(False), torch.enable_grad(), tracer:
         result = function(*tensors)
     nodes = (
         replace(node, module=module, gradients=tuple(map(without_values, node.outputs)))
@@ -227,6 +262,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.running: list[tuple[nn.Module, str]] = []
         self._first = first
         self._sources = dict(sources)
+        self._is_inside_opaque = False
         self._overwritten: dict[Made, GradientEdge] = {}
 
     @classmethod
@@ -246,14 +282,48 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if argument.is_write and isinstance(given, Tensor):
                 self._keep(given)
         result = func(*args, **(kwargs or {}))
-        outputs = tuple(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
-        if outputs:
-            number = self._first + len(self.nodes)
-            name = self.running[-1][1] if self.running else ""
-            self.nodes.append(Node(number, func, arguments, keywords, outputs, name))
-            for index, output in enumerate(outputs):
-                self._sources[id(output)] = Made(number, index)
+        if not self._is_inside_opaque:
+            self._record(func, arguments, keywords, result)
         return result
+
+    def around(
+        self,
+        kind: type,
+        module: nn.Module | None,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run an opaque forward pass, and record it as one operation."""
+        if self._is_inside_opaque:
+            return forward(*args, **kwargs)
+        arguments, keywords = pytree.tree_map_only(Tensor, self.source, (args, kwargs))
+        self._is_inside_opaque = True
+        try:
+            result = forward(*args, **kwargs)
+        finally:
+            self._is_inside_opaque = False
+        self._record(kind, arguments, keywords, result, module)
+        return result
+
+    def _record(
+        self,
+        operator: Any,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        result: Any,
+        called: nn.Module | None = None,
+    ) -> None:
+        outputs = tuple(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
+        if not outputs:
+            return
+        number = self._first + len(self.nodes)
+        name = self.running[-1][1] if self.running else ""
+        node = Node(number, operator, arguments, keywords, outputs, name, called=called)
+        node.records_gradients = torch.is_grad_enabled()
+        self.nodes.append(node)
+        for index, output in enumerate(outputs):
+            self._sources[id(output)] = Made(number, index)
 
     def source(self, tensor: Tensor) -> Made | Given:
         """Where a tensor comes from."""
@@ -275,6 +345,10 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for node in self.nodes:
             node.gradients = (None,) * len(node.outputs)
             node.edges = tuple(self._edge(node, index) for index in range(len(node.outputs)))
+            if not isinstance(node.operator, type):
+                node.function = next(filter(None, map(_function, node.outputs)), "")
+            # Functions and operators with a backward pass of their own switch autograd off.
+            node.records_gradients |= any(output.requires_grad for output in node.outputs)
         places = [
             (node, index, edge)
             for node in self.nodes
@@ -299,3 +373,12 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if output.requires_grad and output.is_floating_point():
             return get_gradient_edge(output)
         return self._overwritten.get(Made(node.number, index))
+
+
+def _function(output: Tensor) -> str:
+    """Name of the autograd function that gave a tensor; empty if it is an operator's."""
+    found = getattr(output.grad_fn, "_forward_cls", None)
+    # Operators of torch.library have generated functions.
+    if found is None or found.__module__.startswith("torch._library."):
+        return ""
+    return str(found.__name__)

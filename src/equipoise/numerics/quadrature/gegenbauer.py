@@ -31,8 +31,10 @@ def recurrence(batch_size: float, count: int) -> Array:
         >>> round(float(recurrence(10, 1)[0]), 12)  # E[w²] = 1
         1.0
     """
-    B, k = batch_size, np.arange(1, count + 1, dtype=np.float64)
-    return np.sqrt((B - 1) * k * (k + B - 4) / ((2 * k + B - 3) * (2 * k + B - 5)))
+    B, k = batch_size, np.arange(2, count + 1, dtype=np.float64)
+    later = (B - 1) * k * (k + B - 4) / ((2 * k + B - 3) * (2 * k + B - 5))
+    # E[w²] = 1 at every B; on a circle the formula would give 0/0.
+    return np.sqrt([1.0, *later])
 
 
 def polynomials(batch_size: float, count: int, points: Array) -> Iterator[Array]:

@@ -45,7 +45,7 @@ def render_checkup(checkup: Checkup) -> str:
         shares=overview.attribution(checkup),
         predictions=overview.predictions(checkup),
         operations=overview.computed(checkup.sites),
-        unpredicted=overview.unpredicted(checkup),
+        cuts=overview.cuts(checkup),
         ranked=overview.worst_first(checkup.conditioning),
         skipped=overview.skipped_by_reason(checkup.conditioning),
         predicted_rate=None if growth is None else growth.predicted,

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from equipoise.instrument.recording.graph import Node, evaluated
-from equipoise.theory.propagation.values import Gradient, Known, Moments, Value
+from equipoise.instrument.recording.graph import Node, evaluated, name_of
+from equipoise.instrument.recording.opaque import OPAQUE
+from equipoise.theory.propagation.values import Gradient, Known, Moments, UnpredictedError, Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,11 +29,33 @@ class Call:
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
 
-    def argument(self, index: int, name: str, default: Any = None) -> Any:
-        """A positional or keyword argument."""
-        if index < len(self.arguments):
-            return self.arguments[index]
-        return self.keywords.get(name, default)
+    def argument(self, name: str, default: Any = None) -> Any:
+        """An argument by its name in the operator's schema.
+
+        Args:
+            name: Forms of one operator have different arguments, in different orders.
+            default: For forms without such an argument.
+        """
+        operator = self.node.operator
+        if isinstance(operator, type):  # modules and functions of users have no schema
+            return self.keywords.get(name, default)
+        for index, argument in enumerate(operator._schema.arguments):
+            if argument.name == name:
+                if index < len(self.arguments):
+                    return self.arguments[index]
+                return self.keywords.get(name, argument.default_value)
+        return default
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that was called.
+
+        Raises:
+            UnpredictedError: If it is not the call of a module.
+        """
+        if self.node.called is None:
+            raise UnpredictedError(f"{self.node.name} is no call of a module")
+        return self.node.called
 
     @property
     def output(self) -> Tensor:
@@ -41,9 +64,12 @@ class Call:
 
     def with_values(self) -> Call:
         """The call with the outputs that its inputs have now, if all of them have values."""
-        inputs = pytree.tree_map_only(Known, as_tensor, (self.arguments, self.keywords))
-        if not self.output.is_meta or any(
-            leaf.is_meta for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)
+        inputs = pytree.tree_map_only(Known, known_tensor, (self.arguments, self.keywords))
+        opaque = isinstance(self.node.operator, type)
+        if (
+            opaque
+            or not self.output.is_meta
+            or any(leaf.is_meta for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))
         ):
             return self
         with torch.no_grad():
@@ -97,24 +123,67 @@ OF_SHAPES = {
 WEIGHTED = {"mm", "bmm", "addmm", "baddbmm", "convolution"}
 
 Rule: TypeAlias = Callable[[Call], Result]
-RULES: dict[str, Rule] = {}
+# By names of operators, or by classes of modules and autograd functions.
+RULES: dict[str | type, Rule] = {}
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for operators, by their names without namespace and overload."""
+def rule(*targets: Any) -> Callable[[Rule], Rule]:
+    """Register a rule: a function of a :class:`Call` that gives a :class:`Result`.
+
+    It is asked at every call with a random input, and replaces any rule for the same target.
+
+    Args:
+        targets: Operators such as ``torch.ops.library.name``, what ``torch.library.custom_op``
+            returns, or names of PyTorch's own operators; classes of modules, or of
+            ``torch.autograd.Function``, whose calls then are one operation each. Subclasses of
+            these need a rule of their own.
+
+    Raises:
+        TypeError: If a target is none of these.
+        ValueError: If no operator of PyTorch has the name.
+
+    Examples:
+        >>> @rule(torch.nn.Identity)
+        ... def identity(call: Call) -> Result:
+        ...     x = call.arguments[0]
+        ...     return Result(x, lambda gradient: Pulled([(x, gradient)]))
+        >>> del RULES[torch.nn.Identity]
+        >>> rule("cumsun")
+        Traceback (most recent call last):
+        ValueError: no operator of PyTorch is named 'cumsun'
+    """
+    keys = [_key(target) for target in targets]
 
     def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
+        RULES.update(dict.fromkeys(keys, function))
+        OPAQUE.update(key for key in keys if isinstance(key, type))
         return function
 
     return register
 
 
+def rule_for(node: Node) -> Rule | None:
+    """The rule for an operation; None if there is none."""
+    return RULES.get(node.operator if isinstance(node.operator, type) else node.name)
+
+
+def _key(target: Any) -> str | type:
+    """What a target is registered by."""
+    if isinstance(target, str):
+        if not hasattr(torch.ops.aten, target):
+            raise ValueError(f"no operator of PyTorch is named {target!r}")
+        return target
+    if isinstance(target, type) and issubclass(target, nn.Module | torch.autograd.Function):
+        return target
+    operator = getattr(target, "_opoverload", target)  # of `torch.library.custom_op`
+    if isinstance(operator, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return name_of(operator)
+    raise TypeError(
+        "a rule is for an operator, a class of modules or a class of autograd functions, not "
+        f"{target!r}"
+    )
+
+
 def known_tensor(value: Any) -> Tensor | None:
     """The tensor behind an argument that must not be random; None if there is none."""
     return value.value if isinstance(value, Known) else None
-
-
-def as_tensor(value: Any) -> Any:
-    """Arguments of an operator as PyTorch takes them, where all are known."""
-    return value.value if isinstance(value, Known) else value

@@ -78,8 +78,8 @@ class Exchangeable:
     def dot(self, other: Exchangeable) -> float:
         """Sum over all pairs of rows of the product of entries."""
         N = self.samples
-        pairs = N * (N - 1) * float((self.diff * other.diff).sum())
-        return N * float((self.same * other.same).sum()) + pairs
+        same, diff = np.vdot(self.same, other.same), np.vdot(self.diff, other.diff)
+        return float(N * same + N * (N - 1) * diff)
 
     def total(self) -> float:
         """Sum over all pairs of rows."""

@@ -5,14 +5,15 @@ A function T is held as a table of its values on fixed nodes. With orthonormal H
 
 .. math:: E[T_1(g_1)\,T_2(g_2)] = \sum_k a_k b_k \rho^k
 
-(Mehler). The sum is cut at degree K; its rest is taken as :math:`\rho^K` times its value at ρ = 1,
-where it is known.
+(Mehler). The sum is cut at an even degree K. Its rest is known at ρ = ±1, and with it that of even
+and of odd degrees; they are taken as falling with :math:`\rho^K` and :math:`\rho^{K+1}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,13 @@ Indices = NDArray[np.intp]
 
 # Panels of half a standard deviation, so that a kink at the centre is an edge.
 _REACH, _WIDTH, _PER_PANEL = 9.0, 0.5, 10
+# More would oscillate faster than the nodes can follow, see the test of few dimensions.
 TERMS = 48
 # Of correlations up to 0.3, twelve terms leave less than 1e-9.
 _FAR, _FEW_TERMS, _MANY = 0.3, 12, 10_000
-_FEW_DIMENSIONS = 30
+# Series of 48 terms and a rest are polynomials, which as many points determine. Terms below
+# rounding are left out, and blocks of points stay in the cache.
+_POINTS, _ROUNDING, _BLOCK, _NARROW = TERMS + 1, 1e-13, 8192, 1e-12
 
 
 @lru_cache(maxsize=1)
@@ -97,18 +101,110 @@ def pairs(
         >>> np.round(pairs(relu, relu, rho) * 2, 9)  # 1/π and 1
         array([[0.31830989, 1.        ]])
     """
-    if dimensions is not None:
-        return _on_sphere(first, second, correlation, dimensions)
-    (first, left), (second, right) = _shape_and_scale(first), _shape_and_scale(second)
-    # Most pairs are far apart: few terms are enough for them.
+    return averages(first, second, dimensions)(correlation)
+
+
+def averages(
+    first: Array, second: Array, dimensions: float | None = None
+) -> Callable[[Array], Array]:
+    """The averages of :func:`pairs`, as a function of correlations ``[P, P]``."""
+    one, left = _shape_and_scale(first)
+    other, right = (one, left) if second is first else _shape_and_scale(second)
+
+    def series(rho: Array) -> Array:
+        if dimensions is not None:
+            return _on_sphere(one, other, rho, dimensions)
+        return _pairs(one, other, rho, TERMS)
+
+    average: Callable[[Array], Array] = series
+    if len(one) == len(other) == 1:
+        average = _polynomial(series)
+    elif dimensions is None:
+        average = partial(_of_several, one, other)
+    if left is right is None:
+        return average
+    return lambda correlation: average(correlation) * _outer(left, right)
+
+
+def _of_several(first: Array, second: Array, correlation: Array) -> Array:
+    """The series, if every position has a function of its own."""
+    close = _close(correlation)
+    if close is None:
+        return _pairs(first, second, correlation, TERMS)
+    found = _pairs(first, second, np.where(close, 0.0, correlation), _FEW_TERMS)
+    rows, columns = np.nonzero(close)
+    found[close] = _elementwise(first, second, rows, columns, correlation[close])
+    return found
+
+
+def _polynomial(series: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A series in the correlation, as the polynomial through its values at few points."""
+    values = series(_chebyshev_points()[None])[0]
+    coefficients, negligible = _chebyshev_transform() @ values, _ROUNDING * np.abs(values).max()
+
+    def average(correlation: Array) -> Array:
+        close = _close(correlation)
+        if close is None:
+            return _on_range(coefficients, correlation, negligible)
+        found = _on_range(coefficients, np.where(close, 0.0, correlation), negligible)
+        found[close] = _on_range(coefficients, correlation[close], negligible)
+        return found
+
+    return average
+
+
+def _close(correlation: Array) -> Any:
+    """Which of many pairs are close together, if most are far apart: few terms do for those."""
+    if correlation.size <= _MANY:
+        return None
     close = np.abs(correlation) > _FAR
-    if correlation.size > _MANY and np.count_nonzero(close) < correlation.size / 4:
-        found = _pairs(first, second, np.where(close, 0.0, correlation), _FEW_TERMS)
-        rows, columns = np.nonzero(close)
-        found[close] = _elementwise(first, second, rows, columns, correlation[close])
-    else:
-        found = _pairs(first, second, correlation, TERMS)
-    return found if left is right is None else found * _outer(left, right)
+    return close if np.count_nonzero(close) < correlation.size / 4 else None
+
+
+def _on_range(coefficients: Array, x: Array, negligible: float) -> Array:
+    """Sum Chebyshev's polynomials at many points, in those of the range of the points."""
+    low, high = float(x.min(initial=1)), float(x.max(initial=-1))
+    if high - low < _NARROW:
+        return np.full_like(x, np.polynomial.chebyshev.chebval(low, coefficients))
+    middle, reach = (low + high) / 2, (high - low) / 2
+    angles = np.arccos(np.clip(middle + reach * _chebyshev_points(), -1, 1))
+    values = np.cos(angles[:, None] * np.arange(_POINTS)) @ coefficients
+    here = _chebyshev_transform() @ values
+    here = here[: int(np.nonzero(np.abs(here) > negligible)[0].max(initial=0)) + 1]
+    flat = x.ravel()
+    found = np.empty_like(flat)
+    for at in range(0, len(flat), _BLOCK):
+        block = (flat[at : at + _BLOCK] - middle) / reach
+        found[at : at + _BLOCK] = _clenshaw(here, block)
+    return found.reshape(x.shape)
+
+
+@lru_cache(maxsize=1)
+def _chebyshev_points() -> Array:
+    """As many as determine a series, between -1 and 1."""
+    return np.cos(np.pi * (np.arange(_POINTS) + 0.5) / _POINTS)
+
+
+@lru_cache(maxsize=1)
+def _chebyshev_transform() -> Array:
+    """Coefficients of Chebyshev's polynomials from values at the points."""
+    k = np.arange(_POINTS)[:, None]
+    return np.cos(k * np.arccos(_chebyshev_points())) * np.where(k > 0, 2, 1) / _POINTS
+
+
+def _clenshaw(coefficients: Array, x: Array) -> Array:
+    """Sum Chebyshev's polynomials."""
+    twice = 2 * x
+    now, before, spare = np.zeros_like(x), np.zeros_like(x), np.empty_like(x)
+    for c in coefficients[:0:-1]:
+        np.multiply(twice, now, out=spare)
+        spare -= before
+        spare += c
+        before, now, spare = now, spare, before
+    now *= x
+    now -= before
+    now += coefficients[0]
+    return now
 
 
 def _shape_and_scale(table: Array) -> tuple[Array, Array | None]:
@@ -117,9 +213,10 @@ def _shape_and_scale(table: Array) -> tuple[Array, Array | None]:
         return table, None
     place = int(np.argmax(np.abs(table[0])))
     scale = table[:, place]
-    if table[0, place] == 0 or not np.allclose(
-        table, scale[:, None] * (table[0] / table[0, place]), rtol=1e-13, atol=0
-    ):
+    if table[0, place] == 0:
+        return table, None
+    multiples = scale[:, None] * (table[0] / table[0, place])
+    if not (np.abs(table - multiples) <= 1e-13 * np.abs(multiples)).all():
         return table, None
     return table[:1] / table[0, place], scale
 
@@ -132,37 +229,47 @@ def _pairs(first: Array, second: Array, correlation: Array, terms: int) -> Array
     """Sum the given number of terms for all pairs, by Horner's rule."""
     weighted = (hermite()[:terms] * nodes()[1]).T
     a, b = first @ weighted, second @ weighted
-    value: Array = (first * nodes()[1]) @ second.T - a @ b.T
-    uniform = value.size == 1
-    value = np.array(np.broadcast_to(value, correlation.shape))
+    even, odd = _rest(first, second, a, b)
+    uniform = even.size == 1
+    value: Array = odd * correlation
+    value += even
     for k in reversed(range(terms)):
         value *= correlation
         value += a[0, k] * b[0, k] if uniform else a[:, k, None] * b[:, k]
     return value
 
 
+def _rest(first: Array, second: Array, a: Array, b: Array) -> tuple[Array, Array]:
+    """What even and odd degrees beyond those of a and b add at ρ = 1, each ``[P, P]``."""
+    first, mirrored = first * nodes()[1], second[:, ::-1]
+    even: Array = first @ (second + mirrored).T / 2 - a[:, ::2] @ b[:, ::2].T
+    odd: Array = first @ (second - mirrored).T / 2 - a[:, 1::2] @ b[:, 1::2].T
+    return even, odd
+
+
 def _on_sphere(first: Array, second: Array, correlation: Array, dimensions: float) -> Array:
     r"""The same for two points of a sphere, of inner product ρ: :math:`\sum_k a_k b_k P_k(\rho)`.
 
-    :math:`P_k` are Gegenbauer's polynomials, 1 at ρ = 1 (Funk and Hecke).
+    :math:`P_k` are Gegenbauer's polynomials, 1 at ρ = 1 (Funk and Hecke); the rest falls with
+    those of the first two degrees that are left out.
     """
     basis = _gegenbauer(dimensions) * nodes()[1]
     a, b = first @ basis.T, second @ basis.T
     n, before, now = dimensions, np.ones_like(correlation), correlation
     total = a[:, 0, None] * b[:, 0] * before
-    for k in range(1, len(basis)):
-        total = total + a[:, k, None] * b[:, k] * now
+    for k in range(1, TERMS + 1):
+        if k < TERMS:
+            total = total + a[:, k, None] * b[:, k] * now
         before, now = now, ((2 * k + n - 2) * correlation * now - k * before) / (k + n - 2)
-    left: Array = (first * nodes()[1]) @ second.T - a @ b.T
-    return total + left * correlation ** len(basis)
+    even, odd = _rest(first, second, a, b)
+    return total + even * before + odd * now
 
 
 @lru_cache(maxsize=256)
 def _gegenbauer(dimensions: float) -> Array:
     """Orthonormal polynomials of one coordinate, at the nodes."""
     z = on_sphere(dimensions)
-    count = TERMS if dimensions > _FEW_DIMENSIONS else TERMS // 2
-    return np.stack(list(gegenbauer.polynomials(dimensions + 1, count, z)))
+    return np.stack(list(gegenbauer.polynomials(dimensions + 1, TERMS, z)))
 
 
 def _elementwise(
@@ -171,11 +278,11 @@ def _elementwise(
     """The whole series for a list of pairs."""
     weighted = (hermite() * nodes()[1]).T
     a, b = first @ weighted, second @ weighted
-    whole = (first * nodes()[1]) @ second.T
+    even, odd = _rest(first, second, a, b)
     i = rows if len(first) > 1 else np.zeros_like(rows)
     j = columns if len(second) > 1 else np.zeros_like(columns)
     products = a[i] * b[j]
-    value = whole[i, j] - products.sum(1)
+    value = even[i, j] + odd[i, j] * correlation
     for k in reversed(range(TERMS)):
         value = value * correlation + products[:, k]
     return np.asarray(value)
@@ -259,6 +366,6 @@ def _quantiles(values: Array) -> Array:
 
     g, weights = nodes()
     flat = values.ravel()
-    order = np.argsort(flat)
+    order = np.argsort(flat, kind="stable")  # rows rise already
     chance = np.cumsum(np.outer(weights, weights).ravel()[order])
     return np.asarray(np.interp(ndtr(g), chance, flat[order]))

@@ -60,7 +60,7 @@ def gradients(
         and not value.value.is_meta
     }
     lost = any(source.node not in inner for source in taken - set(laws) - set(constants))
-    if not laws or graph.result is None or lost or any(n.name in WEIGHTED for n in nodes):
+    if not laws or graph.result is None or lost or any(map(_needs_theory, nodes)):
         return
     devices = {s.value.device for node in nodes for s in node.inputs if isinstance(s, Given)}
     device = next(iter(devices), torch.device("cpu"))
@@ -76,6 +76,11 @@ def gradients(
         loss = _run(nodes, {**constants, **drawn})[graph.result]
         found = torch.autograd.grad(loss, list(drawn.values()), allow_unused=True)
         yield {source: g for source, g in zip(drawn, found, strict=True) if g is not None}
+
+
+def _needs_theory(node: Node) -> bool:
+    """Whether an operation multiplies with weights, or cannot be run again."""
+    return node.name in WEIGHTED or isinstance(node.operator, type)
 
 
 def is_mean(graph: Graph) -> bool:
@@ -101,6 +106,8 @@ def _is_scalar(node: Node) -> bool:
 
 def _reduces(node: Node) -> bool:
     """Whether a loss function of PyTorch averages, which 1 means."""
+    if isinstance(node.operator, type):  # of users, without a schema
+        return False
     for place, argument in enumerate(node.operator._schema.arguments):
         if argument.name == "reduction":
             given = node.arguments[place : place + 1]

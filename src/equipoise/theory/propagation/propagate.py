@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -32,6 +31,7 @@ from equipoise.theory.propagation.call import (
     Pullback,
     Pulled,
     Result,
+    rule_for,
 )
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
@@ -49,6 +49,7 @@ from equipoise.theory.propagation.values import (
     features_last,
     mean_square,
     measured,
+    second_moments,
 )
 from equipoise.theory.propagation.what_if.answer import Changes
 
@@ -78,7 +79,8 @@ class Site:
         gradient: Predicted mean square of the derivative of the loss by an element.
         measured_second_moment: The same, of the traced pass.
         measured_gradient: The same; None where it was not measured.
-        reason: Why nothing was predicted, or no gradient after a change; empty otherwise.
+        reason: Why nothing was predicted, why the way back ends here, or why there is no gradient
+            after a change; empty otherwise.
         is_start: Whether the way back begins here, with the measured gradient.
         kind: What it is for a reader, such as ``normalisers``.
         elements: Numbers in the output.
@@ -106,6 +108,11 @@ class Site:
     log_gain: float = 0.0
     error: float = math.nan
     row_correlation: float | None = None
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether theory reaches it on the way forward."""
+        return self.second_moment is not None
 
     @property
     def scale_free_gradient(self) -> float | None:
@@ -266,7 +273,7 @@ def propagate(graph: Graph) -> Propagation:
         reason = forward.reasons.get(node.number, "")
         if isinstance(value, Moments) or reason:
             site = _site(node, value, reason, back, attribution, measured=not graph.edited)
-            sites.append(site)
+            sites.append(replace(site, reason=site.reason or forward.notes.get(node.number, "")))
     weights = [Weight(*item, graph.weights.get(item[0])) for item in back.weights.items()]
     shares = _shares(sites, attribution.branches)
     return Propagation(tuple(sites), tuple(weights), shares, graph)
@@ -310,6 +317,7 @@ class _Forward:
         self.values: dict[int, list[Value]] = {}
         self.pullbacks: dict[int, list[Pullback | None]] = {}
         self.reasons: dict[int, str] = {}
+        self.notes: dict[int, str] = {}
         self._given: dict[int, Known] = {}
         data = [
             leaf.value
@@ -337,8 +345,15 @@ class _Forward:
             self.reasons[node.number] = reason
             result = self._cut(node, leaves)
         outputs, pullbacks = zip(*result, strict=True)
-        self.values[node.number] = list(outputs)
-        self.pullbacks[node.number] = list(pullbacks)
+        self.values[node.number] = [_cut_off(node, output) for output in outputs]
+        self.pullbacks[node.number] = [self._way_back(node, pullback) for pullback in pullbacks]
+
+    def _way_back(self, node: Node, pullback: Pullback | None) -> Pullback | None:
+        """The way back that autograd takes."""
+        if node.function and pullback is not None:
+            self.notes[node.number] = f"custom backward of {node.function}"
+            return None
+        return pullback if node.records_gradients else _no_gradient
 
     def _result(self, call: Call, leaves: Sequence[Value], *, random: bool) -> Result:
         node = call.node
@@ -350,14 +365,14 @@ class _Forward:
         scores = attention.parts_of(leaves)
         if scores is not None:
             return self._of_scores(call, scores)
-        if node.name == "bmm" and all(isinstance(leaf, Moments) for leaf in leaves):
+        if attention.is_product_of_moments(call):
             return _with(node, attention.scores(call))
-        rule = RULES.get(node.name)
+        rule = rule_for(node)
         moments = [leaf for leaf in leaves if isinstance(leaf, Moments)]
         alone = len(moments) == 1 and moments[0].parts
         if rule is not None:
             return each_part(call, rule) if alone and node.name in FEATUREWISE else rule(call)
-        if torch.Tag.pointwise in node.operator.tags:
+        if node.is_pointwise:
             if len(moments) == 1 and not any(
                 leaf.value.ndim and leaf.value.numel() > 1 for leaf in known
             ):
@@ -444,7 +459,18 @@ def _is_value(leaf: Any) -> bool:
 def _with(node: Node, value: Any) -> Result:
     """A value, whose way back is that of what comes later."""
     others: list[tuple[Value, Pullback | None]] = [(Known(o), None) for o in node.outputs[1:]]
-    return Result(value, lambda _: Pulled(), others)
+    return Result(value, _no_gradient, others)
+
+
+def _cut_off(node: Node, value: Value) -> Value:
+    """The value; its gradients do not join those of its root where autograd lets none pass."""
+    passes = node.records_gradients and not node.function and node.name != "detach"
+    return value if passes or not isinstance(value, Moments) else replace(value, root=None)
+
+
+def _no_gradient(_: Gradient) -> Pulled:
+    """The way back through what autograd does not record."""
+    return Pulled()
 
 
 def _all_known(node: Node, first: Known | None) -> Result:
@@ -538,7 +564,23 @@ def _consumed_without_a_way_back(graph: Graph, forward: _Forward) -> set[int]:
             continue
         if node.name in OF_SHAPES:
             continue
-        found.update(id(value) for value in _moments_of(node, forward))
+        for source in _read_by(node, graph):
+            value = forward.values[source.node][source.index]
+            if isinstance(value, Moments):
+                found.add(id(value))
+    return found
+
+
+def _read_by(node: Node, graph: Graph) -> set[Made]:
+    """What an operation reads; that which an autograd function ends with reads its inputs."""
+    found: set[Made] = set()
+    left = [node]
+    for reader in left:
+        for source in reader.inputs:
+            if isinstance(source, Made) and source not in found:
+                found.add(source)
+                if node.function and not graph.nodes[source.node].records_gradients:
+                    left.append(graph.nodes[source.node])
     return found
 
 
@@ -589,16 +631,8 @@ def _of_tensors(gradients: Sequence[Tensor], like: Moments, scale: float) -> Gra
 
 def _of_tensor(gradient: Tensor, like: Moments) -> Exchangeable:
     """Second moments of one gradient, in the positions of a value."""
-    array = features_last(gradient, like.layout)
-    samples, positions, features = array.shape
-    total = array.sum(0)
-    whole = total @ total.T
-    rows = array.transpose(1, 0, 2).reshape(positions, -1)
-    own = rows @ rows.T
-    same = own / (samples * features)
-    diff = (whole - own) / max(1, samples * (samples - 1) * features)
+    pairs = second_moments(features_last(gradient, like.layout), like.correlation.samples)
     order = [atom for atom in like.layout.with_role("position") if atom.size > 1]
-    pairs = Exchangeable(same, diff, like.correlation.samples)
     return arranged(pairs, order, like.order)
 
 
@@ -636,5 +670,5 @@ def _site(
 
 
 def _home(node: Node) -> str:
-    rule = RULES.get(node.name)
+    rule = rule_for(node)
     return "" if rule is None else rule.__module__

@@ -11,7 +11,6 @@ from itertools import count
 from typing import TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,6 +22,8 @@ Array = NDArray[np.float64]
 
 # Pairs of positions are followed exactly up to maps of 64 × 64.
 MOST_POSITIONS = 4096
+# Elements that are converted at once, so that they stay in the cache.
+_CHUNK = 1 << 16
 _identities = count()
 
 
@@ -79,12 +80,10 @@ class Moments:
     def covariance(self) -> Exchangeable:
         """Second moments of the elements, means included."""
         if self.gaussian:
-            mean, std = self.mean, self.std
-            means, scale = np.outer(mean, mean), np.outer(std, std)
-            c = self.correlation
-            return Exchangeable(
-                means + scale * c.same, means + scale * c.diff, self.correlation.samples
-            )
+            mean = latent.mean(self.table)  # [P], or [1] where all positions are alike
+            std = np.sqrt(latent.mean((self.table - mean[:, None]) ** 2))
+            means, scale, c = np.outer(mean, mean), np.outer(std, std), self.correlation
+            return Exchangeable(means + scale * c.same, means + scale * c.diff, c.samples)
         return self.averaged(self.table)
 
     @cached_property
@@ -149,8 +148,8 @@ class Moments:
     def averaged(self, table: Array) -> Exchangeable:
         """E[T(g₁)T(g₂)] for another function of the same latents."""
         c, n = self.correlation, self.dimensions
-        same, diff = (latent.pairs(table, table, block, n) for block in (c.same, c.diff))
-        return Exchangeable(same, diff, c.samples)
+        average = latent.averages(table, table, n)
+        return Exchangeable(average(c.same), average(c.diff), c.samples)
 
     def with_other_features(self, layout: Layout) -> Moments:
         """Features of the same law that are none of these."""
@@ -256,25 +255,51 @@ def measured(value: Tensor, layout: Layout) -> Moments:
     Raises:
         UnpredictedError: If it has too many positions, no axis of samples or no values.
     """
-    if value.is_meta:
-        raise UnpredictedError("what was measured here does not hold after the change")
+    require_values(value)
     layout = layout.with_open_as("position").without_short_axes()
     order = layout.with_role("position")
     array = features_last(value, layout)
-    samples, positions, features = array.shape
+    _, positions, features = array.shape
+    require_few(positions)
+    mean = array.mean((0, 2)) if features > 1 else np.zeros(positions)
+    return from_covariance(layout, order, second_moments(array, layout.count("sample")), mean)
+
+
+def require_values(value: Tensor) -> None:
+    """Raise where a tensor has a shape only.
+
+    Raises:
+        UnpredictedError: If its values were lost with an edit of the graph.
+    """
+    if value.is_meta:
+        raise UnpredictedError("what was measured here does not hold after the change")
+
+
+def require_few(positions: int) -> None:
+    """Raise where pairs of positions would be too many.
+
+    Raises:
+        UnpredictedError: If there are more than ``MOST_POSITIONS``.
+    """
     if positions > MOST_POSITIONS:
         raise UnpredictedError(
             f"{positions} positions; pairs are followed exactly up to {MOST_POSITIONS}"
         )
+
+
+def second_moments(array: Array, taken: int) -> Exchangeable:
+    """Averages over features of products at two rows.
+
+    Args:
+        array: Values, of shape ``[samples, P, features]``.
+        taken: How many samples there are taken to be.
+    """
+    samples, positions, features = array.shape
     total = array.sum(0)
-    whole = np.tensordot(total, total, ([1], [1]))
-    rows = array.transpose(1, 0, 2).reshape(positions, -1)
+    rows = array.swapaxes(0, 1).reshape(positions, -1)
     own = rows @ rows.T
-    same = own / (samples * features)
-    diff = (whole - own) / max(1, samples * (samples - 1) * features)
-    mean = array.mean((0, 2)) if features > 1 else np.zeros(positions)
-    covariance = Exchangeable(same, diff, layout.count("sample"))
-    return from_covariance(layout, order, covariance, mean)
+    diff = (total @ total.T - own) / max(1, samples * (samples - 1) * features)
+    return Exchangeable(own / (samples * features), diff, taken)
 
 
 def features_last(value: Tensor, layout: Layout) -> Array:
@@ -307,14 +332,13 @@ def is_uniform(value: Tensor) -> bool:
     return bool((value == value.flatten()[0]).all()) if value.numel() else False
 
 
-def is_centred(filters: Tensor) -> bool:
-    """Whether filters, one a row, sum to zero, as weight standardisation makes them.
+def is_centred(filters: Tensor, size: float) -> bool:
+    """Whether filters, one a row, of a mean square, sum to zero, as standardised ones do.
 
     Of independent weights, the squared means average to the mean square over their number.
     """
-    rows = filters.detach().double()
-    size = rows.square().mean()
-    return rows.shape[1] > 1 and bool(rows.mean(1).square().mean() * rows.shape[1] < 1e-3 * size)
+    fan_in = filters.shape[1]
+    return fan_in > 1 and mean_square(filters.detach().mean(1)) * fan_in < 1e-3 * size
 
 
 def bias_square(bias: object, weights: Tensor, grown: Fraction) -> float:
@@ -333,5 +357,8 @@ def bias_square(bias: object, weights: Tensor, grown: Fraction) -> float:
 
 def mean_square(value: Tensor) -> float:
     """Average of squares, in float64."""
-    with torch.no_grad():
-        return float(value.double().square().mean())
+    if not value.numel():
+        return math.nan
+    flat = value.detach().flatten()
+    parts = (flat[at : at + _CHUNK].double() for at in range(0, len(flat), _CHUNK))
+    return sum(float(part @ part) for part in parts) / value.numel()

@@ -133,7 +133,7 @@ class TestProfile:
         ]  # fmt: skip
 
     def test_theory_is_cut_where_nothing_is_predicted(self, deep):
-        cut = [dataclasses.replace(site, reason="no rule") for site in deep.sites]
+        cut = [dataclasses.replace(site, gradient=None) for site in deep.sites]
         assert "predicted" not in WORDS.findall(profile_figure(cut))
 
     def test_what_has_no_logarithm_is_counted(self, hostile):

@@ -18,17 +18,17 @@ class TestCoverage:
         """Operations outside any module are the loss's."""
         assert overview.coverage(deep) == "96 of 96 operations"
         *inside, last = deep.sites
-        loss = dataclasses.replace(last, module="", reason="no rule")
+        loss = dataclasses.replace(last, module="", second_moment=None, reason="no rule")
         changed = dataclasses.replace(deep, sites=(*inside, loss))
         assert overview.coverage(changed) == "95 of 95 operations"
-        assert overview.unpredicted(changed) == {}
+        assert overview.cuts(changed) == {}
 
     def test_what_is_not_predicted_stands_under_its_reason(self, deep):
         *inside, last = deep.sites
-        cut = dataclasses.replace(last, reason="no rule for relu")
+        cut = dataclasses.replace(last, second_moment=None, reason="no rule for relu")
         changed = dataclasses.replace(deep, sites=(*inside, cut))
         assert overview.coverage(changed) == "95 of 96 operations"
-        assert overview.unpredicted(changed) == {"no rule for relu": ["norm32: relu"]}
+        assert overview.cuts(changed) == {"no rule for relu": ["norm32: relu"]}
 
     def test_copies_are_no_computation(self, deep):
         moved = dataclasses.replace(deep.sites[0], kind="reshapes")

@@ -43,9 +43,7 @@ def profile_figure(sites: Sequence[Site]) -> str:
         and a point for each measurement, coloured by the kind of operation.
     """
     measured = [_drawable(site.measured_scale_free_gradient) for site in sites]
-    predicted = [
-        _drawable(site.scale_free_gradient) if not site.reason else math.nan for site in sites
-    ]
+    predicted = [_drawable(site.scale_free_gradient) for site in sites]
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()

@@ -170,8 +170,8 @@ def _attribution(checkup: Checkup, console: Console) -> None:
             "them the gradient passes, the rest goes around",
             console,
         )
-    for reason, names in overview.unpredicted(checkup).items():
-        remark(f"Not predicted: {wording.listed(names, 3)}: {reason}", console)
+    for reason, names in overview.cuts(checkup).items():
+        remark(f"Theory is cut at {wording.listed(names, 3)}: {reason}", console)
 
 
 def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -> None:

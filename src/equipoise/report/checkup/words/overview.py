@@ -41,12 +41,12 @@ def gain(site: Site) -> str:
 def coverage(checkup: Checkup) -> str:
     """Say how many operations theory predicts."""
     inside = [site for site in checkup.sites if site.module]
-    predicted = sum(not site.reason for site in inside)
+    predicted = sum(site.is_predicted for site in inside)
     return f"{predicted:,} of {wording.count(len(inside), 'operation')}"
 
 
-def unpredicted(checkup: Checkup) -> dict[str, list[str]]:
-    """Collect the operations that theory does not predict under each reason."""
+def cuts(checkup: Checkup) -> dict[str, list[str]]:
+    """Collect the operations at which theory is cut under each reason."""
     named = ((site.reason or None, f"{site.module}: {site.operation}") for site in checkup.sites)
     return by_reason(pair for pair, site in zip(named, checkup.sites, strict=True) if site.module)
 

@@ -1,18 +1,23 @@
 r"""Attention: softmax of scores of queries and keys, times values.
 
-Logits of a head have the variance :math:`D s^2 K_q(i,i) U_k` over keys, with D features, scale s
-and :math:`U_k` the variance of keys between
-positions. Weights then average to
-:math:`A_{ij} = 1/n_i` over the n_i keys that a query may see, and
+With D features of a head and scale s, logits of query i vary over keys by
+:math:`\sigma_i^2 = D s^2 K_q(i,i) U_i`, :math:`U_i` the variance of the keys that it sees. A bias,
+:math:`-\infty` where a key is not seen, is added to them. Averages A of the weights a and the
+factors F and R by which their squares and those of their derivatives are larger stand in
+:mod:`.softmax`. Outputs and gradients are
 
-.. math:: E[a_{ij}a_{i'j}] = A_{ij}A_{i'j}F_{ii'}, \qquad F_{ii} = n_i\,E\sum_j a_{ij}^2,
+.. math:: K_{out} = E[a K_v a^\top], \qquad
+          \Pi_v = E[a^\top \Pi\, a], \qquad
+          \Pi_q(i, i') = s^2 D\,\Pi(i, i')\,R_{ii'} \frac{(AA^\top)_{ii'}}
+          {\lVert A_i \rVert \lVert A_{i'} \rVert} \sqrt{Q_i Q_{i'}}, \quad
+          Q_i = \sum_{jj'} A_{ij} A_{ij'} K_v(j, j') K_k(j, j'), \\
+          \Pi_k(j, j') = s^2 D \sum_{ii'} A_{ij} A_{i'j'} K_v(j, j') R_{ii'}
+          (\Pi \circ K_q)(i, i')
 
-computed for independent Gaussian logits; F of two queries has the power of their correlation.
-Outputs and gradients are
-
-.. math:: K_{out} = A K_v A^\top + (F-1)\circ\big[A\,\mathrm{diag}(K_v)A^\top
-          - AA^\top\circ A K_v A^\top\big], \qquad
-          \Pi_q = s^2 D\,U_v U_k\,\Pi \circ F \circ AA^\top .
+with covariances of keys and values centred by row: softmax does not see what is added to all
+logits. Dropout of variance ν adds :math:`\nu \sum_j A_{ij}^2 K_v(j,j) K_k(j,j)`, K_v not centred,
+to :math:`Q_i`, and likewise to keys. Every head has a bias of its own; moments are averages over
+heads.
 
 For many heads and features, and logits that do not depend on values. Sources: Noci et al. 2022
 (arXiv:2206.03126), Dinan et al. 2023 (arXiv:2304.02034) for logits of small variance.
@@ -28,12 +33,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
+from scipy.special import softmax
 from torch import Tensor
 
-from equipoise.theory.propagation import latent
-from equipoise.theory.propagation.call import Call, Pulled, Result, rule
-from equipoise.theory.propagation.exchangeable import Exchangeable, kron
+from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor, rule
+from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout
+from equipoise.theory.propagation.rules.softmax import SoftmaxWeights, distances, shared
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -41,12 +48,13 @@ from equipoise.theory.propagation.values import (
     UnpredictedError,
     arranged,
     from_covariance,
+    is_uniform,
 )
 
 Array = NDArray[np.float64]
 
-# More queries than this share interpolated averages of softmax weights.
-_MOST_SOLVED = 24
+# What is added to the logits of keys that are not seen, in half precision the least.
+_UNSEEN = -1e4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +66,8 @@ class Scores:
         keys: Of shape ``[..., S, D]``.
         origin: The keys as the product took them.
         scale: What the products are multiplied with.
-        seen: Which keys a query may see, ``[T, S]``; all by default.
+        bias: What is added to them, of shape ``[heads, windows, T, S]`` or broadcast to it.
+        noise: Variance of what weights are multiplied with after softmax, around 1.
         normalised: Whether softmax was taken.
     """
 
@@ -66,8 +75,14 @@ class Scores:
     keys: Moments
     origin: Moments
     scale: float = 1.0
-    seen: Array | None = None
+    bias: Array | float = 0.0
+    noise: float = 0.0
     normalised: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """With the axes of the queries."""
+        return (*self.queries.layout.shape[:-1], self.keys.layout.shape[-2])
 
 
 @rule(
@@ -79,121 +94,238 @@ class Scores:
 )
 def fused(call: Call) -> Result:
     """``F.scaled_dot_product_attention``."""
-    q, k, v = call.arguments[:3]
-    mask = next(
-        (a for a in (*call.arguments[3:], call.keywords.get("attn_mask")) if isinstance(a, Known)),
-        None,
-    )
-    causal = any(a is True for a in call.arguments[3:]) or bool(call.keywords.get("is_causal"))
+    q, k, v = (call.argument(name) for name in ("query", "key", "value"))
     if not all(isinstance(value, Moments) for value in (q, k, v)):
         raise UnpredictedError("attention over known queries, keys or values")
-    scale = call.keywords.get("scale") or 1 / math.sqrt(q.layout.shape[-1])
-    T, S = q.layout.shape[-2], k.layout.shape[-2]
-    seen = np.tri(T, S) if causal else np.ones((T, S))
-    if mask is not None:
-        seen = seen * _seen_by(mask.value)
-    result = attend(Scores(q, k, k, scale, seen, normalised=True), v)
+    if call.argument("dropout_mask") is not None:
+        raise UnpredictedError("attention with a given mask of dropout")
+    scale = call.argument("scale")
+    scores = Scores(q, k, k, 1 / math.sqrt(q.layout.shape[-1]) if scale is None else scale)
+    if call.argument("is_causal"):
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = _masked(scores, later, scores.shape)
+    mask = known_tensor(call.argument("attn_mask", call.argument("attn_bias")))
+    if mask is not None and mask.dtype is torch.bool:
+        scores = _masked(scores, ~mask, scores.shape)
+    elif mask is not None:
+        scores = _biased(scores, mask, scores.shape)
+    noise = _noise_of_dropout(call.argument("dropout_p"))
+    result = attend(replace(scores, noise=noise, normalised=True), v)
     return Result(
         result.output, result.pullback, [(Known(o), None) for o in call.node.outputs[1:]]
     )
 
 
+def is_product_of_moments(call: Call) -> bool:
+    """Whether two random tensors are multiplied as queries and keys are."""
+    factors = call.arguments[-2:]
+    return call.node.name in ("bmm", "baddbmm") and all(isinstance(f, Moments) for f in factors)
+
+
 def scores(call: Call) -> Scores:
-    """``q @ k.T``."""
+    """``q @ k.T``, and ``bias + q @ k.T``."""
     q, k = call.arguments[-2:]
     axes = list(k.layout.axes)
     axes[-1], axes[-2] = axes[-2], axes[-1]
-    return Scores(q, k.with_layout(Layout(tuple(axes)), {}), k)
+    found = Scores(q, k.with_layout(Layout(tuple(axes)), {}), k)
+    if call.node.name == "bmm":
+        return found
+    bias = known_tensor(call.argument("self"))
+    if bias is None or call.argument("beta") != 1:
+        raise UnpredictedError("attention scores added to something random")
+    found = replace(found, scale=float(call.argument("alpha")))
+    return _biased(found, bias, tuple(call.output.shape))
 
 
 def changed(call: Call, value: Scores) -> Scores:
     """Scores after a step between the two products."""
-    name = call.node.name
-    others = [a for a in call.arguments if not isinstance(a, Scores)]
+    name, shape = call.node.name, tuple(call.output.shape)
     if name in ("view", "_unsafe_view", "clone", "expand", "detach", "_to_copy"):
         return value
-    if name in ("mul", "div") and not value.normalised:
-        factor = others[0].value if isinstance(others[0], Known) else others[0]
-        factor = float(factor)
-        return replace(value, scale=value.scale * (factor if name == "mul" else 1 / factor))
-    if name in ("mul", "native_dropout"):
-        return value  # dropout
-    if name in ("_softmax", "_safe_softmax"):
+    if value.normalised:
+        return replace(value, noise=(1 + value.noise) * (1 + _noise(call)) - 1)
+    others = [a for a in call.arguments if not isinstance(a, Scores)]
+    if name in ("mul", "div"):
+        factor = _number(others[0])
+        factor = factor if name == "mul" else 1 / factor
+        return replace(value, scale=value.scale * factor, bias=value.bias * factor)
+    if name in ("_softmax", "_safe_softmax") and call.argument("dim") in (-1, len(shape) - 1):
         return replace(value, normalised=True)
-    if name in ("add", "masked_fill") and isinstance(others[0], Known):
-        mask = others[0].value
-        seen = _seen_by(~mask if name == "masked_fill" else mask)
-        return replace(value, seen=seen if value.seen is None else value.seen * seen)
+    if name == "add" and isinstance(others[0], Known) and call.argument("alpha") == 1:
+        return _biased(value, others[0].value, shape)
+    if name == "masked_fill" and _number(call.argument("value")) <= _UNSEEN:
+        return _masked(value, call.argument("mask").value, shape)
+    if name == "where" and call.argument("self") is value and _number(others[1]) <= _UNSEEN:
+        return _masked(value, ~call.argument("condition").value, shape)
     raise UnpredictedError(f"{name} of attention scores")
 
 
-def _seen_by(mask: Tensor) -> Array:
-    """A mask as numbers, the same for all samples and heads."""
-    allowed = mask if mask.dtype is torch.bool else mask > -1e4
-    flat = allowed.reshape(-1, *allowed.shape[-2:])
-    if not bool((flat == flat[0]).all()):
-        raise UnpredictedError("a mask that differs between samples or heads")
-    return np.asarray(flat[0].double().numpy())
+def _noise(call: Call) -> float:
+    """The variance of dropout of weights."""
+    if call.node.name == "native_dropout":
+        return _noise_of_dropout(call.argument("p") if call.argument("train") else 0.0)
+    masks = [a.value for a in call.arguments if isinstance(a, Known)]
+    if call.node.name == "mul" and masks and masks[0].ndim:
+        mask = masks[0].detach().double()
+        top = float(mask.max())
+        # Zeros, and so many equal numbers that they average to 1.
+        error = math.sqrt(max(top - 1, 0) / mask.numel())
+        if bool(((mask == 0) | (mask == top)).all()) and abs(float(mask.mean()) - 1) <= 5 * error:
+            return top - 1
+    raise UnpredictedError(f"{call.node.name} of attention weights")
 
 
-def attend(weights: Scores, v: Moments) -> Result:
+def _noise_of_dropout(p: float) -> float:
+    if p >= 1:
+        raise UnpredictedError("dropout of all attention weights")
+    return p / (1 - p)
+
+
+def _number(value: Any) -> float:
+    """A constant."""
+    if isinstance(value, Known) and is_uniform(value.value):
+        return float(value.value.flatten()[0])
+    if isinstance(value, int | float):
+        return float(value)
+    raise UnpredictedError("attention scores and numbers that differ")
+
+
+def _masked(scores: Scores, hidden: Tensor, shape: Sequence[int]) -> Scores:
+    """Scores that softmax does not see where a mask says so."""
+    bias = torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)
+    return _biased(scores, bias, shape)
+
+
+def _biased(scores: Scores, bias: Tensor, shape: Sequence[int]) -> Scores:
+    """Scores, seen in a shape, with something added; the same for all samples."""
+    axes = Layout(scores.queries.layout.axes[:-2]).viewed(shape[:-2])[0].axes
+    whole = bias.detach().double().cpu().reshape((1,) * (len(shape) - bias.ndim) + bias.shape)
+    lengths = whole.shape[:-2]
+    atoms = [atom for axis in axes for atom in axis]
+    sizes = [
+        atom.size if length > 1 else 1
+        for axis, length in zip(axes, lengths, strict=True)
+        for atom in axis
+    ]
+    split = whole.expand(*lengths, *shape[-2:]).reshape(*sizes, *shape[-2:])
+    for place, atom in enumerate(atoms):
+        if atom.role == "sample":
+            first = split.narrow(place, 0, 1)
+            if not bool((split == first).all()):
+                raise UnpredictedError("a mask or bias that differs between samples")
+            split = first
+    heads = [i for i, atom in enumerate(atoms) if atom.role == "feature"]
+    windows = [i for i, atom in enumerate(atoms) if atom.role != "feature"]
+    split = split.permute(*heads, *windows, -2, -1)
+    count = math.prod(split.shape[: len(heads)])
+    added = split.reshape(count, -1, *shape[-2:]).numpy()
+    return replace(scores, bias=scores.bias + added)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Head:
+    """One head.
+
+    Args:
+        weights: Its softmax weights.
+        queries: Their second moments, of shape ``[T, T]``; keys and values likewise.
+        keys: See above.
+        values: See above.
+        size: :math:`s^2 D`.
+    """
+
+    weights: SoftmaxWeights
+    queries: Array
+    keys: Array
+    values: Array
+    size: float
+
+    @staticmethod
+    def of(bias: Array, noise: float, moments: tuple[Array, Array, Array], size: float) -> _Head:
+        """Weights of a softmaxed bias, of shape ``[T, S]``."""
+        queries, keys, values = moments
+        n = 1 / (bias**2).sum(1)
+        between = (bias * distances(keys, bias)).sum(1)
+        own = np.diagonal(queries)
+        variance = size * own * between * n / np.maximum(n - 1, 1)
+        root = np.sqrt(own)
+        scale = np.outer(root, root)
+        correlation = queries / np.where(scale > 0, scale, np.inf)
+        weights = SoftmaxWeights.of(bias, variance, correlation, noise)
+        return _Head(weights, queries, keys, values, size)
+
+    def pulled_back(self, P: Array) -> tuple[Array, Array, Array]:
+        """The gradients of queries, keys and values."""
+        A, noise = self.weights.mean, self.weights.noise
+        logits, sizes = P * self.weights.sensitivity, np.diagonal(self.values)
+        root = np.sqrt(np.maximum(shared(self.values, self.keys, A), 0) / (A**2).sum(1))
+        queries = logits * (A @ A.T) * np.outer(root, root)
+        own = np.diagonal(logits) * ((A**2 * distances(self.keys, A)) @ sizes)
+        queries[np.diag_indices_from(queries)] += noise * own
+        known = logits * self.queries
+        keys = self._of_keys(known, self.values)
+        keys += noise * self._of_keys(np.diag(np.diagonal(known)), np.diag(sizes))
+        return self.size * queries, self.size * keys, self.weights.pulled_back(P)
+
+    def _of_keys(self, known: Array, values: Array) -> Array:
+        """Gradients of keys over s²D, for Π ∘ R ∘ K_q."""
+        A, read = self.weights.mean, self.weights.mean @ values
+        crossed = ((A.T @ known) * read.T) @ A
+        common = A.T @ (known * (read @ A.T)) @ A
+        return np.asarray(values * (A.T @ known @ A) - crossed - crossed.T + common)
+
+
+def attend(scores: Scores, v: Moments) -> Result:
     """Softmax weights times values."""
-    q, k = weights.queries, weights.keys
-    if not weights.normalised:
+    q, k = scores.queries, scores.keys
+    if not scores.normalised:
         raise UnpredictedError("scores times values without a softmax")
-    T, S = q.layout.shape[-2], k.layout.shape[-2]
     orders = [_windows_first(value) for value in (q, k, v)]
-    seen = np.broadcast_to(np.ones(()) if weights.seen is None else weights.seen, (T, S))
-    seen = kron(np.eye(q.positions // T), seen)
-    if seen.shape != (q.positions, k.positions) or k.positions != v.positions:
-        raise UnpredictedError("queries and keys of different windows")
-    D, scale = q.layout.shape[-1], weights.scale
+    if k.positions != v.positions:
+        raise UnpredictedError("keys and values of different positions")
     Kq, Kk, Kv = (
         arranged(value.covariance, value.order, order)
         for value, order in zip((q, k, v), orders, strict=True)
     )
-    n = seen.sum(1)
-    if (n == 0).any():
-        raise UnpredictedError("queries that see no key")
-    A = seen / n[:, None]
-    AA = A @ A.T
-    Uk, Uv = (_between(K.same, A) for K in (Kk, Kv))
-    variance = D * scale**2 * Kq.diagonal * Uk * n / np.maximum(n - 1, 1)
-    alike = _alike(Kk.same, Kv.same, A)
-    gain = np.log(np.maximum(_concentration(variance, n), 1.0))
-    root = np.sqrt(Kq.diagonal)
-    r = Kq.same / np.where(np.outer(root, root) > 0, np.outer(root, root), np.inf)
-    F = np.exp(r * np.sqrt(np.outer(gain, gain)))
-    AKA = A @ Kv.same @ A.T
-    same = AKA + (F - 1) * ((A * Kv.diagonal) @ A.T - AA * AKA)
-    covariance = Exchangeable(same, A @ Kv.diff @ A.T, Kv.samples)
+    moments, size = (Kq.same, Kk.same, Kv.same), q.layout.shape[-1] * scores.scale**2
+    heads = [_Head.of(b, scores.noise, moments, size) for b in _softmax_of_bias(scores)]
+    same = np.mean([head.weights.averaged(Kv.same) for head in heads], 0)
+    diff = np.mean([head.weights.mean @ Kv.diff @ head.weights.mean.T for head in heads], 0)
+    mean = np.mean([head.weights.mean for head in heads], 0) @ v.mean[v.places(orders[2])]
     layout = Layout((*q.layout.axes[:-1], v.layout.axes[-1]))
-    mean = A @ v.mean[v.places(orders[2])]
-    output = from_covariance(layout, orders[0], covariance, mean)
+    output = from_covariance(layout, orders[0], Exchangeable(same, diff, Kv.samples), mean)
 
     def pullback(gradient: Gradient) -> Pulled:
         P, N = gradient.pairs, gradient.pairs.samples
-        extra = P.same * (F - 1)
-        values = A.T @ (P.same - extra * AA) @ A
-        values[np.diag_indices_from(values)] += ((A.T @ extra) * A.T).sum(1)
-        size = scale**2 * D
-        joint = np.sqrt(np.outer(Uv * Uk, Uv * Uk))
-        queries = size * P.same * F * AA * joint * np.sqrt(np.outer(alike, alike))
-        own = size * (((A * Uv[:, None]).T @ (P.same * F * Kq.same)) * A.T).sum(1)
-        # Softmax does not see what is added to all keys: their gradients sum to zero.
-        keys = -np.outer(own, own) / max(float(own.sum()), 1e-300)
-        np.fill_diagonal(keys, own)
-        none_q, none_k = np.zeros_like(queries), np.zeros_like(keys)
-        found = (
-            (q, orders[0], Exchangeable(queries, none_q, N)),
-            (weights.origin, orders[1], Exchangeable(keys, none_k, N)),
-            (v, orders[2], Exchangeable(values, A.T @ P.diff @ A, N)),
-        )
+        blocks = zip(*(head.pulled_back(P.same) for head in heads), strict=True)
+        own = [np.mean(block, 0) for block in blocks]
+        across = np.mean([head.weights.mean.T @ P.diff @ head.weights.mean for head in heads], 0)
+        others = (np.zeros_like(own[0]), np.zeros_like(own[1]), across)
+        inputs = zip((q, scores.origin, v), orders, own, others, strict=True)
         return Pulled(
-            [(x, Gradient(arranged(pairs, order, x.order))) for x, order, pairs in found]
+            [
+                (x, Gradient(arranged(Exchangeable(same, diff, N), order, x.order)))
+                for x, order, same, diff in inputs
+            ]
         )
 
     return Result(output, pullback)
+
+
+def _softmax_of_bias(scores: Scores) -> list[Array]:
+    """For every head that differs from the others, over all windows: rows that sum to 1."""
+    q, k = scores.queries, scores.keys
+    T, S = scores.shape[-2:]
+    windows = q.positions // T
+    if q.positions != windows * T or k.positions != windows * S:
+        raise UnpredictedError("queries and keys of different windows")
+    bias = np.broadcast_to(scores.bias, np.broadcast_shapes(np.shape(scores.bias), (1, 1, T, S)))
+    if np.isneginf(bias).all(-1).any():
+        raise UnpredictedError("queries that see no key")
+    heads = [softmax(head, -1) for head in bias]
+    if all(np.array_equal(head, heads[0]) for head in heads):
+        heads = heads[:1]
+    return [block_diag(*np.broadcast_to(head, (windows, T, S))) for head in heads]
 
 
 def _windows_first(value: Moments) -> list[Atom]:
@@ -202,55 +334,6 @@ def _windows_first(value: Moments) -> list[Atom]:
     if set(atoms) != set(value.order):
         raise UnpredictedError("attention over an axis with both positions and features")
     return atoms
-
-
-def _between(K: Array, A: Array) -> Array:
-    """Mean squared distance from their average of the keys that each query sees."""
-    return np.asarray(np.maximum(A @ np.diagonal(K) - ((A @ K) * A).sum(1), 0.0))
-
-
-def _alike(first: Array, second: Array, A: Array) -> Array:
-    """Sum over pairs of keys of what two centred covariances share, over that of the diagonal."""
-    where = _solved(len(A))
-    found = []
-    for i in where:
-        a = A[i]
-        centred = []
-        for K in (first, second):
-            rows = K @ a
-            centred.append(K - rows - rows[:, None] + a @ rows)
-        shared = centred[0] * centred[1]
-        diagonal = a @ (np.diagonal(shared) * a)
-        found.append(a @ shared @ a / diagonal if diagonal > 0 else 1.0)
-    return np.asarray(np.interp(np.arange(len(A)), where, found))
-
-
-def _solved(count: int) -> NDArray[np.intp]:
-    """For which queries averages are computed; the others are interpolated."""
-    if count <= _MOST_SOLVED:
-        return np.arange(count)
-    return np.unique(np.geomspace(1, count, _MOST_SOLVED).astype(int) - 1)
-
-
-def _concentration(variance: Array, n: Array) -> Array:
-    """N times the mean sum of squares of softmax weights of n Gaussian logits."""
-    where = _solved(len(n))
-    found = [_softmax_squares(float(variance[i]), float(n[i])) for i in where]
-    return np.asarray(np.interp(np.arange(len(n)), where, found))
-
-
-def _softmax_squares(variance: float, n: float) -> float:
-    r"""n² E[a²] with a = e^z/Σe^z: ∫ t E[e^{2z - te^z}] E[e^{-te^z}]^{n-1} dt."""
-    if n <= 1 or variance <= 0:
-        return 1.0
-    g, weights = latent.nodes()
-    z = math.sqrt(variance) * g
-    u = np.arange(-30.0, 8.0, 0.1) - math.log(n) - variance / 2 + 4
-    t = np.exp(u)[:, None]
-    decay = np.exp(-t * np.exp(z))
-    inner = (decay * np.exp(2 * z)) @ weights
-    rest = np.log(np.maximum(decay @ weights, 1e-300))
-    return float(n * n * (inner * np.exp((n - 1) * rest + 2 * u)).sum() * 0.1)
 
 
 def parts_of(arguments: Sequence[Any]) -> Scores | None:

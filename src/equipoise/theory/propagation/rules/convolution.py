@@ -15,6 +15,8 @@ from fractions import Fraction
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
@@ -31,24 +33,27 @@ from equipoise.theory.propagation.values import (
     is_centred,
     mean_square,
     measured,
+    require_few,
+    require_values,
+    second_moments,
 )
+
+Array = NDArray[np.float64]
 
 
 @rule("convolution")
 def convolution(call: Call) -> Result:
     """``aten.convolution``, in one, two or three dimensions."""
-    x, weight, bias, stride, padding, dilation, transposed, _, groups = call.arguments[:9]
+    x, weight, bias = (call.argument(name) for name in ("input", "weight", "bias"))
+    transposed, groups = call.argument("transposed"), call.argument("groups")
     if not isinstance(weight, Known) or weight.data or weight.parameter is None:
         raise UnpredictedError("a convolution with a kernel that is no weight")
     source = _images(x)
-    maps = [axis[0] if axis else Atom.new("position", 1) for axis in source.layout.axes[2:]]
-    if any(len(axis) > 1 for axis in source.layout.axes[2:]):
+    maps = [axis[0] if axis else Atom.new("position", 1) for axis in source.axes[2:]]
+    if any(len(axis) > 1 for axis in source.axes[2:]):
         raise UnpredictedError("a convolution over an axis that was put together from two")
-    samples = len(source.layout.with_role("sample"))
-    if samples != 1 or any(a.role == "position" for a in source.layout.axes[0]):
+    if len(source.with_role("sample")) != 1 or any(a.role == "position" for a in source.axes[0]):
         raise UnpredictedError("a convolution over parts of a sample")
-    order = [atom for atom in maps if atom.size > 1]
-    covariance = arranged(source.covariance, source.order, order)
     sizes = tuple(atom.size for atom in maps)
     kernel = tuple(weight.value.shape[2:])
     outputs = tuple(call.output.shape[2:])
@@ -57,9 +62,7 @@ def convolution(call: Call) -> Result:
         outputs if transposed else sizes,
         sizes if transposed else outputs,
         kernel,
-        each(stride, count),
-        each(padding, count),
-        each(dilation, count),
+        *(each(call.argument(name), count) for name in ("stride", "padding", "dilation")),
     )
     variance = mean_square(weight.value)
     # Weights are [out, in/groups, *kernel], transposed [in, out/groups, *kernel].
@@ -68,20 +71,25 @@ def convolution(call: Call) -> Result:
     forth, back = window.gathered, window.scattered
     if transposed:
         forth, back = back, forth
+    order = [atom for atom in maps if atom.size > 1]
+    if isinstance(x, Known) and not transposed:
+        read, shared = _read_from_data(x.value, window, source.count("sample"))
+    else:
+        inputs = x if isinstance(x, Moments) else measured(x.value, source)
+        covariance = arranged(inputs.covariance, inputs.order, order)
+        read = Exchangeable(forth(covariance.same), forth(covariance.diff), covariance.samples)
+        means = inputs.mean[inputs.places(order)]
+        shared = (window.members().T if transposed else window.members()) @ means
     common = np.zeros(())
-    if not transposed and is_centred(weight.value.flatten(1)):
-        shared = window.members() @ source.mean[source.places(order)]
+    if not transposed and is_centred(weight.value.flatten(1), variance):
         common = np.outer(shared, shared) / prod(kernel)
-    grown = times(source.layout.with_role("feature"))
+    grown = times(source.with_role("feature"))
     noise = bias_square(bias, weight.value, grown if fan_in > 1 else Fraction(1))
-    same, diff = (
-        variance * fan_in * (forth(block) - common) + noise
-        for block in (covariance.same, covariance.diff)
-    )
+    same, diff = (variance * fan_in * (block - common) + noise for block in (read.same, read.diff))
     places = [Atom.new("position", size) for size in outputs]
     layout = Layout(
         (
-            source.layout.axes[0],
+            source.axes[0],
             (Atom.new("feature", call.output.shape[1], call.node.widening),),
             *((place,) if place.size > 1 else () for place in places),
         )
@@ -89,42 +97,51 @@ def convolution(call: Call) -> Result:
     output = gaussian(
         layout,
         [place for place in places if place.size > 1],
-        Exchangeable(same, diff, covariance.samples),
+        Exchangeable(same, diff, read.samples),
     )
 
     # Wider layers have smaller weights, of the same variance times fan-in.
     relative = float(call.node.widening / grown)
 
     def pullback(gradient: Gradient) -> Pulled:
-        scale = variance * fan_out * relative
-        pairs = Exchangeable(
-            scale * back(gradient.pairs.same),
-            scale * back(gradient.pairs.diff),
-            covariance.samples,
-        )
-        N = covariance.samples
-        inner, outer = (covariance, gradient.pairs)
-        if transposed:
-            inner, outer = outer, inner
-        size = N * window.tap_averages(inner.same, outer.same)
-        size += N * (N - 1) * window.tap_averages(inner.diff, outer.diff)
-        found = [(str(weight.parameter), size)]
+        found = [(str(weight.parameter), read.dot(gradient.pairs) / prod(kernel))]
         if not isinstance(x, Moments):
             return Pulled(weights=found)
-        return Pulled([(x, Gradient(arranged(pairs, order, source.order)))], found)
+        scale = variance * fan_out * relative
+        same, diff = (scale * back(block) for block in (gradient.pairs.same, gradient.pairs.diff))
+        pairs = arranged(Exchangeable(same, diff, read.samples), order, x.order)
+        return Pulled([(x, Gradient(pairs))], found)
 
     return Result(output, pullback)
 
 
-def _images(x: object) -> Moments:
-    """The input, with its second axis as features."""
+def _read_from_data(images: Tensor, window: Window, taken: int) -> tuple[Exchangeable, Array]:
+    """Second moments, and means over features, of what outputs read, summed over taps.
+
+    Args:
+        images: Of shape ``[N, C, ...]``.
+        window: What outputs read.
+        taken: How many samples there are taken to be.
+    """
+    require_values(images)
+    outputs, taps = prod(window.outputs), prod(window.kernel)
+    require_few(outputs)
+    samples, channels = images.shape[:2]
+    values = window.read(images.detach().double().cpu().numpy())  # [N, C, *outputs, *kernel]
+    patches = values.reshape(samples, channels, outputs, taps).swapaxes(1, 2)
+    means = patches.mean((0, 2)).sum(1) if channels > 1 else np.zeros(outputs)
+    return second_moments(patches.reshape(samples, outputs, -1), taken) * taps, means
+
+
+def _images(x: object) -> Layout:
+    """The axes of the input, with its second axis as features."""
     if isinstance(x, Moments):
         if [atom.role for atom in x.layout.axes[1]] != ["feature"]:
             raise UnpredictedError("a convolution whose channels are no features")
-        return x
+        return x.layout
     if not isinstance(x, Known) or not x.data or x.layout is None:
         raise UnpredictedError("a convolution of a tensor whose axes were not followed")
     samples, channels, *maps = x.layout.axes
     features = tuple(Atom("feature", a.size, a.key) for a in channels)
     rest = Layout((samples, *maps)).with_open_as("position").axes
-    return measured(x.value, Layout((rest[0], features, *rest[1:])))
+    return Layout((rest[0], features, *rest[1:])).without_short_axes()

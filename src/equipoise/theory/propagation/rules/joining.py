@@ -32,7 +32,7 @@ from equipoise.theory.propagation.values import (
 @rule("cat")
 def concatenate(call: Call) -> Result:
     """``torch.cat``."""
-    parts, axis = call.arguments[0], call.argument(1, "dim", 0)
+    parts, axis = call.argument("tensors"), call.argument("dim")
     axis %= call.output.ndim
     lead = next(part for part in parts if isinstance(part, Moments))
     roles = {atom.role for atom in lead.layout.axes[axis]}

@@ -45,6 +45,8 @@ def product(call: Call) -> Result:
 def product_and_bias(call: Call) -> Result:
     """``bias + x @ w``."""
     bias, x, weight = call.arguments[:3]
+    if call.argument("alpha") != 1 or call.argument("beta") != 1:
+        raise UnpredictedError("a product whose two terms have factors, alpha and beta")
     return _linear(call, x, weight, bias)
 
 
@@ -80,7 +82,7 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
 
     ordered = arranged(source.covariance, source.order, [*kept, *summed])
     read = _sum_over(ordered, kept, summed)
-    if is_centred(weight.value.reshape(-1, outputs).T):
+    if is_centred(weight.value.reshape(-1, outputs).T, variance):
         shared = source.mean[source.places([*kept, *summed])].reshape(len(read.same), -1).sum(1)
         common = np.outer(shared, shared) * len(read.same) / len(ordered.same)
         read = Exchangeable(read.same - common, read.diff - common, read.samples)

@@ -36,13 +36,16 @@ from equipoise.theory.propagation.values import (
 _FEWEST_FEATURES = 4
 # With more directions that rows span, elements are as good as Gaussian after batch norm.
 _SPHERICAL = 2000
+# Of two rows one is the negative of the other, and nothing of a gradient is left.
+_FEWEST_DIRECTIONS = 2
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")
 def batch_norm(call: Call) -> Result:
     """Batch norm, in training or in evaluation."""
-    x, gamma, beta = call.arguments[:3]
-    training, eps = call.arguments[5], call.arguments[7]
+    x, gamma, beta = (call.argument(name) for name in ("input", "weight", "bias"))
+    training = call.argument("training")
+    eps = call.argument("epsilon", call.argument("eps"))  # cuDNN's name, and the others'
     if not isinstance(x, Moments):
         raise UnpredictedError("batch norm of values that are no moments")
     roles = [atom.role for atom in x.layout.axes[1]]
@@ -58,6 +61,10 @@ def batch_norm(call: Call) -> Result:
     trace = centred.mean_diagonal
     if trace <= 0:
         raise UnpredictedError("batch norm of rows that are all equal")
+    # Rounded, so that layers share tables.
+    directions = round((centred.rows * trace) ** 2 / centred.dot(centred), 9)
+    if directions < _FEWEST_DIRECTIONS:
+        raise UnpredictedError("batch norm of rows that differ in fewer than two directions")
     rows = rows_of(centred, eps)
     normal = rows.normalised()
     square, offset, power = _scale_and_shift(gamma, beta)
@@ -66,15 +73,16 @@ def batch_norm(call: Call) -> Result:
     )
     means = np.full(x.positions, offset)
     output = from_covariance(x.layout, x.order, covariance, means, _shape(x))
-    directions = (centred.rows * trace) ** 2 / centred.dot(centred)
-    if x.gaussian and 2 <= directions < _SPHERICAL:
+    if x.gaussian and directions < _SPHERICAL:
         output = output.on_sphere(directions)  # rows were divided by their length
 
     def pullback(gradient: Gradient) -> Pulled:
         pairs = rows.pulled_back(gradient.pairs.centred()) * square
         if gradient.excess is not None:
             along = gradient.excess.total() / centred.rows**2
-            pairs = pairs + normal * (-square * along / (trace + eps))
+            # What the gradient knows of x is its direction, of which J takes the same share.
+            lost = square * along * rows.radial_gain / normal.mean_diagonal
+            pairs = pairs + normal * -lost
         return Pulled([(x, Gradient(pairs.centred(), gradient.weight))])
 
     return Result(output, pullback, _nothing(call))
@@ -82,8 +90,8 @@ def batch_norm(call: Call) -> Result:
 
 @torch.no_grad()
 def _by_running_statistics(call: Call, x: Moments, eps: float) -> Result:
-    gamma, beta = call.arguments[1:3]
-    mean, variance = map(known_tensor, call.arguments[3:5])
+    gamma, beta = call.argument("weight"), call.argument("bias")
+    mean, variance = (known_tensor(call.argument(f"running_{name}")) for name in ("mean", "var"))
     if mean is None or variance is None:
         raise UnpredictedError("batch norm without running statistics in evaluation mode")
     if call.output.is_meta:
@@ -115,7 +123,8 @@ def _by_running_statistics(call: Call, x: Moments, eps: float) -> Result:
 @rule("native_layer_norm")
 def layer_norm(call: Call) -> Result:
     """Layer norm over all features, and over positions if they are among its axes."""
-    x, axes, gamma, beta, eps = call.arguments[:5]
+    x, gamma, beta = (call.argument(name) for name in ("input", "weight", "bias"))
+    axes, eps = call.argument("normalized_shape"), call.argument("eps")
     if not isinstance(x, Moments):
         raise UnpredictedError("layer norm of values that are no moments")
     within = [atom for axis in x.layout.axes[-len(axes) :] for atom in axis]
@@ -125,7 +134,8 @@ def layer_norm(call: Call) -> Result:
 @rule("native_group_norm")
 def group_norm(call: Call) -> Result:
     """Group norm, and instance norm as far as a group has several features."""
-    x, gamma, beta, _, _, _, groups, eps = call.arguments[:8]
+    x, gamma, beta = (call.argument(name) for name in ("input", "weight", "bias"))
+    groups, eps = call.argument("group"), call.argument("eps")
     if not isinstance(x, Moments):
         raise UnpredictedError("group norm of values that are no moments")
     within = [atom for axis in x.layout.axes[1:] for atom in axis]

@@ -9,6 +9,7 @@ correlations of the latents stay as they are. Exact, for φ after φ and for any
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,15 @@ import torch
 from torch import Tensor
 
 from equipoise.theory.propagation import latent
-from equipoise.theory.propagation.call import Call, Pulled, Result, as_tensor, rule
+from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.values import Gradient, Known, Moments, UnpredictedError
+from equipoise.theory.propagation.values import (
+    Gradient,
+    Known,
+    Moments,
+    UnpredictedError,
+    is_uniform,
+)
 
 # On larger maps what gradients and latents have in common is spread too thin to matter.
 _MOST_POSITIONS = 256
@@ -40,19 +47,42 @@ def pointwise(call: Call) -> Result:
         arguments[place] = points
         return torch.as_tensor(operator(*arguments, **keywords))
 
+    return elementwise(x, function, affine=call.node.name in _AFFINE)
+
+
+def elementwise(
+    x: Moments,
+    function: Callable[[Tensor], Tensor],
+    *,
+    derivative: Callable[[Tensor], Tensor] | None = None,
+    affine: bool = False,
+) -> Result:
+    """What a function of single elements gives.
+
+    Args:
+        x: The input.
+        function: Takes a tensor of numbers in float64 and returns one of the same shape.
+        derivative: What the way back multiplies gradients with; PyTorch's by default.
+        affine: Whether it keeps Gaussian numbers Gaussian.
+
+    Raises:
+        UnpredictedError: If it changes the shape, or is not finite.
+    """
     points = torch.from_numpy(np.ascontiguousarray(x.table)).requires_grad_()
     with torch.enable_grad():
         values = function(points)
         if values.shape != points.shape:
             raise UnpredictedError("an operation that is not elementwise here")
         slopes = None
-        if values.requires_grad:
+        if derivative is not None:
+            slopes = derivative(points).detach().double()
+        elif values.requires_grad:
             (slopes,) = torch.autograd.grad(values.sum(), points, allow_unused=True)
     table = values.detach().double().numpy()
     slope = np.zeros_like(table) if slopes is None else slopes.numpy()
     if not (np.isfinite(table).all() and np.isfinite(slope).all()):
         raise UnpredictedError("values that are not finite on normal pre-activations")
-    output = x.with_table(table, gaussian=x.gaussian and call.node.name in _AFFINE)
+    output = x.with_table(table, gaussian=x.gaussian and affine)
 
     def pullback(gradient: Gradient) -> Pulled:
         return Pulled([(x, through(x, slope, gradient))])
@@ -88,16 +118,23 @@ def _excess(
 
 
 def _scalar(value: Any) -> Any:
-    """A constant as a number, if all its elements are equal."""
-    if isinstance(value, Known):
-        tensor = value.value
-        return tensor.flatten()[0].detach().double() if tensor.is_floating_point() else tensor
-    return as_tensor(value)
+    """A constant as a number.
+
+    Raises:
+        UnpredictedError: If its elements differ: every feature would have a function of its own.
+    """
+    if not isinstance(value, Known):
+        return value
+    if not is_uniform(value.value):
+        raise UnpredictedError("an elementwise function whose constants differ")
+    number = value.value.flatten()[0].detach()
+    return number.double() if number.is_floating_point() else number
 
 
 def _not_in_place(call: Call) -> Any:
     """The operator that leaves its input alone."""
     operator = call.node.operator
+    assert isinstance(operator, torch._ops.OpOverload)
     packet = operator.overloadpacket
     name = packet.__name__
     if not operator._schema.is_mutable:

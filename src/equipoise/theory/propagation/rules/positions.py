@@ -102,7 +102,7 @@ def mean(call: Call) -> Result:
     x, chosen = call.arguments[0], _axes(call)
     if not isinstance(x, Moments):
         raise UnpredictedError("an average of no moments")
-    keep = bool(call.argument(2, "keepdim", False))
+    keep = bool(call.argument("keepdim"))
     return averaged(x, chosen, keep=keep)
 
 
@@ -137,7 +137,7 @@ def total(call: Call) -> Result:
     x, chosen = call.arguments[0], _axes(call)
     if not isinstance(x, Moments):
         raise UnpredictedError("a sum of no moments")
-    result = averaged(x, chosen, keep=bool(call.argument(2, "keepdim", False)))
+    result = averaged(x, chosen, keep=bool(call.argument("keepdim")))
     count = Layout(tuple(x.layout.axes[i] for i in chosen)).elements
     if not isinstance(result.output, Moments) or result.pullback is None:
         raise UnpredictedError("a sum of no moments")
@@ -154,7 +154,7 @@ def total(call: Call) -> Result:
 def variance(call: Call) -> Result:
     """Variance over features, and over positions if they are among the axes."""
     x, chosen = call.arguments[0], _axes(call)
-    keep = bool(call.argument(3, "keepdim", False))
+    keep = bool(call.argument("keepdim"))
     if not isinstance(x, Moments):
         raise UnpredictedError("a variance of no moments")
     square = averaged(x.with_table(x.table**2, gaussian=False), chosen, keep=keep).output
@@ -169,12 +169,12 @@ def variance(call: Call) -> Result:
 @rule("linalg_vector_norm")
 def norm(call: Call) -> Result:
     """Euclidean norm over features."""
-    x, order, axes = call.arguments[0], call.argument(1, "ord", 2), call.argument(2, "dim")
+    x, order, axes = call.arguments[0], call.argument("ord"), call.argument("dim")
     if not isinstance(x, Moments) or order != 2 or not axes:
         raise UnpredictedError("a norm other than the Euclidean one")
     chosen = {axis % len(x.layout.axes) for axis in axes}
     count = Layout(tuple(x.layout.axes[i] for i in chosen)).elements
-    keep = bool(call.argument(3, "keepdim", False))
+    keep = bool(call.argument("keepdim"))
     square = averaged(x.with_table(x.table**2, gaussian=False), chosen, keep=keep).output
     if not (isinstance(square, Moments) and square.is_constant):
         raise UnpredictedError("a norm over positions alone")
@@ -193,17 +193,17 @@ def constant(layout: Layout, order: Sequence[Atom], values: Array, samples: int)
 @rule("slice")
 def slice_(call: Call) -> Result:
     """A range of an axis."""
-    x, axis = call.arguments[0], call.argument(1, "dim", 0)
-    start, end, step = (call.argument(i, n) for i, n in ((2, "start"), (3, "end"), (4, "step")))
+    x, axis = call.arguments[0], call.argument("dim")
+    chosen = slice(*(call.argument(name) for name in ("start", "end", "step")))
     axis %= len(x.layout.axes)
     size = x.layout.shape[axis]
-    return part(x, axis, list(range(size))[slice(start, end, step or 1)], drop=False)
+    return part(x, axis, list(range(size))[chosen], drop=False)
 
 
 @rule("select")
 def select(call: Call) -> Result:
     """One place of an axis."""
-    x, axis, at = call.arguments[:3]
+    x, axis, at = call.arguments[0], call.argument("dim"), call.argument("index")
     axis %= len(x.layout.axes)
     return part(x, axis, [at % x.layout.shape[axis]], drop=True)
 
@@ -211,7 +211,7 @@ def select(call: Call) -> Result:
 @rule("unbind")
 def unbind(call: Call) -> Result:
     """All places of an axis, one by one."""
-    x, axis = call.arguments[0], call.argument(1, "dim", 0)
+    x, axis = call.arguments[0], call.argument("dim")
     axis %= len(x.layout.axes)
     found = [part(x, axis, [at], drop=True) for at in range(x.layout.shape[axis])]
     return Result(found[0].output, found[0].pullback, [(r.output, r.pullback) for r in found[1:]])
@@ -220,7 +220,7 @@ def unbind(call: Call) -> Result:
 @rule("split", "split_with_sizes", "chunk")
 def split(call: Call) -> Result:
     """Consecutive ranges of an axis."""
-    x, axis = call.arguments[0], call.argument(2, "dim", 0)
+    x, axis = call.arguments[0], call.argument("dim")
     axis %= len(x.layout.axes)
     found, at = [], 0
     for output in call.node.outputs:
@@ -262,8 +262,8 @@ def part(x: Moments, axis: int, chosen: Sequence[int], *, drop: bool) -> Result:
 @rule("constant_pad_nd")
 def pad(call: Call) -> Result:
     """Zeros around positions."""
-    x, widths = call.arguments[:2]
-    if call.argument(2, "value", 0) != 0 or not isinstance(x, Moments):
+    x, widths = call.arguments[0], call.argument("pad")
+    if call.argument("value") != 0 or not isinstance(x, Moments):
         raise UnpredictedError("padding with another number than zero")
     pulls, value = [], x
     for i in range(len(widths) // 2):
@@ -327,16 +327,18 @@ def average_pool(call: Call) -> Result:
     if "adaptive" in call.node.name:
         raise UnpredictedError("adaptive pooling to more than one position")
     window = Window.of_pooling(call, x)
-    if any(window.padding) and call.argument(5, "count_include_pad", True) is False:
+    if any(window.padding) and not call.argument("count_include_pad"):
         raise UnpredictedError("average pooling that leaves out padding")
-    if "avg_pool" in call.node.name and call.argument(4, "ceil_mode", False):
+    if call.argument("divisor_override") is not None:
+        raise UnpredictedError("average pooling with a divisor of its own")
+    if call.argument("ceil_mode"):
         raise UnpredictedError("average pooling with windows that stand out (ceil_mode)")
     order, layout, places = window.maps(call, x)
     return mapped(x, order, window.members() / prod(window.kernel), layout, places)
 
 
 def _axes(call: Call) -> set[int]:
-    axes = call.argument(1, "dim")
+    axes = call.argument("dim")
     if not axes:
         raise UnpredictedError("an average over all axes")
     return {axis % len(call.arguments[0].layout.axes) for axis in axes}

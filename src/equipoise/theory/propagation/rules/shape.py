@@ -25,26 +25,26 @@ def same(call: Call, layout: Layout) -> tuple[Layout, Parts]:
 def permute(call: Call, layout: Layout) -> tuple[Layout, Parts]:
     """Axes in another order."""
     count = len(layout.axes)
-    return layout.permuted([i % count for i in call.arguments[1]]), {}
+    return layout.permuted([i % count for i in call.argument("dims")]), {}
 
 
 def transpose(call: Call, layout: Layout) -> tuple[Layout, Parts]:
     """Two axes exchanged."""
     order = list(range(len(layout.axes)))
-    first, second = call.arguments[1:3] if len(call.arguments) > 2 else (0, len(order) - 1)
+    first, second = call.argument("dim0", 0), call.argument("dim1", len(order) - 1)
     order[first], order[second] = order[second], order[first]
     return layout.permuted(order), {}
 
 
 def unsqueeze(call: Call, layout: Layout) -> tuple[Layout, Parts]:
     """A new axis of length 1."""
-    at = call.arguments[1] % (len(layout.axes) + 1)
+    at = call.argument("dim") % (len(layout.axes) + 1)
     return Layout((*layout.axes[:at], (), *layout.axes[at:])), {}
 
 
 def squeeze(call: Call, layout: Layout) -> tuple[Layout, Parts]:
     """Axes of length 1 left out."""
-    axes = call.argument(1, "dim", range(len(layout.axes)))
+    axes = call.argument("dim", range(len(layout.axes)))
     chosen = {a % len(layout.axes) for a in ([axes] if isinstance(axes, int) else axes)}
     kept = [
         axis

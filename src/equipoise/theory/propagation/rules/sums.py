@@ -47,7 +47,7 @@ def add(call: Call) -> Result:
     if _with_scalar(call):
         return pointwise(call)
     a, b = _both(call)
-    sign = float(call.keywords.get("alpha", 1)) * (-1 if call.node.name == "sub" else 1)
+    sign = float(call.argument("alpha", 1)) * (-1 if call.node.name == "sub" else 1)
     if sign != 1:
         b = b.with_table(sign * b.table, gaussian=b.gaussian)
     if a.latent == b.latent or a.is_constant or b.is_constant:
@@ -128,7 +128,7 @@ def _weight_of_part(weight: Array, total: Array, part: Array, other: Array) -> A
 def divide(call: Call) -> Result:
     """``a / b``, b a number or the same for all features."""
     b = call.arguments[1]
-    if isinstance(b, Moments) and b.is_constant and not call.keywords.get("rounding_mode"):
+    if isinstance(b, Moments) and b.is_constant and not call.argument("rounding_mode"):
         inverse = b.with_table(1 / b.table, gaussian=True)
         return multiply(replace(call, arguments=(call.arguments[0], inverse)))
     if _with_scalar(call):

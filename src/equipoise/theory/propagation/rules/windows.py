@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -30,44 +31,45 @@ class Window:
 
     def gathered(self, pairs: Array) -> Array:
         """Sum over taps, the same for both positions of a pair."""
-        pairs = pairs.reshape(self.inputs * 2)
-        for axis, taps in enumerate(self._taps()):
-            pairs = _along_both(pairs, axis, taps)
-        return pairs.reshape(prod(self.outputs), -1)
+        return self._moved(pairs, self.inputs, self.outputs, scatter=False)
 
     def scattered(self, pairs: Array) -> Array:
         """The transpose of :meth:`gathered`."""
-        pairs = pairs.reshape(self.outputs * 2)
-        for axis, taps in enumerate(self._taps()):
-            pairs = _along_both(pairs, axis, [tap.T for tap in taps])
-        return pairs.reshape(prod(self.inputs), -1)
+        return self._moved(pairs, self.outputs, self.inputs, scatter=True)
 
-    def tap_averages(self, inputs: Array, gradient: Array) -> float:
-        """Average over taps of the sum over pairs of input times gradient."""
-        total = float((self.gathered(inputs) * gradient).sum())
-        return total / prod(self.kernel)
+    def read(self, values: Array) -> Array:
+        """What outputs read of maps ``[..., *inputs]``: ``[..., *outputs, *kernel]``."""
+        count = len(self.inputs)
+        found = np.zeros((*values.shape[:-count], *self.outputs, *self.kernel))
+        for places in product(*(enumerate(taps) for taps in self._taps())):
+            tap = tuple(number for number, _ in places)
+            outs, ins = (tuple(s) for s in zip(*(slices for _, slices in places), strict=True))
+            found[(..., *outs, *tap)] = values[(..., *ins)]
+        return found
 
     def members(self) -> Array:
         """Which inputs are in the window of an output, of shape ``[outputs, inputs]``."""
         found: Array = np.ones((1, 1))
-        for taps in self._taps():
-            found = kron(found, np.asarray(sum(taps)))
+        for taps, n, m in zip(self._taps(), self.inputs, self.outputs, strict=True):
+            reads = np.zeros((m, n))
+            for outs, ins in taps:
+                reads[outs, ins] += np.eye(len(reads[outs]))
+            found = kron(found, reads)
         return found
 
     @staticmethod
     def of_pooling(call: Call, x: Moments) -> Window:
         """The windows of a pooling operation."""
         maps = call.output.ndim - 2
-        kernel = each(call.argument(1, "kernel_size"), maps)
-        stride = call.argument(2, "stride", ())
-        dilation = call.argument(4, "dilation", 1) if "max" in call.node.name else 1
+        kernel = each(call.argument("kernel_size"), maps)
+        stride = call.argument("stride")
         return Window(
             x.layout.shape[2:],
             tuple(call.output.shape[2:]),
             kernel,
             each(stride, maps) if stride else kernel,
-            each(call.argument(3, "padding", 0), maps),
-            each(dilation, maps),
+            each(call.argument("padding"), maps),
+            each(call.argument("dilation", 1), maps),
         )
 
     def maps(self, call: Call, x: Moments) -> tuple[list[Atom], Layout, list[Atom]]:
@@ -81,8 +83,26 @@ class Window:
         )
         return order, layout, [place for place in places if place.size > 1]
 
-    def _taps(self) -> list[list[Array]]:
-        """For every axis and tap, the 0–1 matrix that reads inputs, ``[outputs, inputs]``."""
+    def _moved(
+        self, pairs: Array, before: tuple[int, ...], after: tuple[int, ...], *, scatter: bool
+    ) -> Array:
+        """Add up taps along one axis of the map after the other."""
+        count = len(before)
+        pairs = pairs.reshape(before * 2)
+        for axis, taps in enumerate(self._taps()):
+            if taps == [(slice(0, after[axis]), slice(0, before[axis], 1))]:
+                continue  # every output reads the input at its own place
+            shape = list(pairs.shape)
+            shape[axis] = shape[count + axis] = after[axis]
+            total = np.zeros(shape)
+            for outs, ins in taps:
+                source, target = (outs, ins) if scatter else (ins, outs)
+                total[_both(axis, count, target)] += pairs[_both(axis, count, source)]
+            pairs = total
+        return pairs.reshape(prod(after), -1)
+
+    def _taps(self) -> list[list[tuple[slice, slice]]]:
+        """For every axis and tap, which outputs read and the inputs that they read."""
         found = []
         for n, m, k, s, a, d in zip(
             self.inputs,
@@ -93,18 +113,21 @@ class Window:
             self.dilation,
             strict=True,
         ):
-            read = np.arange(m)[:, None] * s - a
-            found.append([(read + tap * d == np.arange(n)).astype(float) for tap in range(k)])
+            taps = []
+            for shift in range(-a, k * d - a, d):  # output i reads input i s + shift
+                first = max(0, -(shift // s))
+                end = max(first, min(m, (n - 1 - shift) // s + 1))
+                start = first * s + shift
+                taps.append((slice(first, end), slice(start, start + (end - first) * s, s)))
+            found.append(taps)
         return found
 
 
-def _along_both(pairs: Array, axis: int, taps: Sequence[Array]) -> Array:
-    """Apply a sum of products of one matrix with itself to one axis of either position."""
-    dimensions = pairs.ndim // 2
-    second = dimensions + axis
-    moved = np.moveaxis(pairs, (axis, second), (-2, -1))
-    total = sum(tap @ moved @ tap.T for tap in taps)
-    return np.moveaxis(np.asarray(total), (-2, -1), (axis, second))
+def _both(axis: int, count: int, chosen: slice) -> tuple[slice, ...]:
+    """An index of pairs of positions: one range of an axis for both positions."""
+    index = [slice(None)] * (2 * count)
+    index[axis] = index[count + axis] = chosen
+    return tuple(index)
 
 
 def each(value: int | Sequence[int], count: int) -> tuple[int, ...]:
