@@ -245,9 +245,15 @@ def without_values(tensor: Tensor) -> Tensor:
 
 
 def evaluated(
-    operator: torch._ops.OpOverload, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    operator: torch._ops.OpOverload | type, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[Tensor, ...]:
-    """What an operator gives, without changing the tensors that it is given."""
+    """What an operator gives, without changing the tensors that it is given.
+
+    Raises:
+        TypeError: If it is an opaque call, which only the model can make.
+    """
+    if isinstance(operator, type):
+        raise TypeError(f"an opaque call of {operator.__name__} cannot be repeated")
     if operator._schema.is_mutable:
         arguments, keywords = pytree.tree_map_only(Tensor, torch.clone, (arguments, keywords))
     outputs = pytree.tree_leaves(operator(*arguments, **keywords))

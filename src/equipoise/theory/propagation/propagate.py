@@ -229,6 +229,7 @@ class Propagation:
             ValueError: If the model has nothing of the kind, or the value makes no sense.
 
         Examples:
+            >>> import torch
             >>> from equipoise.instrument.recording.graph import trace
             >>> layers = [torch.nn.Linear(64, 64), torch.nn.ReLU()] * 3
             >>> loss = lambda model, x: model(x).square().mean()
@@ -671,4 +672,4 @@ def _site(
 
 def _home(node: Node) -> str:
     rule = rule_for(node)
-    return "" if rule is None else rule.__module__
+    return getattr(rule, "__module__", None) or ""  # functions of a session have none
