@@ -1,5 +1,6 @@
 """Compare predictions with measurements, conclude, and try remedies."""
 
+from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.probe import Probe
 from equipoise.diagnosis.profile import profile
 from equipoise.diagnosis.record import Checkup
@@ -12,6 +13,8 @@ __all__ = [
     "Probe",
     # every operation of a model
     "profile",
+    # before training
+    "initialisation",
     # short trainings
     "smoothness",
     "SmoothnessOptions",
