@@ -21,6 +21,7 @@ from equipoise.theory.propagation.rules import attention
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
+from equipoise.theory.propagation.steps import Step, first_steps
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -82,10 +83,17 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """The gradient of one parameter: the mean square of its elements."""
+    """The gradient of one parameter.
+
+    Args:
+        name: Of the parameter.
+        gradient: Mean square of its elements.
+        step: What a step of the parameter does to the layer's output; None if not asked for.
+    """
 
     name: str
     gradient: float
+    step: Step | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +109,15 @@ class Propagation:
     weights: tuple[Weight, ...]
 
 
-def propagate(graph: Graph) -> Propagation:
+def propagate(graph: Graph, *, steps: bool = False) -> Propagation:
     """Predict second moments and gradients at every operation of a traced pass.
 
     Where no rule applies, the way forward goes on from the measured moments of that operation,
     and the way back from the measured gradient.
+
+    Args:
+        graph: The traced pass.
+        steps: Whether to predict what a step of each weight does to its layer's output.
     """
     forward = _Forward(graph)
     for node in graph.nodes:
@@ -118,7 +130,9 @@ def propagate(graph: Graph) -> Propagation:
         if isinstance(value, Moments) or reason:
             site = _site(node, value, gradients.get(id(value)), reason)
             sites.append(replace(site, is_start=id(value) in starts))
-    return Propagation(tuple(sites), tuple(Weight(*item) for item in weights.items()))
+    moved = first_steps(graph, forward.values, gradients) if steps else {}
+    found = tuple(Weight(name, size, moved.get(name)) for name, size in weights.items())
+    return Propagation(tuple(sites), found)
 
 
 class _Forward:
