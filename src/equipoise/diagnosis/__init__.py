@@ -6,6 +6,7 @@ from equipoise.diagnosis.profile import profile
 from equipoise.diagnosis.record import Checkup
 from equipoise.diagnosis.smoothness.measure import SmoothnessOptions, smoothness
 from equipoise.diagnosis.trial.measure import TrialOptions, try_bnp
+from equipoise.diagnosis.width.measure import coordinate_check
 
 __all__ = [
     # what the verbs return
@@ -15,6 +16,8 @@ __all__ = [
     "profile",
     # before training
     "initialisation",
+    # over widths
+    "coordinate_check",
     # short trainings
     "smoothness",
     "SmoothnessOptions",

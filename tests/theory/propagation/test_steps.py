@@ -8,7 +8,7 @@ from torch import nn
 from equipoise.instrument.recording.graph import trace
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.steps import step
+from equipoise.theory.propagation.steps import Step, step
 
 SAMPLES, INPUTS, RUNS = 6, 48, 1500
 K = Exchangeable(np.array([[1.0, 0.5], [0.5, 1.4]]), np.array([[0.4, 0.2], [0.2, 0.3]]), SAMPLES)
@@ -90,6 +90,11 @@ def test_a_traced_network(rule, bias):
         changes = [p.grad.sign() if rule == "sign" else p.grad for p in model[2].parameters()]
         found.append(float(nn.functional.linear(inputs, *changes).square().mean()))
     assert np.mean(predicted) == pytest.approx(np.mean(found), rel=0.1)
+
+
+def test_without_a_gradient_there_is_no_step():
+    nothing = Exchangeable(np.zeros((2, 2)), np.zeros((2, 2)), SAMPLES)
+    assert step(K * INPUTS, nothing, INPUTS) == Step(0.0, 0.0)
 
 
 def test_weights_of_zero_and_shared_weights_have_no_step():

@@ -78,6 +78,8 @@ def step(kernel: Exchangeable, gradient: Exchangeable, inputs: int, *, bias: boo
     n = inputs + bias
     moved = (kernel @ gradient).dot(kernel) / kernel.rows
     size, shared = kernel.mean_diagonal, gradient.dot(kernel)
+    if shared <= 0:
+        return Step(0.0, 0.0)
     sign = (1 - 1 / n) * 2 * n / math.pi * _mean_ratio(kernel, gradient) + size
     return Step(sgd=(1 + 1 / n) * moved + shared * size / n, sign=sign)
 
@@ -94,8 +96,6 @@ def _mean_ratio(kernel: Exchangeable, gradient: Exchangeable) -> float:
         eigenvalues += [found] * count
         weights += [found * np.einsum("ik,ij,jk->k", directions, block, directions)] * count
     rates, total = np.concatenate(eigenvalues), np.concatenate(weights)
-    if not rates.any():
-        return 0.0
     t = np.exp(_LOGS)[:, None] / rates.sum()
     decay = np.exp(-np.log1p(2 * t * rates).sum(1, keepdims=True) / 2)
     integrand = (decay * t / (1 + 2 * t * rates)) @ total
