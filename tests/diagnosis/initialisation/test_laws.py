@@ -112,6 +112,12 @@ def test_two_draws_of_one_form_agree_and_of_two_do_not():
     assert form_z(first, scaled) > 5
 
 
+def test_no_element_of_a_large_tensor_is_taken_twice():
+    law = law_of(torch.arange(70_000.0))
+    assert len(np.unique(law.sample)) == len(law.sample) == 2**16
+    assert law.count == 70_000
+
+
 def test_joined_draws_are_one_law():
     x = torch.randn(4, 3000, generator=torch.Generator().manual_seed(0))
     both, whole = joined([law_of(row) for row in x]), law_of(x)

@@ -59,11 +59,21 @@ def test_one_layer_of_another_rule_does_not_change_the_majority():
     assert [abs(rule.z(layer)) < 4.5 for layer in described] == [True, True, True, False]
 
 
-def test_two_of_four_are_no_majority():
-    described, _ = layers(partial(init.normal_, std=0.02), count=2)
-    assert consensus(described, limit=4.5) is None or all(
-        rule in consensus(described, limit=4.5).words for rule in ("kaiming", "fan_in")
-    )
+def test_layers_of_one_shape_are_told_by_the_simplest_rule():
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
+    for layer in model:
+        init.normal_(layer.weight, std=0.02)
+    described = [found(str(i), m, m.weight, None).layer for i, m in enumerate(model)]
+    assert consensus(described, limit=4.5).words == "normal_(std=0.02)"
+
+
+def test_without_a_majority_there_is_no_rule():
+    model = nn.Sequential(*(nn.Linear(64, 100) for _ in range(4)))
+    for layer, std in zip(model, (0.1, 0.2, 0.4, 0.8), strict=True):
+        init.normal_(layer.weight, std=std)
+    described = [found(str(i), m, m.weight, None).layer for i, m in enumerate(model)]
+    assert consensus(described, limit=4.5) is None
+    assert consensus(described[:2], limit=4.5) is None
 
 
 def test_the_default_is_known_by_its_name():

@@ -75,7 +75,7 @@ CONSTANT = Scaling("constant", lambda _: 1.0)
 ORTHOGONAL = Scaling("orthogonal", _orthogonal)
 DEFAULT = Scaling("default", lambda layer: layer.own.std if layer.own else math.nan)
 
-# If two explain as many layers, the first of them is named.
+# If two explain as many layers, the simpler is named, or the first.
 SCALINGS = (DEFAULT, ORTHOGONAL, FAN_IN, FAN_AVERAGE, FAN_OUT, CONSTANT)
 # Gains with a name: that of a linear layer, ReLU and tanh.
 _GAINS = (1.0, math.sqrt(2), 5 / 3)
@@ -108,6 +108,13 @@ class Rule:
         if self.scaling is ORTHOGONAL and layer.form != "orthogonal":
             return math.inf
         return scale_z(layer.law, layer.law.of_size(self.std(layer), self.count))
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether somebody would write it so: a gain with a name, or a constant of two digits."""
+        if self.scaling is CONSTANT:
+            return self.gain == float(f"{self.gain:.1e}")
+        return self.scaling is DEFAULT or self.gain in _GAINS
 
     @property
     def words(self) -> str:
@@ -150,13 +157,26 @@ def consensus(
     judged = [x for x in layers if x.law.std > 0 and x.law.count >= LEAST_ELEMENTS]
     if len(judged) < LEAST_LAYERS:
         return None
-    best, most = None, 0
+    best, rank = None, (0, 0)
     for scaling in scalings:
-        for rule in _candidates(scaling, judged):
-            followers = [layer for layer in judged if abs(rule.z(layer)) < limit]
-            if len(followers) > most:
-                best, most = _refined(rule, followers, limit), len(followers)
-    return best if most >= MAJORITY * len(judged) else None
+        rule, followers = _most_followed(scaling, judged, limit)
+        if followers:
+            refined = _refined(rule, followers, limit)
+            found = len(followers), int(refined.is_simple)
+            if found > rank:
+                best, rank = refined, found
+    return best if rank[0] >= MAJORITY * len(judged) else None
+
+
+def _most_followed(
+    scaling: Scaling, layers: Sequence[Layer], limit: float
+) -> tuple[Rule, list[Layer]]:
+    """The gain of the layer that most others agree with, and who they are."""
+    found = [
+        (rule, [layer for layer in layers if abs(rule.z(layer)) < limit])
+        for rule in _candidates(scaling, layers)
+    ]
+    return max(found, key=lambda pair: len(pair[1]))
 
 
 def _candidates(scaling: Scaling, layers: Sequence[Layer]) -> list[Rule]:

@@ -66,7 +66,8 @@ def _outputs(found: CoordinateCheck) -> list[Finding]:
             "warning",
             f"Activations {verb} with width before training",
             f"At initialisation: {_listed(moving, 'output')}.",
-            f"Multiply the initial weights of {moving[0].layer} by width ** {exponent:.2g}.",
+            f"Multiply the initial weights of {moving[0].layer} by width ** {exponent:.2g}; then "
+            "check again, because later layers inherit its size.",
         )
     ]
 
@@ -100,8 +101,7 @@ def _rates(found: CoordinateCheck, layers: Sequence[LayerOverWidth]) -> str:
         f"'lr': lr * (width / {base}) ** {layer.rate_exponent:g}}}"
         for layer in layers[:_NAMED]
     ]
-    rest = ", …" if len(layers) > _NAMED else ""
-    return f"{found.optimizer}([{', '.join(groups)}{rest}, …])"
+    return f"{found.optimizer}([{', '.join(groups)}, …])"
 
 
 def _predicted(found: CoordinateCheck, layers: Sequence[LayerOverWidth]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -251,13 +252,15 @@ def _rates(stepper: torch.optim.Optimizer, model: nn.Module) -> _Rates | None:
 def _predict(
     sizes: dict[str, _Sizes], propagation: Propagation, model: nn.Module, rates: _Rates | None
 ) -> None:
-    """Fill in what theory knows."""
+    """Fill in what theory knows; a step of weights with several names is not one layer's."""
+    names = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    shared = {name for name, p in model.named_parameters() if names[id(p)] > 1}
     for site in propagation.sites:
         if site.module in sizes and site.second_moment is not None:
             sizes[site.module].predicted_output = math.sqrt(site.second_moment)
     for weight in propagation.weights:
         layer = modules.owner_name(model, weight.name)
-        if rates is None or weight.step is None or layer not in sizes:
+        if rates is None or weight.step is None or layer not in sizes or weight.name in shared:
             continue
         square = getattr(weight.step, rates.rule)
         sizes[layer].predicted_step = rates.lengths.get(weight.name, 0.0) * math.sqrt(square)

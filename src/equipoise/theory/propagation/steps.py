@@ -28,8 +28,10 @@ With eigenvalues :math:`\lambda_k` and eigenvectors :math:`u_k` of
           \int_0^\infty \frac{dt}{1 + 2t\lambda_k}\prod_j (1 + 2t\lambda_j)^{-1/2} ,
 
 over R rows. Changes by SGD grow as n times the gradient's size, those by Adam as n. Inputs with a
-mean, such as those after a ReLU, make Adam's up to :math:`\pi/2` times as large, because the sign
-of their gradients is that of the mean.
+mean, such as those after a ReLU, make the square of Adam's up to :math:`\pi/2` times as large,
+because the sign of their gradients is that of the mean. Averages over pairs of samples do not see
+pairs that are alike in both inputs and gradients, such as two of one token: changes are then
+larger than predicted.
 """
 
 from __future__ import annotations
