@@ -18,8 +18,8 @@ Init: TypeAlias = Callable[[Any], object]
 # Draws of a small parameter, and elements after which there are enough.
 _ROUNDS = 16
 _ENOUGH = 2**15
-# Elements that an init function may draw altogether, beyond two draws of everything.
-_MOST_DRAWN = 2**26
+# Elements that may be drawn altogether, beyond two draws of everything.
+_MOST_DRAWN = 2**22
 
 
 def parameters_by_owner(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
@@ -60,7 +60,7 @@ def own_laws(model: nn.Module) -> dict[str, Law]:
         if reset is None:
             continue
         with contextlib.suppress(Exception):  # a user's reset may want arguments
-            found = _laws_drawn(module, reset, _ROUNDS)
+            found = _laws_drawn(module, reset)
             name = uncompiled_name(names[id(module)])
             laws.update({f"{name}.{key}" if name else key: law for key, law in found.items()})
     return laws
@@ -88,12 +88,10 @@ def init_laws(model: nn.Module, init: Init) -> dict[str, Law]:
             if parameter.ndim >= 2:
                 init(parameter)
 
-    size = sum(p.numel() for p in model.parameters())
-    rounds = min(_ROUNDS, max(2, _MOST_DRAWN // max(size, 1)))
     errors: list[Exception] = []
     for draw in (to_modules, to_weights):
         try:
-            laws = _laws_drawn(model, draw, rounds, lambda: _reset(model))
+            laws = _laws_drawn(model, draw, lambda: _reset(model))
         except Exception as error:  # users' code may raise anything
             errors.append(error)
             continue
@@ -135,13 +133,13 @@ def _children_first(model: nn.Module) -> list[nn.Module]:
 def _laws_drawn(
     module: nn.Module,
     draw: Callable[[], object],
-    rounds: int,
     prepare: Callable[[], None] = lambda: None,
 ) -> dict[str, Law]:
     """Laws of the parameters that a function changes; what it leaves alone has none."""
     named = list(parameters_by_owner(module))
     draws: dict[str, list[Law]] = {name: [] for name, _, _ in named}
-    for _ in range(rounds):
+    size = sum(parameter.numel() for _, _, parameter in named)
+    for _ in range(min(_ROUNDS, max(2, _MOST_DRAWN // max(size, 1)))):
         with torch.no_grad():
             for _, _, parameter in named:
                 parameter.fill_(math.nan)
