@@ -27,6 +27,7 @@ from equipoise.theory.propagation.rules import attention
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
+from equipoise.theory.propagation.steps import Step, first_steps
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -129,11 +130,13 @@ class Weight:
         name: Of the parameter.
         gradient: Predicted mean square of its elements.
         measured_gradient: The same, of the traced pass; None where it was not measured.
+        step: What a step of the parameter does to the layer's output; None if not asked for.
     """
 
     name: str
     gradient: float
     measured_gradient: float | None = None
+    step: Step | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +177,15 @@ class Propagation:
     attribution: tuple[Share, ...] = ()
 
 
-def propagate(graph: Graph) -> Propagation:
+def propagate(graph: Graph, *, steps: bool = False) -> Propagation:
     """Predict second moments and gradients at every operation of a traced pass.
 
     Where no rule applies, the way forward goes on from the measured moments of that operation,
     and the way back from the measured gradient.
+
+    Args:
+        graph: The traced pass.
+        steps: Whether to predict what a step of each weight does to its layer's output.
     """
     forward = _Forward(graph)
     for node in graph.nodes:
@@ -192,7 +199,11 @@ def propagate(graph: Graph) -> Propagation:
         if isinstance(value, Moments) or reason:
             site = _site(node, value, reason, back, attribution)
             sites.append(replace(site, reason=reason or forward.notes.get(node.number, "")))
-    weights = [Weight(*item, graph.weights.get(item[0])) for item in back.weights.items()]
+    moved = first_steps(graph, forward.values, back.gradients) if steps else {}
+    weights = [
+        Weight(name, size, graph.weights.get(name), moved.get(name))
+        for name, size in back.weights.items()
+    ]
     return Propagation(tuple(sites), tuple(weights), _shares(sites, attribution.branches))
 
 
