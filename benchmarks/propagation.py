@@ -4,12 +4,11 @@ Run ``python benchmarks/propagation.py [--quick] [NAME …]``; it prints the tab
 ``docs/propagation.md``. Architectures are small retypings with widths of 64 and more. Errors are
 ln(predicted/measured) of the mean squared gradient, accumulated from the loss, and of the second
 moment; predictions and measurements are averaged over three initialisations of real size, each on
-its own batch of noise images or random tokens. An operation counts as predicted if its moments
-came from theory. Times are those of theory alone, for one initialisation, on one thread.
-
-With ``--time`` it prints the processor's seconds instead, of a trace and of theory, and theory's
-as a multiple of a plain forward and backward pass. They are medians of turns after a first one
-with other weights, on deep models, and on those with the largest maps.
+its own batch: noise images or random tokens at two batch sizes and, for models of images, random
+crops of two photographs. The error per layer is the difference between consecutive operations. An
+operation counts as predicted if its moments came from theory. Times are those of theory alone, for
+one initialisation, on one thread. ``--time`` compares them with that of a pass, on deep models and
+large maps.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import statistics
 import time
 from collections import defaultdict
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -36,8 +36,31 @@ TURNS = 5
 COPIES = {"detach", "alias", "clone", "view", "_unsafe_view", "transpose", "permute", "t"}
 
 
+def photographs(size: int, side: int, generator: torch.Generator) -> torch.Tensor:
+    """Random crops of scikit-learn's two photographs, standardised, ``[N, 3, side, side]``."""
+    from sklearn.datasets import load_sample_images
+
+    pictures = [torch.tensor(image).permute(2, 0, 1) for image in load_sample_images().images]
+    crops = []
+    for number in range(size):
+        picture = pictures[number % len(pictures)]
+        high, wide = (
+            int(torch.randint(extent - side + 1, (), generator=generator))
+            for extent in picture.shape[1:]
+        )
+        crops.append(picture[:, high : high + side, wide : wide + side].float())
+    x = torch.stack(crops)
+    return (x - x.mean()) / x.std()
+
+
+def is_of_images(batch: Any) -> bool:
+    """Whether the input is a batch of images with three channels."""
+    x = batch[0]
+    return isinstance(x, torch.Tensor) and x.ndim == 4 and x.shape[1] == 3
+
+
 def sites(
-    architecture: Architecture, batch_size: int, seeds: int
+    architecture: Architecture, batch_size: int, seeds: int, *, real: bool
 ) -> tuple[list[list[Site]], float]:
     """The sites of every initialisation, by operation, and seconds of theory."""
     found: dict[int, list[Site]] = defaultdict(list)
@@ -45,7 +68,10 @@ def sites(
     for seed in range(seeds):
         torch.manual_seed(seed)
         model = architecture.build()
-        batch = architecture.batch(batch_size, torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        batch = architecture.batch(batch_size, generator)
+        if real:
+            batch = photographs(batch_size, batch[0].shape[-1], generator), *batch[1:]
         graph = trace(model, batch, architecture.loss)
         begin = time.perf_counter()
         propagation = propagate(graph)
@@ -71,17 +97,20 @@ def errors(groups: list[list[Site]]) -> tuple[list[float], list[float]]:
     return moments, gradients
 
 
-def row(architecture: Architecture, batch_size: int, seeds: int) -> str:
+def row(architecture: Architecture, batch_size: int, seeds: int, *, real: bool = False) -> str:
     """One line of the table."""
-    groups, seconds = sites(architecture, batch_size, seeds)
+    groups, seconds = sites(architecture, batch_size, seeds, real=real)
     predicted = sum(group[0].second_moment is not None for group in groups)
-    moments, gradients = ([abs(e) for e in found] for found in errors(groups))
+    moments, gradients = errors(groups)
+    steps = sorted(abs(b - a) for a, b in pairwise(gradients))
+    moments, gradients = (list(map(abs, found)) for found in (moments, gradients))
     measured = [s.measured_gradient for group in groups for s in group if s.measured_gradient]
     span = math.log(max(measured) / min(measured))
     return (
-        f"| {architecture.name} | {batch_size} | {predicted} of {len(groups)} | "
-        f"{statistics.median(moments):.3f} | {span:.1f} | {statistics.median(gradients):.3f} | "
-        f"{max(gradients):.2f} | {seconds:.1f} s |"
+        f"| {architecture.name} | {batch_size}{' photographs' if real else ''} | "
+        f"{predicted} of {len(groups)} | {statistics.median(moments):.3f} | {span:.1f} | "
+        f"{statistics.median(gradients):.3f} | {max(gradients):.2f} | "
+        f"{statistics.median(steps):.3f} | {steps[int(0.95 * len(steps))]:.2f} | {seconds:.1f} s |"
     )
 
 
@@ -127,14 +156,17 @@ def main() -> None:
             f"no architecture {sorted(unknown)}; there are {[a.name for a in ARCHITECTURES]}"
         )
     print(
-        "| architecture | batch | predicted | q | span of ln G | ln G, median | worst | theory |"
+        "| architecture | batch | predicted | q | span of ln G | ln G, median | worst | "
+        "per layer, median | 95 % | theory |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for architecture in ARCHITECTURES:
         if architecture.name in names:
             for batch_size in BATCHES[:1] if arguments.quick else BATCHES:
                 seeds = 1 if arguments.quick else SEEDS
                 print(row(architecture, batch_size, seeds), flush=True)
+            if is_of_images(architecture.batch(2, torch.Generator())) and not arguments.quick:
+                print(row(architecture, BATCHES[0], SEEDS, real=True), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,20 @@
 """Compare predictions with measurements, conclude, and try remedies."""
 
+from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.probe import Probe
 from equipoise.diagnosis.record import Checkup
 from equipoise.diagnosis.smoothness.measure import SmoothnessOptions, smoothness
 from equipoise.diagnosis.trial.measure import TrialOptions, try_bnp
+from equipoise.diagnosis.width.measure import coordinate_check
 
 __all__ = [
     # what the verbs return
     "Checkup",
     "Probe",
+    # before training
+    "initialisation",
+    # over widths
+    "coordinate_check",
     # short trainings
     "smoothness",
     "SmoothnessOptions",

@@ -13,6 +13,9 @@ from equipoise import probes
 from equipoise.diagnosis import verdict
 from equipoise.diagnosis.comparison import compare, is_straight, predicted_rate
 from equipoise.diagnosis.findings import conclude
+from equipoise.diagnosis.initialisation.findings import conclude_initialisation
+from equipoise.diagnosis.initialisation.measure import initialisation
+from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.preconditioning.measure import preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
@@ -140,6 +143,7 @@ def checkup(
         work.remedies,
         unwatched(fresh),
         [
+            *conclude_initialisation(work.initialisation, work.unchecked),
             *conclude_preconditioning(work.preconditioning),
             *conclude_trial(work.trial),
             *conclude_second_order(work.second_order),
@@ -158,6 +162,7 @@ def checkup(
         sites=work.sites,
         attribution=work.attribution,
         predictions=work.predictions,
+        initialisation=work.initialisation,
         growth=work.growth,
         comparisons=work.comparisons,
         conditioning=work.conditioning,
@@ -185,6 +190,8 @@ class _Work:
     remedies: tuple[Remedy, ...] = ()
     trial: Trial | None = None
     smoothness: Smoothness | None = None
+    initialisation: Initialisation | None = None
+    unchecked: str = ""
     interrupted: bool = False
 
 
@@ -197,6 +204,10 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
     work.sites, work.attribution = propagation.sites, propagation.attribution
     work.predictions = trace.at_layers(propagation)
     report("predicting", 1, 1)
+    try:
+        work.initialisation = initialisation(model)
+    except ValueError as error:  # weights that cannot be copied or are without values
+        work.unchecked = str(error)
 
     redraw = seeds > 1 and draws_new_weights(model, problem.fresh(seed + 1))
 

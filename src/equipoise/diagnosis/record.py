@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
 from equipoise.diagnosis.smoothness.record import Smoothness
@@ -166,6 +167,7 @@ class Checkup(Examination):
         smoothness: How far the gradient is reliable, at initialisation or, if it was asked for,
             along a short training.
         second_order: Second-order pooling layers, before and after normalisation.
+        initialisation: What the weights look like, and whether they were meant to.
     """
 
     depth: int
@@ -184,6 +186,7 @@ class Checkup(Examination):
     trial: Trial | None = None
     smoothness: Smoothness | None = None
     second_order: tuple[SecondOrderPooling, ...] = ()
+    initialisation: Initialisation | None = None
 
     def comparison(self, quantity: str) -> Comparison | None:
         """Return the comparison of a quantity, or None if it was not compared."""

@@ -39,6 +39,7 @@ from equipoise.theory.propagation.rules import attention
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
+from equipoise.theory.propagation.steps import Step, first_steps
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -137,11 +138,13 @@ class Weight:
         name: Of the parameter.
         gradient: Predicted mean square of its elements.
         measured_gradient: The same, of the traced pass; None where it was not measured.
+        step: What a step of the parameter does to the layer's output; None if not asked for.
     """
 
     name: str
     gradient: float
     measured_gradient: float | None = None
+    step: Step | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +234,12 @@ class Propagation:
         Examples:
             >>> import torch
             >>> from equipoise.instrument.recording.graph import trace
-            >>> layers = [torch.nn.Linear(64, 64), torch.nn.ReLU()] * 3
+            >>> layers = [torch.nn.Linear(64, 64, bias=False), torch.nn.ReLU()]
             >>> loss = lambda model, x: model(x).square().mean()
             >>> found = propagate(trace(torch.nn.Sequential(*layers), torch.randn(16, 64), loss))
             >>> doubled = found.what_if(gain=2**0.5)
             >>> round(doubled.sites[0].second_moment / found.sites[0].second_moment, 2)
-            1.96
+            2.0
         """
         if self.graph is None:
             raise ValueError("what_if needs the traced graph, which is not stored in files.")
@@ -257,11 +260,15 @@ class Propagation:
         return propagate(changes.made_to(self.graph))
 
 
-def propagate(graph: Graph) -> Propagation:
+def propagate(graph: Graph, *, steps: bool = False) -> Propagation:
     """Predict second moments and gradients at every operation of a traced pass.
 
     Where no rule applies, the way forward goes on from the measured moments of that operation,
     and the way back from the measured gradient.
+
+    Args:
+        graph: The traced pass.
+        steps: Whether to predict what a step of each weight does to its layer's output.
     """
     forward = _Forward(graph)
     for node in graph.nodes:
@@ -275,7 +282,11 @@ def propagate(graph: Graph) -> Propagation:
         if isinstance(value, Moments) or reason:
             site = _site(node, value, reason, back, attribution, measured=not graph.edited)
             sites.append(replace(site, reason=site.reason or forward.notes.get(node.number, "")))
-    weights = [Weight(*item, graph.weights.get(item[0])) for item in back.weights.items()]
+    moved = first_steps(graph, forward.values, back.gradients) if steps else {}
+    weights = [
+        Weight(name, size, graph.weights.get(name), moved.get(name))
+        for name, size in back.weights.items()
+    ]
     shares = _shares(sites, attribution.branches)
     return Propagation(tuple(sites), tuple(weights), shares, graph)
 

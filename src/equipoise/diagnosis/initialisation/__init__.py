@@ -1,0 +1,1 @@
+"""Which initialiser each weight follows, and which one it was meant to follow."""

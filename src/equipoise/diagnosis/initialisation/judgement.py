@@ -1,0 +1,312 @@
+"""Judge each parameter: by the law that an init function draws, or by what its siblings follow.
+
+Without an init function, two comparisons stand for the intention. Layers at the same place of
+repeated blocks have one standard deviation, whatever it is. Layers of one kind follow one rule;
+those that do not are exceptions, unless what they follow is a known mistake.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from equipoise.diagnosis.initialisation.intended import drawn_values
+from equipoise.diagnosis.initialisation.laws import (
+    LEAST_ELEMENTS,
+    Law,
+    form_of,
+    form_z,
+    law_of,
+    mean_z,
+    scale_z,
+)
+from equipoise.diagnosis.initialisation.record import Form, Verdict
+from equipoise.diagnosis.initialisation.rules import (
+    CONSTANT,
+    DEFAULT,
+    FAN_IN,
+    FAN_OUT,
+    Layer,
+    Rule,
+    consensus,
+    fans,
+)
+from equipoise.records import wording
+
+_KINDS: dict[str, tuple[type[nn.Module], ...]] = {
+    "transposed convolution": (_ConvTransposeNd,),
+    "convolution": (_ConvNd,),
+    "linear": (nn.Linear,),
+    "embedding": (nn.Embedding, nn.EmbeddingBag),
+}
+_TOO_FEW = "it has too few elements"
+_NEUTRAL = {0.0: "zeros_", 1.0: "ones_"}
+# Ratios that a slip of a known kind gives, beside those of the depth.
+_SLIPS = {
+    math.sqrt(2): "a gain of √2 too much",
+    1 / math.sqrt(2): "a gain of √2, that of ReLU, too little",
+    math.sqrt(3): "√3, as if a standard deviation had been taken for the bound of a uniform law",
+    1 / math.sqrt(3): "1/√3, as if the bound of a uniform law had been taken for its deviation",
+}
+
+
+class Slip(NamedTuple):
+    """A mistake that would explain what was found."""
+
+    verdict: Verdict
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a parameter was meant to be, and what it is.
+
+    Args:
+        verdict: As in the record.
+        intended: Mean and standard deviation; NaN if not known.
+        rule: The intention in words.
+        z: Of the standard deviation.
+        explanation: What it follows instead.
+    """
+
+    verdict: Verdict
+    intended: tuple[float, float] = (math.nan, math.nan)
+    rule: str = ""
+    z: float = math.nan
+    explanation: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A parameter as it is.
+
+    Args:
+        layer: Its law and shape, and the law of its module's own reset.
+        kind: What it is compared with: parameters of the same kind.
+        parameter: Itself.
+        module: The module that owns it.
+    """
+
+    layer: Layer
+    kind: str
+    parameter: Tensor
+    module: nn.Module
+
+    @property
+    def name(self) -> str:
+        """Of the parameter."""
+        return self.layer.name
+
+    @property
+    def tensor(self) -> Tensor:
+        """Its values."""
+        return self.parameter.detach()
+
+    @property
+    def place(self) -> tuple[str, str, tuple[int, ...]]:
+        """The same for parameters at one place of repeated blocks."""
+        return self.kind, re.sub(r"\d+", "*", self.name), self.layer.shape
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it has inputs and outputs, and is more than one factor for each channel."""
+        return sum(size > 1 for size in self.layer.shape) >= 2
+
+
+def found(name: str, module: nn.Module, parameter: Tensor, own: Law | None) -> Found:
+    """Look at a parameter."""
+    values = drawn_values(module, parameter)
+    law = law_of(values)
+    fan_in, fan_out = fans(parameter) if parameter.ndim >= 2 else (1, 1)
+    form: Form = form_of(values, law) if math.isfinite(law.std) else "other"
+    own_z = math.inf if own is None else max(scale_z(law, own), form_z(law, own), key=abs)
+    layer = Layer(name, law, form, tuple(parameter.shape), fan_in, fan_out, own, own_z)
+    return Found(layer, _kind(name, module, parameter), parameter, module)
+
+
+def _kind(name: str, module: nn.Module, parameter: Tensor) -> str:
+    if parameter.ndim >= 2:
+        for kind, classes in _KINDS.items():
+            if isinstance(module, classes):
+                return kind
+    return f"{type(module).__name__}.{name.rpartition('.')[2]}"
+
+
+def by_laws(
+    parameters: Sequence[Found], laws: Mapping[str, Law], rule: str, limit: float
+) -> dict[str, Judgement]:
+    """Compare parameters with the laws that an init function draws."""
+    named = [one for one in parameters if one.name in laws]
+    places = blocks_of(named)
+    judged, off = {}, {}
+    for one in named:
+        found, law = one.layer.law, laws[one.name]
+        z, form = scale_z(found, law), form_z(found, law)
+        judgement = Judgement("as intended", (law.mean, law.std), rule, z)
+        if law.std > 0 and found.count < LEAST_ELEMENTS:
+            judgement = replace(judgement, verdict="not judged", explanation=_TOO_FEW)
+        elif abs(z) > limit:
+            off[one.name] = _slips(one.layer, law.std, None, places[one.name], limit)
+        elif abs(mean_z(found, law)) > limit:
+            known = law.mean if abs(law.mean) > 3 * law.std / math.sqrt(law.count) else 0.0
+            why = f"mean {wording.number(found.mean, 2)} instead of {wording.number(known, 2)}"
+            judgement = replace(judgement, verdict="shifted", explanation=why)
+        elif form > limit:
+            why = f"a law of another form, {one.layer.form}"
+            judgement = replace(judgement, verdict="reshaped", explanation=why)
+        judged[one.name] = judgement
+    for one in named:
+        if one.name in off:
+            judged[one.name] = _explained(one, judged[one.name], off)
+    return judged
+
+
+def by_siblings(parameters: Sequence[Found], limit: float) -> dict[str, Judgement]:
+    """Compare parameters with others at the same place, and with others of their kind."""
+    judged = by_own_resets(parameters, limit)
+    matrices = [one for one in parameters if one.is_matrix]
+    in_place: dict[str, Judgement] = {}
+    for place in _groups((one.place, one) for one in matrices):
+        in_place |= _in_place(place, limit)
+    judged |= {name: j for name, j in in_place.items() if judged[name].verdict == "not judged"}
+    for kind in _groups((one.kind, one) for one in matrices):
+        judged |= _in_kind(kind, limit)
+    return judged | {name: j for name, j in in_place.items() if j.verdict != "as intended"}
+
+
+def by_own_resets(parameters: Sequence[Found], limit: float) -> dict[str, Judgement]:
+    """Compare parameters with what their modules' resets draw, and with zeros and ones."""
+    return {one.name: _alone(one, limit) for one in parameters}
+
+
+def blocks_of(parameters: Iterable[Found]) -> dict[str, int]:
+    """How many parameters stand at the place of each."""
+    return {one.name: len(g) for g in _groups((p.place, p) for p in parameters) for one in g}
+
+
+def _groups(pairs: Iterable[tuple[object, Found]]) -> list[list[Found]]:
+    groups: dict[object, list[Found]] = defaultdict(list)
+    for key, one in pairs:
+        groups[key].append(one)
+    return list(groups.values())
+
+
+def _alone(one: Found, limit: float) -> Judgement:
+    own, law = one.layer.own, one.layer.law
+    if own is not None and abs(one.layer.own_z) < limit:
+        intended = (own.mean, own.std)
+        return Judgement("as intended", intended, _own_words(one), scale_z(law, own))
+    if law.is_constant and law.mean in _NEUTRAL and not one.is_matrix:
+        return Judgement("as intended", (law.mean, 0.0), _NEUTRAL[law.mean], 0.0)
+    return Judgement("not judged", explanation="nothing to compare it with")
+
+
+def _own_words(one: Found) -> str:
+    is_torch = type(one.module).__module__.startswith("torch.")
+    return "PyTorch's default" if is_torch else "its module's reset_parameters"
+
+
+def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
+    """Judge layers of one kind by the rule that most follow."""
+    rule = consensus([one.layer for one in kind], limit)
+    if rule is None:
+        return {}
+    judged, places = _compared(kind, rule, rule.words, limit), blocks_of(kind)
+    together = {one.place for one in kind if places[one.name] > 1}
+    for one in kind:
+        judgement = judged[one.name]
+        common = one.layer.law.is_constant or one.place in together or _is_end(one, kind)
+        if common and judgement.verdict in ("mis-scaled", "residual scaling"):
+            judged[one.name] = replace(judgement, verdict="exception")
+    return judged
+
+
+def _in_place(place: Sequence[Found], limit: float) -> dict[str, Judgement]:
+    """Judge layers at one place of repeated blocks by the standard deviation of most."""
+    drawn = [one for one in place if not one.layer.law.is_constant]
+    rule = consensus([one.layer for one in drawn], limit, (CONSTANT,))
+    if rule is None:
+        return {}
+    outside = [one for one in drawn if abs(rule.z(one.layer)) >= limit]
+    if len(outside) == 1 and outside[0] in (place[0], place[-1]) and _is_chain(place):
+        return {}  # the first and the last layer of a chain often have a scale of their own
+    words = f"std {wording.number(rule.gain, 2)}, as in most of {len(drawn)} blocks"
+    return _compared(drawn, rule, words, limit)
+
+
+def _compared(
+    layers: Sequence[Found], rule: Rule, words: str, limit: float
+) -> dict[str, Judgement]:
+    """Judge layers by a rule."""
+    judged, off, places = {}, {}, blocks_of(layers)
+    for one in layers:
+        std, z = rule.std(one.layer), rule.z(one.layer)
+        judged[one.name] = Judgement("as intended", (0.0, std), words, z)
+        if abs(z) >= limit:
+            off[one.name] = _slips(one.layer, std, rule, places[one.name], limit)
+    return {
+        one.name: _explained(one, judged[one.name], off) if one.name in off else judged[one.name]
+        for one in layers
+    }
+
+
+def _is_chain(place: Sequence[Found]) -> bool:
+    """Whether layers follow each other directly, as in one ``nn.Sequential``."""
+    return len({one.name.rsplit(".", 2)[0] for one in place}) == 1
+
+
+def _is_end(one: Found, kind: Sequence[Found]) -> bool:
+    """Whether a layer is the first or last of its kind, or none takes what it gives."""
+    if one in (kind[0], kind[-1]):
+        return True
+    outputs, inputs, *_ = one.layer.shape
+    others = [other.layer.shape for other in kind if other is not one]
+    return all(outputs != s[1] for s in others) or all(inputs != s[0] for s in others)
+
+
+def _explained(one: Found, judgement: Judgement, off: Mapping[str, Sequence[Slip]]) -> Judgement:
+    """Of the slips that explain a layer, that which explains most others that are off."""
+    usual = Counter(slip for slips in off.values() for slip in slips)
+    verdict, words = max(off[one.name], key=lambda slip: usual[slip])
+    law, intended = one.layer.law, judgement.intended[1]
+    sizes = [wording.number(std, 2) for std in (law.std, intended)]
+    why = f"std {sizes[0]} instead of {sizes[1]}: {words}"
+    return replace(judgement, verdict=verdict, explanation=why)
+
+
+def _slips(layer: Layer, std: float, rule: Rule | None, blocks: int, limit: float) -> list[Slip]:
+    """What a layer may follow instead of a standard deviation, the most likely first."""
+    law = layer.law
+
+    def follows(factor: float) -> bool:
+        return abs(scale_z(law, law.of_size(factor * std))) < limit
+
+    if law.is_constant:
+        return [Slip("mis-scaled", f"all elements are {wording.number(law.mean)}")]
+    found = []
+    if abs(layer.own_z) < limit and (rule is None or rule.scaling is not DEFAULT):
+        found.append(Slip("missed", "what its module's reset_parameters draws"))
+    root = math.sqrt(layer.fan_in / layer.fan_out)
+    for meant, taken, factor in ((FAN_IN, FAN_OUT, root), (FAN_OUT, FAN_IN, 1 / root)):
+        possible = root != 1 and (rule is None or rule.scaling is meant)
+        if possible and follows(factor):
+            found.append(Slip("fan mode", f"it follows {taken.name}, not {meant.name}"))
+    for branches in sorted({blocks, 2 * blocks} - {1, 2}):
+        if follows(math.sqrt(branches)):
+            found.append(Slip("residual scaling", f"it lacks the factor 1/√{branches}"))
+        if follows(branches**-0.5):
+            found.append(Slip("residual scaling", f"it has a factor 1/√{branches}"))
+    if std > 0 and follows(std):
+        found.append(Slip("mis-scaled", "a variance was given for a standard deviation"))
+    if std > 0 and follows(std**-0.5):
+        found.append(Slip("mis-scaled", "a standard deviation was given for a variance"))
+    found += [Slip("mis-scaled", words) for factor, words in _SLIPS.items() if follows(factor)]
+    times = f"{wording.number(law.std / std)} times as large" if std > 0 else "not constant"
+    return [*found, Slip("mis-scaled", times)]

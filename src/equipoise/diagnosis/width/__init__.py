@@ -1,0 +1,1 @@
+"""How sizes of activations and updates change with a model's width."""

@@ -1,0 +1,247 @@
+"""Planted mistakes are found and named; healthy models raise no alarm."""
+
+import math
+import random
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import init
+
+from equipoise.diagnosis import initialisation
+from equipoise.diagnosis.initialisation.symptoms import Training
+from equipoise.instrument import RandomStates
+
+
+def kaiming(module):
+    if isinstance(module, nn.Linear):
+        init.kaiming_normal_(module.weight, nonlinearity="relu")
+        init.zeros_(module.bias)
+
+
+class Block(nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+
+def mlp(*widths):
+    return nn.Sequential(*(nn.Linear(*pair) for pair in pairwise(widths))).apply(kaiming)
+
+
+def transformer(depth=6, width=32):
+    """Blocks drawn as in GPT-2."""
+    model = nn.Sequential(*(Block(width) for _ in range(depth)), nn.Linear(width, 50))
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            scale = (2 * depth) ** -0.5 if name.endswith("down") else 1.0
+            init.normal_(module.weight, std=0.02 * scale)
+    return model
+
+
+def told(model, named=None):
+    return {fault.kind: set(fault.parameters) for fault in initialisation(model, named).faults}
+
+
+HEALTHY = {
+    "default": lambda: nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.Linear(32, 10)),
+    "kaiming": lambda: mlp(64, 96, 48, 64, 10),
+    "gpt2": transformer,
+    "depthwise": lambda: nn.Sequential(*(nn.Conv2d(32, 32, 3, groups=32) for _ in range(4))),
+    "padding": lambda: nn.Sequential(*(nn.Embedding(40, 8, padding_idx=0) for _ in range(3))),
+    "recurrent": lambda: nn.LSTM(16, 24, 2),
+    "attention": lambda: nn.MultiheadAttention(32, 4),
+    "tiny": lambda: nn.Linear(2, 2),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_models_raise_no_alarm(name):
+    assert told(HEALTHY[name]()) == {}
+
+
+@pytest.mark.parametrize(
+    "named",
+    [kaiming, partial(init.kaiming_normal_, nonlinearity="relu")],
+    ids=["module", "weight"],
+)
+def test_what_the_named_function_draws_is_as_intended(named):
+    found = initialisation(mlp(64, 128, 128, 10), named)
+    weights = [p for p in found.parameters if p.name.endswith("weight")]
+    assert {p.verdict for p in weights} == {"as intended"}
+    assert weights[0].intended_std == pytest.approx(math.sqrt(2 / 64), rel=0.03)
+
+
+class TestPlantedMistakes:
+    def test_a_layer_that_the_init_function_missed(self):
+        model = mlp(64, 128, 96, 128, 10)
+        model[2].reset_parameters()
+        assert told(model) == {"missed": {"2.weight"}}
+        found = initialisation(model, kaiming)
+        assert {f.kind: set(f.parameters) for f in found.faults} == {
+            "missed": {"2.weight", "2.bias"}
+        }
+
+    def test_fan_out_for_fan_in(self):
+        model = mlp(64, 128, 96, 160, 10)
+        init.kaiming_normal_(model[1].weight, mode="fan_out", nonlinearity="relu")
+        assert told(model) == {"fan mode": {"1.weight"}}
+
+    def test_residual_scaling_forgotten(self):
+        model = transformer()
+        init.normal_(model[2].down.weight, std=0.02)
+        assert told(model) == {"residual scaling": {"2.down.weight"}}
+        (fault,) = initialisation(model).faults
+        assert "lacks the factor 1/√12" in fault.detail
+
+    def test_a_layer_on_another_scale(self):
+        model = mlp(64, 128, 96, 160, 10)
+        model[2].weight.data *= 1.5
+        assert told(model) == {"mis-scaled": {"2.weight"}}
+
+    def test_a_small_last_layer_is_an_exception(self):
+        model = mlp(64, 128, 96, 160, 10)
+        model[3].weight.data *= 0.01
+        assert told(model) == {}
+        assert initialisation(model).parameters[-2].verdict == "exception"
+
+    @pytest.mark.parametrize(
+        ("draw", "kind", "words"),
+        [
+            (partial(init.normal_, std=0.0004), "mis-scaled", "a variance was given"),
+            (partial(init.uniform_, a=-0.02, b=0.02), "mis-scaled", "bound of a uniform law"),
+            (partial(init.normal_, mean=0.01, std=0.02), "shifted", "mean 0.010 instead of 0"),
+            (
+                partial(init.uniform_, a=-0.02 * 3**0.5, b=0.02 * 3**0.5),
+                "reshaped",
+                "another form, uniform",
+            ),
+        ],
+    )
+    def test_arguments_mistaken(self, draw, kind, words):
+        model = mlp(64, 128, 128)
+        for layer in model:
+            draw(layer.weight)
+        (fault,) = initialisation(model, partial(init.normal_, std=0.02)).faults
+        assert (fault.kind, set(fault.parameters)) == (kind, {"0.weight", "1.weight"})
+        assert words in fault.detail
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_low_precision(self, dtype):
+        model = mlp(32, 64, 10)
+        model[0].weight.data = model[0].weight.data.to(dtype).float()
+        assert told(model) == {"low precision": {"0.weight"}}
+
+    def test_a_coarse_generator(self):
+        model = nn.Linear(64, 64).bfloat16()
+        assert told(model) == {}
+        model.weight.data = 2 * torch.rand_like(model.weight) - 1
+        assert told(model)["low precision"] == {"weight"}
+
+    def test_a_large_embedding_tied_to_a_head(self):
+        model = nn.ModuleDict({"tokens": nn.Embedding(50, 64), "head": nn.Linear(64, 50)})
+        model["head"].weight = model["tokens"].weight
+        assert told(model) == {"tied": {"tokens.weight", "head.weight"}}
+        init.normal_(model["tokens"].weight, std=0.02)
+        assert told(model) == {}
+
+    def test_copies(self):
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        model = nn.TransformerEncoder(layer, 2)
+        assert "layers.1.linear1.weight" in told(model)["copied"]
+
+    def test_a_target_network_is_meant_to_be_a_copy(self):
+        online = mlp(16, 32, 4)
+        target = mlp(16, 32, 4)
+        target.load_state_dict(online.state_dict())
+        assert told(nn.ModuleDict({"online": online, "target": target})) == {}
+
+    def test_not_finite(self):
+        model = mlp(32, 64, 64, 64, 10)
+        model[1].weight.data[0, 0] = math.nan
+        assert told(model) == {"not finite": {"1.weight"}}
+        assert initialisation(model).parameters[2].verdict == "not finite"
+
+    def test_constant_weights(self):
+        model = mlp(32, 64, 64, 64, 10)
+        init.ones_(model[1].weight)
+        assert told(model) == {"constant": {"1.weight"}}
+        init.zeros_(model[1].weight)  # closes a branch
+        assert told(model) == {}
+
+
+class TestHalfLoaded:
+    """Low rank stands for training."""
+
+    def model(self):
+        model = nn.Sequential()
+        for _ in range(3):
+            model += nn.Sequential(nn.Linear(48, 48), nn.BatchNorm1d(48))
+        model.append(nn.Linear(48, 10))
+        for layer in (model[0], model[4]):
+            u, v = torch.randn(2, 48)
+            layer.weight.data += 0.1 * u.outer(v)
+        return model
+
+    def test_a_fresh_layer_among_trained_ones(self):
+        model = self.model()
+        for norm in (model[1], model[3], model[5]):
+            norm.running_mean += 1
+        assert told(model) == {"half loaded": {"2.weight"}}
+        assert initialisation(model).parameters[0].looks_trained
+
+    def test_statistics_that_were_not_loaded(self):
+        assert told(self.model())["running statistics"] == {"1", "3", "5"}
+
+    def test_one_odd_matrix_is_no_training(self):
+        model = mlp(48, 48, 48)
+        model[0].weight.data += torch.randn(48, 1)
+        names = [name for name, _ in model.named_parameters()]
+        assert told(model) == {}
+        assert Training({}, (names[0],), ()).is_likely is False
+
+
+def test_the_model_and_all_random_states_are_left_alone():
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    model(torch.randn(9, 8)).sum().backward()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    weight, gradient = model[0].weight, model[0].weight.grad.clone()
+    states, state = RandomStates(model), torch.get_rng_state()
+
+    def wild(module):
+        np.random.rand(), random.random()  # noqa: NPY002
+        if isinstance(module, nn.Linear):
+            module.weight = nn.Parameter(torch.randn(8, 8))
+
+    initialisation(model, wild)
+    assert not states.others_than_torch_were_used()
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert model[0].weight is weight
+    assert torch.equal(weight.grad, gradient)
+
+
+def raising(module):
+    raise RuntimeError("boom")
+
+
+@pytest.mark.parametrize(
+    ("model", "named", "message"),
+    [
+        (nn.ReLU(), None, "no real parameters"),
+        (mlp, None, "needs a torch.nn.Module, got function"),
+        (nn.LazyLinear(2), None, "lazy parameters"),
+        (nn.Linear(2, 2, device="meta"), None, "meta device"),
+        (nn.Linear(2, 2), raising, "neither to the model's modules .RuntimeError: boom"),
+        (nn.Linear(2, 2), "kaiming", "'str' object is not callable"),
+        (nn.Linear(2, 2), lambda module: None, "left all parameters as they were"),
+    ],
+)
+def test_wrong_input(model, named, message):
+    with pytest.raises(ValueError, match=message):
+        initialisation(model, named)
