@@ -178,7 +178,7 @@ class Propagation:
         sites: One for each operation that random weights lie before, in order.
         weights: One for each matrix of weights.
         attribution: What each kind of operation adds, the largest first.
-        graph: What was traced, for :meth:`what_if`.
+        graph: What was traced, for :meth:`what_if`; it holds all tensors of the pass.
     """
 
     sites: tuple[Site, ...]
