@@ -227,15 +227,16 @@ def operations_of(
         >>> [node.name for node in nodes], result
         (['abs', 'add', 'div'], Made(node=3, index=0))
     """
-    tensors = [without_values(tensor) for _, tensor in inputs]
+    # On the meta device, some functions would load PyTorch's compiler, which takes seconds.
+    tensors = [torch.zeros(tensor.shape, dtype=tensor.dtype) for _, tensor in inputs]
     sources = {id(t): source for t, (source, _) in zip(tensors, inputs, strict=True)}
     tracer = _Tracer(sources, first)
     with torch.inference_mode(False), torch.enable_grad(), tracer:
         result = function(*tensors)
-    nodes = (
-        replace(node, module=module, gradients=tuple(map(without_values, node.outputs)))
-        for node in tracer.nodes
-    )
+    nodes = []
+    for node in tracer.nodes:
+        outputs = tuple(map(without_values, node.outputs))
+        nodes.append(replace(node, module=module, outputs=outputs, gradients=outputs))
     return tuple(nodes), tracer.source(result)
 
 
