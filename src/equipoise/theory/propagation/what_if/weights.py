@@ -36,7 +36,10 @@ def with_gain(graph: Graph, gain: float | Mapping[str, float]) -> Graph:
             raise ValueError(f"no weights are named {pattern!r}: there are {', '.join(matrices)}.")
         for value in found:
             values[id(value)] = values.get(id(value), value).detach() * factor
-    return _copied(Editor(graph, values))
+    editor = Editor(graph, values)
+    for node in graph.nodes:
+        editor.copy(node)
+    return editor.finished()
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -60,10 +63,4 @@ def with_width(graph: Graph, width: float) -> Graph:
         editor.copy(
             node, changed=wider, widening=node.widening * factor if wider else node.widening
         )
-    return editor.finished()
-
-
-def _copied(editor: Editor) -> Graph:
-    for node in editor.graph.nodes:
-        editor.copy(node)
     return editor.finished()
