@@ -209,7 +209,13 @@ def _step(
 ) -> None:
     stepper.zero_grad()
     with seeded(0), torch.enable_grad():
-        torch.autograd.backward(loss(model, batch))
+        value = loss(model, batch)
+        if not value.requires_grad:
+            raise ValueError(
+                "the loss depends on no trainable parameter, so nothing changes. Let some "
+                "parameters require gradients."
+            )
+        torch.autograd.backward(value)
     stepper.step()
 
 
