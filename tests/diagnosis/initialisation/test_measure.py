@@ -239,7 +239,7 @@ def raising(module):
         (nn.Linear(2, 2, device="meta"), None, "meta device"),
         (nn.Linear(2, 2), raising, "neither to the model's modules .RuntimeError: boom"),
         (nn.Linear(2, 2), "kaiming", "'str' object is not callable"),
-        (nn.Linear(2, 2), lambda module: None, "left all parameters as they were"),
+        (nn.Linear(2, 2), lambda module: None, "modules .it left all parameters as they were"),
     ],
 )
 def test_wrong_input(model, named, message):

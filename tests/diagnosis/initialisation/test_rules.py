@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import init
 
 from equipoise.diagnosis.initialisation.intended import own_laws, parameters_by_owner
-from equipoise.diagnosis.initialisation.judgement import found
+from equipoise.diagnosis.initialisation.judgement import describe
 from equipoise.diagnosis.initialisation.rules import consensus
 
 WIDTHS = (64, 200, 96, 300, 64)
@@ -21,7 +21,7 @@ def layers(draw, count=4):
         for layer in model[:count]:
             draw(layer.weight)
     described = [
-        found(name, module, parameter, None).layer
+        describe(name, module, parameter, None).layer
         for name, module, parameter in parameters_by_owner(model)
         if name.endswith("weight")
     ]
@@ -63,7 +63,7 @@ def test_layers_of_one_shape_are_told_by_the_simplest_rule():
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
     for layer in model:
         init.normal_(layer.weight, std=0.02)
-    described = [found(str(i), m, m.weight, None).layer for i, m in enumerate(model)]
+    described = [describe(str(i), m, m.weight, None).layer for i, m in enumerate(model)]
     assert consensus(described, limit=4.5).words == "normal_(std=0.02)"
 
 
@@ -71,7 +71,7 @@ def test_without_a_majority_there_is_no_rule():
     model = nn.Sequential(*(nn.Linear(64, 100) for _ in range(4)))
     for layer, std in zip(model, (0.1, 0.2, 0.4, 0.8), strict=True):
         init.normal_(layer.weight, std=std)
-    described = [found(str(i), m, m.weight, None).layer for i, m in enumerate(model)]
+    described = [describe(str(i), m, m.weight, None).layer for i, m in enumerate(model)]
     assert consensus(described, limit=4.5) is None
     assert consensus(described[:2], limit=4.5) is None
 
@@ -80,7 +80,7 @@ def test_the_default_is_known_by_its_name():
     _, model = layers(None)
     own = own_laws(model)
     described = [
-        found(name, module, parameter, own[name]).layer
+        describe(name, module, parameter, own[name]).layer
         for name, module, parameter in parameters_by_owner(model)
         if name.endswith("weight")
     ]

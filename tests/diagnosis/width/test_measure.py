@@ -158,6 +158,7 @@ def test_a_model_that_build_keeps_is_left_alone():
         (standard, {"optimizer": lambda model: None}, "returned NoneType"),
         (lambda width: standard(16), {}, "should differ in size, but have 1482, 1482"),
         (lambda width: 1 / 0, {}, "raised ZeroDivisionError"),
+        (lambda width: standard(width).requires_grad_(False), {}, "no trainable parameter"),
         (lambda width: None, {}, "not a torch.nn.Module"),
         (
             lambda n: nn.Sequential(nn.Flatten(), *[nn.Identity()] * n, nn.Linear(64, n)),

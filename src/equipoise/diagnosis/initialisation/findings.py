@@ -65,7 +65,7 @@ _WORDS: dict[FaultKind, _Words] = {
     ),
     "residual scaling": _Words(
         "warning",
-        "Some residual branches count more than others: {} scaled unlike its siblings",
+        "Some residual branches count more than others: {} unlike their siblings",
         "Scale the last layer of every branch: torch.nn.init.normal_(layer.weight, std=0.02 / "
         "math.sqrt(2 * blocks)).",
     ),

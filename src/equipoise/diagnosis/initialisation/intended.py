@@ -88,25 +88,21 @@ def init_laws(model: nn.Module, init: Init) -> dict[str, Law]:
             if parameter.ndim >= 2:
                 init(parameter)
 
-    errors: list[Exception] = []
+    told = []
     for draw in (to_modules, to_weights):
         try:
             laws = _laws_drawn(model, draw, lambda: _reset(model))
         except Exception as error:  # users' code may raise anything
-            errors.append(error)
+            told.append(f"{type(error).__name__}: {error}".splitlines()[0])
             continue
         if laws:
             return laws
-        raise ValueError(
-            "init left all parameters as they were. See that the classes that it looks for are "
-            "those of the model's modules."
-        )
-    told = [f"{type(error).__name__}: {error}".splitlines()[0] for error in errors]
+        told.append("it left all parameters as they were")
     raise ValueError(
         f"init can be applied neither to the model's modules ({told[0]}) nor to its weights "
-        f"({told[1]}). Give a function as for model.apply, or one of torch.nn.init, with "
-        "functools.partial for its options."
-    ) from errors[0]
+        f"({told[1]}). Give a function as for model.apply that knows the classes of the model's "
+        "modules, or one of torch.nn.init, with functools.partial for its options."
+    )
 
 
 def _reset(model: nn.Module) -> None:

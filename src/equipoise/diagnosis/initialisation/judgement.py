@@ -46,7 +46,6 @@ _KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "linear": (nn.Linear,),
     "embedding": (nn.Embedding, nn.EmbeddingBag),
 }
-_TOO_FEW = "it has too few elements"
 _NEUTRAL = {0.0: "zeros_", 1.0: "ones_"}
 # Ratios that a slip of a known kind gives, beside those of the depth.
 _SLIPS = {
@@ -120,8 +119,8 @@ class Found:
         return sum(size > 1 for size in self.layer.shape) >= 2
 
 
-def found(name: str, module: nn.Module, parameter: Tensor, own: Law | None) -> Found:
-    """Look at a parameter."""
+def describe(name: str, module: nn.Module, parameter: Tensor, own: Law | None) -> Found:
+    """What is to be known of a parameter before it is judged."""
     values = drawn_values(module, parameter)
     law = law_of(values)
     fan_in, fan_out = fans(parameter) if parameter.ndim >= 2 else (1, 1)
@@ -145,27 +144,32 @@ def by_laws(
     """Compare parameters with the laws that an init function draws."""
     named = [one for one in parameters if one.name in laws]
     places = blocks_of(named)
-    judged, off = {}, {}
-    for one in named:
-        found, law = one.layer.law, laws[one.name]
-        z, form = scale_z(found, law), form_z(found, law)
-        judgement = Judgement("as intended", (law.mean, law.std), rule, z)
-        if law.std > 0 and found.count < LEAST_ELEMENTS:
-            judgement = replace(judgement, verdict="not judged", explanation=_TOO_FEW)
-        elif abs(z) > limit:
-            off[one.name] = _slips(one.layer, law.std, None, places[one.name], limit)
-        elif abs(mean_z(found, law)) > limit:
-            known = law.mean if abs(law.mean) > 3 * law.std / math.sqrt(law.count) else 0.0
-            why = f"mean {wording.number(found.mean, 2)} instead of {wording.number(known, 2)}"
-            judgement = replace(judgement, verdict="shifted", explanation=why)
-        elif form > limit:
-            why = f"a law of another form, {one.layer.form}"
-            judgement = replace(judgement, verdict="reshaped", explanation=why)
-        judged[one.name] = judgement
-    for one in named:
-        if one.name in off:
-            judged[one.name] = _explained(one, judged[one.name], off)
-    return judged
+    judged = {one.name: _by_law(one, laws[one.name], rule, limit) for one in named}
+    slips = {
+        one.name: _slips(one.layer, laws[one.name].std, None, places[one.name], limit)
+        for one in named
+        if judged[one.name].verdict == "mis-scaled"
+    }
+    return judged | {
+        one.name: _explained(one, judged[one.name], slips) for one in named if one.name in slips
+    }
+
+
+def _by_law(one: Found, law: Law, rule: str, limit: float) -> Judgement:
+    found, z = one.layer.law, scale_z(one.layer.law, law)
+    judgement = Judgement("as intended", (law.mean, law.std), rule, z)
+    if law.std > 0 and found.count < LEAST_ELEMENTS:
+        return replace(judgement, verdict="not judged", explanation="it has too few elements")
+    if abs(z) > limit:
+        return replace(judgement, verdict="mis-scaled")
+    if abs(mean_z(found, law)) > limit:
+        known = law.mean if abs(law.mean) > 3 * law.std / math.sqrt(law.count) else 0.0
+        why = f"mean {wording.number(found.mean, 2)} instead of {wording.number(known, 2)}"
+        return replace(judgement, verdict="shifted", explanation=why)
+    if form_z(found, law) > limit:
+        why = f"a law of another form, {one.layer.form}"
+        return replace(judgement, verdict="reshaped", explanation=why)
+    return judgement
 
 
 def by_siblings(parameters: Sequence[Found], limit: float) -> dict[str, Judgement]:
@@ -245,16 +249,19 @@ def _compared(
     layers: Sequence[Found], rule: Rule, words: str, limit: float
 ) -> dict[str, Judgement]:
     """Judge layers by a rule."""
-    judged, off, places = {}, {}, blocks_of(layers)
-    for one in layers:
-        std, z = rule.std(one.layer), rule.z(one.layer)
-        judged[one.name] = Judgement("as intended", (0.0, std), words, z)
-        if abs(z) >= limit:
-            off[one.name] = _slips(one.layer, std, rule, places[one.name], limit)
-    return {
-        one.name: _explained(one, judged[one.name], off) if one.name in off else judged[one.name]
+    places = blocks_of(layers)
+    slips = {
+        one.name: _slips(one.layer, rule.std(one.layer), rule, places[one.name], limit)
         for one in layers
+        if abs(rule.z(one.layer)) >= limit
     }
+    judged = {}
+    for one in layers:
+        intended, z = (0.0, rule.std(one.layer)), rule.z(one.layer)
+        judgement = Judgement("as intended", intended, words, z)
+        is_off = one.name in slips
+        judged[one.name] = _explained(one, judgement, slips) if is_off else judgement
+    return judged
 
 
 def _is_chain(place: Sequence[Found]) -> bool:
@@ -271,10 +278,10 @@ def _is_end(one: Found, kind: Sequence[Found]) -> bool:
     return all(outputs != s[1] for s in others) or all(inputs != s[0] for s in others)
 
 
-def _explained(one: Found, judgement: Judgement, off: Mapping[str, Sequence[Slip]]) -> Judgement:
-    """Of the slips that explain a layer, that which explains most others that are off."""
-    usual = Counter(slip for slips in off.values() for slip in slips)
-    verdict, words = max(off[one.name], key=lambda slip: usual[slip])
+def _explained(one: Found, judgement: Judgement, slips: Mapping[str, Sequence[Slip]]) -> Judgement:
+    """Of the slips that explain a layer, take that which explains most others that are off."""
+    usual = Counter(slip for several in slips.values() for slip in several)
+    verdict, words = max(slips[one.name], key=lambda slip: usual[slip])
     law, intended = one.layer.law, judgement.intended[1]
     sizes = [wording.number(std, 2) for std in (law.std, intended)]
     why = f"std {sizes[0]} instead of {sizes[1]}: {words}"

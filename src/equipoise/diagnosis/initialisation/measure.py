@@ -24,7 +24,7 @@ from equipoise.diagnosis.initialisation.judgement import (
     by_laws,
     by_own_resets,
     by_siblings,
-    found,
+    describe,
 )
 from equipoise.diagnosis.initialisation.laws import Law, threshold
 from equipoise.diagnosis.initialisation.record import (
@@ -82,7 +82,7 @@ def initialisation(model: nn.Module, init: Init | None = None) -> Initialisation
     finally:
         states.restore()
     under_all_names = [
-        found(name, m, p, own.get(name)) for name, m, p in parameters_by_owner(model)
+        describe(name, m, p, own.get(name)) for name, m, p in parameters_by_owner(model)
     ]
     parameters = _first_names(under_all_names)
     limit = threshold(_TESTS * len(parameters))

@@ -3,8 +3,8 @@ r"""Which rule the weights of like layers follow: a standard deviation for every
 Initialisers set the standard deviation to a gain times a power of the number of inputs, of
 outputs, or of both; or to a constant. The gain is that of the layer which most others agree with.
 
-Sources: fan_in, [lecun1998] and [he2015]; both, [glorot2010]; orthogonal, Saxe et al. 2013
-(arXiv:1312.6120).
+Sources: fan-in, LeCun et al. 1998 ("Efficient BackProp") and He et al. 2015 (arXiv:1502.01852);
+both, [glorot2010]; orthogonal, Saxe et al. 2013 (arXiv:1312.6120).
 """
 
 from __future__ import annotations

@@ -73,11 +73,7 @@ def constant(parameters: Sequence[Found]) -> list[InitialisationFault]:
 
 def low_precision(parameters: Sequence[Found]) -> list[InitialisationFault]:
     """Elements on the grid of a shorter type, or on a coarser one than their own."""
-    drawn = [
-        one
-        for one in parameters
-        if one.tensor.numel() >= _LEAST_ELEMENTS and one.tensor.is_floating_point()
-    ]
+    drawn = [one for one in parameters if one.tensor.numel() >= _LEAST_ELEMENTS]
     groups: dict[str, list[str]] = defaultdict(list)
     for one in drawn:
         grid = _grid(one.tensor.reshape(-1)[:_MOST_COUNTED])
@@ -171,7 +167,7 @@ def copied(parameters: Sequence[Found]) -> list[InitialisationFault]:
 
 def _fingerprint(one: Found) -> tuple[object, ...]:
     flat = one.tensor.reshape(-1)
-    return (*one.layer.shape, one.tensor.dtype, *flat[:: max(1, len(flat) // 8)].tolist())
+    return (*one.layer.shape, flat.dtype, flat.device, *flat[:: max(1, len(flat) // 8)].tolist())
 
 
 def _groups(parameters: Sequence[Found], key: Callable[[Found], object]) -> list[list[Found]]:

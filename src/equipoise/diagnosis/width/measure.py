@@ -58,7 +58,8 @@ def coordinate_check(
         build: ``build(width)`` returns a new model. Layers are matched by name.
         data: A name, or anything that :func:`equipoise.checkup` takes.
         widths: Two or more; four times between the smallest and the largest tell exponents apart.
-        optimizer: ``optimizer(model)`` returns the optimiser, with the rates to be checked.
+        optimizer: ``optimizer(model)`` returns the optimiser, with the rates to be checked; any
+            that steps without a closure.
         steps: Steps at every width.
         seeds: Initialisations of every width.
         loss_fn: ``loss_fn(model, batch)``; chosen by the targets if omitted.
@@ -163,10 +164,11 @@ class _Calls:
     given: list[tuple[Any, Any]] = field(default_factory=list)
     returned: list[Tensor] = field(default_factory=list)
 
-    def again(self) -> list[Tensor]:
-        """What the layer now makes of what it was given."""
+    def own_change(self) -> float:
+        """How far what the layer now makes of what it was given is from what it returned."""
         with torch.no_grad(), seeded(0):
-            return [_first(self.module(*args, **kwargs)) for args, kwargs in self.given]
+            again = [_first(self.module(*args, **kwargs)) for args, kwargs in self.given]
+        return _distance(again, self.returned)
 
 
 def _run(
@@ -187,25 +189,34 @@ def _run(
     }
     if predicted:
         _predict(sizes, propagate(trace(model, batch, loss), steps=True), model, rates)
-    for number in range(steps):
-        stepper.zero_grad()
-        with seeded(0), torch.enable_grad():
-            torch.autograd.backward(loss(model, batch))
-        stepper.step()
-        if number in (0, steps - 1):
-            for name, one in calls.items():
-                moved = _distance(one.again(), one.returned)
-                sizes[name].own_change = moved
-                if number == 0:
-                    sizes[name].first_step = moved
+    _step(stepper, model, batch, loss)
+    for name, one in calls.items():
+        sizes[name].first_step = one.own_change()
+    for _ in range(steps - 1):
+        _step(stepper, model, batch, loss)
     after = _pass(model, batch, loss)
     for name, one in calls.items():
-        if name in after:
-            sizes[name].change = _distance(after[name].returned, one.returned)
+        sizes[name].own_change = one.own_change()
+        sizes[name].change = _distance(after[name].returned, one.returned)
     count = sum(p.numel() for p in model.parameters())
     name = type(stepper).__name__
     unpredicted = "" if rates else f"theory has the steps of SGD and Adam, not those of {name}"
     return _Run(name, count, sizes, unpredicted)
+
+
+def _step(
+    stepper: torch.optim.Optimizer, model: nn.Module, batch: Batch, loss: LossFunction
+) -> None:
+    stepper.zero_grad()
+    with seeded(0), torch.enable_grad():
+        value = loss(model, batch)
+        if not value.requires_grad:
+            raise ValueError(
+                "the loss depends on no trainable parameter, so nothing changes. Let some "
+                "parameters require gradients."
+            )
+        torch.autograd.backward(value)
+    stepper.step()
 
 
 def _inputs(module: nn.Module) -> int:

@@ -40,7 +40,7 @@ class LayerOverWidth:
         kind: Its class.
         is_last: Whether it is the last to run.
         output: Its output at initialisation.
-        own_change: How the last step's weights of this layer alone change what it made of its
+        own_change: By how much its own parameters, after all steps, change what it makes of its
             first inputs.
         change: How its output has changed after all steps.
         first_step: Like ``own_change``, after one step, where theory predicts it.
