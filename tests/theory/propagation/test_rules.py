@@ -304,6 +304,18 @@ CASES = {
         convolutional(lambda: Apply(lambda x: x[:, :, 1:5, ::2]), nn.ReLU),
         images(),
     ),
+    "differences of tokens": (
+        linear(nn.ReLU, lambda: Apply(lambda x: x[:, 1:] - x[:, :-1])),
+        tokens(),
+    ),
+    "tokens less their mean": (
+        linear(nn.ReLU, lambda: Apply(lambda x: x - x.mean(1, keepdim=True))),
+        tokens(),
+    ),
+    "tokens and those before": (
+        linear(lambda: Apply(lambda x: x + F.pad(x, (0, 0, 1, 0))[:, :-1]), nn.ReLU),
+        tokens(),
+    ),
     "one token": (linear(nn.ReLU, lambda: Apply(lambda x: x[:, 0])), tokens()),
     "halves of the features": (
         convolutional(lambda: Apply(halves_multiplied), out=C // 2),
@@ -469,6 +481,12 @@ class TestTwins:
         found = Comparison(*CASES["post-activation block"]).misses("forward")
         assert "1 add forward" not in found
         assert found["1 relu' forward"]["size"] == pytest.approx(-0.3, abs=0.05)
+
+    def test_neighbours_that_have_a_common_source(self, monkeypatch):
+        """Tokens have more in common with those before them than independent ones would."""
+        monkeypatch.setattr(sums, "_common_source", lambda a, b: None)
+        found = Comparison(*CASES["differences of tokens"]).misses()
+        assert found["2 sub forward"]["size"] > 0.2
 
     def test_softmax_weights_that_differ(self, monkeypatch):
         """Averages over all tokens forget what large logits add."""

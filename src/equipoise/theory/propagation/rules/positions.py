@@ -46,28 +46,19 @@ def mapped(
     taken = matrix.sum(1)  # nothing is taken to places that become zero
     copied = bool(((matrix == 0) | (matrix == 1)).all() and (taken <= 1).all())
     if copied:
-        index = x.places(order)[matrix.argmax(1)]
-        grid = np.ix_(index, index)
-        both = np.outer(taken, taken)
-        same, diff = x.correlation.same[grid] * both, x.correlation.diff[grid] * both
-        np.fill_diagonal(same, 1.0)
-        whole = bool((taken == 1).all())
-        rows = np.zeros_like(index) if len(x.table) == 1 else index
-        output = replace(
-            x,
-            layout=layout,
-            order=tuple(places),
-            correlation=Exchangeable(same, diff, x.correlation.samples),
-            table=x.table if whole and len(x.table) == 1 else x.table[rows] * taken[:, None],
-            parts=(),
-            root=None,
-        )
+        output = x.at(x.places(order)[matrix.argmax(1)], layout, places)
+        if (taken == 0).any():
+            output = _with_zeros(output, taken)
     else:
         K = arranged(x.covariance, x.order, order)
         covariance = Exchangeable(
             matrix @ K.same @ matrix.T, matrix @ K.diff @ matrix.T, K.samples
         )
         output = from_covariance(layout, places, covariance, matrix @ x.mean[x.places(order)])
+
+    ordered = np.empty_like(matrix)
+    ordered[:, x.places(order)] = matrix
+    output = replace(output, moved=(x, ordered))
 
     def pullback(gradient: Gradient) -> Pulled:
         pairs = Exchangeable(
@@ -79,6 +70,20 @@ def mapped(
         return Pulled([(x, Gradient(arranged(pairs, order, x.order), weight))])
 
     return Result(output, pullback)
+
+
+def _with_zeros(x: Moments, taken: Array) -> Moments:
+    """The same with zeros at the positions that ``taken`` has zeros at."""
+    same, diff = (
+        block * np.outer(taken, taken) for block in (x.correlation.same, x.correlation.diff)
+    )
+    np.fill_diagonal(same, 1.0)
+    return replace(
+        x,
+        correlation=Exchangeable(same, diff, x.correlation.samples),
+        table=x.table * taken[:, None],
+        latent=(x.latent, taken.tobytes()),
+    )
 
 
 def along(x: Moments, axis: int, matrix: Array, length: int) -> Result:

@@ -1,6 +1,7 @@
 r"""Sums and products of two tensors.
 
-Functions of the same latents are combined point by point, which is exact. Others are taken as
+Functions of the same latents are combined point by point, which is exact; so are positions of one
+tensor at different places, :math:`R_a x + R_b x = (R_a + R_b) x`. Others are taken as
 independent but for their means over features:
 
 .. math:: K_{a+b} = K_a + K_b + m_a m_b' + m_b m_a', \qquad K_{ab} = K_a K_b .
@@ -24,6 +25,7 @@ from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 from equipoise.theory.propagation.rules.pointwise import pointwise, through
+from equipoise.theory.propagation.rules.positions import mapped
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -48,6 +50,10 @@ def add(call: Call) -> Result:
         return pointwise(call)
     a, b = _both(call)
     sign = float(call.keywords.get("alpha", 1)) * (-1 if call.node.name == "sub" else 1)
+    source = _common_source(a, b)
+    if source is not None:
+        matrix = a.matrix_from(source) + sign * b.matrix_from(source)
+        return mapped(source, source.order, matrix, a.layout, a.order)
     if sign != 1:
         b = b.with_table(sign * b.table, gaussian=b.gaussian)
     if a.latent == b.latent or a.is_constant or b.is_constant:
@@ -78,6 +84,14 @@ def add(call: Call) -> Result:
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def _common_source(a: Moments, b: Moments) -> Moments | None:
+    """The latest tensor whose positions both are made of, at different places."""
+    if a.latent == b.latent:
+        return None
+    sources = {id(value) for value in b.moved_from()}
+    return next((value for value in a.moved_from() if id(value) in sources), None)
 
 
 def _through_root(a: Moments, b: Moments, output: Moments, gradient: Gradient) -> Pulled | None:
@@ -219,16 +233,7 @@ def aligned(value: Moments | Known, lead: Moments, output: Tensor | None) -> Mom
         ):
             raise LayoutError("the axes of two tensors differ")
     index = _index(lead, value, places)
-    grid = np.ix_(index, index)
-    c = value.correlation
-    table = value.table if len(value.table) == 1 else value.table[index]
-    return replace(
-        value,
-        layout=lead.layout,
-        order=lead.order,
-        correlation=Exchangeable(c.same[grid], c.diff[grid], c.samples),
-        table=table,
-    )
+    return value.at(index, lead.layout, lead.order)
 
 
 def _split_or_merged(value: Moments, lead: Moments) -> Moments:
@@ -255,17 +260,11 @@ def _merged(value: Moments, axis: int) -> Moments:
     """The value, with one atom for all positions of an axis."""
     atoms = value.layout.axes[axis]
     order = (*(atom for atom in value.order if atom not in atoms), *atoms)
-    index = value.places(order)
     whole = Atom.new("position", prod(atom.size for atom in atoms))
     axes = list(value.layout.axes)
     axes[axis] = (whole,)
-    return replace(
-        value,
-        layout=Layout(tuple(axes)),
-        order=(*order[: len(order) - len(atoms)], whole),
-        correlation=arranged(value.correlation, value.order, order),
-        table=value.table if len(value.table) == 1 else value.table[index],
-    )
+    left = order[: len(order) - len(atoms)]
+    return value.at(value.places(order), Layout(tuple(axes)), (*left, whole))
 
 
 def _index(lead: Moments, value: Moments, places: dict[Atom, Atom]) -> NDArray[np.intp]:
