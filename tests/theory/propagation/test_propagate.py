@@ -222,7 +222,7 @@ class TestLimits:
 
     def test_they_are_named(self, sites):
         (cut,) = (site for site in sites if site.operation == "cumsum")
-        assert cut.reason == "no rule for cumsum"
+        assert cut.reason == "cumsum of samples, of features or with a constant"
         assert cut.second_moment is None
         assert cut.measured_second_moment > 0
 

@@ -91,6 +91,15 @@ def conv(*arguments, **options):
     return lambda: nn.Conv2d(C, C, *arguments, **options)
 
 
+def conv_of(inputs, outputs):
+    return lambda: nn.Conv2d(inputs, outputs, 3, padding=1)
+
+
+def mask():
+    """Every other token."""
+    return torch.arange(10)[:, None] % 2 == 0
+
+
 def affine(layer):
     nn.init.uniform_(layer.weight, 0.5, 1.5)
     nn.init.normal_(layer.bias, 0, 0.3)
@@ -282,6 +291,18 @@ CASES = {
     # Sums and products.
     "post-activation block": (convolutional(PostActivationBlock), images()),
     "gate": (linear(Gate), tokens()),
+    "gated linear unit": (
+        lambda: nn.Sequential(nn.Linear(C, 2 * C), nn.GLU(), nn.Linear(C, C)),
+        tokens(),
+    ),
+    "chosen by sign": (
+        linear(lambda: Apply(lambda x: torch.where(x > 0, x, 0.1 * x - 1))),
+        rows(),
+    ),
+    "masked tokens": (
+        linear(nn.ReLU, lambda: Apply(lambda x: torch.where(mask(), x, torch.zeros(())))),
+        tokens(),
+    ),
     "squeeze and excitation": (convolutional(SqueezeExcitation), images()),
     # Positions.
     "max pooling": (
@@ -298,6 +319,70 @@ CASES = {
     "global pooling": (convolutional(nn.ReLU, lambda: nn.AdaptiveAvgPool2d(1)), images()),
     "mean over tokens": (linear(nn.ReLU, lambda: Apply(lambda x: x.mean(1))), tokens()),
     "upsampling": (convolutional(nn.ReLU, lambda: nn.Upsample(scale_factor=2)), images(3)),
+    "bilinear upsampling": (
+        convolutional(nn.ReLU, lambda: nn.Upsample(scale_factor=2, mode="bilinear")),
+        images(3),
+    ),
+    "bicubic and smaller": (
+        convolutional(nn.ReLU, lambda: Apply(lambda x: F.interpolate(x, size=4, mode="bicubic"))),
+        images(),
+    ),
+    "linear in one dimension": (
+        linear(
+            transposed, nn.ReLU, lambda: nn.Upsample(scale_factor=2, mode="linear"), transposed
+        ),
+        tokens(length=5),
+    ),
+    "reflected borders": (
+        lambda: nn.Sequential(conv(3, padding=1, padding_mode="reflect")(), conv(1)()),
+        images(4),
+    ),
+    "replicated borders": (convolutional(lambda: nn.ReplicationPad2d(2), nn.ReLU), images(3)),
+    "adaptive average": (convolutional(nn.ReLU, lambda: nn.AdaptiveAvgPool2d((4, 3))), images()),
+    "average without padding": (
+        convolutional(lambda: nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
+        images(),
+    ),
+    "average with incomplete windows": (
+        convolutional(lambda: nn.AvgPool2d(4, 4, ceil_mode=True)),
+        images(),
+    ),
+    "flipped and rolled": (
+        convolutional(lambda: Apply(lambda x: x.flip(3).roll((1, 2), (2, 3)) + x)),
+        images(4),
+    ),
+    "sums over earlier tokens": (linear(nn.ReLU, lambda: Apply(lambda x: x.cumsum(1))), tokens()),
+    "chosen tokens": (
+        linear(lambda: Apply(lambda x: x.index_select(1, torch.tensor([0, 3, 3, 7]))), nn.ReLU),
+        tokens(),
+    ),
+    "repeated tokens": (linear(nn.ReLU, lambda: Apply(lambda x: x.repeat(1, 2, 1))), tokens()),
+    "one token expanded": (
+        linear(nn.ReLU, lambda: Apply(lambda x: x.mean(1, keepdim=True).expand(-1, 4, -1))),
+        tokens(),
+    ),
+    "pixel shuffle": (
+        convolutional(lambda: nn.PixelShuffle(2), conv_of(C // 4, C), nn.ReLU),
+        images(3),
+    ),
+    "pixel unshuffle": (
+        convolutional(lambda: nn.PixelUnshuffle(2), conv_of(4 * C, C), nn.ReLU),
+        images(4),
+    ),
+    "channel shuffle": (convolutional(lambda: nn.ChannelShuffle(4), nn.ReLU), images(3)),
+    "adaptive maximum": (
+        convolutional(lambda: nn.BatchNorm2d(C), nn.Tanh, lambda: nn.AdaptiveMaxPool2d(2)),
+        images(),
+    ),
+    "largest token": (linear(nn.Tanh, lambda: Apply(lambda x: x.amax(1))), tokens()),
+    "maxout": (
+        lambda: nn.Sequential(
+            nn.Linear(C, 2 * C),
+            Apply(lambda x: x.unflatten(1, (C, 2)).max(2).values),
+            nn.Linear(C, C),
+        ),
+        rows(),
+    ),
     "padding after a ReLU": (convolutional(nn.ReLU, lambda: nn.ZeroPad2d(1)), images()),
     "padding": (convolutional(lambda: nn.ZeroPad2d((1, 0, 2, 1))), images()),
     "slice of positions": (

@@ -130,6 +130,10 @@ class Graph:
     loss: float
 
 
+# Taken apart by PyTorch's own definitions, into operations that move, choose or multiply.
+_TAKEN_APART = ("glu", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "std")
+
+
 def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     """Run model and loss once, forward and backward; the model is left untouched.
 
@@ -178,6 +182,10 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        definition = _definition(func)
+        if definition is not None and not self._is_inside_opaque:
+            with self:
+                return definition(*args, **(kwargs or {}))
         arguments, keywords = pytree.tree_map_only(Tensor, self._source, (args, kwargs or {}))
         for argument, given in zip(func._schema.arguments, args, strict=False):
             if argument.is_write and isinstance(given, Tensor):
@@ -264,6 +272,16 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             gradients = list(node.gradients)
             gradients[index] = gradient
             node.gradients = tuple(gradients)
+
+
+def _definition(operator: Any) -> Callable[..., Any] | None:
+    """How PyTorch defines a composite operator; None for others."""
+    if operator.overloadpacket.__name__ not in _TAKEN_APART:
+        return None
+    from torch._decomp import decomposition_table  # slow to import
+
+    definition: Callable[..., Any] | None = decomposition_table.get(operator)
+    return definition
 
 
 def _function(output: Tensor) -> str:

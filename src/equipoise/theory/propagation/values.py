@@ -173,8 +173,8 @@ class Moments:
             correlation=Exchangeable(c.same[grid], c.diff[grid], c.samples),
             table=self.table if len(self.table) == 1 else self.table[index],
             latent=self.latent if stays else (self.latent, index.tobytes()),
-            parts=(),
-            root=None,
+            parts=self.parts if stays else (),
+            root=self.root if stays else None,
             moved=(self, np.eye(self.positions)[index]),
         )
 

@@ -14,17 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.theory.propagation import latent
-from equipoise.theory.propagation.call import Call, Pulled, Result, rule
+from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
-from equipoise.theory.propagation.rules.pointwise import pointwise, through
+from equipoise.theory.propagation.rules.pointwise import elementwise, pointwise, through
 from equipoise.theory.propagation.rules.positions import mapped
 from equipoise.theory.propagation.values import (
     Gradient,
@@ -189,6 +191,36 @@ def multiply(call: Call) -> Result:
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+@rule("where")
+def where(call: Call) -> Result:
+    """``a`` where a condition holds and ``b`` elsewhere: ``c a + (1 - c) b``."""
+    condition, a, b = call.arguments[:3]
+    if isinstance(condition, Moments):
+        opposite: Moments | Known = condition.with_table(1 - condition.table, gaussian=False)
+    else:
+        condition = replace(condition, value=condition.value.double())
+        opposite = replace(condition, value=1 - condition.value)
+    first, second = _product(call, condition, a), _product(call, opposite, b)
+    if isinstance(first.output, Moments) and isinstance(second.output, Moments):
+        total = add(replace(call, arguments=(first.output, second.output)))
+        return chained(first, chained(second, total))
+    found, rest = (first, second) if isinstance(first.output, Moments) else (second, first)
+    if not isinstance(rest.output, Known) or rest.output.value.any():
+        raise UnpredictedError("a constant other than zero beside random numbers")
+    return found
+
+
+def _product(call: Call, condition: Moments | Known, value: Moments | Known) -> Result:
+    """The product of zeros and ones with a tensor, in place of what was called."""
+    for number, tensor in ((condition, value), (value, condition)):
+        if isinstance(tensor, Moments) and isinstance(number, Known) and is_uniform(number.value):
+            size = float(number.value.flatten()[0])
+            return elementwise(tensor, partial(torch.mul, size), affine=True)
+    if isinstance(condition, Known) and isinstance(value, Known):
+        return Result(replace(condition, value=condition.value * value.value))
+    return multiply(replace(call, arguments=(condition, value)))
 
 
 def _with_scalar(call: Call) -> bool:
