@@ -567,9 +567,9 @@ class TestTwins:
         assert "1 add forward" not in found
         assert found["1 relu' forward"]["size"] == pytest.approx(-0.3, abs=0.05)
 
-    def test_neighbours_that_have_a_common_source(self, monkeypatch):
+    def test_neighbours_that_have_acommon_source(self, monkeypatch):
         """Tokens have more in common with those before them than independent ones would."""
-        monkeypatch.setattr(sums, "_common_source", lambda a, b: None)
+        monkeypatch.setattr(sums, "common_source", lambda a, b: None)
         found = Comparison(*CASES["differences of tokens"]).misses()
         assert found["2 sub forward"]["size"] > 0.2
 

@@ -52,7 +52,7 @@ def add(call: Call) -> Result:
         return pointwise(call)
     a, b = _both(call)
     sign = float(call.keywords.get("alpha", 1)) * (-1 if call.node.name == "sub" else 1)
-    source = _common_source(a, b)
+    source = common_source(a, b)
     if source is not None:
         matrix = a.matrix_from(source) + sign * b.matrix_from(source)
         return mapped(source, source.order, matrix, a.layout, a.order)
@@ -88,7 +88,7 @@ def add(call: Call) -> Result:
     return Result(output, pullback)
 
 
-def _common_source(a: Moments, b: Moments) -> Moments | None:
+def common_source(a: Moments, b: Moments) -> Moments | None:
     """The latest tensor whose positions both are made of, at different places."""
     if a.latent == b.latent:
         return None
