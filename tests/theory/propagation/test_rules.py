@@ -18,7 +18,7 @@ from equipoise.theory.propagation import latent
 from equipoise.theory.propagation import propagate as engine
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.rules import attention, pooling, sums
+from equipoise.theory.propagation.rules import attention, pooling, positions, sums
 from equipoise.theory.propagation.rules.windows import Window
 from equipoise.theory.propagation.values import Moments, arranged, features_last, from_covariance
 
@@ -567,11 +567,28 @@ class TestTwins:
         assert "1 add forward" not in found
         assert found["1 relu' forward"]["size"] == pytest.approx(-0.3, abs=0.05)
 
-    def test_neighbours_that_have_acommon_source(self, monkeypatch):
+    def test_neighbours_that_have_a_common_source(self, monkeypatch):
         """Tokens have more in common with those before them than independent ones would."""
         monkeypatch.setattr(sums, "common_source", lambda a, b: None)
+        monkeypatch.setattr(sums, "_require_independent", lambda a, b: None)
         found = Comparison(*CASES["differences of tokens"]).misses()
         assert found["2 sub forward"]["size"] > 0.2
+
+    def test_what_positions_are_read(self, monkeypatch):
+        """Interpolation that copied the nearest pixel would keep all variance."""
+
+        def nearest(x, order, matrix, layout, places):
+            return mapped(x, order, np.eye(x.positions)[matrix.argmax(1)], layout, places)
+
+        mapped = positions.mapped
+        monkeypatch.setattr(positions, "mapped", nearest)
+        found = Comparison(*CASES["bilinear upsampling"]).misses("forward")
+        assert found["2 upsample_bilinear2d forward"]["size"] > 0.1
+
+    def test_features_that_become_positions_are_independent(self, monkeypatch):
+        monkeypatch.setattr(positions, "kron", lambda a, b: np.kron(a, np.ones_like(b)))
+        found = Comparison(*CASES["pixel shuffle"]).misses("forward")
+        assert found["2 convolution forward"]["same"] > 0.1
 
     def test_softmax_weights_that_differ(self, monkeypatch):
         """Averages over all tokens forget what large logits add."""

@@ -62,6 +62,8 @@ class Moments:
         latent: Tensors with one number are functions of the same latents.
         parts: Of a concatenation of features, its parts.
         root: The tensor whose elements made the latents, if it is not this one.
+        others: Latents that elements also depend on, of tensors of which they are sums, products
+            or averages.
         moved: The tensor whose positions a matrix takes to those of this one, and the matrix;
             None for positions that stay where they are.
         dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
@@ -76,6 +78,7 @@ class Moments:
     parts: tuple[Moments, ...] = ()
     dimensions: float | None = None
     root: Moments | None = None
+    others: frozenset[Hashable] = frozenset()
     moved: tuple[Moments, Array | None] | None = None
 
     @cached_property
@@ -147,8 +150,26 @@ class Moments:
     def with_other_features(self, layout: Layout) -> Moments:
         """Features of the same law that are none of these."""
         return replace(
-            self, layout=layout, latent=next(_identities), parts=(), root=None, moved=None
+            self,
+            layout=layout,
+            latent=next(_identities),
+            parts=(),
+            root=None,
+            others=frozenset(),
+            moved=None,
         )
+
+    @property
+    def latents(self) -> frozenset[Hashable]:
+        """All latents that elements depend on, at whatever positions."""
+        latent = self.latent
+        while isinstance(latent, tuple):
+            latent = latent[0]
+        return self.others | {latent}
+
+    def made_of(self, *parts: Moments) -> Moments:
+        """The same, as something that depends on the latents of its parts."""
+        return replace(self, others=self.others.union(*(part.latents for part in parts)))
 
     def with_table(self, table: Array, *, gaussian: bool) -> Moments:
         """Another function of the same latents."""

@@ -106,7 +106,7 @@ def _joined(parts: Sequence[Moments], layout: Layout) -> Moments:
     centred = table - latent.mean(table)
     shape = centred / np.sqrt(latent.mean(centred**2))
     covariance = Exchangeable(same, diff, parts[0].correlation.samples)
-    output = from_covariance(layout, first.order, covariance, mean, shape)
+    output = from_covariance(layout, first.order, covariance, mean, shape).made_of(*parts)
     split = sum(any(a.role == "feature" for a in axis) for axis in layout.axes)
     return replace(output, parts=tuple(parts) if split == 1 else ())
 
@@ -173,7 +173,7 @@ def _positions(parts: Sequence[Moments | Known], axis: int, lead: Moments) -> Re
         grid = np.ix_(block, block)
         same[grid], diff[grid] = part.covariance.same, part.covariance.diff
     covariance = Exchangeable(same, diff, lead.correlation.samples)
-    output = from_covariance(layout, order, covariance, mean)
+    output = from_covariance(layout, order, covariance, mean).made_of(*found)
 
     def pullback(gradient: Gradient) -> Pulled:
         inputs, pairs = [], gradient.pairs

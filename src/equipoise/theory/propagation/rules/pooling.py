@@ -154,7 +154,7 @@ def largest(
         weight = selected if latent.is_rising(x.table) else np.ones_like(selected)
         return Pulled([(x, Gradient(arranged(pairs, order, x.order), weight))])
 
-    return Result(output, pullback)
+    return Result(output.made_of(x), pullback)
 
 
 def _largest(count: float, r: float) -> tuple[tuple[Array, Array], Array]:

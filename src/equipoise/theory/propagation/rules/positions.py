@@ -56,7 +56,8 @@ def mapped(
     else:
         K = arranged(x.covariance, x.order, order)
         covariance = _sandwiched(matrix, K)
-        output = from_covariance(layout, places, covariance, matrix @ x.mean[x.places(order)])
+        mean = matrix @ x.mean[x.places(order)]
+        output = from_covariance(layout, places, covariance, mean).made_of(x)
 
     ordered = np.empty_like(matrix)
     ordered[:, x.places(order)] = matrix

@@ -62,11 +62,13 @@ def add(call: Call) -> Result:
         lead = b if a.is_constant else a
         output = lead.with_table(a.table + b.table, gaussian=a.gaussian and b.gaussian)
     else:
+        _require_independent(a, b)
         K, L = a.covariance, b.covariance
         cross = np.outer(a.mean, b.mean) + np.outer(b.mean, a.mean)
         total = Exchangeable(K.same + L.same + cross, K.diff + L.diff + cross, K.samples)
         shape = None if a.gaussian and b.gaussian else _law(a, b, latent.of_sum)
         output = from_covariance(a.layout, a.order, total, a.mean + b.mean, shape)
+        output = output.made_of(a, b)
 
     def pullback(gradient: Gradient) -> Pulled:
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
@@ -94,6 +96,12 @@ def common_source(a: Moments, b: Moments) -> Moments | None:
         return None
     sources = {id(value) for value in b.moved_from()}
     return next((value for value in a.moved_from() if id(value) in sources), None)
+
+
+def _require_independent(a: Moments, b: Moments) -> None:
+    """Raise where elements of both depend on the same ones of a third tensor."""
+    if a.latents & b.latents:
+        raise UnpredictedError("a sum or product of two tensors that depend on a third")
 
 
 def _through_root(a: Moments, b: Moments, output: Moments, gradient: Gradient) -> Pulled | None:
@@ -164,11 +172,12 @@ def multiply(call: Call) -> Result:
         straight = (a.is_constant and b.gaussian) or (b.is_constant and a.gaussian)
         output = lead.with_table(a.table * b.table, gaussian=straight)
     else:
+        _require_independent(a, b)
         K, L = a.covariance, b.covariance
         total = Exchangeable(K.same * L.same, K.diff * L.diff, K.samples)
         output = from_covariance(
             a.layout, a.order, total, a.mean * b.mean, _law(a, b, latent.of_product)
-        )
+        ).made_of(a, b)
 
     def pullback(gradient: Gradient) -> Pulled:
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
