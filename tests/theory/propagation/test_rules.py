@@ -287,6 +287,14 @@ CASES = {
         linear(lambda: Apply(lambda x: x * torch.linspace(0.1, 1, C))),
         rows(),
     ),
+    "native dropout": (
+        linear(nn.ReLU, lambda: Apply(lambda x: torch.native_dropout(x, 0.3, True)[0])),
+        tokens(),
+    ),
+    "fused RMS norm": (
+        linear(lambda: Apply(lambda x: torch.ops.aten._fused_rms_norm(x, [C], None, 1e-6)[0])),
+        tokens(),
+    ),
     "dropout": (convolutional(nn.ReLU, lambda: nn.Dropout(0.3)), images()),
     # Sums and products.
     "post-activation block": (convolutional(PostActivationBlock), images()),
@@ -360,6 +368,15 @@ CASES = {
     "one token expanded": (
         linear(nn.ReLU, lambda: Apply(lambda x: x.mean(1, keepdim=True).expand(-1, 4, -1))),
         tokens(),
+    ),
+    "unfolded patches": (
+        lambda: nn.Sequential(
+            nn.Conv2d(C, C, 1),
+            nn.Unfold(3, stride=2, padding=1),
+            transposed(),
+            nn.Linear(9 * C, C),
+        ),
+        images(4),
     ),
     "pixel shuffle": (
         convolutional(lambda: nn.PixelShuffle(2), conv_of(C // 4, C), nn.ReLU),

@@ -131,7 +131,15 @@ class Graph:
 
 
 # Taken apart by PyTorch's own definitions, into operations that move, choose or multiply.
-_TAKEN_APART = ("glu", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "std")
+_TAKEN_APART = (
+    "glu",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "channel_shuffle",
+    "std",
+    "native_dropout",
+    "_fused_rms_norm",
+)
 
 
 def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:

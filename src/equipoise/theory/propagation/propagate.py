@@ -51,6 +51,10 @@ _OF_SHAPES = {
 }
 
 
+# Recurrent layers that PyTorch computes in one operation.
+_RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     r"""The output of one operation.
@@ -191,6 +195,8 @@ class _Forward:
             ):
                 return each_part(call, pointwise) if alone else pointwise(call)
             raise UnpredictedError(f"{node.name} of several tensors")
+        if node.name in _RECURRENT:
+            raise UnpredictedError("a recurrent layer, whose weights meet what they made before")
         raise UnpredictedError(f"no rule for {node.name}")
 
     def _of_scores(self, call: Call, scores: attention.Scores) -> Result:

@@ -1,7 +1,7 @@
 r"""Concatenation.
 
-Of features, second moments are averages weighted by how many features each part brings; of
-positions, parts are independent but for their means.
+Of features, second moments are averages weighted by how many features each part brings. Of
+positions, parts of one tensor are parts of it again, and others are independent but for means.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Maxima over windows.
+r"""Maxima over windows, which may be whole axes.
 
 The largest of k elements whose latents are correlated by r is a function of
 

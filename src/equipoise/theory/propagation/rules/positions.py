@@ -308,6 +308,24 @@ def linear(call: Call) -> Result:
     return mapped(x, order, np.ascontiguousarray(matrix.numpy()), Layout(tuple(found)), places)
 
 
+@rule("im2col")
+def unfold(call: Call) -> Result:
+    """``F.unfold``: taps stand beside channels, which are followed as positions."""
+    x = call.arguments[0]
+    if not isinstance(x, Moments):
+        raise UnpredictedError("unfolding of no moments")
+    samples, channels, *maps = x.layout.axes
+    order = [atom for axis in maps for atom in axis]
+    if {atom.role for atom in channels} != {"feature"} or set(order) != set(x.order):
+        raise UnpredictedError("unfolding of an axis that is not one of positions")
+    one_hot = torch.eye(x.positions, dtype=torch.float64).reshape(-1, 1, *x.layout.shape[2:])
+    taps = torch.as_tensor(call.node.operator(one_hot, *call.arguments[1:], **call.keywords))
+    places = [Atom.new("position", size) for size in taps.shape[1:]]
+    matrix = np.ascontiguousarray(taps.flatten(1).T.numpy())
+    layout = Layout((samples, (*channels, places[0]), (places[1],)))
+    return mapped(x, order, matrix, layout, places)
+
+
 @dataclass(frozen=True, slots=True)
 class _Axes:
     """Which axes of a tensor count samples, features and positions."""

@@ -6,7 +6,8 @@ independent but for their means over features:
 
 .. math:: K_{a+b} = K_a + K_b + m_a m_b' + m_b m_a', \qquad K_{ab} = K_a K_b .
 
-That holds where one of the two ends in weights of its own. The law of the sum is that of two
+That holds where one of the two ends in weights of its own; where both depend on the same elements
+of a third tensor they are refused. The law of the sum is that of two
 independent elements; correlations of its latents follow from K.
 """
 
