@@ -83,7 +83,7 @@ def test_what_is_not_predicted_says_why():
 def test_maps_that_are_too_large_are_refused_by_name():
     """Theory begins behind them, from what is measured there."""
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.Flatten(), nn.LazyLinear(8)
+        nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=5), nn.Flatten(), nn.LazyLinear(8)
     )
     model(torch.zeros(1, 3, 80, 80))
     found = profile(model, "random:3x80x80:8", batch_size=4)
