@@ -312,3 +312,20 @@ class TestModel:
         model, x = Everything(), torch.randn(8, 6)
         traced = trace(model, x, summed).loss
         assert traced == pytest.approx(summed(model, x).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: F.glu(x, 1), ["tensor_split", "sigmoid", "mul"]),
+        (lambda x: F.pixel_shuffle(x, 2), ["view", "permute", "reshape", "clone"]),
+    ],
+    ids=["glu", "pixel_shuffle"],
+)
+def test_composite_operators_are_taken_apart(function, expected):
+    x = torch.randn(2, 4, 3, 3)
+    layer = nn.Conv2d(4, 4, 1)
+    graph = trace(layer, x, lambda model, batch: function(model(batch)).sum())
+    assert names(graph) == ["convolution", *expected, "sum"]
+    assert graph.loss == pytest.approx(float(function(layer(x)).sum().detach()), rel=1e-5)
+    assert graph.nodes[0].gradients[0] is not None

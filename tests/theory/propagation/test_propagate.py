@@ -9,7 +9,7 @@ from torch import nn
 from equipoise.instrument.recording.graph import trace
 from equipoise.theory import explosion_rate
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.rules import normalisers
+from equipoise.theory.propagation.rules import normalisers, sums
 from support.model_state import differences, fingerprint
 
 
@@ -250,7 +250,7 @@ class TestLimits:
 
     def test_they_are_named(self, sites):
         (cut,) = (site for site in sites if site.operation == "cumsum")
-        assert cut.reason == "no rule for cumsum"
+        assert cut.reason == "cumsum of samples, of features or with a constant"
         assert cut.second_moment is None
         assert cut.measured_second_moment > 0
 
@@ -296,6 +296,56 @@ class TestFewestRows:
         sites = propagate(trace(perceptron(2), vectors(2), projected)).sites
         norms = [site for site in sites if site.operation == "native_batch_norm"]
         assert all("fewer than two directions" in site.reason for site in norms)
+
+
+class Highway(nn.Module):
+    """Moves from x to a function of it, as far as a gate says."""
+
+    def __init__(self, *, expanded):
+        super().__init__()
+        self.gate, self.layer = nn.Linear(256, 256), nn.Linear(256, 256)
+        self.expanded = expanded
+
+    def forward(self, x):
+        gate, h = torch.sigmoid(self.gate(x)), self.layer(x)
+        return gate * h + (1 - gate) * x if self.expanded else x + gate * (h - x)
+
+
+class TestDependence:
+    """What is made of the same elements is not taken for independent."""
+
+    @pytest.mark.parametrize("expanded", [False, True])
+    def test_gates_between_two_tensors_are_refused(self, expanded):
+        model = linear(256, nn.Linear(256, 256), Highway(expanded=expanded))
+        sites = propagate(trace(model, vectors(), projected)).sites
+        (cut,) = (s for s in sites if "depend on a third" in s.reason)
+        assert (cut.operation, cut.module) == ("add", "2")
+        before = next(s for s in sites if s.module == "1")
+        assert before.gradient == pytest.approx(before.measured_gradient, rel=0.15)
+
+    def test_taken_for_independent_they_would_be_wrong(self, monkeypatch):
+        monkeypatch.setattr(sums, "_require_independent", lambda a, b: None)
+        model = linear(256, nn.Linear(256, 256), Highway(expanded=False))
+        sites = propagate(trace(model, vectors(), projected)).sites
+        found = next(s for s in sites if (s.operation, s.module) == ("add", "2"))
+        assert abs(np.log(found.second_moment / found.measured_second_moment)) > 0.3
+
+    def test_queries_and_keys_of_refused_scores_start_anew(self):
+        """Without a softmax, keys times values come first."""
+
+        class Linearised(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+
+            def forward(self, x):
+                q, k, v = (layer(x) for layer in self.layers)
+                return torch.relu(q) @ (torch.relu(k).transpose(1, 2) @ v)
+
+        model = nn.Sequential(nn.Linear(64, 64), Linearised())
+        batch = drawn(8, 12, 64), drawn(8, 12, 64, seed=1)
+        first, *_ = propagate(trace(model, batch, projected)).sites
+        assert first.gradient == pytest.approx(first.measured_gradient, rel=0.3)
 
 
 class TestSites:

@@ -18,7 +18,7 @@ from equipoise.theory.propagation import latent
 from equipoise.theory.propagation import propagate as engine
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.rules import attention, pooling, softmax, sums
+from equipoise.theory.propagation.rules import attention, pooling, positions, softmax, sums
 from equipoise.theory.propagation.rules.windows import Window
 from equipoise.theory.propagation.values import Moments, arranged, features_last, from_covariance
 
@@ -94,6 +94,15 @@ def conv(*arguments, **options):
 class Doubled(nn.Linear):
     def forward(self, x):
         return torch.addmm(self.bias, x, self.weight.t(), alpha=2)
+
+
+def conv_of(inputs, outputs):
+    return lambda: nn.Conv2d(inputs, outputs, 3, padding=1)
+
+
+def mask():
+    """Every other token."""
+    return torch.arange(10)[:, None] % 2 == 0
 
 
 def affine(layer):
@@ -289,10 +298,30 @@ CASES = {
         linear(lambda: Apply(lambda x: x * torch.linspace(0.1, 1, C))),
         rows(),
     ),
+    "native dropout": (
+        linear(nn.ReLU, lambda: Apply(lambda x: torch.native_dropout(x, 0.3, True)[0])),
+        tokens(),
+    ),
+    "fused RMS norm": (
+        linear(lambda: Apply(lambda x: torch.ops.aten._fused_rms_norm(x, [C], None, 1e-6)[0])),
+        tokens(),
+    ),
     "dropout": (convolutional(nn.ReLU, lambda: nn.Dropout(0.3)), images()),
     # Sums and products.
     "post-activation block": (convolutional(PostActivationBlock), images()),
     "gate": (linear(Gate), tokens()),
+    "gated linear unit": (
+        lambda: nn.Sequential(nn.Linear(C, 2 * C), nn.GLU(), nn.Linear(C, C)),
+        tokens(),
+    ),
+    "chosen by sign": (
+        linear(lambda: Apply(lambda x: torch.where(x > 0, x, 0.1 * x - 1))),
+        rows(),
+    ),
+    "masked tokens": (
+        linear(nn.ReLU, lambda: Apply(lambda x: torch.where(mask(), x, torch.zeros(())))),
+        tokens(),
+    ),
     "squeeze and excitation": (convolutional(SqueezeExcitation), images()),
     # Positions.
     "max pooling": (
@@ -309,11 +338,96 @@ CASES = {
     "global pooling": (convolutional(nn.ReLU, lambda: nn.AdaptiveAvgPool2d(1)), images()),
     "mean over tokens": (linear(nn.ReLU, lambda: Apply(lambda x: x.mean(1))), tokens()),
     "upsampling": (convolutional(nn.ReLU, lambda: nn.Upsample(scale_factor=2)), images(3)),
+    "bilinear upsampling": (
+        convolutional(nn.ReLU, lambda: nn.Upsample(scale_factor=2, mode="bilinear")),
+        images(3),
+    ),
+    "bicubic and smaller": (
+        convolutional(nn.ReLU, lambda: Apply(lambda x: F.interpolate(x, size=4, mode="bicubic"))),
+        images(),
+    ),
+    "linear in one dimension": (
+        linear(
+            transposed, nn.ReLU, lambda: nn.Upsample(scale_factor=2, mode="linear"), transposed
+        ),
+        tokens(length=5),
+    ),
+    "reflected borders": (
+        lambda: nn.Sequential(conv(3, padding=1, padding_mode="reflect")(), conv(1)()),
+        images(4),
+    ),
+    "replicated borders": (convolutional(lambda: nn.ReplicationPad2d(2), nn.ReLU), images(3)),
+    "adaptive average": (convolutional(nn.ReLU, lambda: nn.AdaptiveAvgPool2d((4, 3))), images()),
+    "average without padding": (
+        convolutional(lambda: nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
+        images(),
+    ),
+    "average with incomplete windows": (
+        convolutional(lambda: nn.AvgPool2d(4, 4, ceil_mode=True)),
+        images(),
+    ),
+    "flipped and rolled": (
+        convolutional(lambda: Apply(lambda x: x.flip(3).roll((1, 2), (2, 3)) + x)),
+        images(4),
+    ),
+    "sums over earlier tokens": (linear(nn.ReLU, lambda: Apply(lambda x: x.cumsum(1))), tokens()),
+    "chosen tokens": (
+        linear(lambda: Apply(lambda x: x.index_select(1, torch.tensor([0, 3, 3, 7]))), nn.ReLU),
+        tokens(),
+    ),
+    "repeated tokens": (linear(nn.ReLU, lambda: Apply(lambda x: x.repeat(1, 2, 1))), tokens()),
+    "one token expanded": (
+        linear(nn.ReLU, lambda: Apply(lambda x: x.mean(1, keepdim=True).expand(-1, 4, -1))),
+        tokens(),
+    ),
+    "unfolded patches": (
+        lambda: nn.Sequential(
+            nn.Conv2d(C, C, 1),
+            nn.Unfold(3, stride=2, padding=1),
+            transposed(),
+            nn.Linear(9 * C, C),
+        ),
+        images(4),
+    ),
+    "pixel shuffle": (
+        convolutional(lambda: nn.PixelShuffle(2), conv_of(C // 4, C), nn.ReLU),
+        images(3),
+    ),
+    "pixel unshuffle": (
+        convolutional(lambda: nn.PixelUnshuffle(2), conv_of(4 * C, C), nn.ReLU),
+        images(4),
+    ),
+    "channel shuffle": (convolutional(lambda: nn.ChannelShuffle(4), nn.ReLU), images(3)),
+    "adaptive maximum": (
+        convolutional(lambda: nn.BatchNorm2d(C), nn.Tanh, lambda: nn.AdaptiveMaxPool2d(2)),
+        images(),
+    ),
+    "largest token": (linear(nn.Tanh, lambda: Apply(lambda x: x.amax(1))), tokens()),
+    "maxout": (
+        lambda: nn.Sequential(
+            nn.Linear(C, 2 * C),
+            Apply(lambda x: x.unflatten(1, (C, 2)).max(2).values),
+            nn.Linear(C, C),
+        ),
+        rows(),
+    ),
     "padding after a ReLU": (convolutional(nn.ReLU, lambda: nn.ZeroPad2d(1)), images()),
     "padding": (convolutional(lambda: nn.ZeroPad2d((1, 0, 2, 1))), images()),
     "slice of positions": (
         convolutional(lambda: Apply(lambda x: x[:, :, 1:5, ::2]), nn.ReLU),
         images(),
+    ),
+    "differences of tokens": (
+        linear(nn.ReLU, lambda: Apply(lambda x: x[:, 1:] - x[:, :-1])),
+        tokens(),
+    ),
+    "tokens less their mean": (
+        linear(nn.ReLU, lambda: Apply(lambda x: x - x.mean(1, keepdim=True))),
+        tokens(),
+    ),
+    "tokens and those before": (
+        linear(lambda: Apply(lambda x: x + F.pad(x, (0, 0, 1, 0))[:, :-1]), nn.ReLU),
+        tokens(),
     ),
     "one token": (linear(nn.ReLU, lambda: Apply(lambda x: x[:, 0])), tokens()),
     "halves of the features": (
@@ -482,6 +596,29 @@ class TestTwins:
         found = Comparison(*CASES["post-activation block"]).misses("forward")
         assert "1 add forward" not in found
         assert found["1 relu' forward"]["size"] == pytest.approx(-0.3, abs=0.05)
+
+    def test_neighbours_that_have_a_common_source(self, monkeypatch):
+        """Tokens have more in common with those before them than independent ones would."""
+        monkeypatch.setattr(sums, "common_source", lambda a, b: None)
+        monkeypatch.setattr(sums, "_require_independent", lambda a, b: None)
+        found = Comparison(*CASES["differences of tokens"]).misses()
+        assert found["2 sub forward"]["size"] > 0.2
+
+    def test_what_positions_are_read(self, monkeypatch):
+        """Interpolation that copied the nearest pixel would keep all variance."""
+
+        def nearest(x, order, matrix, layout, places):
+            return mapped(x, order, np.eye(x.positions)[matrix.argmax(1)], layout, places)
+
+        mapped = positions.mapped
+        monkeypatch.setattr(positions, "mapped", nearest)
+        found = Comparison(*CASES["bilinear upsampling"]).misses("forward")
+        assert found["2 upsample_bilinear2d forward"]["size"] > 0.1
+
+    def test_features_that_become_positions_are_independent(self, monkeypatch):
+        monkeypatch.setattr(positions, "kron", lambda a, b: np.kron(a, np.ones_like(b)))
+        found = Comparison(*CASES["pixel shuffle"]).misses("forward")
+        assert found["2 convolution forward"]["same"] > 0.1
 
     def test_softmax_weights_that_differ(self, monkeypatch):
         """Averages over all tokens forget what large logits add."""

@@ -170,6 +170,18 @@ class Graph:
         return replace(self, nodes=tuple(nodes))
 
 
+# Taken apart by PyTorch's own definitions, into operations that move, choose or multiply.
+_TAKEN_APART = (
+    "glu",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "channel_shuffle",
+    "std",
+    "native_dropout",
+    "_fused_rms_norm",
+)
+
+
 def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     """Run model and loss once, forward and backward; the model is left untouched.
 
@@ -284,6 +296,10 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        definition = _definition(func)
+        if definition is not None and not self._is_inside_opaque:
+            with self:
+                return definition(*args, **(kwargs or {}))
         arguments, keywords = pytree.tree_map_only(Tensor, self.source, (args, kwargs or {}))
         for argument, given in zip(func._schema.arguments, args, strict=False):
             if argument.is_write and isinstance(given, Tensor):
@@ -380,6 +396,16 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if output.requires_grad and output.is_floating_point():
             return get_gradient_edge(output)
         return self._overwritten.get(Made(node.number, index))
+
+
+def _definition(operator: Any) -> Callable[..., Any] | None:
+    """How PyTorch defines a composite operator; None for others."""
+    if operator.overloadpacket.__name__ not in _TAKEN_APART:
+        return None
+    from torch._decomp import decomposition_table  # slow to import
+
+    definition: Callable[..., Any] | None = decomposition_table.get(operator)
+    return definition
 
 
 def _function(output: Tensor) -> str:

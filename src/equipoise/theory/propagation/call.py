@@ -46,6 +46,10 @@ class Call:
                 return self.keywords.get(name, argument.default_value)
         return default
 
+    def with_first(self, value: Value) -> Call:
+        """The same with another first argument."""
+        return replace(self, arguments=(value, *self.arguments[1:]))
+
     @property
     def module(self) -> nn.Module:
         """The module that was called.
@@ -112,6 +116,25 @@ class Result:
     def __iter__(self) -> Iterator[tuple[Value, Pullback | None]]:
         yield self.output, self.pullback
         yield from self.others
+
+
+def chained(first: Result, second: Result) -> Result:
+    """One result after the other, whose input was the output of the first."""
+
+    def pullback(gradient: Gradient) -> Pulled:
+        if first.pullback is None or second.pullback is None:
+            return Pulled()
+        pulled = second.pullback(gradient)
+        inputs = [pair for pair in pulled.inputs if pair[0] is not first.output]
+        weights = list(pulled.weights)
+        for value, share in pulled.inputs:
+            if value is first.output:
+                before = first.pullback(share)
+                inputs += before.inputs
+                weights += before.weights
+        return Pulled(inputs, weights)
+
+    return Result(second.output, pullback, second.others)
 
 
 # What these give does not depend on the values that they get.

@@ -67,6 +67,10 @@ for _family in (
     import_module(f"equipoise.theory.propagation.rules.{_family}")
 
 
+# Recurrent layers that PyTorch computes in one operation.
+_RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     r"""The output of one operation.
@@ -390,6 +394,8 @@ class _Forward:
             ):
                 return each_part(call, pointwise) if alone else pointwise(call)
             raise UnpredictedError(f"{node.name} of several tensors")
+        if node.name in _RECURRENT:
+            raise UnpredictedError("a recurrent layer, whose weights meet what they made before")
         raise UnpredictedError(f"no rule for {node.name}")
 
     def _of_scores(self, call: Call, scores: attention.Scores) -> Result:
@@ -576,23 +582,29 @@ def _consumed_without_a_way_back(graph: Graph, forward: _Forward) -> set[int]:
             continue
         if node.name in OF_SHAPES:
             continue
-        for source in _read_by(node, graph):
+        for source in _read_by(node, forward):
             value = forward.values[source.node][source.index]
             if isinstance(value, Moments):
                 found.add(id(value))
     return found
 
 
-def _read_by(node: Node, graph: Graph) -> set[Made]:
-    """What an operation reads; that which an autograd function ends with reads its inputs."""
+def _read_by(node: Node, forward: _Forward) -> set[Made]:
+    """What an operation reads.
+
+    That which an autograd function ends with reads the inputs of the function, and what takes
+    scores reads queries and keys.
+    """
     found: set[Made] = set()
     left = [node]
     for reader in left:
         for source in reader.inputs:
             if isinstance(source, Made) and source not in found:
                 found.add(source)
-                if node.function and not graph.nodes[source.node].records_gradients:
-                    left.append(graph.nodes[source.node])
+                maker, value = forward.graph.nodes[source.node], forward.values[source.node]
+                inside = node.function and not maker.records_gradients
+                if inside or isinstance(value[source.index], attention.Scores):
+                    left.append(maker)
     return found
 
 

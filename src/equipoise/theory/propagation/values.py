@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -63,6 +63,10 @@ class Moments:
         latent: Tensors with one number are functions of the same latents.
         parts: Of a concatenation of features, its parts.
         root: The tensor whose elements made the latents, if it is not this one.
+        others: Latents that elements also depend on, of tensors of which they are sums, products
+            or averages.
+        moved: The tensor whose positions a matrix takes to those of this one, and the matrix;
+            None for positions that stay where they are.
         dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
     """
 
@@ -71,10 +75,12 @@ class Moments:
     correlation: Exchangeable
     table: Array
     gaussian: bool
-    latent: int = field(default_factory=lambda: next(_identities))
+    latent: Hashable = field(default_factory=lambda: next(_identities))
     parts: tuple[Moments, ...] = ()
     dimensions: float | None = None
     root: Moments | None = None
+    others: frozenset[Hashable] = frozenset()
+    moved: tuple[Moments, Array | None] | None = None
 
     @cached_property
     def covariance(self) -> Exchangeable:
@@ -153,18 +159,73 @@ class Moments:
 
     def with_other_features(self, layout: Layout) -> Moments:
         """Features of the same law that are none of these."""
-        return replace(self, layout=layout, latent=next(_identities), parts=(), root=None)
+        return replace(
+            self,
+            layout=layout,
+            latent=next(_identities),
+            parts=(),
+            root=None,
+            others=frozenset(),
+            moved=None,
+        )
+
+    @property
+    def latents(self) -> frozenset[Hashable]:
+        """All latents that elements depend on, at whatever positions."""
+        latent = self.latent
+        while isinstance(latent, tuple):
+            latent = latent[0]
+        return self.others | {latent}
+
+    def made_of(self, *parts: Moments) -> Moments:
+        """The same, as something that depends on the latents of its parts."""
+        return replace(self, others=self.others.union(*(part.latents for part in parts)))
 
     def with_table(self, table: Array, *, gaussian: bool) -> Moments:
         """Another function of the same latents."""
-        return replace(self, table=table, gaussian=gaussian, parts=(), root=self.root or self)
+        root = self.root or self
+        return replace(self, table=table, gaussian=gaussian, parts=(), root=root, moved=None)
 
     def with_layout(self, layout: Layout, parts: dict[Atom, tuple[Atom, ...]]) -> Moments:
         """Other axes for the same elements; ``parts`` are atoms that were split."""
         order = tuple(piece for atom in self.order for piece in parts.get(atom, (atom,)))
         kept = self.parts if layout.axes == self.layout.axes else ()
         root = None if parts else self.root or self
-        return replace(self, layout=layout, order=order, parts=kept, root=root)
+        return replace(self, layout=layout, order=order, parts=kept, root=root, moved=(self, None))
+
+    def at(self, index: NDArray[np.intp], layout: Layout, order: Sequence[Atom]) -> Moments:
+        """The elements at some positions, which may repeat."""
+        grid, stays = np.ix_(index, index), np.array_equal(index, np.arange(self.positions))
+        c = self.correlation
+        return replace(
+            self,
+            layout=layout,
+            order=tuple(order),
+            correlation=Exchangeable(c.same[grid], c.diff[grid], c.samples),
+            table=self.table if len(self.table) == 1 else self.table[index],
+            latent=self.latent if stays else (self.latent, index.tobytes()),
+            parts=self.parts if stays else (),
+            root=self.root if stays else None,
+            moved=(self, np.eye(self.positions)[index]),
+        )
+
+    def moved_from(self) -> Iterator[Moments]:
+        """This tensor, and those whose positions it is made of, latest first."""
+        value: Moments = self
+        yield value
+        while value.moved is not None:
+            value = value.moved[0]
+            yield value
+
+    def matrix_from(self, source: Moments) -> Array:
+        """What takes the positions of one of :meth:`moved_from` to those of this tensor."""
+        matrix = np.eye(self.positions)
+        for value in self.moved_from():
+            if value is source or value.moved is None:
+                break
+            if value.moved[1] is not None:
+                matrix = matrix @ value.moved[1]
+        return matrix
 
 
 Value: TypeAlias = Known | Moments

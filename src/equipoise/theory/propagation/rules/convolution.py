@@ -18,9 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.theory.propagation.call import Call, Pulled, Result, rule
+from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, times
+from equipoise.theory.propagation.rules.positions import (
+    features_as_positions,
+    positions_as_features,
+)
 from equipoise.theory.propagation.rules.windows import Window, each
 from equipoise.theory.propagation.values import (
     Gradient,
@@ -46,15 +50,14 @@ def convolution(call: Call) -> Result:
     """``aten.convolution``, in one, two or three dimensions."""
     x, weight, bias = (call.argument(name) for name in ("input", "weight", "bias"))
     transposed, groups = call.argument("transposed"), call.argument("groups")
+    if isinstance(x, Moments) and (moved := _with_roles_by_axes(x)) is not None:
+        return chained(moved, convolution(call.with_first(moved.output)))
     if not isinstance(weight, Known) or weight.data or weight.parameter is None:
         raise UnpredictedError("a convolution with a kernel that is no weight")
     source = _images(x)
-    maps = [axis[0] if axis else Atom.new("position", 1) for axis in source.axes[2:]]
-    if any(len(axis) > 1 for axis in source.axes[2:]):
-        raise UnpredictedError("a convolution over an axis that was put together from two")
     if len(source.with_role("sample")) != 1 or any(a.role == "position" for a in source.axes[0]):
         raise UnpredictedError("a convolution over parts of a sample")
-    sizes = tuple(atom.size for atom in maps)
+    sizes = source.shape[2:]
     kernel = tuple(weight.value.shape[2:])
     outputs = tuple(call.output.shape[2:])
     count = len(sizes)
@@ -71,7 +74,7 @@ def convolution(call: Call) -> Result:
     forth, back = window.gathered, window.scattered
     if transposed:
         forth, back = back, forth
-    order = [atom for atom in maps if atom.size > 1]
+    order = [atom for axis in source.axes[2:] for atom in axis]
     if isinstance(x, Known) and not transposed:
         read, shared = _read_from_data(x.value, window, source.count("sample"))
     else:
@@ -133,10 +136,22 @@ def _read_from_data(images: Tensor, window: Window, taken: int) -> tuple[Exchang
     return second_moments(patches.reshape(samples, outputs, -1), taken) * taps, means
 
 
+def _with_roles_by_axes(x: Moments) -> Result | None:
+    """The input with channels as features and all else as positions; None if it is so already."""
+    _, channels, *maps = x.layout.axes
+    features = [atom for axis in maps for atom in axis if atom.role == "feature"]
+    positions = [atom for atom in channels if atom.role == "position"]
+    if features:
+        return features_as_positions(x, features)
+    if positions and len(positions) < len(channels):
+        return positions_as_features(x, positions)
+    return None
+
+
 def _images(x: object) -> Layout:
     """The axes of the input, with its second axis as features."""
     if isinstance(x, Moments):
-        if [atom.role for atom in x.layout.axes[1]] != ["feature"]:
+        if {atom.role for atom in x.layout.axes[1]} != {"feature"}:
             raise UnpredictedError("a convolution whose channels are no features")
         return x.layout
     if not isinstance(x, Known) or not x.data or x.layout is None:

@@ -1,7 +1,7 @@
 r"""Concatenation.
 
-Of features, second moments are averages weighted by how many features each part brings; of
-positions, parts are independent but for their means.
+Of features, second moments are averages weighted by how many features each part brings. Of
+positions, parts of one tensor are parts of it again, and others are independent but for means.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
+from functools import partial
+from itertools import combinations, pairwise
 from math import prod
 
 import numpy as np
 
 from equipoise.theory.propagation import latent
-from equipoise.theory.propagation.call import Call, Pulled, Result, Rule, rule
+from equipoise.theory.propagation.call import Call, Pulled, Result, Rule, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, times
-from equipoise.theory.propagation.rules.sums import aligned, unaligned
+from equipoise.theory.propagation.rules.positions import mapped
+from equipoise.theory.propagation.rules.sums import aligned, common_source, unaligned
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -35,11 +37,11 @@ def concatenate(call: Call) -> Result:
     parts, axis = call.argument("tensors"), call.argument("dim")
     axis %= call.output.ndim
     lead = next(part for part in parts if isinstance(part, Moments))
-    roles = {atom.role for atom in lead.layout.axes[axis]}
+    roles = {atom.role for atom in lead.layout.axes[axis]} or {"position"}
     if roles == {"feature"}:
         return _features(call, parts, axis, lead)
     if roles == {"position"}:
-        return _positions(call, parts, axis, lead)
+        return _positions(parts, axis, lead)
     raise UnpredictedError("a concatenation of samples, or of an axis put together from several")
 
 
@@ -113,7 +115,7 @@ def _joined(parts: Sequence[Moments], layout: Layout) -> Moments:
     centred = table - latent.mean(table)
     shape = centred / np.sqrt(latent.mean(centred**2))
     covariance = Exchangeable(same, diff, parts[0].correlation.samples)
-    output = from_covariance(layout, first.order, covariance, mean, shape)
+    output = from_covariance(layout, first.order, covariance, mean, shape).made_of(*parts)
     split = sum(any(a.role == "feature" for a in axis) for axis in layout.axes)
     return replace(output, parts=tuple(parts) if split == 1 else ())
 
@@ -130,47 +132,95 @@ def _average(gradients: Sequence[Gradient], parts: Sequence[Moments]) -> Gradien
     return Gradient(pairs, parts=tuple(gradients))
 
 
-def _positions(call: Call, parts: list[Moments | Known], axis: int, lead: Moments) -> Result:
-    if set(lead.order) != set(lead.layout.axes[axis]):
-        raise UnpredictedError("a concatenation of maps along one of their axes")
-    found = []
+@rule("stack")
+def stack(call: Call) -> Result:
+    """``torch.stack``: concatenation along a new axis."""
+    parts, axis = call.arguments[0], call.argument("dim")
+    axis %= call.output.ndim
+    wide: list[Moments | Known] = []
     for part in parts:
-        if isinstance(part, Moments) and part.order != part.layout.axes[axis]:
-            raise UnpredictedError("a concatenation of positions in another order")
         if isinstance(part, Known):
-            axes = list(lead.layout.axes)
-            size = part.value.shape[axis]
-            axes[axis] = (Atom.new("position", size),) if size > 1 else ()
-            part = measured(part.value.detach(), Layout(tuple(axes)))
-        found.append(part)
-    sizes = [part.positions for part in found]
-    ends = np.cumsum([0, *sizes])
-    mean = np.concatenate([part.mean for part in found])
-    same = np.outer(mean, mean)
-    diff = same.copy()
-    blocks = [slice(a, b) for a, b in pairwise(ends)]
-    for block, part in zip(blocks, found, strict=True):
-        same[block, block], diff[block, block] = part.covariance.same, part.covariance.diff
+            wide.append(replace(part, value=part.value.unsqueeze(axis)))
+        else:
+            axes = part.layout.axes
+            wide.append(part.with_layout(Layout((*axes[:axis], (), *axes[axis:])), {}))
+    joined = _positions(wide, axis, next(part for part in wide if isinstance(part, Moments)))
+    for part, same in zip(parts, wide, strict=True):
+        if isinstance(part, Moments):
+            joined = chained(Result(same, partial(_given_to, part)), joined)
+    return joined
+
+
+def _given_to(part: Moments, gradient: Gradient) -> Pulled:
+    return Pulled([(part, gradient)])
+
+
+def _positions(parts: Sequence[Moments | Known], axis: int, lead: Moments) -> Result:
+    """Parts of one tensor are parts of it again; others have nothing but means in common."""
+    others = [atom for atom in lead.order if atom not in lead.layout.axes[axis]]
+    found = [_last_along(part, axis, lead, others) for part in parts]
+    count = prod(atom.size for atom in others)
+    ends = np.cumsum([0, *(part.positions // count for part in found)])
     place = Atom.new("position", int(ends[-1]))
     axes = list(lead.layout.axes)
     axes[axis] = (place,)
+    layout, order = Layout(tuple(axes)), [*others, place]
+    rows = np.arange(count * place.size).reshape(count, place.size)
+    blocks = [rows[:, a:b].ravel() for a, b in pairwise(ends)]
+    source = _source_of_all(found)
+    if source is not None:
+        matrix = np.empty((rows.size, source.positions))
+        for block, part in zip(blocks, found, strict=True):
+            matrix[block] = part.matrix_from(source)
+        return mapped(source, source.order, matrix, layout, order)
+    mean = np.empty(rows.size)
+    for block, part in zip(blocks, found, strict=True):
+        mean[block] = part.mean
+    same = np.outer(mean, mean)
+    diff = same.copy()
+    for block, part in zip(blocks, found, strict=True):
+        grid = np.ix_(block, block)
+        same[grid], diff[grid] = part.covariance.same, part.covariance.diff
     covariance = Exchangeable(same, diff, lead.correlation.samples)
-    output = from_covariance(Layout(tuple(axes)), [place], covariance, mean)
+    output = from_covariance(layout, order, covariance, mean).made_of(*found)
 
     def pullback(gradient: Gradient) -> Pulled:
-        pairs = gradient.pairs
-        return Pulled(
-            [
-                (
-                    part,
-                    Gradient(Exchangeable(pairs.same[b, b], pairs.diff[b, b], pairs.samples)),
-                )
-                for part, b in zip(parts, blocks, strict=True)
-                if isinstance(part, Moments)
-            ]
-        )
+        inputs, pairs = [], gradient.pairs
+        for part, like, block in zip(parts, found, blocks, strict=True):
+            if isinstance(part, Moments):
+                grid = np.ix_(block, block)
+                own = Exchangeable(pairs.same[grid], pairs.diff[grid], pairs.samples)
+                inputs.append((part, Gradient(unaligned(own, like, part))))
+        return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def _last_along(part: Moments | Known, axis: int, lead: Moments, others: list[Atom]) -> Moments:
+    """The part with the lead's positions, and then its own along one axis."""
+    axes = list(lead.layout.axes)
+    if isinstance(part, Known):
+        size = part.value.shape[axis]
+        axes[axis] = (Atom.new("position", size),) if size > 1 else ()
+        value = measured(part.value.detach(), Layout(tuple(axes)))
+        order = (*others, *axes[axis])
+        return value.at(value.places(order), value.layout, order)
+    axes[axis] = part.layout.axes[axis]
+    model = replace(lead, layout=Layout(tuple(axes)), order=(*others, *axes[axis]))
+    return aligned(part, model, None)
+
+
+def _source_of_all(parts: Sequence[Moments]) -> Moments | None:
+    """The tensor that all parts are positions of; None if they have nothing in common."""
+    first, *others = parts
+    kept = [{id(value) for value in part.moved_from()} for part in others]
+    for value in first.moved_from():
+        if all(id(value) in known for known in kept):
+            return value
+    for one, other in combinations(parts, 2):
+        if one.latent == other.latent or common_source(one, other) is not None:
+            raise UnpredictedError("functions of one tensor beside each other")
+    return None
 
 
 # What they do to a feature does not depend on the others.

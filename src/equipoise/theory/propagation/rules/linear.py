@@ -10,13 +10,14 @@ Exact as C grows. Sources: [yang2019]; Xiao et al. 2018 (arXiv:1806.05393).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Layout, times
+from equipoise.theory.propagation.rules.positions import spread_over, summed_over
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -81,7 +82,7 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
     noise = bias_square(bias, weight.value, grown)
 
     ordered = arranged(source.covariance, source.order, [*kept, *summed])
-    read = _sum_over(ordered, kept, summed)
+    read = summed_over(ordered, prod(atom.size for atom in summed))
     if is_centred(weight.value.reshape(-1, outputs).T, variance):
         shared = source.mean[source.places([*kept, *summed])].reshape(len(read.same), -1).sum(1)
         common = np.outer(shared, shared) * len(read.same) / len(ordered.same)
@@ -98,7 +99,7 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
         found = [(str(weight.parameter), _weight_gradient(ordered, gradient.pairs))]
         if not isinstance(x, Moments):
             return Pulled(weights=found)
-        spread = _spread_over(gradient.pairs, len(ordered.same) // len(gradient.pairs.same))
+        spread = spread_over(gradient.pairs, len(ordered.same) // len(gradient.pairs.same))
         spread = arranged(spread * (variance * fan_out), [*kept, *summed], source.order)
         return Pulled([(x, Gradient(spread))], found)
 
@@ -146,7 +147,7 @@ def _over_positions(x: Moments, weight: Known, bias: object) -> Result:
     outputs = weight.value.shape[-1]
     variance = mean_square(weight.value)
     noise = mean_square(bias.value) if isinstance(bias, Known) else 0.0
-    summed = _sum_over(ordered, kept, mixed)
+    summed = summed_over(ordered, prod(atom.size for atom in mixed))
     eye = np.eye(outputs)
     same, diff = (kron(variance * block + noise, eye) for block in (summed.same, summed.diff))
     place = Atom.new("position", outputs)
@@ -154,35 +155,17 @@ def _over_positions(x: Moments, weight: Known, bias: object) -> Result:
     output = gaussian(layout, [*kept, place], Exchangeable(same, diff, ordered.samples))
 
     def pullback(gradient: Gradient) -> Pulled:
-        inner = _sum_over(gradient.pairs, kept, [place])
+        inner = summed_over(gradient.pairs, outputs)
         inputs = len(ordered.same) // len(summed.same)
         size = x.layout.count("feature") * inner.dot(summed) / outputs / inputs
-        spread = _spread_over(inner * variance, len(ordered.same) // len(inner.same))
+        spread = spread_over(inner * variance, len(ordered.same) // len(inner.same))
         pairs = arranged(spread, [*kept, *mixed], x.order)
         return Pulled([(x, Gradient(pairs))], [(str(weight.parameter), size)])
 
     return Result(output, pullback)
 
 
-def _sum_over(pairs: Exchangeable, kept: Sequence[Atom], summed: Sequence[Atom]) -> Exchangeable:
-    """Add up what agrees in the positions that are mixed."""
-    if not summed:
-        return pairs
-    size = int(np.prod([atom.size for atom in kept]))
-    blocks = [
-        np.einsum("asbs->ab", block.reshape(size, -1, size, len(block) // size))
-        for block in (pairs.same, pairs.diff)
-    ]
-    return Exchangeable(blocks[0], blocks[1], pairs.samples)
-
-
-def _spread_over(pairs: Exchangeable, mixed: int) -> Exchangeable:
-    """The transpose of :func:`_sum_over`."""
-    eye = np.eye(mixed)
-    return Exchangeable(kron(pairs.same, eye), kron(pairs.diff, eye), pairs.samples)
-
-
 def _weight_gradient(inputs: Exchangeable, gradient: Exchangeable) -> float:
     """Mean square of the derivatives of the loss by the weights."""
     mixed = len(inputs.same) // len(gradient.same)
-    return _spread_over(gradient, mixed).dot(inputs) / mixed
+    return spread_over(gradient, mixed).dot(inputs) / mixed

@@ -72,7 +72,7 @@ def batch_norm(call: Call) -> Result:
         square * normal.same + power, square * normal.diff + power, normal.samples
     )
     means = np.full(x.positions, offset)
-    output = from_covariance(x.layout, x.order, covariance, means, _shape(x))
+    output = from_covariance(x.layout, x.order, covariance, means, _shape(x)).made_of(x)
     if x.gaussian and directions < _SPHERICAL:
         output = output.on_sphere(directions)  # rows were divided by their length
 
@@ -112,7 +112,7 @@ def _by_running_statistics(call: Call, x: Moments, eps: float) -> Result:
     same, diff = (square * (block - common) / divisor + power for block in (own.same, own.diff))
     covariance = Exchangeable(same, diff, own.samples)
     means = np.full(x.positions, offset)
-    found = from_covariance(x.layout, x.order, covariance, means, _shape(x))
+    found = from_covariance(x.layout, x.order, covariance, means, _shape(x)).made_of(x)
 
     def pullback(gradient: Gradient) -> Pulled:
         return Pulled([(x, Gradient(gradient.pairs * back, gradient.weight))])
@@ -202,7 +202,7 @@ def _within_samples(
     covariance = Exchangeable(square * normal.same + power, square * across + power, K.samples)
     output = from_covariance(
         x.layout, x.order, covariance, np.full(x.positions, offset), _shape(x)
-    )
+    ).made_of(x)
 
     def pullback(gradient: Gradient) -> Pulled:
         nothing = np.zeros_like(gradient.pairs.same)

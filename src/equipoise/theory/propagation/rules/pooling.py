@@ -1,4 +1,4 @@
-r"""Maxima over windows.
+r"""Maxima over windows, which may be whole axes.
 
 The largest of k elements whose latents are correlated by r is a function of
 
@@ -12,14 +12,20 @@ have the correlation :math:`s / (r + (1 - r)\operatorname{Var}\max v)`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from equipoise.theory.propagation import latent
-from equipoise.theory.propagation.call import Call, Pulled, Result, rule
-from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.rules.windows import Window
+from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
+from equipoise.theory.propagation.exchangeable import Exchangeable, kron
+from equipoise.theory.propagation.layout import Atom, Layout
+from equipoise.theory.propagation.rules.positions import features_as_positions
+from equipoise.theory.propagation.rules.windows import Window, maps
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -34,13 +40,75 @@ Array = NDArray[np.float64]
 @rule("max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool(call: Call) -> Result:
     """Maxima over windows."""
+    x = _moments(call)
+    window = Window.of_pooling(call, x)
+    order, layout, places = maps(x, window.outputs)
+    return _with_indices(call, largest(x, order, window.members(), layout, places))
+
+
+@rule("adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(call: Call) -> Result:
+    """Maxima over windows that share the map out among the outputs."""
+    x = _moments(call)
+    inputs, outputs = x.layout.shape[2:], tuple(call.output.shape[2:])
+    members: Array = np.ones((1, 1))
+    for n, m in zip(inputs, outputs, strict=True):
+        i, j = np.arange(m)[:, None], np.arange(n)
+        members = kron(members, ((j >= i * n // m) & (j < -(-(i + 1) * n // m))).astype(float))
+    order, layout, places = maps(x, outputs)
+    return _with_indices(call, largest(x, order, members, layout, places))
+
+
+@rule("amax", "max")
+def maximum_over(call: Call) -> Result:
+    """Maxima over whole axes of positions, or of some of the features."""
+    x, dims = _moments(call), call.argument("dim")
+    if not isinstance(dims, int | list | tuple) or dims == []:
+        raise UnpredictedError("a maximum over all axes, or of two tensors")
+    chosen = {dim % len(x.layout.axes) for dim in ([dims] if isinstance(dims, int) else dims)}
+    atoms = [atom for i in sorted(chosen) for atom in x.layout.axes[i]]
+    features = [atom for atom in atoms if atom.role == "feature"]
+    if features:
+        if set(features) == set(x.layout.with_role("feature")):
+            raise UnpredictedError("a maximum over all features")
+        spread = features_as_positions(x, features)
+        return chained(spread, maximum_over(call.with_first(spread.output)))
+    if any(atom.role != "position" for atom in atoms):
+        raise UnpredictedError("a maximum over samples")
+    kept = [atom for atom in x.order if atom not in atoms]
+    count = prod(atom.size for atom in atoms)
+    keep = bool(call.argument("keepdim", False))
+    axes = [() if i in chosen else axis for i, axis in enumerate(x.layout.axes)]
+    layout = Layout(tuple(a for i, a in enumerate(axes) if keep or i not in chosen))
+    members = kron(np.eye(x.positions // count), np.ones((1, count)))
+    return _with_indices(call, largest(x, [*kept, *atoms], members, layout, kept))
+
+
+def _moments(call: Call) -> Moments:
     x = call.arguments[0]
     if not isinstance(x, Moments):
-        raise UnpredictedError("pooling of values that are no moments")
-    window = Window.of_pooling(call, x)
-    order, layout, places = window.maps(call, x)
+        raise UnpredictedError(f"{call.node.name} of values that are no moments")
+    return x
+
+
+def _with_indices(call: Call, result: Result) -> Result:
+    """With the further outputs, which say where maxima are."""
+    return replace(result, others=[(Known(output), None) for output in call.node.outputs[1:]])
+
+
+def largest(
+    x: Moments, order: Sequence[Atom], members: Array, layout: Layout, places: Sequence[Atom]
+) -> Result:
+    """The largest of the members of windows.
+
+    Args:
+        x: The input.
+        order: All positions of x, as the columns of ``members`` run over them.
+        members: Which inputs are in the window of an output, of shape ``[outputs, inputs]``.
+        layout: Of the output.
+        places: Positions of the output.
+    """
     correlation = arranged(x.correlation, x.order, order)
-    members = window.members()  # [outputs, inputs]
     inside = members.sum(1)
     averages = [
         members @ block @ members.T / np.outer(inside, inside)
@@ -86,7 +154,7 @@ def max_pool(call: Call) -> Result:
         weight = selected if latent.is_rising(x.table) else np.ones_like(selected)
         return Pulled([(x, Gradient(arranged(pairs, order, x.order), weight))])
 
-    return Result(output, pullback, [(Known(call.node.outputs[1]), None)])
+    return Result(output.made_of(x), pullback)
 
 
 def _largest(count: float, r: float) -> tuple[tuple[Array, Array], Array]:

@@ -1,27 +1,30 @@
-r"""Operations that choose, repeat or average positions: :math:`x_{out} = R\,x`, R a fixed matrix.
+r"""Operations that choose, repeat, average or interpolate positions: :math:`x_{out} = R\,x`.
 
 .. math:: K_{out} = R K R^\top, \qquad \Pi_{in} = R^\top \Pi_{out} R .
 
-Exact. Where every row of R has a single one, elements are copied and keep their law; an average is
-taken as Gaussian around its mean.
+Exact, as R is fixed. Where every row of R has a single one, elements are copied and keep their
+law; an average is taken as Gaussian around its mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, times
-from equipoise.theory.propagation.rules.windows import Window
 from equipoise.theory.propagation.values import (
     Gradient,
+    Known,
     Moments,
     UnpredictedError,
     arranged,
@@ -29,6 +32,9 @@ from equipoise.theory.propagation.values import (
 )
 
 Array = NDArray[np.float64]
+
+# A matrix with fewer entries than this part is multiplied entry by entry.
+_SPARSE = 0.1
 
 
 def mapped(
@@ -46,39 +52,48 @@ def mapped(
     taken = matrix.sum(1)  # nothing is taken to places that become zero
     copied = bool(((matrix == 0) | (matrix == 1)).all() and (taken <= 1).all())
     if copied:
-        index = x.places(order)[matrix.argmax(1)]
-        grid = np.ix_(index, index)
-        both = np.outer(taken, taken)
-        same, diff = x.correlation.same[grid] * both, x.correlation.diff[grid] * both
-        np.fill_diagonal(same, 1.0)
-        whole = bool((taken == 1).all())
-        rows = np.zeros_like(index) if len(x.table) == 1 else index
-        output = replace(
-            x,
-            layout=layout,
-            order=tuple(places),
-            correlation=Exchangeable(same, diff, x.correlation.samples),
-            table=x.table if whole and len(x.table) == 1 else x.table[rows] * taken[:, None],
-            parts=(),
-            root=None,
-        )
+        output = x.at(x.places(order)[matrix.argmax(1)], layout, places)
+        if (taken == 0).any():
+            output = _with_zeros(output, taken)
     else:
         K = arranged(x.covariance, x.order, order)
-        covariance = Exchangeable(
-            matrix @ K.same @ matrix.T, matrix @ K.diff @ matrix.T, K.samples
-        )
-        output = from_covariance(layout, places, covariance, matrix @ x.mean[x.places(order)])
+        covariance = _sandwiched(matrix, K)
+        mean = matrix @ x.mean[x.places(order)]
+        output = from_covariance(layout, places, covariance, mean).made_of(x)
+
+    ordered = np.empty_like(matrix)
+    ordered[:, x.places(order)] = matrix
+    output = replace(output, moved=(x, ordered))
 
     def pullback(gradient: Gradient) -> Pulled:
-        pairs = Exchangeable(
-            matrix.T @ gradient.pairs.same @ matrix,
-            matrix.T @ gradient.pairs.diff @ matrix,
-            gradient.pairs.samples,
-        )
+        pairs = _sandwiched(matrix.T, gradient.pairs)
         weight = gradient.weight if copied else np.ones_like(gradient.weight)
         return Pulled([(x, Gradient(arranged(pairs, order, x.order), weight))])
 
     return Result(output, pullback)
+
+
+def _sandwiched(matrix: Array, pairs: Exchangeable) -> Exchangeable:
+    """R K Rᵀ, where most of R may be zero."""
+    from scipy.sparse import csr_array
+
+    R = matrix if np.count_nonzero(matrix) > _SPARSE * matrix.size else csr_array(matrix)
+    same, diff = (np.asarray((R @ (R @ block).T).T) for block in (pairs.same, pairs.diff))
+    return Exchangeable(same, diff, pairs.samples)
+
+
+def _with_zeros(x: Moments, taken: Array) -> Moments:
+    """The same with zeros at the positions that ``taken`` has zeros at."""
+    same, diff = (
+        block * np.outer(taken, taken) for block in (x.correlation.same, x.correlation.diff)
+    )
+    np.fill_diagonal(same, 1.0)
+    return replace(
+        x,
+        correlation=Exchangeable(same, diff, x.correlation.samples),
+        table=x.table * taken[:, None],
+        latent=(x.latent, taken.tobytes()),
+    )
 
 
 def along(x: Moments, axis: int, matrix: Array, length: int) -> Result:
@@ -217,7 +232,7 @@ def unbind(call: Call) -> Result:
     return Result(found[0].output, found[0].pullback, [(r.output, r.pullback) for r in found[1:]])
 
 
-@rule("split", "split_with_sizes", "chunk")
+@rule("split", "split_with_sizes", "chunk", "unsafe_split", "tensor_split")
 def split(call: Call) -> Result:
     """Consecutive ranges of an axis."""
     x, axis = call.arguments[0], call.argument("dim")
@@ -259,82 +274,163 @@ def part(x: Moments, axis: int, chosen: Sequence[int], *, drop: bool) -> Result:
     return result
 
 
-@rule("constant_pad_nd")
-def pad(call: Call) -> Result:
-    """Zeros around positions."""
-    x, widths = call.arguments[0], call.argument("pad")
-    if call.argument("value") != 0 or not isinstance(x, Moments):
-        raise UnpredictedError("padding with another number than zero")
-    pulls, value = [], x
-    for i in range(len(widths) // 2):
-        before, after = widths[2 * i : 2 * i + 2]
-        if before == after == 0:
-            continue
-        axis = len(x.layout.axes) - 1 - i
-        size = value.layout.shape[axis]
-        length = before + size + after
-        if min(before, after) < 0:
-            raise UnpredictedError("padding by less than nothing")
-        matrix = np.eye(length, size, -before)
-        result = along(value, axis, matrix, length)
-        pulls.append(result.pullback)
-        if not isinstance(result.output, Moments):
-            raise UnpredictedError("padding")
-        value = result.output
+@rule(
+    *("flip", "roll", "cumsum", "index_select", "repeat", "constant_pad_nd"),
+    *(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)),
+    *(
+        f"{kind}{n}d"
+        for kind in ("upsample_nearest", "_upsample_nearest_exact")
+        for n in (1, 2, 3)
+    ),
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+    *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
+)
+def linear(call: Call) -> Result:
+    """What is linear in positions, and treats all samples and features alike.
 
-    def pullback(gradient: Gradient) -> Pulled:
-        pulled = Pulled([(value, gradient)])
-        for pull in reversed(pulls):
-            if pull is not None:
-                pulled = pull(pulled.inputs[0][1])
-        return pulled
-
-    return Result(value, pullback)
-
-
-@rule("upsample_nearest2d", "upsample_nearest1d")
-def upsample(call: Call) -> Result:
-    """Every position repeated."""
-    x = call.arguments[0]
-    value, pulls = x, []
-    for axis in range(2, call.output.ndim):
-        size, length = x.layout.shape[axis], call.output.shape[axis]
-        matrix = np.eye(size)[np.arange(length) * size // length]
-        result = along(value, axis, matrix, length)
-        pulls.append(result.pullback)
-        if not isinstance(result.output, Moments):
-            raise UnpredictedError("upsampling")
-        value = result.output
-
-    def pullback(gradient: Gradient) -> Pulled:
-        pulled = Pulled([(value, gradient)])
-        for pull in reversed(pulls):
-            if pull is not None:
-                pulled = pull(pulled.inputs[0][1])
-        return pulled
-
-    return Result(value, pullback)
-
-
-@rule("_adaptive_avg_pool2d", "avg_pool2d", "avg_pool1d", "_adaptive_avg_pool3d", "avg_pool3d")
-def average_pool(call: Call) -> Result:
-    """Averages over windows."""
+    R is what the operation makes of maps that are 1 at one position and 0 at all others.
+    """
     x = call.arguments[0]
     if not isinstance(x, Moments):
-        raise UnpredictedError("pooling of values that are no moments")
-    if all(size == 1 for size in call.output.shape[2:]):
-        return averaged(x, set(range(2, call.output.ndim)), keep=True)
-    if "adaptive" in call.node.name:
-        raise UnpredictedError("adaptive pooling to more than one position")
-    window = Window.of_pooling(call, x)
-    if any(window.padding) and not call.argument("count_include_pad"):
-        raise UnpredictedError("average pooling that leaves out padding")
-    if call.argument("divisor_override") is not None:
-        raise UnpredictedError("average pooling with a divisor of its own")
-    if call.argument("ceil_mode"):
-        raise UnpredictedError("average pooling with windows that stand out (ceil_mode)")
-    order, layout, places = window.maps(call, x)
-    return mapped(x, order, window.members() / prod(window.kernel), layout, places)
+        raise UnpredictedError(f"{call.node.name} of no moments")
+    axes = _Axes.of(x.layout)
+    matrix = axes.applied(call, torch.eye(x.positions, dtype=torch.float64)[:, None])[:, 0].T
+    generator = torch.Generator().manual_seed(0)
+    features = 2 if axes.features else 1
+    probe = torch.randn(3, features, x.positions, generator=generator, dtype=torch.float64)
+    if not torch.allclose(axes.applied(call, probe), probe @ matrix.T):
+        raise UnpredictedError(f"{call.node.name} of samples, of features or with a constant")
+    found = list(x.layout.axes)
+    for i in axes.positions:
+        length = call.output.shape[i]
+        found[i] = (Atom.new("position", length),) if length > 1 else ()
+    order, places = (
+        [atom for i in axes.positions for atom in some[i]] for some in (x.layout.axes, found)
+    )
+    return mapped(x, order, np.ascontiguousarray(matrix.numpy()), Layout(tuple(found)), places)
+
+
+@rule("im2col")
+def unfold(call: Call) -> Result:
+    """``F.unfold``: taps stand beside channels, which are followed as positions."""
+    x = call.arguments[0]
+    if not isinstance(x, Moments):
+        raise UnpredictedError("unfolding of no moments")
+    samples, channels, *maps = x.layout.axes
+    order = [atom for axis in maps for atom in axis]
+    if {atom.role for atom in channels} != {"feature"} or set(order) != set(x.order):
+        raise UnpredictedError("unfolding of an axis that is not one of positions")
+    one_hot = torch.eye(x.positions, dtype=torch.float64).reshape(-1, 1, *x.layout.shape[2:])
+    taps = torch.as_tensor(call.node.operator(one_hot, *call.arguments[1:], **call.keywords))
+    places = [Atom.new("position", size) for size in taps.shape[1:]]
+    matrix = np.ascontiguousarray(taps.flatten(1).T.numpy())
+    layout = Layout((samples, (*channels, places[0]), (places[1],)))
+    return mapped(x, order, matrix, layout, places)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """Which axes of a tensor count samples, features and positions."""
+
+    samples: int
+    features: tuple[int, ...]
+    positions: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @staticmethod
+    def of(layout: Layout) -> _Axes:
+        roles = [{atom.role for atom in axis} or {"position"} for axis in layout.axes]
+        if any(len(found) > 1 for found in roles) or roles.count({"sample"}) != 1:
+            raise UnpredictedError("an axis with both positions and features or samples")
+        features, positions = (
+            tuple(i for i, found in enumerate(roles) if found == {role})
+            for role in ("feature", "position")
+        )
+        sizes = tuple(layout.shape[i] for i in positions)
+        return _Axes(roles.index({"sample"}), features, positions, sizes)
+
+    def applied(self, call: Call, values: Tensor) -> Tensor:
+        """What the operation makes of values ``[samples, features, P]``, in the same form."""
+        order = (self.samples, *self.features, *self.positions)
+        count = len(self.features)
+        lengths = values.shape[:1] + values.shape[1:2] * min(count, 1) + (1,) * (count - 1)
+        given = values.reshape(*lengths, *self.sizes).permute(*np.argsort(order))
+        others, keywords = pytree.tree_map_only(
+            Known, lambda known: known.value, (call.arguments[1:], call.keywords)
+        )
+        try:
+            found = torch.as_tensor(call.node.operator(given, *others, **keywords)).permute(order)
+        except (RuntimeError, IndexError) as error:
+            raise UnpredictedError(f"{call.node.name} of an axis that has no positions") from error
+        if found.shape[: len(lengths)] != lengths:
+            raise UnpredictedError(f"{call.node.name} of samples or of features")
+        return found.reshape(*values.shape[:2], -1)
+
+
+def features_as_positions(x: Moments, atoms: Sequence[Atom]) -> Result:
+    """Take some features, which have nothing in common but their mean, for positions."""
+    count = prod(atom.size for atom in atoms)
+    eye, c = np.eye(count), x.correlation
+    layout = x.layout.mapped(lambda a: replace(a, role="position") if a in atoms else a)
+    output = replace(
+        x.with_other_features(layout),
+        order=(*x.order, *(replace(atom, role="position") for atom in atoms)),
+        correlation=Exchangeable(kron(c.same, eye), kron(c.diff, eye), c.samples),
+        table=x.table if len(x.table) == 1 else np.repeat(x.table, count, 0),
+    )
+
+    def pullback(gradient: Gradient) -> Pulled:
+        pairs = summed_over(gradient.pairs, count) * (1 / count)
+        return Pulled([(x, Gradient(pairs, gradient.weight))])
+
+    return Result(output, pullback)
+
+
+def positions_as_features(x: Moments, atoms: Sequence[Atom]) -> Result:
+    """Take some positions for features, which then are of several laws."""
+    count, kept = prod(atom.size for atom in atoms), [a for a in x.order if a not in atoms]
+    order = [*kept, *atoms]
+    covariance = summed_over(arranged(x.covariance, x.order, order), count) * (1 / count)
+    mean = x.mean[x.places(order)].reshape(-1, count).mean(1)
+    layout = x.layout.mapped(lambda a: replace(a, role="feature") if a in atoms else a)
+    output = from_covariance(layout, kept, covariance, mean)
+
+    def pullback(gradient: Gradient) -> Pulled:
+        pairs = arranged(spread_over(gradient.pairs, count), order, x.order)
+        return Pulled([(x, Gradient(pairs, gradient.weight))])
+
+    return Result(output, pullback)
+
+
+def summed_over(pairs: Exchangeable, count: int) -> Exchangeable:
+    """Add up pairs that agree in the last positions, ``count`` in number."""
+    same, diff = (
+        np.einsum("asbs->ab", block.reshape(len(block) // count, count, -1, count))
+        for block in (pairs.same, pairs.diff)
+    )
+    return Exchangeable(same, diff, pairs.samples)
+
+
+def spread_over(pairs: Exchangeable, count: int) -> Exchangeable:
+    """The transpose of :func:`summed_over`."""
+    eye = np.eye(count)
+    return Exchangeable(kron(pairs.same, eye), kron(pairs.diff, eye), pairs.samples)
+
+
+def repeated(x: Moments, shape: Sequence[int]) -> Result:
+    """Axes of length 1 repeated; where there are no features, the last one becomes that."""
+    axes = [(), *x.layout.axes] if len(shape) > len(x.layout.axes) else list(x.layout.axes)
+    if len(axes) != len(shape):
+        raise UnpredictedError("an axis that is repeated")
+    new = []
+    for i, (axis, size) in enumerate(zip(axes, shape, strict=True)):
+        if not axis and size > 1:
+            common = x.is_constant and not x.layout.with_role("feature") and i == len(shape) - 1
+            axes[i] = (Atom.new("feature" if common else "position", size),)
+            new += [] if common else list(axes[i])
+    matrix = kron(np.eye(x.positions), np.ones((prod(atom.size for atom in new), 1)))
+    return mapped(x, x.order, matrix, Layout(tuple(axes)), [*x.order, *new])
 
 
 def _axes(call: Call) -> set[int]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
+from equipoise.theory.propagation.rules.positions import repeated
 from equipoise.theory.propagation.values import Gradient, Known, Moments, UnpredictedError
 
 Parts = dict[Atom, tuple[Atom, ...]]
@@ -87,6 +88,8 @@ def moved(call: Call) -> Result:
         return Result(replace(x, value=call.output, layout=layout))
     if not isinstance(x, Moments):
         raise UnpredictedError("no tensor")
+    if call.node.name == "expand" and x.layout.shape != tuple(call.output.shape):
+        return repeated(x, call.output.shape)
     layout, parts = FOLLOWED[call.node.name](call, x.layout)
     output = x.with_layout(layout, parts)
 

@@ -1,11 +1,13 @@
 r"""Sums and products of two tensors.
 
-Functions of the same latents are combined point by point, which is exact. Others are taken as
+Functions of the same latents are combined point by point, which is exact; so are positions of one
+tensor at different places, :math:`R_a x + R_b x = (R_a + R_b) x`. Others are taken as
 independent but for their means over features:
 
 .. math:: K_{a+b} = K_a + K_b + m_a m_b' + m_b m_a', \qquad K_{ab} = K_a K_b .
 
-That holds where one of the two ends in weights of its own. The law of the sum is that of two
+That holds where one of the two ends in weights of its own; where both depend on the same elements
+of a third tensor they are refused. The law of the sum is that of two
 independent elements; correlations of its latents follow from K.
 """
 
@@ -13,17 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.theory.propagation import latent
-from equipoise.theory.propagation.call import Call, Pulled, Result, rule
+from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
-from equipoise.theory.propagation.rules.pointwise import pointwise, through
+from equipoise.theory.propagation.rules.pointwise import elementwise, pointwise, through
+from equipoise.theory.propagation.rules.positions import mapped
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -48,17 +53,23 @@ def add(call: Call) -> Result:
         return pointwise(call)
     a, b = _both(call)
     sign = float(call.argument("alpha", 1)) * (-1 if call.node.name == "sub" else 1)
+    source = common_source(a, b)
+    if source is not None:
+        matrix = a.matrix_from(source) + sign * b.matrix_from(source)
+        return mapped(source, source.order, matrix, a.layout, a.order)
     if sign != 1:
         b = b.with_table(sign * b.table, gaussian=b.gaussian)
     if a.latent == b.latent or a.is_constant or b.is_constant:
         lead = b if a.is_constant else a
         output = lead.with_table(a.table + b.table, gaussian=a.gaussian and b.gaussian)
     else:
+        _require_independent(a, b)
         K, L = a.covariance, b.covariance
         cross = np.outer(a.mean, b.mean) + np.outer(b.mean, a.mean)
         total = Exchangeable(K.same + L.same + cross, K.diff + L.diff + cross, K.samples)
         shape = None if a.gaussian and b.gaussian else _law(a, b, latent.of_sum)
         output = from_covariance(a.layout, a.order, total, a.mean + b.mean, shape)
+        output = output.made_of(a, b)
 
     def pullback(gradient: Gradient) -> Pulled:
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
@@ -78,6 +89,20 @@ def add(call: Call) -> Result:
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def common_source(a: Moments, b: Moments) -> Moments | None:
+    """The latest tensor whose positions both are made of, at different places."""
+    if a.latent == b.latent:
+        return None
+    sources = {id(value) for value in b.moved_from()}
+    return next((value for value in a.moved_from() if id(value) in sources), None)
+
+
+def _require_independent(a: Moments, b: Moments) -> None:
+    """Raise where elements of both depend on the same ones of a third tensor."""
+    if a.latents & b.latents:
+        raise UnpredictedError("a sum or product of two tensors that depend on a third")
 
 
 def _through_root(a: Moments, b: Moments, output: Moments, gradient: Gradient) -> Pulled | None:
@@ -148,11 +173,12 @@ def multiply(call: Call) -> Result:
         straight = (a.is_constant and b.gaussian) or (b.is_constant and a.gaussian)
         output = lead.with_table(a.table * b.table, gaussian=straight)
     else:
+        _require_independent(a, b)
         K, L = a.covariance, b.covariance
         total = Exchangeable(K.same * L.same, K.diff * L.diff, K.samples)
         output = from_covariance(
             a.layout, a.order, total, a.mean * b.mean, _law(a, b, latent.of_product)
-        )
+        ).made_of(a, b)
 
     def pullback(gradient: Gradient) -> Pulled:
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
@@ -175,6 +201,36 @@ def multiply(call: Call) -> Result:
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+@rule("where")
+def where(call: Call) -> Result:
+    """``a`` where a condition holds and ``b`` elsewhere: ``c a + (1 - c) b``."""
+    condition, a, b = call.arguments[:3]
+    if isinstance(condition, Moments):
+        opposite: Moments | Known = condition.with_table(1 - condition.table, gaussian=False)
+    else:
+        condition = replace(condition, value=condition.value.double())
+        opposite = replace(condition, value=1 - condition.value)
+    first, second = _product(call, condition, a), _product(call, opposite, b)
+    if isinstance(first.output, Moments) and isinstance(second.output, Moments):
+        total = add(replace(call, arguments=(first.output, second.output)))
+        return chained(first, chained(second, total))
+    found, rest = (first, second) if isinstance(first.output, Moments) else (second, first)
+    if not isinstance(rest.output, Known) or rest.output.value.any():
+        raise UnpredictedError("a constant other than zero beside random numbers")
+    return found
+
+
+def _product(call: Call, condition: Moments | Known, value: Moments | Known) -> Result:
+    """The product of zeros and ones with a tensor, in place of what was called."""
+    for number, tensor in ((condition, value), (value, condition)):
+        if isinstance(tensor, Moments) and isinstance(number, Known) and is_uniform(number.value):
+            size = float(number.value.flatten()[0])
+            return elementwise(tensor, partial(torch.mul, size), affine=True)
+    if isinstance(condition, Known) and isinstance(value, Known):
+        return Result(replace(condition, value=condition.value * value.value))
+    return multiply(replace(call, arguments=(condition, value)))
 
 
 def _with_scalar(call: Call) -> bool:
@@ -219,16 +275,7 @@ def aligned(value: Moments | Known, lead: Moments, output: Tensor | None) -> Mom
         ):
             raise LayoutError("the axes of two tensors differ")
     index = _index(lead, value, places)
-    grid = np.ix_(index, index)
-    c = value.correlation
-    table = value.table if len(value.table) == 1 else value.table[index]
-    return replace(
-        value,
-        layout=lead.layout,
-        order=lead.order,
-        correlation=Exchangeable(c.same[grid], c.diff[grid], c.samples),
-        table=table,
-    )
+    return value.at(index, lead.layout, lead.order)
 
 
 def _split_or_merged(value: Moments, lead: Moments) -> Moments:
@@ -255,17 +302,11 @@ def _merged(value: Moments, axis: int) -> Moments:
     """The value, with one atom for all positions of an axis."""
     atoms = value.layout.axes[axis]
     order = (*(atom for atom in value.order if atom not in atoms), *atoms)
-    index = value.places(order)
     whole = Atom.new("position", prod(atom.size for atom in atoms))
     axes = list(value.layout.axes)
     axes[axis] = (whole,)
-    return replace(
-        value,
-        layout=Layout(tuple(axes)),
-        order=(*order[: len(order) - len(atoms)], whole),
-        correlation=arranged(value.correlation, value.order, order),
-        table=value.table if len(value.table) == 1 else value.table[index],
-    )
+    left = order[: len(order) - len(atoms)]
+    return value.at(value.places(order), Layout(tuple(axes)), (*left, whole))
 
 
 def _index(lead: Moments, value: Moments, places: dict[Atom, Atom]) -> NDArray[np.intp]:

@@ -72,17 +72,6 @@ class Window:
             each(call.argument("dilation", 1), maps),
         )
 
-    def maps(self, call: Call, x: Moments) -> tuple[list[Atom], Layout, list[Atom]]:
-        """Positions of the input in the order of its axes; layout and positions of the output."""
-        order = [atom for axis in x.layout.axes[2:] for atom in axis]
-        if set(order) != set(x.order):
-            raise UnpredictedError("pooling over some of the positions")
-        places = [Atom.new("position", size) for size in self.outputs]
-        layout = Layout(
-            (*x.layout.axes[:2], *((place,) if place.size > 1 else () for place in places))
-        )
-        return order, layout, [place for place in places if place.size > 1]
-
     def _moved(
         self, pairs: Array, before: tuple[int, ...], after: tuple[int, ...], *, scatter: bool
     ) -> Array:
@@ -121,6 +110,18 @@ class Window:
                 taps.append((slice(first, end), slice(start, start + (end - first) * s, s)))
             found.append(taps)
         return found
+
+
+def maps(x: Moments, outputs: Sequence[int]) -> tuple[list[Atom], Layout, list[Atom]]:
+    """Positions of the input in the order of its axes; layout and positions of the output."""
+    order = [atom for axis in x.layout.axes[2:] for atom in axis]
+    if set(order) != set(x.order):
+        raise UnpredictedError("pooling over some of the positions")
+    places = [Atom.new("position", size) for size in outputs]
+    layout = Layout(
+        (*x.layout.axes[:2], *((place,) if place.size > 1 else () for place in places))
+    )
+    return order, layout, [place for place in places if place.size > 1]
 
 
 def _both(axis: int, count: int, chosen: slice) -> tuple[slice, ...]:
