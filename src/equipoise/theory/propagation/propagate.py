@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.propagation.call import RULES, Call, Pullback, Pulled, Result
-from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 from equipoise.theory.propagation.rules import attention
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, each_part
@@ -30,6 +29,7 @@ from equipoise.theory.propagation.values import (
     arranged,
     features_last,
     measured,
+    products,
 )
 
 for _family in (
@@ -324,16 +324,9 @@ def _consumed_without_a_way_back(graph: Graph, forward: _Forward) -> set[int]:
 
 def _of_tensor(gradient: Tensor, like: Moments) -> Gradient:
     """Second moments of a measured gradient, in the positions of a value."""
-    array = features_last(gradient, like.layout)
-    samples, positions, features = array.shape
-    total = array.sum(0)
-    whole = total @ total.T
-    rows = array.transpose(1, 0, 2).reshape(positions, -1)
-    own = rows @ rows.T
-    same = own / (samples * features)
-    diff = (whole - own) / max(1, samples * (samples - 1) * features)
+    pairs = products(features_last(gradient, like.layout))
     order = [atom for atom in like.layout.with_role("position") if atom.size > 1]
-    return Gradient(arranged(Exchangeable(same, diff, samples), order, like.order))
+    return Gradient(arranged(pairs, order, like.order))
 
 
 def _site(node: Node, value: Value, gradient: Gradient | None, reason: str) -> Site:

@@ -249,19 +249,23 @@ def measured(value: Tensor, layout: Layout) -> Moments:
     layout = layout.with_open_as("position").without_short_axes()
     order = layout.with_role("position")
     array = features_last(value, layout)
-    samples, positions, features = array.shape
+    _, positions, features = array.shape
     if positions > MOST_POSITIONS:
         raise UnpredictedError(
             f"{positions} positions; pairs are followed exactly up to {MOST_POSITIONS}"
         )
+    mean = array.mean((0, 2)) if features > 1 else np.zeros(positions)
+    return from_covariance(layout, order, products(array), mean)
+
+
+def products(array: Array) -> Exchangeable:
+    """Average products of two positions, of values ``[samples, positions, features]``."""
+    samples, positions, features = array.shape
     total = array.sum(0)
-    whole = np.tensordot(total, total, ([1], [1]))
     rows = array.transpose(1, 0, 2).reshape(positions, -1)
     own = rows @ rows.T
-    same = own / (samples * features)
-    diff = (whole - own) / max(1, samples * (samples - 1) * features)
-    mean = array.mean((0, 2)) if features > 1 else np.zeros(positions)
-    return from_covariance(layout, order, Exchangeable(same, diff, samples), mean)
+    diff = (total @ total.T - own) / max(1, samples * (samples - 1) * features)
+    return Exchangeable(own / (samples * features), diff, samples)
 
 
 def features_last(value: Tensor, layout: Layout) -> Array:
