@@ -1,5 +1,7 @@
 """Whole models: growth of gradients, profiles, and what is said where theory ends."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,10 @@ from torch import nn
 
 from equipoise.instrument.recording.graph import trace
 from equipoise.theory import explosion_rate
+from equipoise.theory.propagation.call import RULES
 from equipoise.theory.propagation.propagate import propagate
 from equipoise.theory.propagation.rules import normalisers
+from equipoise.theory.propagation.values import UnpredictedError
 from support.model_state import differences, fingerprint
 
 
@@ -270,6 +274,72 @@ class TestLimits:
     def test_where_all_is_known_no_reason_is_given(self):
         found = propagate(trace(linear(256, nn.ReLU()), vectors(), projected)).sites
         assert [s.operation for s in found if s.reason] == ["sum"]  # of the loss
+
+
+class RepeatedRows(nn.Module):
+    """Adds the average of every row of a map to its row, which has no way back yet."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(64, 64, 1)
+
+    def forward(self, x):
+        x = self.layer(x)
+        return x + x.mean(3, keepdim=True)
+
+
+class TestBackwardReasons:
+    """Where the way back ends it says so, and begins anew with the measured gradient."""
+
+    @pytest.fixture
+    def sites(self):
+        model = nn.Sequential(nn.Conv2d(3, 64, 1), nn.Tanh(), RepeatedRows(), nn.Flatten())
+        batch = drawn(8, 3, 4, 4), drawn(8, 1024, seed=1)
+        return propagate(trace(model, batch, projected)).sites
+
+    def test_rules_are_quoted(self, sites):
+        reasons = {site.operation: site.backward_reason for site in sites if site.backward_reason}
+        assert reasons == {
+            "add": "a gradient through a tensor that was repeated over some positions"
+        }
+        assert [s.operation for s in sites if s.is_start] == ["convolution", "mean", "mul"]
+
+    def test_what_lies_before_is_predicted_from_there(self, sites):
+        start = [site for site in sites if site.operation == "convolution"][1]
+        assert start.gradient == pytest.approx(start.measured_gradient, rel=1e-5)
+        assert not any(s.backward_reason for s in sites[: sites.index(start)])
+        assert sites[0].gradient == pytest.approx(sites[0].measured_gradient, rel=0.2)
+
+    @pytest.mark.parametrize("error", [UnpredictedError("too hard"), KeyError("x")])
+    def test_all_errors_are_treated_alike(self, monkeypatch, error):
+        def failing(call):
+            def pullback(gradient):
+                raise error
+
+            return replace(linear_rule(call), pullback=pullback)
+
+        linear_rule = RULES["addmm"]
+        monkeypatch.setitem(RULES, "addmm", failing)
+        sites = propagate(trace(linear(256, nn.Tanh()), vectors(), projected)).sites
+        last = [site for site in sites if site.operation == "addmm"][-1]
+        assert str(error) in last.backward_reason
+        tanh = next(site for site in sites if site.operation == "tanh")
+        assert tanh.is_start
+        assert tanh.gradient == pytest.approx(tanh.measured_gradient, rel=1e-5)
+
+    def test_a_part_of_a_gradient_is_none(self):
+        """Autograd forgets the value that is overwritten: nothing is said of it."""
+
+        class Overwritten(nn.Module):
+            def forward(self, x):
+                y = x.cumsum(1)  # no way back
+                return x.mul_(2) + y
+
+        model = linear(256, Overwritten())
+        sites = propagate(trace(model, vectors(), projected)).sites
+        first = next(site for site in sites if site.operation == "addmm")
+        assert first.measured_gradient is None
+        assert first.gradient is None
 
 
 class TestFewestRows:

@@ -342,7 +342,8 @@ def covariances(graph):
     forward = engine._Forward(graph)
     for node in graph.nodes:
         forward.step(node)
-    gradients, weights = engine._backward(graph, forward)[:2]
+    back = engine._backward(graph, forward)
+    gradients, weights = back.gradients, back.weights
     found = {}
     for node in graph.nodes:
         for index, value in enumerate(forward.values[node.number]):

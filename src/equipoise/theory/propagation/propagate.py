@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -66,6 +65,8 @@ class Site:
         measured_gradient: The same; None where it was not measured.
         reason: Why nothing was predicted; empty otherwise.
         is_start: Whether the way back begins here, with the measured gradient.
+        backward_reason: Why the gradient was not pulled back through the operation, so that the
+            way back begins anew before it; empty otherwise.
     """
 
     node: int
@@ -78,6 +79,7 @@ class Site:
     measured_gradient: float | None
     reason: str = ""
     is_start: bool = False
+    backward_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +112,16 @@ def propagate(graph: Graph) -> Propagation:
     forward = _Forward(graph)
     for node in graph.nodes:
         forward.step(node)
-    gradients, weights, starts = _backward(graph, forward)
+    back = _backward(graph, forward)
     sites = []
     for node in graph.nodes:
         value = forward.values[node.number][0]
         reason = forward.reasons.get(node.number, "")
         if isinstance(value, Moments) or reason:
-            site = _site(node, value, gradients.get(id(value)), reason)
-            sites.append(replace(site, is_start=id(value) in starts))
-    return Propagation(tuple(sites), tuple(Weight(*item) for item in weights.items()))
+            site = _site(node, value, back.gradients.get(id(value)), reason)
+            why = back.reasons.get(node.number, "")
+            sites.append(replace(site, is_start=id(value) in back.starts, backward_reason=why))
+    return Propagation(tuple(sites), tuple(Weight(*item) for item in back.weights.items()))
 
 
 class _Forward:
@@ -148,12 +151,8 @@ class _Forward:
         random = not all(isinstance(leaf, Known) for leaf in leaves)
         try:
             result = self._result(call, leaves, random=random)
-        except (UnpredictedError, LayoutError) as error:
-            self.reasons[node.number] = str(error)
-            result = self._cut(node, leaves)
         except Exception as error:  # whatever an operation is, the others are predicted
-            reason = f"the rule for {node.name} failed: {type(error).__name__}: {error}"
-            self.reasons[node.number] = reason
+            self.reasons[node.number] = _reason(node, error, "the rule for")
             result = self._cut(node, leaves)
         outputs, pullbacks = zip(*result, strict=True)
         self.values[node.number] = list(outputs)
@@ -270,38 +269,64 @@ def _all_known(node: Node, first: Known | None) -> Result:
     return Result(outputs[0][0], None, outputs[1:])
 
 
-def _backward(
-    graph: Graph, forward: _Forward
-) -> tuple[dict[int, Gradient], dict[str, float], set[int]]:
-    """Gradients by the identity of a value, those of weights by name, and where they start."""
-    found: dict[int, Gradient] = {}
-    weights: dict[str, float] = {}
-    starts: set[int] = set()
+@dataclass(frozen=True, slots=True, eq=False)
+class _Backward:
+    """What came back through a graph.
+
+    Args:
+        gradients: By the identity of a value.
+        weights: By name.
+        starts: Values whose gradient is the measured one.
+        reasons: Why the gradient at an operation was not pulled through it, by number.
+    """
+
+    gradients: dict[int, Gradient]
+    weights: dict[str, float]
+    starts: set[int]
+    reasons: dict[int, str]
+
+
+def _backward(graph: Graph, forward: _Forward) -> _Backward:
+    """Pull gradients back, from the measured ones where there is no way to a value."""
+    back = _Backward({}, {}, set(), {})
+    found = back.gradients
     cut = _consumed_without_a_way_back(graph, forward)
     for node in reversed(graph.nodes):
         pairs = zip(forward.values[node.number], forward.pullbacks[node.number], strict=True)
         for index, (value, pullback) in enumerate(pairs):
             if not isinstance(value, Moments):
                 continue
-            measured_gradient = node.gradients[index]
-            if id(value) in cut and measured_gradient is not None:
-                with suppress(UnpredictedError, LayoutError):
-                    found[id(value)] = _of_tensor(measured_gradient, value)
-                    starts.add(id(value))
+            if id(value) in cut:
+                # What other ways brought is not all of it.
+                found.pop(id(value), None)
+                gradient = _measured_gradient(node.gradients[index], value)
+                if gradient is not None:
+                    found[id(value)] = gradient
+                    back.starts.add(id(value))
+                else:
+                    cut.update(id(v) for v in _moments_of(node, forward))
             gradient = found.get(id(value))
             if gradient is None or pullback is None:
                 continue
             try:
                 pulled = pullback(gradient)
-            except (UnpredictedError, LayoutError):
+            except Exception as error:  # as forward, the others are predicted
+                back.reasons[node.number] = _reason(node, error, "the way back of")
                 cut.update(id(v) for v in _moments_of(node, forward))
                 continue
             for name, size in pulled.weights:
-                weights[name] = weights.get(name, 0.0) + size
+                back.weights[name] = back.weights.get(name, 0.0) + size
             for receiver, share in pulled.inputs:
                 before = found.get(id(receiver))
                 found[id(receiver)] = share if before is None else before + share
-    return found, weights, starts
+    return back
+
+
+def _reason(node: Node, error: Exception, what: str) -> str:
+    """What a rule says, or how it failed."""
+    if isinstance(error, UnpredictedError | LayoutError):
+        return str(error)
+    return f"{what} {node.name} failed: {type(error).__name__}: {error}"
 
 
 def _moments_of(node: Node, forward: _Forward) -> list[Moments]:
@@ -322,11 +347,16 @@ def _consumed_without_a_way_back(graph: Graph, forward: _Forward) -> set[int]:
     return found
 
 
-def _of_tensor(gradient: Tensor, like: Moments) -> Gradient:
-    """Second moments of a measured gradient, in the positions of a value."""
-    pairs = products(features_last(gradient, like.layout))
-    order = [atom for atom in like.layout.with_role("position") if atom.size > 1]
-    return Gradient(arranged(pairs, order, like.order))
+def _measured_gradient(gradient: Tensor | None, like: Moments) -> Gradient | None:
+    """Second moments of a measured gradient, in the positions of a value; None without any."""
+    if gradient is None:
+        return None
+    try:
+        pairs = products(features_last(gradient, like.layout))
+        order = [atom for atom in like.layout.with_role("position") if atom.size > 1]
+        return Gradient(arranged(pairs, order, like.order))
+    except (UnpredictedError, LayoutError):
+        return None
 
 
 def _site(node: Node, value: Value, gradient: Gradient | None, reason: str) -> Site:
