@@ -45,6 +45,17 @@ def perceptron(depth=6, width=256):
     return nn.Sequential(*layers, nn.Linear(width, width))
 
 
+class Apply(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
 class PreActivationBlock(nn.Module):
     """Batch norm, ReLU and convolution twice, beside a shortcut."""
 
@@ -245,10 +256,6 @@ class TestLimits:
 
     @pytest.fixture
     def sites(self):
-        class Summed(nn.Module):
-            def forward(self, x):
-                return torch.cumsum(x, 1) / 8
-
         model = linear(256, nn.Linear(256, 256), Summed(), nn.Linear(256, 256), nn.Tanh())
         return propagate(trace(model, vectors(), projected)).sites
 
@@ -274,6 +281,18 @@ class TestLimits:
     def test_where_all_is_known_no_reason_is_given(self):
         found = propagate(trace(linear(256, nn.ReLU()), vectors(), projected)).sites
         assert [s.operation for s in found if s.reason] == ["sum"]  # of the loss
+
+
+class Summed(nn.Module):
+    """A sum that no rule knows."""
+
+    def __init__(self, *, both=False):
+        super().__init__()
+        self.both = both
+
+    def forward(self, x):
+        total = torch.cumsum(x, 1) / 8
+        return x + total if self.both else total
 
 
 class RepeatedRows(nn.Module):
@@ -327,19 +346,66 @@ class TestBackwardReasons:
         assert tanh.is_start
         assert tanh.gradient == pytest.approx(tanh.measured_gradient, rel=1e-5)
 
-    def test_a_part_of_a_gradient_is_none(self):
-        """Autograd forgets the value that is overwritten: nothing is said of it."""
-
-        class Overwritten(nn.Module):
-            def forward(self, x):
-                y = x.cumsum(1)  # no way back
-                return x.mul_(2) + y
-
-        model = linear(256, Overwritten())
+    @pytest.mark.parametrize("frozen", [False, True])
+    def test_a_part_of_a_gradient_is_none(self, frozen):
+        """One of two ways does not lead back; without gradients none is measured."""
+        model = linear(256, Summed(both=True), nn.Linear(256, 256))
+        model[0].requires_grad_(not frozen)
         sites = propagate(trace(model, vectors(), projected)).sites
         first = next(site for site in sites if site.operation == "addmm")
-        assert first.measured_gradient is None
-        assert first.gradient is None
+        assert (first.measured_gradient is None) == frozen
+        assert first.gradient == (None if frozen else pytest.approx(first.measured_gradient))
+
+
+def zeroed(x):
+    x[:, ::2] = 0
+    return x
+
+
+def rectified(x):
+    x[:, 64:192].relu_()
+    return x
+
+
+def stored(x):
+    memory = torch.zeros(2, *x.shape)
+    memory[0] = x
+    memory[1] = x.tanh()
+    return memory.sum(0)
+
+
+class TestWrites:
+    """A tensor that was written in part is none of which the theory knows the law."""
+
+    @pytest.mark.parametrize("function", [zeroed, rectified, stored])
+    def test_are_named_and_moments_measured(self, function):
+        model = linear(256, Apply(function), nn.Linear(256, 256), nn.Tanh())
+        nn.init.normal_(model[0].bias, 1, 0.5)
+        sites = propagate(trace(model, vectors(), projected)).sites
+        cut = [site for site in sites if "written in part" in site.reason]
+        assert {site.module for site in cut} == {"1"}
+        following = [s for s in sites if s.operation == "addmm"][1]
+        assert following.second_moment == pytest.approx(following.measured_second_moment, rel=0.1)
+
+    @pytest.mark.parametrize("function", [zeroed, rectified])
+    def test_gradients_begin_anew_before_them(self, function):
+        model = linear(256, Apply(function), nn.Linear(256, 256), nn.Tanh())
+        sites = propagate(trace(model, vectors(), projected)).sites
+        first = next(site for site in sites if site.operation == "addmm")
+        assert first.is_start
+        assert first.gradient == pytest.approx(first.measured_gradient, rel=1e-5)
+
+    @pytest.mark.parametrize(
+        "function",
+        [lambda x: torch.empty_like(x).copy_(x).tanh(), lambda x: (1 * x).mul_(2).relu_()],
+    )
+    def test_of_whole_tensors_are_followed(self, function):
+        sites = propagate(trace(linear(256, Apply(function)), vectors(), projected)).sites
+        assert not any(site.reason for site in sites[:-1])
+        gradients = [(s.gradient, s.measured_gradient) for s in sites[:-1] if s.gradient]
+        assert len(gradients) >= 5
+        for predicted, actual in gradients:
+            assert predicted == pytest.approx(actual, rel=0.2)
 
 
 class TestFewestRows:

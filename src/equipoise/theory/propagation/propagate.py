@@ -163,6 +163,8 @@ class _Forward:
         known = [leaf for leaf in leaves if isinstance(leaf, Known)]
         if not random:
             return self._of_known(call, known)
+        if node.in_part:
+            raise UnpredictedError("a tensor that was written in part, in place")
         if node.name in _OF_SHAPES:
             return _all_known(node, None)
         scores = attention.parts_of(leaves)
