@@ -264,53 +264,44 @@ def pad(call: Call) -> Result:
     x, widths = call.arguments[0], call.argument("pad")
     if call.argument("value") != 0 or not isinstance(x, Moments):
         raise UnpredictedError("padding with another number than zero")
-    pulls, value = [], x
-    for i in range(len(widths) // 2):
-        before, after = widths[2 * i : 2 * i + 2]
-        if before == after == 0:
-            continue
-        axis = len(x.layout.axes) - 1 - i
-        size = value.layout.shape[axis]
-        length = before + size + after
-        if min(before, after) < 0:
-            raise UnpredictedError("padding by less than nothing")
-        matrix = np.eye(length, size, -before)
-        result = along(value, axis, matrix, length)
-        pulls.append(result.pullback)
-        if not isinstance(result.output, Moments):
-            raise UnpredictedError("padding")
-        value = result.output
-
-    def pullback(gradient: Gradient) -> Pulled:
-        pulled = Pulled([(value, gradient)])
-        for pull in reversed(pulls):
-            if pull is not None:
-                pulled = pull(pulled.inputs[0][1])
-        return pulled
-
-    return Result(value, pullback)
+    if min(widths) < 0:
+        raise UnpredictedError("padding by less than nothing")
+    matrices = {}
+    for axis, size in enumerate(call.output.shape):
+        place = 2 * (call.output.ndim - 1 - axis)  # widths of the last axis come first
+        before, after = widths[place : place + 2] or (0, 0)
+        if before or after:
+            matrices[axis] = np.eye(size, size - before - after, -before)
+    return along_each(x, matrices)
 
 
 @rule("upsample_nearest2d", "upsample_nearest1d")
 def upsample(call: Call) -> Result:
     """Every position repeated."""
     x = call.arguments[0]
-    value, pulls = x, []
+    if not isinstance(x, Moments):
+        raise UnpredictedError("upsampling of values that are no moments")
+    matrices = {}
     for axis in range(2, call.output.ndim):
         size, length = x.layout.shape[axis], call.output.shape[axis]
-        matrix = np.eye(size)[np.arange(length) * size // length]
-        result = along(value, axis, matrix, length)
-        pulls.append(result.pullback)
-        if not isinstance(result.output, Moments):
-            raise UnpredictedError("upsampling")
+        matrices[axis] = np.eye(size)[np.arange(length) * size // length]
+    return along_each(x, matrices)
+
+
+def along_each(x: Moments, matrices: dict[int, Array]) -> Result:
+    """Apply a matrix to each of several axes."""
+    value, pulls = x, []
+    for axis, matrix in matrices.items():
+        result = along(value, axis, matrix, len(matrix))
+        assert isinstance(result.output, Moments)
+        assert result.pullback is not None
         value = result.output
+        pulls.append(result.pullback)
 
     def pullback(gradient: Gradient) -> Pulled:
-        pulled = Pulled([(value, gradient)])
         for pull in reversed(pulls):
-            if pull is not None:
-                pulled = pull(pulled.inputs[0][1])
-        return pulled
+            ((_, gradient),) = pull(gradient).inputs
+        return Pulled([(x, gradient)])
 
     return Result(value, pullback)
 
