@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from architectures import ARCHITECTURES, Architecture
-from equipoise.instrument.recording.graph import Graph, trace
+from equipoise.instrument.recording.graph import Graph
+from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation import propagate as engine
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.values import Gradient, Moments

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from architectures import ARCHITECTURES, DEEP, Architecture
-from equipoise.instrument.recording.graph import trace
+from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.propagate import Site, propagate
 
 SEEDS = 3

@@ -30,7 +30,8 @@ from architectures._parts import Residual, Times
 from architectures.others import GIN, residual_mlp
 from architectures.transformers import gpt_explicit, mixer, vit
 from equipoise import models
-from equipoise.instrument.recording.graph import Graph, trace
+from equipoise.instrument.recording.graph import Graph
+from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.propagate import Propagation, Site, propagate
 
 SEEDS = 3

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from equipoise import probes
-from equipoise.instrument.recording.graph import trace
+from equipoise.instrument.recording.tracer import trace
 from support.model_state import differences, fingerprint, same_bits
 from support.probe_models import MODELS, batch, build, loss_fn
 

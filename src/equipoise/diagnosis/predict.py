@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from equipoise.diagnosis.problem import Problem
-from equipoise.instrument.recording.graph import trace
+from equipoise.instrument.recording.tracer import trace
 from equipoise.instrument.types import LossFunction
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions

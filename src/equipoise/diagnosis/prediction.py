@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import LayerPrediction
 from equipoise.instrument.layer_watch import LayerWatch
-from equipoise.instrument.recording.graph import Graph, Made, trace
+from equipoise.instrument.recording.graph import Graph, Made
+from equipoise.instrument.recording.tracer import trace
 from equipoise.records.estimate import Estimate
 from equipoise.theory.propagation.propagate import Propagation, Site, propagate
 

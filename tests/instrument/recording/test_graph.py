@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
-from equipoise.instrument.recording.graph import Given, Made, trace
+from equipoise.instrument.recording.graph import Given, Made
+from equipoise.instrument.recording.tracer import trace
 from support.model_state import differences, fingerprint
 
 
@@ -191,8 +192,160 @@ class TestInPlace:
         graph = trace(Kept(), torch.randn(3, 6), summed)
         assert graph.at(kept) == [Made(node_of(graph, "addmm").number, 0)]
 
+    def test_all_values_have_their_gradients(self):
+        """Those of the same model without writes."""
+
+        class Twin(InPlace):
+            def forward(self, x):
+                return (self.layer(x).clamp(min=0) + 1) * 2
+
+        model, x = InPlace(), torch.randn(3, 6)
+        twin = Twin()
+        twin.load_state_dict(model.state_dict())
+        graphs = trace(model, x, summed), trace(twin, x, summed)
+        for name in ("addmm", "clamp", "add", "mul"):
+            found, exact = (node_of(graph, name).gradients[0] for graph in graphs)
+            torch.testing.assert_close(found, exact)
+
     def test_names_have_no_underscore(self):
         assert "clamp" in names(trace(InPlace(), torch.randn(3, 6), summed))
+
+
+def halves(x):
+    """A write to a part, whose other part is a view that was made and read before."""
+    h = x + 0.0
+    rest = h[:, 3:]
+    before = rest.exp()
+    h[:, :3].mul_(2)
+    return (h.square().sum(1) * rest.sum(1)).sum() + before.sum()
+
+
+def halves_without_writes(x):
+    rest = x[:, 3:]
+    h = torch.cat([2 * x[:, :3], rest], 1)
+    return (h.square().sum(1) * rest.sum(1)).sum() + rest.exp().sum()
+
+
+def cached(x):
+    """Writes into memory that is empty at first."""
+    memory = torch.zeros(2, *x.shape)
+    memory[0] = x
+    memory[1, :, :3] = x[:, 3:]
+    return memory.square().sum()
+
+
+def reshaped(x):
+    h = x + 0.0
+    h.view(-1).exp_()
+    return h.square().sum()
+
+
+class Call(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = nn.Linear(6, 6), function
+
+    def forward(self, x):
+        return self.function(self.layer(x))
+
+
+def values_at(graph, name):
+    return [node.outputs[0] for node in graph.nodes if node.name == name]
+
+
+class TestWritesToViews:
+    """What memory held before, and that a tensor was written in part."""
+
+    def test_a_tensor_that_was_written_in_part_is_recorded_anew(self):
+        def forward(h):
+            h[:, :3] = 0
+            return h.tanh()
+
+        model, x = Call(forward), torch.randn(4, 6)
+        graph = trace(model, x, summed)
+        (node,) = (node for node in graph.nodes if node.in_part)
+        h = model.layer(x)
+        torch.testing.assert_close(node_of(graph, "addmm").outputs[0], h)
+        torch.testing.assert_close(node.outputs[0], torch.cat([0 * h[:, :3], h[:, 3:]], 1))
+        fill = next(n for n in graph.nodes if n.name in ("fill", "copy") and not n.in_part)
+        assert node.inputs == (Made(node_of(graph, "addmm").number, 0), Made(fill.number, 0))
+        assert node_of(graph, "tanh").inputs == (Made(node.number, 0),)
+
+    def test_views_of_other_parts_are_not(self):
+        graph = trace(Call(lambda h: h), torch.randn(4, 6), lambda model, x: halves(model(x)))
+        (node,) = (node for node in graph.nodes if node.in_part)
+        assert node.outputs[0].shape == (4, 6)
+
+    def test_what_is_not_read_again_is_not(self):
+        def forward(h):
+            part = h[:, :3]
+            part.relu_()
+            return part
+
+        graph = trace(Call(forward), torch.randn(4, 6), summed)
+        assert not any(node.in_part for node in graph.nodes)
+
+    @pytest.mark.parametrize("function", [reshaped, cached, halves])
+    def test_the_loss_is_that_of_autograd(self, function):
+        model, x = Call(lambda h: h), torch.randn(4, 6)
+        graph = trace(model, x, lambda model, x: function(model(x)))
+        h = model(x)
+        (gradient,) = torch.autograd.grad(function(h), h)
+        torch.testing.assert_close(node_of(graph, "addmm").gradients[0], gradient)
+        torch.testing.assert_close(node_of(graph, "addmm").outputs[0], h)
+        assert any(node.in_part for node in graph.nodes)
+
+    def test_gradients_are_those_of_the_values(self):
+        """Of the part that was read, then left alone while its memory was written."""
+        x = torch.randn(4, 6)
+        model = Call(lambda h: h)
+        graph = trace(model, x, lambda model, x: halves(model(x)))
+        h = model(x)
+        (gradient,) = torch.autograd.grad(halves_without_writes(h), h)
+        torch.testing.assert_close(node_of(graph, "add").gradients[0], gradient)
+
+    def test_data_that_is_overwritten_is_kept(self):
+        class Moving(Call):
+            """Subtracts a running average, then changes it."""
+
+            def __init__(self):
+                super().__init__(lambda h: h)
+                self.register_buffer("average", torch.ones(6))
+
+            def forward(self, x):
+                h = super().forward(x) - self.average
+                self.average[:3].mul_(0.9)
+                return h * self.average
+
+        graph = trace(Moving(), torch.randn(4, 6), summed)
+        given = node_of(graph, "sub").inputs[1]
+        assert (given.name, given.value.tolist()) == ("average", [1.0] * 6)
+        (node,) = (node for node in graph.nodes if node.in_part)
+        assert node.outputs[0].tolist() == pytest.approx([0.9] * 3 + [1.0] * 3)
+        assert node_of(graph, "mul", 1).inputs[1] == Made(node.number, 0)
+
+    def test_a_place_for_the_result_is_no_input(self):
+        def forward(x):
+            with torch.no_grad():
+                place = torch.empty(4, 6)
+                torch.exp(x, out=place)
+            return x * place
+
+        graph = trace(Call(forward), torch.randn(4, 6), summed)
+        exp = node_of(graph, "exp")
+        assert exp.inputs == (Made(node_of(graph, "addmm").number, 0),)
+        assert Made(exp.number, 0) in node_of(graph, "mul").inputs
+
+    def test_lists_are_written(self):
+        def forward(x):
+            parts = [x * 2, x * 3]
+            with torch.no_grad():
+                torch._foreach_add_(parts, 1.0)
+            return parts[0] + parts[1]
+
+        graph = trace(Call(forward), torch.randn(4, 6), summed)
+        written = node_of(graph, "_foreach_add").number
+        assert node_of(graph, "add").inputs == (Made(written, 0), Made(written, 1))
 
 
 class TestGradients:

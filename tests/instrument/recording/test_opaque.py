@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from equipoise.instrument.recording import opaque
-from equipoise.instrument.recording.graph import Made, trace
+from equipoise.instrument.recording.graph import Made
+from equipoise.instrument.recording.tracer import trace
 from support.model_state import differences, fingerprint
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from equipoise import models, theory
-from equipoise.instrument.recording.graph import trace
+from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.attribution import BRANCHES, Edge, Vertex, attribute, kind_of
 from equipoise.theory.propagation.propagate import propagate
 

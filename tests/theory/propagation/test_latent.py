@@ -116,9 +116,9 @@ class TestSphere:
     @pytest.mark.parametrize(
         ("function", "exact", "error"),
         [
-            (lambda z: np.maximum(z, 0), lambda rho, n: arc_cosine(rho), 2e-5),
+            (lambda z: np.maximum(z, 0), lambda rho, n: arc_cosine(rho), 1e-5),
             (lambda z: z**2, lambda rho, n: (1 + 2 * rho**2) * n / (n + 2), 2e-6),
-            (lambda z: z > 0, lambda rho, n: orthant(rho), 8e-3),
+            (lambda z: z > 0, lambda rho, n: orthant(rho), 6e-3),
         ],
         ids=["relu", "square", "step"],
     )
@@ -126,6 +126,12 @@ class TestSphere:
         table = function(latent.on_sphere(n)).astype(float)[None]
         found = latent.pairs(table, table, RHO, n)
         np.testing.assert_allclose(found, exact(RHO, n), rtol=0, atol=error)
+
+    def test_steps_of_centred_rows(self, n):
+        """Of n + 1 rows, two have ρ = -1/n; the rest of the series would leave 3e-4 there."""
+        rho, step = np.full((1, 1), -1 / n), (latent.on_sphere(n) > 0).astype(float)[None]
+        found = latent.pairs(step, step, rho, n)
+        np.testing.assert_allclose(found, orthant(rho), rtol=0, atol=4e-5)
 
     def test_gaussian_pairs_are_others(self, n):
         table = latent.on_sphere(n)[None] ** 2

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from equipoise.instrument.recording import opaque
-from equipoise.instrument.recording.graph import trace
+from equipoise.instrument.recording.tracer import trace
 from equipoise.theory import propagation
 from equipoise.theory.propagation import call as registry
 from equipoise.theory.propagation.propagate import propagate
@@ -217,9 +217,9 @@ class TestFunctionsWithoutARule:
 
 
 def test_a_reversal_would_otherwise_be_wrong_by_a_factor_of_nine(monkeypatch):
-    from equipoise.instrument.recording import graph
+    from equipoise.instrument.recording import tracer
 
-    monkeypatch.setattr(graph, "_function", lambda _: "")
+    monkeypatch.setattr(tracer, "_function", lambda _: "")
     site = sites(Apply(Reversed.apply))[1]
     assert site.measured_gradient / site.gradient == pytest.approx(9, rel=0.2)
 

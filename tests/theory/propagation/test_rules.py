@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from equipoise.instrument.recording.graph import trace
+from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation import propagate as engine
 from equipoise.theory.propagation.exchangeable import Exchangeable
@@ -776,6 +776,30 @@ class TestScores:
     )
     def test_known_ones_are_not(self, change):
         assert self.reasons(change) == []
+
+
+class Windows(Attention):
+    """Two windows of five tokens, of which the second hides its first two from the others."""
+
+    def forward(self, x):
+        layers = (self.query, self.key, self.value)
+        # [samples, windows, heads, tokens, features]
+        q, k, v = (
+            layer(x).unflatten(2, (2, C // 2)).unflatten(1, (2, 5)).transpose(2, 3)
+            for layer in layers
+        )
+        first = torch.arange(5) < 2
+        hidden = torch.stack([torch.zeros(5, 5), -1e9 * (first != first[:, None])])
+        weights = (q @ k.transpose(3, 4) / (C // 2) ** 0.5 + hidden[:, None]).softmax(4)
+        return (weights @ v).transpose(2, 3).flatten(3).flatten(1, 2)
+
+
+def test_windows_have_masks_of_their_own():
+    found = Comparison(linear(Windows), tokens())
+    assert ("1 bmm", "forward") in found.pairs[0]
+    assert found.misses("forward") == {}
+    covariance = found.pairs[0]["1 bmm", "forward"][0].same
+    assert covariance.shape == (10, 10)
 
 
 def test_attention_of_a_layer_with_a_mask():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.instrument.recording.graph import trace
+from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.propagate import propagate
 from equipoise.theory.propagation.steps import Step, step

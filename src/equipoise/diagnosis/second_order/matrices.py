@@ -13,6 +13,7 @@ from equipoise.pooling.heads.base import MatrixHead, PoolingHead
 from equipoise.pooling.heads.compact import CompactBilinearPool
 from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.run.direction import LeadingDirection, leading_direction
+from equipoise.pooling.run.inputs import as_batch, batch_mask
 from equipoise.pooling.run.layer import RUN
 
 Layer = PoolingHead | RUN
@@ -97,8 +98,7 @@ def _recorder(
 
 
 def _as_rows(features: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    rows = features.detach().reshape(-1, *features.shape[-2:])
-    return rows, None if mask is None else mask.expand(features.shape[:-1]).reshape(rows.shape[:2])
+    return as_batch(features.detach()), batch_mask(mask, features)
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from equipoise.diagnosis.width.record import CoordinateCheck, LayerOverWidth, Wi
 from equipoise.diagnosis.width.trends import rounded, trend_of
 from equipoise.instrument import modules
 from equipoise.instrument.compiled import uncompiled_name
-from equipoise.instrument.recording.graph import trace
+from equipoise.instrument.recording.tracer import trace
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
 from equipoise.theory.propagation.propagate import Propagation, propagate

@@ -1,27 +1,16 @@
-"""Trace one real pass of a model into a graph of PyTorch's elementary operations.
-
-Operations are recorded below autograd, where modules, functions, control flow and hand-written
-formulas all have become the same few hundred operations. Their outputs keep their place in the
-graph of derivatives, so that one backward pass measures the gradient at every one of them.
-"""
+"""A traced pass: PyTorch's elementary operations, what they took and what they gave."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from equipoise.instrument import modules
-from equipoise.instrument.recording.opaque import around_opaque_calls
-from equipoise.instrument.snapshot import untouched
-from equipoise.instrument.types import LossFunction
 
 Kind = Literal["parameter", "buffer", "data"]
 
@@ -89,6 +78,8 @@ class Node:
         records_gradients: Whether autograd was switched on.
         function: Name of the autograd function whose backward pass the outputs have, if it is not
             the operation's own.
+        in_part: Whether it stands for writes to parts of its first argument, or to the memory that
+            it is a view of; the other arguments are what was written.
     """
 
     number: int
@@ -103,6 +94,7 @@ class Node:
     called: nn.Module | None = None
     records_gradients: bool = True
     function: str = ""
+    in_part: bool = False
 
     @property
     def name(self) -> str:
@@ -115,6 +107,14 @@ class Node:
     def is_pointwise(self) -> bool:
         """Whether PyTorch lists the operator among those that act on single elements."""
         return not isinstance(self.operator, type) and torch.Tag.pointwise in self.operator.tags
+
+    def take(self, old: Given, new: Given) -> None:
+        """Take another tensor for an input."""
+        self.arguments, self.keywords = pytree.tree_map_only(
+            Given,
+            lambda given: new if given is old else given,
+            (self.arguments, self.keywords),
+        )
 
     @property
     def inputs(self) -> tuple[Made | Given, ...]:
@@ -168,250 +168,3 @@ class Graph:
             arguments, keywords = pytree.tree_map_only(Given, other, inside)
             nodes.append(replace(node, arguments=arguments, keywords=keywords))
         return replace(self, nodes=tuple(nodes))
-
-
-# Taken apart by PyTorch's own definitions, into operations that move, choose or multiply.
-_TAKEN_APART = (
-    "glu",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "channel_shuffle",
-    "std",
-    "native_dropout",
-    "_fused_rms_norm",
-)
-
-
-def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
-    """Run model and loss once, forward and backward; the model is left untouched.
-
-    Calls of the classes in ``opaque.OPAQUE`` are one operation each; what they do is not recorded.
-
-    Args:
-        model: Any module, in the mode that it is in.
-        batch: What the user's loader yields.
-        loss_fn: ``loss_fn(model, batch)`` returns a scalar.
-
-    Examples:
-        >>> graph = trace(nn.Linear(2, 2), torch.ones(3, 2), lambda model, x: model(x).abs().sum())
-        >>> [node.name for node in graph.nodes]
-        ['t', 'addmm', 'abs', 'sum']
-    """
-    tracer = _Tracer(
-        {
-            **{id(p): Given("parameter", name, p) for name, p in model.named_parameters()},
-            **{id(b): Given("buffer", name, b) for name, b in model.named_buffers()},
-        }
-    )
-    running = modules.running(model)
-    opaque = around_opaque_calls(model, tracer.around)
-    with untouched(model), torch.inference_mode(False), torch.enable_grad():
-        modules.unfreeze(model)
-        with running as tracer.running, opaque, tracer:
-            loss = loss_fn(model, batch)
-        weights = tracer.differentiate(loss, model)
-    result = tracer.source(loss)
-    made = result if isinstance(result, Made) else None
-    return Graph(tuple(tracer.nodes), float(loss.detach()), weights, made)
-
-
-def operations_of(
-    function: Callable[..., Tensor],
-    inputs: Sequence[tuple[Made | Given, Tensor]],
-    *,
-    first: int,
-    module: str,
-) -> tuple[tuple[Node, ...], Made | Given]:
-    """What a function of tensors would have added to a graph, without values.
-
-    Args:
-        function: Takes one tensor for each input.
-        inputs: Where each comes from, and a tensor of its shape.
-        first: Number of the first operation.
-        module: Name of the module that the operations count to.
-
-    Returns:
-        The operations, whose outputs and gradients are on the meta device, and the result.
-
-    Examples:
-        >>> x = Made(0, 0), torch.ones(3, 2)
-        >>> nodes, result = operations_of(nn.functional.softsign, [x], first=1, module="")
-        >>> [node.name for node in nodes], result
-        (['abs', 'add', 'div'], Made(node=3, index=0))
-    """
-    # On the meta device, some functions would load PyTorch's compiler, which takes seconds.
-    tensors = [torch.zeros(tensor.shape, dtype=tensor.dtype) for _, tensor in inputs]
-    sources = {id(t): source for t, (source, _) in zip(tensors, inputs, strict=True)}
-    tracer = _Tracer(sources, first)
-    with torch.inference_mode(False), torch.enable_grad(), tracer:
-        result = function(*tensors)
-    nodes = []
-    for node in tracer.nodes:
-        outputs = tuple(map(without_values, node.outputs))
-        nodes.append(replace(node, module=module, outputs=outputs, gradients=outputs))
-    return tuple(nodes), tracer.source(result)
-
-
-def without_values(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape and type on the meta device."""
-    return torch.empty_like(tensor, device="meta", requires_grad=False)
-
-
-def evaluated(
-    operator: torch._ops.OpOverload | type, arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[Tensor, ...]:
-    """What an operator gives, without changing the tensors that it is given.
-
-    Raises:
-        TypeError: If it is an opaque call, which only the model can make.
-    """
-    if isinstance(operator, type):
-        raise TypeError(f"an opaque call of {operator.__name__} cannot be repeated")
-    if operator._schema.is_mutable:
-        arguments, keywords = pytree.tree_map_only(Tensor, torch.clone, (arguments, keywords))
-    outputs = pytree.tree_leaves(operator(*arguments, **keywords))
-    return tuple(output for output in outputs if isinstance(output, Tensor))
-
-
-# PyTorch does not annotate what the class and its construction call.
-class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, sources: Mapping[int, Made | Given], first: int = 0) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.nodes: list[Node] = []
-        self.running: list[tuple[nn.Module, str]] = []
-        self._first = first
-        self._sources = dict(sources)
-        self._is_inside_opaque = False
-        self._overwritten: dict[Made, GradientEdge] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Of the base class: its answer would load PyTorch's compiler, which takes seconds."""
-        return False
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        definition = _definition(func)
-        if definition is not None and not self._is_inside_opaque:
-            with self:
-                return definition(*args, **(kwargs or {}))
-        arguments, keywords = pytree.tree_map_only(Tensor, self.source, (args, kwargs or {}))
-        for argument, given in zip(func._schema.arguments, args, strict=False):
-            if argument.is_write and isinstance(given, Tensor):
-                self._keep(given)
-        result = func(*args, **(kwargs or {}))
-        if not self._is_inside_opaque:
-            self._record(func, arguments, keywords, result)
-        return result
-
-    def around(
-        self,
-        kind: type,
-        module: nn.Module | None,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Run an opaque forward pass, and record it as one operation."""
-        if self._is_inside_opaque:
-            return forward(*args, **kwargs)
-        arguments, keywords = pytree.tree_map_only(Tensor, self.source, (args, kwargs))
-        self._is_inside_opaque = True
-        try:
-            result = forward(*args, **kwargs)
-        finally:
-            self._is_inside_opaque = False
-        self._record(kind, arguments, keywords, result, module)
-        return result
-
-    def _record(
-        self,
-        operator: Any,
-        arguments: tuple[Any, ...],
-        keywords: dict[str, Any],
-        result: Any,
-        called: nn.Module | None = None,
-    ) -> None:
-        outputs = tuple(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
-        if not outputs:
-            return
-        number = self._first + len(self.nodes)
-        name = self.running[-1][1] if self.running else ""
-        node = Node(number, operator, arguments, keywords, outputs, name, called=called)
-        node.records_gradients = torch.is_grad_enabled()
-        self.nodes.append(node)
-        for index, output in enumerate(outputs):
-            self._sources[id(output)] = Made(number, index)
-
-    def source(self, tensor: Tensor) -> Made | Given:
-        """Where a tensor comes from."""
-        return self._sources.get(id(tensor), Given("data", "", tensor))
-
-    def _keep(self, tensor: Tensor) -> None:
-        """Copy what is about to be overwritten."""
-        made = self._sources.get(id(tensor))
-        if isinstance(made, Made) and made.node >= self._first:
-            node = self.nodes[made.node - self._first]
-            if tensor.requires_grad:
-                self._overwritten[made] = get_gradient_edge(tensor)
-            copies = list(node.outputs)
-            copies[made.index] = tensor.detach().clone()
-            node.outputs = tuple(copies)
-
-    def differentiate(self, loss: Tensor, model: nn.Module) -> dict[str, float]:
-        """Measure the derivatives of the loss by all outputs, and the size of those by weights."""
-        for node in self.nodes:
-            node.gradients = (None,) * len(node.outputs)
-            node.edges = tuple(self._edge(node, index) for index in range(len(node.outputs)))
-            if not isinstance(node.operator, type):
-                node.function = next(filter(None, map(_function, node.outputs)), "")
-            # Functions and operators with a backward pass of their own switch autograd off.
-            node.records_gradients |= any(output.requires_grad for output in node.outputs)
-        places = [
-            (node, index, edge)
-            for node in self.nodes
-            for index, edge in enumerate(node.edges)
-            if edge is not None
-        ]
-        if not (loss.requires_grad and places):
-            return {}
-        weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        wanted: list[Any] = [*(edge for _, _, edge in places), *weights.values()]
-        found = torch.autograd.grad(loss, wanted, allow_unused=True)
-        for (node, index, _), gradient in zip(places, found[: len(places)], strict=True):
-            gradients = list(node.gradients)
-            gradients[index] = gradient
-            node.gradients = tuple(gradients)
-        of_weights = zip(weights, found[len(places) :], strict=True)
-        return {name: float(g.double().square().mean()) for name, g in of_weights if g is not None}
-
-    def _edge(self, node: Node, index: int) -> GradientEdge | None:
-        """Where an output stands in the graph of derivatives, before it was overwritten."""
-        output = node.outputs[index]
-        if output.requires_grad and output.is_floating_point():
-            return get_gradient_edge(output)
-        return self._overwritten.get(Made(node.number, index))
-
-
-def _definition(operator: Any) -> Callable[..., Any] | None:
-    """How PyTorch defines a composite operator; None for others."""
-    if operator.overloadpacket.__name__ not in _TAKEN_APART:
-        return None
-    from torch._decomp import decomposition_table  # slow to import
-
-    definition: Callable[..., Any] | None = decomposition_table.get(operator)
-    return definition
-
-
-def _function(output: Tensor) -> str:
-    """Name of the autograd function that gave a tensor; empty if it is an operator's."""
-    found = getattr(output.grad_fn, "_forward_cls", None)
-    # Operators of torch.library have generated functions.
-    if found is None or found.__module__.startswith("torch._library."):
-        return ""
-    return str(found.__name__)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from equipoise.instrument.recording.graph import Node, evaluated, name_of
+from equipoise.instrument.recording.graph import Node, name_of
 from equipoise.instrument.recording.opaque import OPAQUE
+from equipoise.instrument.recording.tracer import evaluated
 from equipoise.theory.propagation.values import Gradient, Known, Moments, UnpredictedError, Value
 
 

@@ -251,7 +251,7 @@ def _on_sphere(first: Array, second: Array, correlation: Array, dimensions: floa
     r"""The same for two points of a sphere, of inner product ρ: :math:`\sum_k a_k b_k P_k(\rho)`.
 
     :math:`P_k` are Gegenbauer's polynomials, 1 at ρ = 1 (Funk and Hecke); the rest falls with
-    those of the first two degrees that are left out.
+    those of the first two degrees that are left out, times :math:`\rho^K`.
     """
     basis = _gegenbauer(dimensions) * nodes()[1]
     a, b = first @ basis.T, second @ basis.T
@@ -262,7 +262,8 @@ def _on_sphere(first: Array, second: Array, correlation: Array, dimensions: floa
             total = total + a[:, k, None] * b[:, k] * now
         before, now = now, ((2 * k + n - 2) * correlation * now - k * before) / (k + n - 2)
     even, odd = _rest(first, second, a, b)
-    return total + even * before + odd * now
+    # The terms that are left out oscillate, and nearly cancel but where all of them are ±1.
+    return total + (even * before + odd * now) * correlation**TERMS
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
@@ -237,7 +236,7 @@ class Propagation:
 
         Examples:
             >>> import torch
-            >>> from equipoise.instrument.recording.graph import trace
+            >>> from equipoise.instrument.recording.tracer import trace
             >>> layers = [torch.nn.Linear(64, 64, bias=False), torch.nn.ReLU()]
             >>> loss = lambda model, x: model(x).square().mean()
             >>> found = propagate(trace(torch.nn.Sequential(*layers), torch.randn(16, 64), loss))
@@ -285,7 +284,8 @@ def propagate(graph: Graph, *, steps: bool = False) -> Propagation:
         reason = forward.reasons.get(node.number, "")
         if isinstance(value, Moments) or reason:
             site = _site(node, value, reason, back, attribution, measured=not graph.edited)
-            sites.append(replace(site, reason=site.reason or forward.notes.get(node.number, "")))
+            why = forward.notes.get(node.number, "") or back.reasons.get(node.number, "")
+            sites.append(replace(site, reason=site.reason or why))
     moved = first_steps(graph, forward.values, back.gradients) if steps else {}
     weights = [
         Weight(name, size, graph.weights.get(name), moved.get(name))
@@ -353,12 +353,8 @@ class _Forward:
         random = not all(isinstance(leaf, Known) for leaf in leaves)
         try:
             result = self._result(call, leaves, random=random)
-        except (UnpredictedError, LayoutError) as error:
-            self.reasons[node.number] = str(error)
-            result = self._cut(node, leaves)
         except Exception as error:  # whatever an operation is, the others are predicted
-            reason = f"the rule for {node.name} failed: {type(error).__name__}: {error}"
-            self.reasons[node.number] = reason
+            self.reasons[node.number] = _reason(node, error, "the rule for")
             result = self._cut(node, leaves)
         outputs, pullbacks = zip(*result, strict=True)
         self.values[node.number] = [_cut_off(node, output) for output in outputs]
@@ -376,6 +372,8 @@ class _Forward:
         known = [leaf for leaf in leaves if isinstance(leaf, Known)]
         if not random:
             return self._of_known(call, known)
+        if node.in_part:
+            raise UnpredictedError("a tensor that was written in part, in place")
         if node.name in OF_SHAPES:
             return _all_known(node, None)
         scores = attention.parts_of(leaves)
@@ -508,6 +506,7 @@ class _Back:
         starts: Values whose gradient is that of the loss, measured or drawn.
         edges: Where the gradient of a value comes from.
         unknown: Why the gradient of a value is neither predicted nor measured.
+        reasons: Why the gradient at an operation was not pulled through it, by number.
     """
 
     gradients: dict[int, Gradient] = field(default_factory=dict)
@@ -515,11 +514,13 @@ class _Back:
     starts: set[int] = field(default_factory=set)
     edges: dict[int, list[Edge]] = field(default_factory=dict)
     unknown: dict[int, str] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
 
 
 def _backward(graph: Graph, forward: _Forward) -> _Back:
+    """Pull gradients back, from the measured ones where there is no way to a value."""
     back = _Back()
-    found, weights, starts = back.gradients, back.weights, back.starts
+    found = back.gradients
     scale = float(graph.samples) ** -2 if losses.is_mean(graph) else 1.0
     cut = _consumed_without_a_way_back(graph, forward)
     drawn = _drawn(graph, forward, cut)
@@ -529,19 +530,19 @@ def _backward(graph: Graph, forward: _Forward) -> _Back:
         for index, (value, pullback) in enumerate(pairs):
             if not isinstance(value, Moments):
                 continue
-            measured_gradient = node.gradients[index]
-            if id(value) in cut and measured_gradient is not None:
-                made, share = Made(node.number, index), found.get(id(value))
-                with suppress(UnpredictedError, LayoutError):
-                    begin = _start(value, measured_gradient, drawn.get(made, []), share, scale)
-                    if begin is None:
-                        reason = failures.get(
-                            id(value), "a gradient of the loss before the change"
-                        )
-                        back.unknown.setdefault(id(value), reason)
-                    else:
-                        found[id(value)] = begin
-                        starts.add(id(value))
+            if id(value) in cut:
+                # What other ways brought is not all of it.
+                share, measured_one = found.pop(id(value), None), node.gradients[index]
+                fresh = drawn.get(Made(node.number, index), [])
+                begin = _start(value, measured_one, fresh, share, scale)
+                if begin is not None:
+                    found[id(value)] = begin
+                    back.starts.add(id(value))
+                elif measured_one is not None and measured_one.is_meta:
+                    reason = failures.get(id(value), "a gradient of the loss before the change")
+                    back.unknown.setdefault(id(value), reason)
+                else:
+                    cut.update(id(v) for v in _moments_of(node, forward))
             if id(value) in back.unknown:  # if only in part
                 for v in _moments_of(node, forward):
                     back.unknown.setdefault(id(v), back.unknown[id(value)])
@@ -551,13 +552,15 @@ def _backward(graph: Graph, forward: _Forward) -> _Back:
                 continue
             try:
                 pulled = pullback(gradient)
-            except (UnpredictedError, LayoutError) as error:
+            except Exception as error:  # as forward, the others are predicted
+                reason = _reason(node, error, "the way back of")
+                back.reasons[node.number] = reason
                 for v in _moments_of(node, forward):
                     cut.add(id(v))
-                    failures[id(v)] = str(error)
+                    failures[id(v)] = reason
                 continue
             for name, size in pulled.weights:
-                weights[name] = weights.get(name, 0.0) + size
+                back.weights[name] = back.weights.get(name, 0.0) + size
             for receiver, share in pulled.inputs:
                 before = found.get(id(receiver))
                 found[id(receiver)] = share if before is None else before + share
@@ -566,6 +569,13 @@ def _backward(graph: Graph, forward: _Forward) -> _Back:
                 edge = Edge(id(value), size, width)
                 back.edges.setdefault(id(receiver), []).append(edge)
     return back
+
+
+def _reason(node: Node, error: Exception, what: str) -> str:
+    """What a rule says, or how it failed."""
+    if isinstance(error, UnpredictedError | LayoutError):
+        return str(error)
+    return f"{what} {node.name} failed: {type(error).__name__}: {error}"
 
 
 def _moments_of(node: Node, forward: _Forward) -> list[Moments]:
@@ -628,22 +638,29 @@ def _drawn(graph: Graph, forward: _Forward, cut: set[int]) -> dict[Made, list[Te
 
 
 def _start(
-    value: Moments, measured: Tensor, drawn: Sequence[Tensor], share: Gradient | None, scale: float
+    value: Moments,
+    measured: Tensor | None,
+    drawn: Sequence[Tensor],
+    share: Gradient | None,
+    scale: float,
 ) -> Gradient | None:
     """The gradient at an end of theory; None if nothing says how large it is.
 
     Args:
         value: What the gradient is of.
-        measured: All of the gradient; without values if they do not hold any more.
+        measured: All of the gradient, if any; without values if they do not hold any more.
         drawn: Instead, what comes straight from the loss, once for every draw.
         share: What other ways bring.
         scale: Of squares, for the size of the batch.
     """
-    if not measured.is_meta:
-        return _of_tensors([measured], value, scale)
-    if not drawn:
+    if measured is None or (measured.is_meta and not drawn):
         return None
-    start = _of_tensors(drawn, value, scale)
+    try:
+        if not measured.is_meta:
+            return _of_tensors([measured], value, scale)
+        start = _of_tensors(drawn, value, scale)
+    except (UnpredictedError, LayoutError):
+        return None
     return start if share is None else share + start
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from equipoise.instrument.recording.graph import trace
+from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.what_if.activations import with_activation
 from support.what_if_models import projected, vectors
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.instrument.recording.graph import trace
+from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.what_if.residuals import with_residual_scale
 from support.what_if_models import projected, vectors
 

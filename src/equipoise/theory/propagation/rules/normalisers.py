@@ -1,16 +1,23 @@
 r"""Normalisation.
 
 Batch norm centres every feature over all M rows of the batch and divides by its standard
-deviation. With :math:`K_c` the centred covariance, :math:`\bar s = \operatorname{tr} K_c/M` and
+deviation. Averages over Gaussian rows are exact for any number of them, see :mod:`.few_rows`. On
+maps of many positions they are taken, with :math:`K_c` the centred covariance,
+:math:`\bar s = \operatorname{tr} K_c/M` and
 :math:`\tau = \operatorname{tr} K_c^2/(\operatorname{tr} K_c)^2`, to first order in τ,
 
 .. math:: K_{out} = \frac{K_c}{\bar s + \epsilon}\Big(1 + 2\tau \frac{\bar s^2}
           {(\bar s + \epsilon)^2}\Big) - \frac{2 K_c^2}{M (\bar s + \epsilon)^2},
 
-times γ², plus β². Its derivative subtracts from the gradient what is constant over rows and what
-is along the output. Layer, RMS and group norm divide by what features average to. Exact as the
-number of rows, or of features, grows. Source: [yang2019] for batch norm with independent samples;
-the corrections are derived here.
+times γ², plus β². The derivative subtracts from the gradient what is constant over rows and what
+is along the output. What a gradient behind a function of the output has in common with it, for
+latents z by :math:`\Pi \circ (E[\phi'\phi' z z] - E[\phi'\phi']\rho)`, is subtracted by its
+total; for vectors this is the theorem's rate of growth, exactly.
+
+Layer and group norm treat the numbers of a sample likewise; over features alone, which are many,
+layer norm divides by what they average to, and its gradients' mean square is that of a batch norm
+of C rows, (C - 2)/(C - 3). Source: [yang2019] for batch norm with independent samples; the
+corrections are derived here.
 """
 
 from __future__ import annotations
@@ -90,6 +97,13 @@ def batch_norm(call: Call) -> Result:
 
 @torch.no_grad()
 def _by_running_statistics(call: Call, x: Moments, eps: float) -> Result:
+    r"""Batch norm in evaluation: :math:`(x - \mu)/\sqrt{\sigma^2 + \epsilon}`, μ and σ² given.
+
+    Moments do not tell whether μ are the averages of these very features, as after training, or
+    numbers that have nothing to do with them. The measured output does, as averages of the
+    features follow from it: if they have most of μ in common, μ² is subtracted from K and K is
+    divided by the average of σ², otherwise μ² is added and K multiplied with that of 1/σ².
+    """
     gamma, beta = call.argument("weight"), call.argument("bias")
     mean, variance = (known_tensor(call.argument(f"running_{name}")) for name in ("mean", "var"))
     if mean is None or variance is None:

@@ -77,6 +77,15 @@ FOLLOWED: dict[str, Follow] = {
 }
 
 
+@rule("copy")
+def copy(call: Call) -> Result:
+    """What is written over a whole tensor takes its place."""
+    x = call.argument("src")
+    if not isinstance(x, Moments) or x.layout.shape != tuple(call.output.shape):
+        raise UnpredictedError("a tensor that is written over another of another shape or kind")
+    return Result(x.with_layout(x.layout, {}), lambda gradient: Pulled([(x, gradient)]))
+
+
 @rule(*FOLLOWED)
 def moved(call: Call) -> Result:
     """Follow the axes."""

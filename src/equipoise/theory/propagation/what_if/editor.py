@@ -14,14 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from equipoise.instrument.recording.graph import (
-    Given,
-    Graph,
-    Made,
-    Node,
-    operations_of,
-    without_values,
-)
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.instrument.recording.tracer import operations_of, without_values
 from equipoise.theory.propagation.call import OF_SHAPES
 
 Source = Made | Given
