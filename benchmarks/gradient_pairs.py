@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from architectures import ARCHITECTURES, Architecture
 from equipoise.instrument.recording.graph import Graph
 from equipoise.instrument.recording.tracer import trace
-from equipoise.theory.propagation import propagate as engine
+from equipoise.theory.propagation.backward import backward, of_tensor
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.values import Gradient, Moments
+from equipoise.theory.propagation.forward import Forward
+from equipoise.theory.propagation.values import Moments
 
 NAMES = ("resnet18_preactivation", "mobilenet_v2", "mlp_mixer")
 NORMS = ("native_batch_norm", "native_layer_norm")
@@ -48,21 +49,21 @@ def neighbours(sizes: tuple[int, ...]) -> tuple[NDArray[np.intp], NDArray[np.int
 
 def found(graph: Graph) -> dict[str, tuple[Correlations, Correlations]]:
     """By the name of the normaliser: predicted and measured ones of what it gives."""
-    forward = engine.Forward(graph)
+    forward = Forward(graph)
     for node in graph.nodes:
         forward.step(node)
-    back = engine.backward(graph, forward)
+    back = backward(graph, forward)
     result = {}
     for node in graph.nodes:
         value, gradient = forward.values[node.number][0], node.gradients[0]
         if node.name not in NORMS or not isinstance(value, Moments) or gradient is None:
             continue
         sizes = tuple(atom.size for atom in value.order) or (1,)
-        measured: Gradient = engine.of_tensor(gradient, value)
+        measured = of_tensor(gradient, value)
         predicted = back.gradients[id(value)]
         result[node.module] = (
             correlations(predicted.pairs, sizes),
-            correlations(measured.pairs, sizes),
+            correlations(measured, sizes),
         )
     return result
 

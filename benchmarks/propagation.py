@@ -25,7 +25,8 @@ import torch
 
 from architectures import ARCHITECTURES, DEEP, Architecture
 from equipoise.instrument.recording.tracer import trace
-from equipoise.theory.propagation.propagate import Site, propagate
+from equipoise.theory.propagation.propagate import propagate
+from equipoise.theory.propagation.sites import Site
 
 SEEDS = 3
 BATCHES = (16, 4)

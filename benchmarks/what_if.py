@@ -32,7 +32,8 @@ from architectures.transformers import gpt_explicit, mixer, vit
 from equipoise import models
 from equipoise.instrument.recording.graph import Graph
 from equipoise.instrument.recording.tracer import trace
-from equipoise.theory.propagation.propagate import Propagation, Site, propagate
+from equipoise.theory.propagation.propagate import Propagation, propagate
+from equipoise.theory.propagation.sites import Site
 
 SEEDS = 3
 BATCH_SIZE = 16  # of the model that is asked

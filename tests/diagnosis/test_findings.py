@@ -10,7 +10,7 @@ from equipoise.diagnosis.record import Comparison, Remedy
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
 from equipoise.records import Estimate
-from equipoise.theory.propagation.propagate import Share, Site
+from equipoise.theory.propagation.sites import Share, Site
 
 ORDER = ["critical", "warning", "note", "good"]
 

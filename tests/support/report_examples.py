@@ -26,7 +26,7 @@ from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
 from equipoise.records import Estimate, Finding
 from equipoise.report.checkup.page import render_checkup
-from equipoise.theory.propagation.propagate import Share, Site
+from equipoise.theory.propagation.sites import Share, Site
 from equipoise.training.record import Curve
 
 RATE = 1.46695

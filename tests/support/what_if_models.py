@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise.instrument.recording.tracer import trace
-from equipoise.theory.propagation.propagate import Propagation, Site, propagate
+from equipoise.theory.propagation.propagate import Propagation, propagate
+from equipoise.theory.propagation.sites import Site
 
 
 class Block(nn.Module):

@@ -51,7 +51,7 @@ from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
 from equipoise.theory.batch_norm.explosion import max_trainable_depth
-from equipoise.theory.propagation.propagate import Share, Site
+from equipoise.theory.propagation.sites import Share, Site
 
 # Several times as many rows as most layers have inputs.
 _ROWS = 1024

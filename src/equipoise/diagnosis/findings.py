@@ -17,7 +17,7 @@ from equipoise.records.estimate import Estimate
 from equipoise.records.finding import SEVERITIES, Finding
 from equipoise.theory.batch_norm.explosion import TRAINABLE_FACTOR, max_trainable_depth
 from equipoise.theory.propagation.attribution import NORMALISERS
-from equipoise.theory.propagation.propagate import Share, Site
+from equipoise.theory.propagation.sites import Share, Site
 
 # Half the exponent at which training fails is reason for a warning.
 _WORRYING = TRAINABLE_FACTOR / 2

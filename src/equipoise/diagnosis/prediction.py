@@ -14,7 +14,8 @@ from equipoise.instrument.layer_watch import LayerWatch
 from equipoise.instrument.recording.graph import Graph, Made
 from equipoise.instrument.recording.tracer import trace
 from equipoise.records.estimate import Estimate
-from equipoise.theory.propagation.propagate import Propagation, Site, propagate
+from equipoise.theory.propagation.propagate import Propagation, propagate
+from equipoise.theory.propagation.sites import Site
 
 _METHOD = "signal propagation"
 

@@ -15,7 +15,7 @@ from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
 from equipoise.records.finding import Finding, Severity
 from equipoise.records.shown import Shown
-from equipoise.theory.propagation.propagate import Share, Site
+from equipoise.theory.propagation.sites import Share, Site
 
 # Raise by one whenever a stored report of the old form can no longer be read.
 SCHEMA_VERSION = 3

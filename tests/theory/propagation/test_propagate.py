@@ -296,39 +296,8 @@ class Summed(nn.Module):
         return x + total if self.both else total
 
 
-class RepeatedRows(nn.Module):
-    """Adds the average of every row of a map to its row, which has no way back yet."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Conv2d(64, 64, 1)
-
-    def forward(self, x):
-        x = self.layer(x)
-        return x + x.mean(3, keepdim=True)
-
-
 class TestBackwardReasons:
     """Where the way back ends it says so, and begins anew with the measured gradient."""
-
-    @pytest.fixture
-    def sites(self):
-        model = nn.Sequential(nn.Conv2d(3, 64, 1), nn.Tanh(), RepeatedRows(), nn.Flatten())
-        batch = drawn(8, 3, 4, 4), drawn(8, 1024, seed=1)
-        return propagate(trace(model, batch, projected)).sites
-
-    def test_rules_are_quoted(self, sites):
-        reasons = {site.operation: site.reason for site in sites if site.reason and site.module}
-        assert reasons == {
-            "add": "a gradient through a tensor that was repeated over some positions"
-        }
-        assert [s.operation for s in sites if s.is_start] == ["convolution", "mean", "mul"]
-
-    def test_what_lies_before_is_predicted_from_there(self, sites):
-        start = [site for site in sites if site.operation == "convolution"][1]
-        assert start.gradient == pytest.approx(start.measured_gradient, rel=1e-5)
-        assert not any(s.reason for s in sites[: sites.index(start)])
-        assert sites[0].gradient == pytest.approx(sites[0].measured_gradient, rel=0.2)
 
     @pytest.mark.parametrize("error", [UnpredictedError("too hard"), KeyError("x")])
     def test_all_errors_are_treated_alike(self, monkeypatch, error):

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from equipoise.instrument.recording.graph import Node, name_of
 from equipoise.instrument.recording.opaque import OPAQUE
 from equipoise.instrument.recording.tracer import evaluated
+from equipoise.theory.propagation.layout import LayoutError
 from equipoise.theory.propagation.values import Gradient, Known, Moments, UnpredictedError, Value
 
 
@@ -211,3 +212,10 @@ def _key(target: Any) -> str | type:
 def known_tensor(value: Any) -> Tensor | None:
     """The tensor behind an argument that must not be random; None if there is none."""
     return value.value if isinstance(value, Known) else None
+
+
+def reason_of(node: Node, error: Exception, what: str) -> str:
+    """What a rule says, or how it failed."""
+    if isinstance(error, UnpredictedError | LayoutError):
+        return str(error)
+    return f"{what} {node.name} failed: {type(error).__name__}: {error}"

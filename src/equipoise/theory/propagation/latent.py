@@ -29,9 +29,10 @@ _REACH, _WIDTH, _PER_PANEL = 9.0, 0.5, 10
 TERMS = 48
 # Of correlations up to 0.3, twelve terms leave less than 1e-9.
 _FAR, _FEW_TERMS, _MANY = 0.3, 12, 10_000
-# Series of 48 terms and a rest of two degrees are polynomials, which as many points determine.
+# Series of 48 terms and a rest are polynomials of at most 97 degrees: as many points and one more
+# determine them.
 # Terms below rounding are left out, and blocks of points stay in the cache.
-_POINTS, _ROUNDING, _BLOCK, _NARROW = TERMS + 2, 1e-13, 8192, 1e-12
+_POINTS, _ROUNDING, _BLOCK, _NARROW = 2 * TERMS + 2, 1e-13, 8192, 1e-12
 
 
 @lru_cache(maxsize=1)

@@ -19,7 +19,7 @@ from equipoise.report.svg import (
     note,
 )
 from equipoise.theory.propagation.attribution import BRANCHES, NORMALISERS
-from equipoise.theory.propagation.propagate import Site
+from equipoise.theory.propagation.sites import Site
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

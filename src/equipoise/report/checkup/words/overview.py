@@ -10,7 +10,7 @@ from equipoise.diagnosis.record import Checkup, LayerPrediction
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import LayerGradients
 from equipoise.records import wording
-from equipoise.theory.propagation.propagate import Share, Site
+from equipoise.theory.propagation.sites import Share, Site
 
 # Kinds of operations that change gradients by less than this, in the logarithm, are left out.
 _SLIGHT = 0.05

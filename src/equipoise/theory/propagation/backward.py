@@ -1,0 +1,209 @@
+"""Pull gradients back through a traced graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from equipoise.instrument.recording.graph import Graph, Made, Node
+from equipoise.theory.propagation import losses
+from equipoise.theory.propagation.attribution import (
+    Edge,
+)
+from equipoise.theory.propagation.call import (
+    OF_SHAPES,
+    reason_of,
+)
+from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.forward import Forward
+from equipoise.theory.propagation.layout import LayoutError
+from equipoise.theory.propagation.rules import attention
+from equipoise.theory.propagation.values import (
+    Gradient,
+    Moments,
+    UnpredictedError,
+    arranged,
+    features_last,
+    second_moments,
+)
+
+
+@dataclass(slots=True)
+class Back:
+    """The way back.
+
+    Args:
+        gradients: By the identity of a value.
+        weights: Mean squared gradients of weights, by name.
+        starts: Values whose gradient is that of the loss, measured or drawn.
+        edges: Where the gradient of a value comes from.
+        unknown: Why the gradient of a value is neither predicted nor measured.
+        reasons: Why the gradient at an operation was not pulled through it, by number.
+    """
+
+    gradients: dict[int, Gradient] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    starts: set[int] = field(default_factory=set)
+    edges: dict[int, list[Edge]] = field(default_factory=dict)
+    unknown: dict[int, str] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+
+def backward(graph: Graph, forward: Forward) -> Back:
+    """Pull gradients back, from the measured ones where there is no way to a value."""
+    back = Back()
+    found = back.gradients
+    scale = float(graph.samples) ** -2 if losses.is_mean(graph) else 1.0
+    cut = _consumed_without_a_way_back(graph, forward)
+    drawn = _drawn(graph, forward, cut)
+    failures: dict[int, str] = {}
+    for node in reversed(graph.nodes):
+        pairs = zip(forward.values[node.number], forward.pullbacks[node.number], strict=True)
+        for index, (value, pullback) in enumerate(pairs):
+            if not isinstance(value, Moments):
+                continue
+            if id(value) in cut:
+                # What other ways brought is not all of it.
+                share, measured_one = found.pop(id(value), None), node.gradients[index]
+                fresh = drawn.get(Made(node.number, index), [])
+                begin = _start(value, measured_one, fresh, share, scale)
+                if begin is not None:
+                    found[id(value)] = begin
+                    back.starts.add(id(value))
+                elif measured_one is not None and measured_one.is_meta:
+                    reason = failures.get(id(value), "a gradient of the loss before the change")
+                    back.unknown.setdefault(id(value), reason)
+                else:
+                    cut.update(id(v) for v in _moments_of(node, forward))
+            if id(value) in back.unknown:  # if only in part
+                for v in _moments_of(node, forward):
+                    back.unknown.setdefault(id(v), back.unknown[id(value)])
+                found.pop(id(value), None)
+            gradient = found.get(id(value))
+            if gradient is None or pullback is None:
+                continue
+            try:
+                pulled = pullback(gradient)
+            except Exception as error:  # as forward, the others are predicted
+                reason = reason_of(node, error, "the way back of")
+                back.reasons[node.number] = reason
+                for v in _moments_of(node, forward):
+                    cut.add(id(v))
+                    failures[id(v)] = reason
+                continue
+            for name, size in pulled.weights:
+                back.weights[name] = back.weights.get(name, 0.0) + size
+            for receiver, share in pulled.inputs:
+                before = found.get(id(receiver))
+                found[id(receiver)] = share if before is None else before + share
+                size = size_of(receiver, share.pairs.mean_diagonal)
+                width = receiver.layout.count("feature") if pulled.weights else None
+                edge = Edge(id(value), size, width)
+                back.edges.setdefault(id(receiver), []).append(edge)
+    return back
+
+
+def _moments_of(node: Node, forward: Forward) -> list[Moments]:
+    """The moments among the inputs of a node."""
+    values = [forward.values[s.node][s.index] for s in node.inputs if isinstance(s, Made)]
+    return [value for value in values if isinstance(value, Moments)]
+
+
+def _consumed_without_a_way_back(graph: Graph, forward: Forward) -> set[int]:
+    """Values that reach the loss through an operation without a rule."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        if any(pullback is not None for pullback in forward.pullbacks[node.number]):
+            continue
+        if node.name in OF_SHAPES:
+            continue
+        for source in _read_by(node, forward):
+            value = forward.values[source.node][source.index]
+            if isinstance(value, Moments):
+                found.add(id(value))
+    return found
+
+
+def _read_by(node: Node, forward: Forward) -> set[Made]:
+    """What an operation reads.
+
+    That which an autograd function ends with reads the inputs of the function, and what takes
+    scores reads queries and keys.
+    """
+    found: set[Made] = set()
+    left = [node]
+    for reader in left:
+        for source in reader.inputs:
+            if isinstance(source, Made) and source not in found:
+                found.add(source)
+                maker, value = forward.graph.nodes[source.node], forward.values[source.node]
+                inside = node.function and not maker.records_gradients
+                if inside or isinstance(value[source.index], attention.Scores):
+                    left.append(maker)
+    return found
+
+
+def _drawn(graph: Graph, forward: Forward, cut: set[int]) -> dict[Made, list[Tensor]]:
+    """Gradients at the end of theory where those measured do not hold any more."""
+    inputs = {
+        Made(node.number, index): value
+        for node in graph.nodes
+        for index, value in enumerate(forward.values[node.number])
+        if isinstance(value, Moments)
+        and id(value) in cut
+        and (gradient := node.gradients[index]) is not None
+        and gradient.is_meta
+    }
+    found: dict[Made, list[Tensor]] = {}
+    if inputs:
+        for draw in losses.gradients(graph, forward.values, inputs):
+            for source, gradient in draw.items():
+                found.setdefault(source, []).append(gradient)
+    return found
+
+
+def _start(
+    value: Moments,
+    measured: Tensor | None,
+    drawn: Sequence[Tensor],
+    share: Gradient | None,
+    scale: float,
+) -> Gradient | None:
+    """The gradient at an end of theory; None if nothing says how large it is.
+
+    Args:
+        value: What the gradient is of.
+        measured: All of the gradient, if any; without values if they do not hold any more.
+        drawn: Instead, what comes straight from the loss, once for every draw.
+        share: What other ways bring.
+        scale: Of squares, for the size of the batch.
+    """
+    if measured is None or (measured.is_meta and not drawn):
+        return None
+    try:
+        if not measured.is_meta:
+            return _of_tensors([measured], value, scale)
+        start = _of_tensors(drawn, value, scale)
+    except (UnpredictedError, LayoutError):
+        return None
+    return start if share is None else share + start
+
+
+def _of_tensors(gradients: Sequence[Tensor], like: Moments, scale: float) -> Gradient:
+    """Second moments of gradients of one tensor, averaged and multiplied by a number."""
+    first, *others = (of_tensor(gradient, like) for gradient in gradients)
+    return Gradient(sum(others, first) * (scale / len(gradients)))
+
+
+def of_tensor(gradient: Tensor, like: Moments) -> Exchangeable:
+    """Second moments of one gradient, in the positions of a value."""
+    pairs = second_moments(features_last(gradient, like.layout), like.correlation.samples)
+    order = [atom for atom in like.layout.with_role("position") if atom.size > 1]
+    return arranged(pairs, order, like.order)
+
+
+def size_of(value: Moments, gradient: float) -> float:
+    """The squared norm of a gradient, times the mean square of what it is of."""
+    return gradient * value.second_moment * value.layout.elements

@@ -1,0 +1,223 @@
+"""Carry what is known of tensors forward through a traced graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.theory.propagation.call import (
+    OF_SHAPES,
+    RULES,
+    WEIGHTED,
+    Call,
+    Pullback,
+    Pulled,
+    Result,
+    reason_of,
+    rule_for,
+)
+from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
+from equipoise.theory.propagation.rules import attention
+from equipoise.theory.propagation.rules.joining import FEATUREWISE, each_part
+from equipoise.theory.propagation.rules.pointwise import pointwise
+from equipoise.theory.propagation.rules.shape import FOLLOWED
+from equipoise.theory.propagation.values import (
+    Gradient,
+    Known,
+    Moments,
+    UnpredictedError,
+    Value,
+    measured,
+)
+
+for _family in (
+    "attention",
+    "convolution",
+    "joining",
+    "linear",
+    "normalisers",
+    "pooling",
+    "positions",
+    "sums",
+):
+    import_module(f"equipoise.theory.propagation.rules.{_family}")
+
+
+# Recurrent layers that PyTorch computes in one operation.
+_RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}
+
+
+class Forward:
+    """The values of all nodes, and the ways back."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.values: dict[int, list[Value]] = {}
+        self.pullbacks: dict[int, list[Pullback | None]] = {}
+        self.reasons: dict[int, str] = {}
+        self.notes: dict[int, str] = {}
+        self._given: dict[int, Known] = {}
+        data = [
+            leaf.value
+            for node in graph.nodes
+            for leaf in node.inputs
+            if isinstance(leaf, Given) and leaf.kind == "data" and leaf.value.ndim
+        ]
+        self._samples = len(data[0]) if data else 0
+
+    def step(self, node: Node) -> None:
+        """Find what is known of the outputs of a node."""
+        arguments, keywords = pytree.tree_map_only(
+            (Made, Given), self._value, (node.arguments, node.keywords)
+        )
+        leaves = [v for v in pytree.tree_leaves((arguments, keywords)) if _is_value(v)]
+        call = Call(node, arguments, keywords)
+        random = not all(isinstance(leaf, Known) for leaf in leaves)
+        try:
+            result = self._result(call, leaves, random=random)
+        except Exception as error:  # whatever an operation is, the others are predicted
+            self.reasons[node.number] = reason_of(node, error, "the rule for")
+            result = self._cut(node, leaves)
+        outputs, pullbacks = zip(*result, strict=True)
+        self.values[node.number] = [_cut_off(node, output) for output in outputs]
+        self.pullbacks[node.number] = [self._way_back(node, pullback) for pullback in pullbacks]
+
+    def _way_back(self, node: Node, pullback: Pullback | None) -> Pullback | None:
+        """The way back that autograd takes."""
+        if node.function and pullback is not None:
+            self.notes[node.number] = f"custom backward of {node.function}"
+            return None
+        return pullback if node.records_gradients else _no_gradient
+
+    def _result(self, call: Call, leaves: Sequence[Value], *, random: bool) -> Result:
+        node = call.node
+        known = [leaf for leaf in leaves if isinstance(leaf, Known)]
+        if not random:
+            return self._of_known(call, known)
+        if node.in_part:
+            raise UnpredictedError("a tensor that was written in part, in place")
+        if node.name in OF_SHAPES:
+            return _all_known(node, None)
+        scores = attention.parts_of(leaves)
+        if scores is not None:
+            return self._of_scores(call, scores)
+        if attention.is_product_of_moments(call):
+            return _with(node, attention.scores(call))
+        rule = rule_for(node)
+        moments = [leaf for leaf in leaves if isinstance(leaf, Moments)]
+        alone = len(moments) == 1 and moments[0].parts
+        if rule is not None:
+            return each_part(call, rule) if alone and node.name in FEATUREWISE else rule(call)
+        if node.is_pointwise:
+            if len(moments) == 1 and not any(
+                leaf.value.ndim and leaf.value.numel() > 1 for leaf in known
+            ):
+                return each_part(call, pointwise) if alone else pointwise(call)
+            raise UnpredictedError(f"{node.name} of several tensors")
+        if node.name in _RECURRENT:
+            raise UnpredictedError("a recurrent layer, whose weights meet what they made before")
+        raise UnpredictedError(f"no rule for {node.name}")
+
+    def _of_scores(self, call: Call, scores: attention.Scores) -> Result:
+        """Between the two products of attention."""
+        if call.node.name == "bmm":
+            values = call.arguments[1]
+            if not isinstance(values, Moments) or call.arguments[0] is not scores:
+                raise UnpredictedError("attention weights that multiply no values")
+            return attention.attend(scores, values)
+        return _with(call.node, attention.changed(call, scores))
+
+    def _of_known(self, call: Call, known: Sequence[Known]) -> Result:
+        """Values stay values, until weights are multiplied with data."""
+        node = call.node
+        data = any(leaf.data for leaf in known)
+        names = {leaf.parameter for leaf in known if leaf.parameter}
+        if data and names and node.name in WEIGHTED:
+            return RULES[node.name](call)
+        call = call.with_values()
+        node = call.node
+        if node.name in FOLLOWED:
+            try:
+                return RULES[node.name](call)
+            except LayoutError:
+                return _all_known(node, Known(node.outputs[0], data=data))
+        shape = tuple(node.outputs[0].shape)
+        layout = next(
+            (leaf.layout for leaf in known if leaf.layout and leaf.layout.shape == shape), None
+        )
+        if node.name == "embedding" and known[1].layout is not None:
+            layout = Layout((*known[1].layout.axes, (Atom.new("open", shape[-1]),)))
+        if layout is None and data:
+            layout = self._data(node).layout
+        parameter = " and ".join(sorted(names)) if names and not data else None
+        return _all_known(node, Known(node.outputs[0], layout, parameter, data))
+
+    def _cut(self, node: Node, leaves: Sequence[Value]) -> Result:
+        """Go on from measured moments, if the axes are those of an input."""
+        for output in node.outputs[:1]:
+            for leaf in leaves:
+                if isinstance(leaf, Moments) and leaf.layout.shape == tuple(output.shape):
+                    try:
+                        found = measured(output, leaf.layout)
+                    except (UnpredictedError, LayoutError):
+                        break
+                    others: list[tuple[Value, Pullback | None]] = [
+                        (Known(other), None) for other in node.outputs[1:]
+                    ]
+                    return Result(found, None, others)
+        data = any(not isinstance(leaf, Known) or leaf.data for leaf in leaves)
+        return _all_known(node, self._data(node) if data else None)
+
+    def _data(self, node: Node) -> Known:
+        """The values of an output as if they were the batch's."""
+        shape = tuple(node.outputs[0].shape)
+        whole = bool(shape) and shape[0] == self._samples
+        layout = Layout.of_batch(shape, self.graph.samples) if whole else None
+        return Known(node.outputs[0], layout, data=True)
+
+    def _value(self, source: Made | Given) -> Value:
+        if isinstance(source, Made):
+            return self.values[source.node][source.index]
+        found = self._given.get(id(source.value))
+        if found is None:
+            data = source.kind == "data" and source.value.ndim > 0
+            layout = None
+            if data and len(source.value) == self._samples:
+                layout = Layout.of_batch(source.value.shape, self.graph.samples)
+            name = source.name if source.kind == "parameter" else None
+            found = Known(source.value, layout, name, data)
+            self._given[id(source.value)] = found
+        return found
+
+
+def _is_value(leaf: Any) -> bool:
+    return isinstance(leaf, Known | Moments | attention.Scores)
+
+
+def _with(node: Node, value: Any) -> Result:
+    """A value, whose way back is that of what comes later."""
+    others: list[tuple[Value, Pullback | None]] = [(Known(o), None) for o in node.outputs[1:]]
+    return Result(value, _no_gradient, others)
+
+
+def _cut_off(node: Node, value: Value) -> Value:
+    """The value; its gradients do not join those of its root where autograd lets none pass."""
+    passes = node.records_gradients and not node.function and node.name != "detach"
+    return value if passes or not isinstance(value, Moments) else replace(value, root=None)
+
+
+def _no_gradient(_: Gradient) -> Pulled:
+    """The way back through what autograd does not record."""
+    return Pulled()
+
+
+def _all_known(node: Node, first: Known | None) -> Result:
+    outputs: list[tuple[Value, Pullback | None]] = [(Known(o), None) for o in node.outputs]
+    if first is not None:
+        outputs[0] = first, None
+    return Result(outputs[0][0], None, outputs[1:])
