@@ -74,9 +74,9 @@ def sites(
         if real:
             batch = photographs(batch_size, batch[0].shape[-1], generator), *batch[1:]
         graph = trace(model, batch, architecture.loss)
-        begin = time.perf_counter()
+        begin = time.process_time()
         propagation = propagate(graph)
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
         for site in propagation.sites:
             if site.operation not in COPIES:
                 found[site.node].append(site)

@@ -12,7 +12,7 @@ from equipoise.instrument.recording.tracer import trace
 from equipoise.theory import explosion_rate
 from equipoise.theory.propagation.call import RULES
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.rules import normalisers, sums
+from equipoise.theory.propagation.rules import convolution, normalisers, sums
 from equipoise.theory.propagation.values import UnpredictedError
 from support.model_state import differences, fingerprint
 
@@ -490,3 +490,35 @@ def test_the_same_pass_is_predicted_alike_twice():
     model = build()
     first, second = (propagate(trace(model, batch, loss_fn)) for _ in range(2))
     assert first == second
+
+
+class Standardised(nn.Conv2d):
+    """Filters less their mean."""
+
+    def forward(self, x):
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return torch.nn.functional.conv2d(x, weight, padding=self.padding, groups=self.groups)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+class TestFiltersThatSumToZero:
+    """They do not see what the pixels of a patch have in common, which on photographs is most."""
+
+    def smooth(self):
+        levels = 1 + drawn(16, 1, 1, 1)
+        return levels + 0.1 * drawn(16, 3, 8, 8, seed=1)
+
+    def first(self, groups):
+        torch.manual_seed(0)
+        model = nn.Sequential(Standardised(3, 384, 3, groups=groups), nn.ReLU())
+        batch = self.smooth(), drawn(16, 384, 6, 6, seed=2)
+        return propagate(trace(model, batch, projected)).sites[0]
+
+    def test_of_data_are_predicted(self, groups):
+        site = self.first(groups)
+        assert site.second_moment == pytest.approx(site.measured_second_moment, rel=0.1)
+
+    def test_otherwise_they_would_be_far_off(self, groups, monkeypatch):
+        monkeypatch.setattr(convolution, "is_centred", lambda filters, size: False)
+        site = self.first(groups)
+        assert site.second_moment > 3 * site.measured_second_moment

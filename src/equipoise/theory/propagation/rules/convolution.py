@@ -75,17 +75,21 @@ def convolution(call: Call) -> Result:
     if transposed:
         forth, back = back, forth
     order = [atom for axis in source.axes[2:] for atom in axis]
+    centred = not transposed and is_centred(weight.value.flatten(1), variance)
+    common = np.zeros(())
     if isinstance(x, Known) and not transposed:
-        read, shared = _read_from_data(x.value, window, source.count("sample"))
+        within = groups if centred else 0
+        read = _read_from_data(x.value, window, source.count("sample"), within)
     else:
         inputs = x if isinstance(x, Moments) else measured(x.value, source)
         covariance = arranged(inputs.covariance, inputs.order, order)
         read = Exchangeable(forth(covariance.same), forth(covariance.diff), covariance.samples)
-        means = inputs.mean[inputs.places(order)]
-        shared = (window.members().T if transposed else window.members()) @ means
-    common = np.zeros(())
-    if not transposed and is_centred(weight.value.flatten(1), variance):
-        common = np.outer(shared, shared) / prod(kernel)
+        if centred:
+            shared = window.members() @ inputs.mean[inputs.places(order)]
+            common = np.outer(shared, shared) / prod(kernel)
+    if centred:  # what filters of independent weights have, before they lose their mean
+        free = weight.value[0].numel()
+        variance *= free / (free - 1)
     grown = times(source.with_role("feature"))
     noise = bias_square(bias, weight.value, grown if fan_in > 1 else Fraction(1))
     same, diff = (variance * fan_in * (block - common) + noise for block in (read.same, read.diff))
@@ -118,13 +122,15 @@ def convolution(call: Call) -> Result:
     return Result(output, pullback)
 
 
-def _read_from_data(images: Tensor, window: Window, taken: int) -> tuple[Exchangeable, Array]:
-    """Second moments, and means over features, of what outputs read, summed over taps.
+def _read_from_data(images: Tensor, window: Window, taken: int, centred: int) -> Exchangeable:
+    """Second moments of what outputs read, averaged over features and summed over taps.
 
     Args:
         images: Of shape ``[N, C, ...]``.
         window: What outputs read.
         taken: How many samples there are taken to be.
+        centred: In how many groups of channels filters sum to zero, so that they do not see what
+            the pixels that they read have in common; 0 if they do not.
     """
     require_values(images)
     outputs, taps = prod(window.outputs), prod(window.kernel)
@@ -132,8 +138,10 @@ def _read_from_data(images: Tensor, window: Window, taken: int) -> tuple[Exchang
     samples, channels = images.shape[:2]
     values = window.read(images.detach().double().cpu().numpy())  # [N, C, *outputs, *kernel]
     patches = values.reshape(samples, channels, outputs, taps).swapaxes(1, 2)
-    means = patches.mean((0, 2)).sum(1) if channels > 1 else np.zeros(outputs)
-    return second_moments(patches.reshape(samples, outputs, -1), taken) * taps, means
+    if centred:
+        grouped = patches.reshape(samples, outputs, centred, -1)
+        patches = grouped - grouped.mean(3, keepdims=True)
+    return second_moments(patches.reshape(samples, outputs, -1), taken) * taps
 
 
 def _with_roles_by_axes(x: Moments) -> Result | None:
