@@ -29,6 +29,9 @@ from equipoise.theory.propagation.values import (
 )
 from equipoise.theory.propagation.what_if.answer import Changes
 
+# Kinds of operations that change gradients by less than this, in the logarithm, are not told.
+_SLIGHT = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Propagation:
@@ -45,6 +48,25 @@ class Propagation:
     weights: tuple[Weight, ...]
     attribution: tuple[Share, ...] = ()
     graph: Graph | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        """How much is predicted, and what makes gradients grow.
+
+        Examples:
+            >>> print(Propagation((), (), (Share("normalisers", 4, 3.5, 1.5),)))
+            0 of 0 operations predicted
+            gradient times activation, towards the input:
+              normalisers            ×1.535 each, 3.5 of 4 on the way
+        """
+        predicted = sum(site.is_predicted for site in self.sites)
+        lines = [f"{predicted:,} of {len(self.sites):,} operations predicted"]
+        strong = [share for share in self.attribution if abs(share.log_gain) >= _SLIGHT]
+        if strong:
+            lines.append("gradient times activation, towards the input:")
+        for share in strong:
+            of = f"{share.met:.3g} of {share.operations:,} on the way"
+            lines.append(f"  {share.kind:<22} ×{share.each:.4g} each, {of}")
+        return "\n".join(lines)
 
     def what_if(
         self,
