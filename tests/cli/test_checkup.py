@@ -39,7 +39,7 @@ class TestInputs:
             equipoise, "nets.py:build", "--arg", "depth=3", "--arg", "activation=tanh", "--json"
         )
         assert done.json["depth"] == 3
-        assert {block["activation"] for block in done.json["blocks"]} == {"tanh"}
+        assert "tanh" in {site["operation"] for site in done.json["sites"]}
         assert done.json["target"] == "nets.py:build depth=3 activation=tanh"
 
     def test_arguments_without_a_target_shape_the_default_network(self, equipoise):
@@ -148,7 +148,7 @@ class TestOutput:
         done = checkup(equipoise, "nets.py:build", "--json")
         assert done.code == 130
         assert done.json["interrupted"] is True
-        assert len(done.json["blocks"]) == 2
+        assert len(done.json["predictions"]) == 2
         assert (folder / "equipoise-report" / "report.html").is_file()
 
     def test_an_interrupt_before_anything_was_measured_is_one_line(self, equipoise, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.diagnosis.record import Block, Checkup
+from equipoise.diagnosis.record import Checkup, LayerPrediction
 from equipoise.files import write_text
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
@@ -85,7 +85,9 @@ class TestRoundTrip:
         finding = from_plain(Finding, {"severity": "note", "title": "t", "detail": "d"})
         assert finding == Finding("note", "t", "d", None)
 
-    @pytest.mark.parametrize("record", [Block, Checkup, GradientGrowth, LayerConditioning])
+    @pytest.mark.parametrize(
+        "record", [LayerPrediction, Checkup, GradientGrowth, LayerConditioning]
+    )
     def test_tuples_and_lists_are_one(self, record):
         with pytest.raises(ValueError, match="lacks the fields"):
             from_plain(record, {})

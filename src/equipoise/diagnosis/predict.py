@@ -79,7 +79,7 @@ def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
         >>> [(site.operation, round(site.second_moment, 2)) for site in found.sites[:3]]
         [('mm', 0.34), ('native_batch_norm', 1.0), ('relu', 0.5)]
         >>> found.attribution[0].kind, round(found.attribution[0].each, 2)
-        ('normalisers', 1.25)
+        ('normalisers', 1.64)
 
     References:
         [yang2019], Theorem 9 for the rate; docs/propagation.md for models.

@@ -269,7 +269,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for record in self._unsettled:
             tensor = record.tensor
             record.version = _version(tensor)
-            if isinstance(record.source, Made) and tensor.requires_grad:
+            if isinstance(record.source, Made) and tensor.grad_fn is not None:
                 self._edges[record.source] = get_gradient_edge(tensor)
         self._unsettled.clear()
 
@@ -357,7 +357,9 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             gradients[index] = gradient
             node.gradients = tuple(gradients)
         of_weights = zip(weights, found[len(places) :], strict=True)
-        return {name: float(g.double().square().mean()) for name, g in of_weights if g is not None}
+        return {
+            name: _mean_square(gradient) for name, gradient in of_weights if gradient is not None
+        }
 
     def _edge(self, node: Node, index: int) -> GradientEdge | None:
         """Where an output stands in the graph of derivatives, before it was overwritten."""
@@ -366,11 +368,18 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         found = self._edges.get(Made(node.number, index))
         # Outputs of functions with a derivative of their own get it when the function ends.
-        return get_gradient_edge(output) if found is None and output.requires_grad else found
+        if found is None and output.grad_fn is not None:
+            found = get_gradient_edge(output)
+        return found
 
 
 def _tensors(values: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _mean_square(gradient: Tensor) -> float:
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return float(values.double().square().sum()) / gradient.numel()
 
 
 def _is_out(schema: Sequence[Any], name: str) -> bool:

@@ -168,11 +168,12 @@ def rule(*targets: Any) -> Callable[[Rule], Rule]:
         ValueError: If no operator of PyTorch has the name.
 
     Examples:
-        >>> @rule(torch.nn.Identity)
-        ... def identity(call: Call) -> Result:
+        >>> class Unchanged(torch.nn.Identity):
+        ...     pass
+        >>> @rule(Unchanged)
+        ... def unchanged(call: Call) -> Result:
         ...     x = call.arguments[0]
         ...     return Result(x, lambda gradient: Pulled([(x, gradient)]))
-        >>> del RULES[torch.nn.Identity]
         >>> rule("cumsun")
         Traceback (most recent call last):
         ValueError: no operator of PyTorch is named 'cumsun'
