@@ -49,6 +49,18 @@ def test_nan_decides_nothing(predicted):
     assert judged(predicted, math.nan, 0.01).outcome == "undecided"
 
 
+@pytest.mark.parametrize("value", [1.47, 3.0])
+def test_an_unknown_error_decides_nothing(value):
+    """Of a single initialisation and batch."""
+    found = judged(1.47, value, math.nan, replicates=1)
+    assert found.outcome == "undecided"
+    assert math.isnan(found.z)
+
+
+def test_ratios_beyond_the_range_of_numbers():
+    assert judged(1e200, 1e-200, 1e-202).outcome == "differs"
+
+
 def test_a_large_difference_counts_even_if_errors_are_large():
     assert judged(1.0, 100.0, 15.0).outcome == "differs"
 

@@ -62,9 +62,14 @@ def test_an_unlimited_depth():
     assert found.depths == "Trainable depth unlimited, model depth 32"
 
 
-def test_without_a_prediction_or_a_straight_profile_there_is_no_trainable_depth():
+def test_without_a_prediction_the_measurement_decides():
     checkup = deep_checkup()
-    assert conclude(dataclasses.replace(checkup, comparisons=())).depths == "Model depth 32"
+    found = conclude(dataclasses.replace(checkup, comparisons=()))
+    assert found.trainable_depth == pytest.approx(16 / math.log(checkup.growth.rate.value))
+
+
+def test_without_a_straight_profile_there_is_no_trainable_depth():
+    checkup = deep_checkup()
     layers = list(checkup.growth.layers)
     layers[16] = dataclasses.replace(layers[16], gradient=Estimate(1e9, 0.1, "m"))
     bent = dataclasses.replace(checkup.growth, layers=tuple(layers))

@@ -50,6 +50,7 @@ from equipoise.instrument.types import Batch, LossFunction, Progress
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
+from equipoise.records.finding import Finding
 from equipoise.theory.batch_norm.explosion import max_trainable_depth
 from equipoise.theory.propagation.sites import Share, Site
 
@@ -143,6 +144,7 @@ def checkup(
         work.remedies,
         unwatched(fresh),
         [
+            *_untraced(work.untraced),
             *conclude_initialisation(work.initialisation, work.unchecked),
             *conclude_preconditioning(work.preconditioning),
             *conclude_trial(work.trial),
@@ -192,6 +194,7 @@ class _Work:
     smoothness: Smoothness | None = None
     initialisation: Initialisation | None = None
     unchecked: str = ""
+    untraced: str = ""
     interrupted: bool = False
 
 
@@ -199,10 +202,14 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
     seed, loss, batch = problem.seed, problem.loss_fn, problem.first
     sample = _sample(model, problem)
     report("predicting", 0, 1)
-    trace = traced(problem, model)
-    propagation = trace.predict()
-    work.sites, work.attribution = propagation.sites, propagation.attribution
-    work.predictions = trace.at_layers(propagation)
+    trace = None
+    try:
+        trace = traced(problem, model)
+        propagation = trace.predict()
+        work.sites, work.attribution = propagation.sites, propagation.attribution
+        work.predictions = trace.at_layers(propagation)
+    except Exception as error:  # whatever a model does, it is measured
+        work.untraced = f"{type(error).__name__}: {error}"
     report("predicting", 1, 1)
     try:
         work.initialisation = initialisation(model)
@@ -238,7 +245,7 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
     )
     work.second_order = second_order(model, batch, loss)
 
-    if growth.rate is not None and _too_deep(growth, growth.rate):
+    if trace is not None and growth.rate is not None and _too_deep(growth, growth.rate):
 
         def predict(parameters: Mapping[str, Tensor]) -> Estimate | None:
             layers = trace.at_layers(trace.predict(parameters))
@@ -259,6 +266,13 @@ def _sample(model: nn.Module, problem: Problem) -> Batch:
     if coupled or problem.source.fixed_batches:
         return problem.first
     return problem.joined(_ROWS) or problem.first
+
+
+def _untraced(reason: str) -> list[Finding]:
+    if not reason:
+        return []
+    title = "Not predicted: tracing the model failed"
+    return [Finding("note", title, f"{reason} Everything else was measured.")]
 
 
 def _too_deep(growth: GradientGrowth, rate: Estimate) -> bool:

@@ -165,7 +165,7 @@ def compared(
         vague: Relative error above which nothing is concluded.
     """
     possible = measured.value > 0 and predicted.value > 0
-    difference = math.log(measured.value / predicted.value) if possible else math.nan
+    difference = math.log(measured.value) - math.log(predicted.value) if possible else math.nan
     errors = predicted.relative_error, measured.relative_error
     return _judged(quantity, predicted, measured, difference, errors, replicates, vague)
 
@@ -179,7 +179,7 @@ def _judged(
     replicates: int,
     vague: float,
 ) -> Comparison:
-    theory, sampling = errors[0], errors[1] if math.isfinite(errors[1]) else 0.0
+    theory, sampling = errors  # of a single initialisation unknown, so that nothing is decided
     # A standard error from a few initialisations is itself uncertain: three errors are the
     # 99.7 % range of Student's t.
     widening = stdtrit(max(replicates - 1, 1), _TAIL) / AGREEMENT

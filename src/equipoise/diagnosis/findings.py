@@ -236,8 +236,8 @@ def _coverage(sites: Sequence[Site]) -> list[Finding]:
     if not noted:
         return []
     reasons = Counter(f"{site.operation} ({site.reason})" for site in noted)
-    listed = "; ".join(
-        f"{count} × {reason}" if count > 1 else reason for reason, count in reasons.most_common(4)
+    listed = wording.listed(
+        [f"{n} × {reason}" if n > 1 else reason for reason, n in reasons.most_common()], 4
     )
     return [
         Finding(

@@ -1,4 +1,4 @@
-"""Predict without measuring: one setting of the theory, or the normalisers of a model."""
+"""Predict before training: one setting of the theory, or every operation of a model."""
 
 from __future__ import annotations
 
@@ -90,4 +90,4 @@ def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
         return prediction
     problem = Problem.prepare(subject, given, **options)
     model = problem.fresh(problem.seed)
-    return propagate(trace(model, problem.first, problem.loss_fn))
+    return propagate(trace(model, problem.first, problem.loss_fn).kept())

@@ -60,7 +60,10 @@ def traced(problem: Problem, model: nn.Module) -> TracedModel:
 
 
 def _at_layer(name: str, made: Made | None, site: Site | None) -> LayerPrediction:
-    if site is None or made is None or made.index > 0:
+    if made is not None and made.index > 0:
+        reason = "it is one of several outputs of an operation"
+        return LayerPrediction(name, None, None, None, reason)
+    if site is None:
         return LayerPrediction(name, None, None, None, "no weights lie before it")
     if site.gradient is None or site.second_moment is None:
         return LayerPrediction(

@@ -48,9 +48,11 @@ def _trainable_depth(
 ) -> float | None:
     """How many such layers can train, where all change gradients by one factor."""
     compared = next((one for one in comparisons if one.quantity == GROWTH), None)
-    if growth is None or growth.rate is None or compared is None or not is_straight(growth):
+    if growth is None or growth.rate is None or not is_straight(growth):
         return None
-    # Where theory is wrong about the model, the measurement decides.
+    # Where theory is silent or wrong about the model, the measurement decides.
+    if compared is None:
+        return max_trainable_depth(growth.rate)
     decides = compared.measured if compared.outcome == "differs" else compared.predicted
     return max_trainable_depth(decides)
 

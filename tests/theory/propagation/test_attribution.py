@@ -119,8 +119,15 @@ class TestErrors:
 
 @pytest.mark.parametrize(
     ("operation", "family", "kind"),
-    [("add", "sums", BRANCHES), ("mul", "sums", "products"), ("relu", "", "elementwise functions"),
-     ("cat", "joining", BRANCHES), ("convolution", "convolution", "convolutions")],
-)  # fmt: skip
+    [
+        ("add", "sums", BRANCHES),
+        ("mul", "sums", "products"),
+        ("relu", "pointwise", "elementwise functions"),
+        ("sort", "", "others"),
+        ("cat", "joining", BRANCHES),
+        ("convolution", "convolution", "convolutions"),
+    ],
+)
 def test_kinds(operation, family, kind):
-    assert kind_of(operation, f"rules.{family}") == kind
+    rules = "equipoise.theory.propagation.rules"
+    assert kind_of(operation, f"{rules}.{family}" if family else "") == kind

@@ -522,3 +522,68 @@ class TestFiltersThatSumToZero:
         monkeypatch.setattr(convolution, "is_centred", lambda filters, size: False)
         site = self.first(groups)
         assert site.second_moment > 3 * site.measured_second_moment
+
+
+class AfterACut(nn.Module):
+    """Combines a tensor with what an unknown operation makes of it."""
+
+    def __init__(self, combine):
+        super().__init__()
+        self.layer, self.combine = nn.Linear(256, 256), combine
+
+    def forward(self, x):
+        return self.combine(x, x.sort(1).values)
+
+
+@pytest.mark.parametrize("combine", [torch.add, torch.sub, torch.mul])
+def test_what_is_measured_depends_on_what_it_was_made_of(combine):
+    model = linear(256, AfterACut(combine))
+    sites = propagate(trace(model, vectors(), projected)).sites
+    (site,) = (s for s in sites if s.module == "1" and s.operation == combine.__name__)
+    assert "depend on a third" in site.reason
+
+
+def test_data_that_are_constants_do_not_stand_for_the_batch():
+    """Such as the means of channels that a model subtracts."""
+
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(16, 256)
+
+        def forward(self, x):
+            return self.layer(x - torch.tensor([0.5] * 16))
+
+    batch = drawn(64, 16), drawn(64, 256, seed=1)
+    sites = propagate(trace(nn.Sequential(Shifted(), nn.ReLU()), batch, projected)).sites
+    assert all(s.is_predicted for s in sites if s.module)
+
+
+def test_sparse_gradients_of_weights_are_measured():
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = nn.Embedding(50, 16, sparse=True), nn.Linear(16, 4)
+
+        def forward(self, x):
+            return self.head(self.words(x).mean(1))
+
+    torch.manual_seed(0)
+    model, x = Bag(), torch.randint(50, (8, 5))
+    loss = lambda m, b: m(b).square().sum()  # noqa: E731
+    graph = trace(model, x, loss)
+    loss(model, x).backward()
+    dense = model.words.weight.grad.to_dense()
+    assert graph.weights["words.weight"] == pytest.approx(float(dense.square().mean()))
+
+
+def test_inputs_that_require_gradients_are_no_operations():
+    """As a gradient penalty has them."""
+
+    def penalty(model, batch):
+        x = batch.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return slope.square().mean()
+
+    graph = trace(linear(16, nn.Tanh()), vectors(8, 16)[0], penalty)
+    assert graph.loss > 0

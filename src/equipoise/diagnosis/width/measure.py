@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from equipoise.diagnosis.problem import Problem, fresh, rehearse, seeded
 from equipoise.diagnosis.short_training import check_least
+from equipoise.diagnosis.width.findings import conclude_coordinate_check
 from equipoise.diagnosis.width.record import CoordinateCheck, LayerOverWidth, WidthTrend
 from equipoise.diagnosis.width.trends import rounded, trend_of
 from equipoise.instrument import modules
@@ -108,9 +109,10 @@ def coordinate_check(
         )
     layers = tuple(_layer(name, widths, runs, is_last=name == names[-1]) for name in names)
     first = runs[0][0]
-    return CoordinateCheck(
+    found = CoordinateCheck(
         first.optimizer, widths, steps, seeds, layers, _transfers(layers), first.unpredicted
     )
+    return replace(found, findings=tuple(conclude_coordinate_check(found)))
 
 
 def _checked(widths: Sequence[int]) -> tuple[int, ...]:

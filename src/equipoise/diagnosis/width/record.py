@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from equipoise.records.estimate import Estimate
+from equipoise.records.finding import Finding
 
 Trend = Literal["stable", "grows", "vanishes", "undecided", "zero", "not finite"]
 """What happens with width; ``"zero"`` and ``"not finite"`` have no slope."""
@@ -70,6 +71,7 @@ class CoordinateCheck:
         layers: One for every layer with parameters that all widths have, in order.
         transfers: Whether learning rates transfer; None if that is undecided.
         unpredicted: Why steps of this optimiser are not predicted; empty if they are.
+        findings: What to conclude from it.
     """
 
     optimizer: str
@@ -79,3 +81,4 @@ class CoordinateCheck:
     layers: tuple[LayerOverWidth, ...]
     transfers: bool | None
     unpredicted: str = ""
+    findings: tuple[Finding, ...] = ()

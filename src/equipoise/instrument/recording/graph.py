@@ -134,6 +134,7 @@ class Graph:
         nodes: The operations.
         loss: The loss; NaN if it is no longer known.
         weights: Mean squares of the derivatives of the loss by the parameters, by name.
+        batch: Samples in the batch: the length of its first tensor that has any axes.
         result: What the loss was made by; None if by no operation.
         samples: How many times as many samples the batch is taken to have as its tensors.
         edited: Whether anything was changed after the pass.
@@ -142,6 +143,7 @@ class Graph:
     nodes: tuple[Node, ...]
     loss: float
     weights: dict[str, float] = field(default_factory=dict)
+    batch: int = 0
     result: Made | None = None
     samples: Fraction = Fraction(1)
     edited: bool = False
@@ -155,6 +157,25 @@ class Graph:
                     place = edge.node, edge.output_nr
                     found.setdefault(place, Made(node.number, index))
         return [found.get((edge.node, edge.output_nr)) for edge in edges]
+
+    def kept(self) -> Graph:
+        """The same with tensors of its own, and without the graph of derivatives."""
+        copies: dict[int, Given] = {}
+
+        def copied(given: Given) -> Given:
+            value = given.value
+            if id(value) not in copies:
+                copies[id(value)] = replace(given, value=value.detach().clone())
+            return copies[id(value)]
+
+        nodes = []
+        for node in self.nodes:
+            inside = node.arguments, node.keywords
+            arguments, keywords = pytree.tree_map_only(Given, copied, inside)
+            outputs = tuple(output.detach() for output in node.outputs)
+            kept = replace(node, arguments=arguments, keywords=keywords, outputs=outputs, edges=())
+            nodes.append(kept)
+        return replace(self, nodes=tuple(nodes))
 
     def with_parameters(self, values: Mapping[str, Tensor]) -> Graph:
         """The same operations with other values of some parameters, by name; nothing is run."""

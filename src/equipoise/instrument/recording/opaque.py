@@ -27,7 +27,7 @@ def around_opaque_calls(model: nn.Module, around: Around) -> Iterator[None]:
         for module in model.modules():
             if type(module) in OPAQUE:
                 stack.enter_context(_replaced_forward(module, _of_module(module, around)))
-        for kind in OPAQUE:
+        for kind in tuple(OPAQUE):
             if issubclass(kind, torch.autograd.Function):
                 forward = staticmethod(_of_function(kind, around))
                 stack.enter_context(_replaced_forward(kind, forward))
@@ -49,6 +49,8 @@ def _of_function(kind: type[torch.autograd.Function], around: Around) -> Callabl
     def forward(*arguments: Any) -> Any:
         # The context comes first, unless the function has a `setup_context`.
         own = [a for a in arguments[:1] if isinstance(a, torch._C._FunctionBase)]
+        if own and getattr(own[0], "_forward_cls", kind) is not kind:  # of a subclass
+            return original(*arguments)
         return around(kind, None, partial(original, *own), arguments[len(own) :], {})
 
     return forward

@@ -25,6 +25,7 @@ BRANCHES, NORMALISERS = "branches", "normalisers"
 # benchmarks/propagation.py are within twice the sum.
 _A_LAYER, _OVER_WIDTH, _WHOLE = 0.06, 2.0, 0.03
 
+_RULES = "equipoise.theory.propagation.rules"
 # What an operation is for a reader, by its name, else by the module of its rule.
 _BY_NAME = {
     "add": BRANCHES,
@@ -57,8 +58,10 @@ def kind_of(operation: str, module: str) -> str:
         >>> kind_of("native_batch_norm", "equipoise.theory.propagation.rules.normalisers")
         'normalisers'
     """
-    family = module.rpartition(".")[2]
-    return _BY_NAME.get(operation) or _BY_RULE.get(family, "elementwise functions")
+    rules, _, family = module.rpartition(".")
+    if rules != _RULES:
+        return "others"
+    return _BY_NAME.get(operation) or _BY_RULE.get(family, "others")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,13 +62,7 @@ class Forward:
         self.reasons: dict[int, str] = {}
         self.notes: dict[int, str] = {}
         self._given: dict[int, Known] = {}
-        data = [
-            leaf.value
-            for node in graph.nodes
-            for leaf in node.inputs
-            if isinstance(leaf, Given) and leaf.kind == "data" and leaf.value.ndim
-        ]
-        self._samples = len(data[0]) if data else 0
+        self._samples = graph.batch
 
     def step(self, node: Node) -> None:
         """Find what is known of the outputs of a node."""
@@ -169,7 +163,8 @@ class Forward:
                     others: list[tuple[Value, Pullback | None]] = [
                         (Known(other), None) for other in node.outputs[1:]
                     ]
-                    return Result(found, None, others)
+                    parts = [value for value in leaves if isinstance(value, Moments)]
+                    return Result(found.made_of(*parts), None, others)
         data = any(not isinstance(leaf, Known) or leaf.data for leaf in leaves)
         return _all_known(node, self._data(node) if data else None)
 

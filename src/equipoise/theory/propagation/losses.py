@@ -86,7 +86,23 @@ def _needs_theory(node: Node) -> bool:
 
 def is_mean(graph: Graph) -> bool:
     """Whether the loss is an average, so that its gradients fall as samples are added."""
-    return any(node.name == "mean" or _reduces(node) for node in _last(graph) if _is_scalar(node))
+    of_batch = _of_batch(graph)
+    return any(
+        node.name == "mean" or _reduces(node)
+        for node in _last(graph)
+        if node.number in of_batch and _is_scalar(node)
+    )
+
+
+def _of_batch(graph: Graph) -> set[int]:
+    """The operations that depend on the batch, not on parameters alone."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        for source in node.inputs:
+            given = isinstance(source, Given) and source.kind == "data" and source.value.ndim > 0
+            if given or (isinstance(source, Made) and source.node in found):
+                found.add(node.number)
+    return found
 
 
 def _last(graph: Graph) -> list[Node]:

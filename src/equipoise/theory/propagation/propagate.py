@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from equipoise.instrument.recording.graph import Graph, Node
 from equipoise.theory.activation.adapt import ActivationLike
@@ -20,6 +21,7 @@ from equipoise.theory.propagation.call import (
     rule_for,
 )
 from equipoise.theory.propagation.forward import Forward
+from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.sites import Share, Site, Weight
 from equipoise.theory.propagation.steps import first_steps
 from equipoise.theory.propagation.values import (
@@ -48,6 +50,10 @@ class Propagation:
     weights: tuple[Weight, ...]
     attribution: tuple[Share, ...] = ()
     graph: Graph | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> Any:
+        """Copies and files go without the traced graph."""
+        return Propagation, (self.sites, self.weights, self.attribution)
 
     def __str__(self) -> str:
         """How much is predicted, and what makes gradients grow.
@@ -92,7 +98,8 @@ class Propagation:
 
         Args:
             batch_size: Another number of samples of the same kind.
-            activation: Instead of every activation that weights come after: a name such as
+            activation: Instead of every activation that weights come after, if PyTorch has a name
+                for it (``clamp`` and functions written as arithmetic stay): a name such as
                 ``"gelu"`` or ``"leaky_relu(0.2)"``, or any elementwise function. Sigmoids that
                 something is multiplied with are gates, and stay.
             norm: Instead of every norm: ``"batch"``, ``"group"``, ``"instance"``, ``"layer"``
@@ -235,4 +242,6 @@ def _site(
 
 def _home(node: Node) -> str:
     rule = rule_for(node)
+    if rule is None and node.is_pointwise:
+        rule = pointwise
     return getattr(rule, "__module__", None) or ""  # functions of a session have none

@@ -247,7 +247,7 @@ MISTAKES = [
     (perceptron, {"gain": {"body.*": 2.0}}, "named 'body.*': there are 0.weight"),
     (perceptron, {"eps": -1.0}, "must not be negative"),
     (perceptron, {"batch_size": 0}, "at least 1, got 0"),
-    (perceptron, {"width": 0}, "above 0, got 0"),
+    (perceptron, {"width": 0}, "to a million, got 0"),
     (perceptron, {"block": "layers"}, "block belongs to depth"),
     (residual, {"depth": 0.5}, "3 blocks times 0.5 are 1.5"),
     (residual, {"depth": 2, "block": "layers"}, "no module 'layers': at the top there are 0, 1"),

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from equipoise.instrument.recording.graph import Given, Graph
+from equipoise.instrument.recording.graph import Graph
 from equipoise.theory.propagation.what_if.editor import Editor
 from equipoise.theory.propagation.what_if.norms import is_batch_norm
 
 
 def with_batch_size(graph: Graph, samples: int) -> Graph:
     """Take the batch to have that many samples; its second moments stay."""
-    traced = next(
-        (
-            len(source.value)
-            for node in graph.nodes
-            for source in node.inputs
-            if isinstance(source, Given) and source.kind == "data" and source.value.ndim
-        ),
-        None,
-    )
-    if traced is None:
+    if not graph.batch:
         raise ValueError("this model takes no batch of data.")
-    if samples < 1:
-        raise ValueError(f"batch_size must be at least 1, got {samples}.")
+    if isinstance(samples, bool) or samples != int(samples) or samples < 1:
+        raise ValueError(f"batch_size must be a whole number of at least 1, got {samples}.")
     editor = Editor(graph)
     for node in graph.nodes:
         editor.copy(node, changed=is_batch_norm(node))
-    return editor.finished(samples=Fraction(samples, traced))
+    return editor.finished(samples=Fraction(int(samples), graph.batch))

@@ -143,7 +143,7 @@ def _without_gradients(node: Node) -> Node:
 def constant(source: Source | None, like: Tensor, value: float) -> Given:
     """A tensor with one value, in the place of a parameter of a shape."""
     device = "cpu" if like.is_meta else like.device
-    tensor = torch.full(like.shape, float(value), device=device)
+    tensor = torch.full(like.shape, float(value), device=device, dtype=like.dtype)
     if isinstance(source, Given):
         return Given(source.kind, source.name, tensor)
     return Given("buffer", "", tensor)

@@ -199,7 +199,8 @@ def with_affine(
 def _like_channels(node: Node) -> Tensor:
     """A tensor of the shape that scale and shift would have."""
     layer = node.name == "native_layer_norm"
-    return torch.empty(node.arguments[1] if layer else node.outputs[0].shape[1])
+    output = node.outputs[0]
+    return torch.empty(node.arguments[1] if layer else output.shape[1], dtype=output.dtype)
 
 
 def is_batch_norm(node: Node) -> bool:

@@ -50,8 +50,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 def with_width(graph: Graph, width: float) -> Graph:
     """Give every layer but the last ones that many times as many outputs."""
-    if not width > 0:
-        raise ValueError(f"width is a factor above 0, got {width}.")
+    if not 1e-3 <= width <= 1e6:
+        raise ValueError(f"width is a factor from 0.001 to a million, got {width}.")
     structure = Structure(graph)
     heads, factor = structure.heads(), Fraction(width).limit_denominator(1000)
     hidden = {node.number for node in structure.weighted} - heads
