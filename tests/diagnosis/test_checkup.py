@@ -202,7 +202,8 @@ class TestAnyModel:
         assert not [site for site in report.sites if site.module and site.reason]
         assert report.growth.rate is not None
         assert report.comparisons
-        assert all(one.outcome != "differs" for one in report.comparisons)
+        off = [abs(one.z) for one in report.comparisons]
+        assert max(off) < 4  # in standard errors, which two initialisations do not widen
 
     def test_what_is_unknown_cuts_the_prediction_and_is_named(self):
         report = checkup(with_unknown, fixed_batches(), seeds=2, batches=1)

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 BRANCHES, NORMALISERS = "branches", "normalisers"
+# Kinds of operations that change gradients by less than this, in the logarithm, are not told.
+SLIGHT = 0.05
 # Relative errors of gradients, in the logarithm: of every layer with weights (independent), over
 # its width (of one sign), and of the whole. 95 % of the operations of the architectures of
 # benchmarks/propagation.py are within twice the sum.

@@ -9,13 +9,8 @@ from torch import Tensor
 
 from equipoise.instrument.recording.graph import Graph, Made, Node
 from equipoise.theory.propagation import losses
-from equipoise.theory.propagation.attribution import (
-    Edge,
-)
-from equipoise.theory.propagation.call import (
-    OF_SHAPES,
-    reason_of,
-)
+from equipoise.theory.propagation.attribution import Edge
+from equipoise.theory.propagation.call import OF_SHAPES, reason_of
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.layout import LayoutError

@@ -11,28 +11,20 @@ from equipoise.instrument.recording.graph import Graph, Node
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.propagation.attribution import (
     BRANCHES,
+    SLIGHT,
     Attribution,
     Vertex,
     attribute,
     kind_of,
 )
 from equipoise.theory.propagation.backward import Back, backward, size_of
-from equipoise.theory.propagation.call import (
-    rule_for,
-)
+from equipoise.theory.propagation.call import rule_for
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.sites import Share, Site, Weight
 from equipoise.theory.propagation.steps import first_steps
-from equipoise.theory.propagation.values import (
-    Moments,
-    Value,
-    mean_square,
-)
+from equipoise.theory.propagation.values import Moments, Value, mean_square
 from equipoise.theory.propagation.what_if.answer import Changes
-
-# Kinds of operations that change gradients by less than this, in the logarithm, are not told.
-_SLIGHT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,7 @@ class Propagation:
         """
         predicted = sum(site.is_predicted for site in self.sites)
         lines = [f"{predicted:,} of {len(self.sites):,} operations predicted"]
-        strong = [share for share in self.attribution if abs(share.log_gain) >= _SLIGHT]
+        strong = [share for share in self.attribution if abs(share.log_gain) >= SLIGHT]
         if strong:
             lines.append("gradient times activation, towards the input:")
         for share in strong:

@@ -45,12 +45,12 @@ import numpy as np
 from torch import Tensor
 
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.theory.propagation.call import WEIGHTED
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.values import Gradient, Known, Moments, Value, mean_square
 
 # Of the integral's variable; its ends decay as the root of e to this.
 _LOGS = np.arange(-30.0, 30.0, 0.1)
-_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def first_steps(
     uses: Counter[str] = Counter()
     for node in graph.nodes:
         output = values[node.number][0]
-        if node.name not in _PRODUCTS or not isinstance(output, Moments):
+        if node.name not in WEIGHTED or not isinstance(output, Moments):
             continue
         parameters = _parameters(node, values)
         gradient = gradients.get(id(output))

@@ -10,17 +10,16 @@ from equipoise.diagnosis.record import Checkup, LayerPrediction
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import LayerGradients
 from equipoise.records import wording
+from equipoise.theory.propagation.attribution import SLIGHT
 from equipoise.theory.propagation.sites import Share, Site
 
-# Kinds of operations that change gradients by less than this, in the logarithm, are left out.
-_SLIGHT = 0.05
 # They only rename axes or copy.
 _MOVES = "reshapes"
 
 
 def attribution(checkup: Checkup) -> list[Share]:
     """Kinds of operations that make gradients grow or shrink, the strongest first."""
-    return [share for share in checkup.attribution if abs(share.log_gain) >= _SLIGHT]
+    return [share for share in checkup.attribution if abs(share.log_gain) >= SLIGHT]
 
 
 def computed(sites: Sequence[Site]) -> list[Site]:

@@ -121,7 +121,7 @@ def _through_root(a: Moments, b: Moments, output: Moments, gradient: Gradient) -
     return Pulled([(root, through(root, slope, gradient))])
 
 
-def _back_in_order(pairs: Exchangeable, alike: Moments, original: Moments) -> Exchangeable:
+def _back_in_order(pairs: Exchangeable, original: Moments) -> Exchangeable:
     """Undo :func:`_split_or_merged`, which may have reordered positions."""
     flat = [atom for axis in original.layout.axes for atom in axis if atom.role == "position"]
     if tuple(flat) != original.order:
@@ -334,7 +334,7 @@ def unaligned(pairs: Exchangeable, aligned: Moments, original: Moments) -> Excha
     if [a.size for a in aligned.order] != [a.size for a in original.order]:
         alike = _split_or_merged(original, aligned)
         if alike is not original:
-            return _back_in_order(unaligned(pairs, aligned, alike), alike, original)
+            return _back_in_order(unaligned(pairs, aligned, alike), original)
     if len(original.correlation.same) == len(pairs.same):
         places: dict[Atom, Atom] = {}
         padded = ((),) * (len(aligned.layout.axes) - len(original.layout.axes))

@@ -31,6 +31,8 @@ def with_gain(graph: Graph, gain: float | Mapping[str, float]) -> Graph:
     factors = gain if isinstance(gain, Mapping) else {"*": gain}
     values: dict[int, Tensor] = {}
     for pattern, factor in factors.items():
+        if not 1e-6 <= abs(factor) <= 1e6:
+            raise ValueError(f"gain is a factor between a millionth and a million, got {factor}.")
         found = [value for name, value in matrices.items() if _matches(name, pattern)]
         if not found:
             raise ValueError(f"no weights are named {pattern!r}: there are {', '.join(matrices)}.")
