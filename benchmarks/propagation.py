@@ -98,9 +98,28 @@ def errors(groups: list[list[Site]]) -> tuple[list[float], list[float]]:
     return moments, gradients
 
 
-def row(architecture: Architecture, batch_size: int, seeds: int, *, real: bool = False) -> str:
-    """One line of the table."""
+def within(groups: list[list[Site]]) -> list[bool]:
+    """Whether the error of each operation, averaged over seeds, is within twice the stated one."""
+    found = []
+    for group in groups:
+        pairs = [(s.gradient, s.measured_gradient) for s in group if not s.is_start]
+        ratios = [math.log(a / b) for a, b in pairs if a and b]
+        if ratios and math.isfinite(group[0].error):
+            found.append(abs(statistics.mean(ratios)) <= 2 * group[0].error)
+    return found
+
+
+def row(
+    architecture: Architecture,
+    batch_size: int,
+    seeds: int,
+    covered: list[bool],
+    *,
+    real: bool = False,
+) -> str:
+    """One line of the table; ``covered`` collects which operations are within their errors."""
     groups, seconds = sites(architecture, batch_size, seeds, real=real)
+    covered += within(groups)
     predicted = sum(group[0].second_moment is not None for group in groups)
     moments, gradients = errors(groups)
     steps = sorted(abs(b - a) for a, b in pairwise(gradients))
@@ -161,13 +180,18 @@ def main() -> None:
         "per layer, median | 95 % | theory |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
+    covered: dict[str, list[bool]] = defaultdict(list)
     for architecture in ARCHITECTURES:
         if architecture.name in names:
             for batch_size in BATCHES[:1] if arguments.quick else BATCHES:
                 seeds = 1 if arguments.quick else SEEDS
-                print(row(architecture, batch_size, seeds), flush=True)
+                into = covered[f"batch {batch_size}"]
+                print(row(architecture, batch_size, seeds, into), flush=True)
             if is_of_images(architecture.batch(2, torch.Generator())) and not arguments.quick:
-                print(row(architecture, BATCHES[0], SEEDS, real=True), flush=True)
+                into = covered["photographs"]
+                print(row(architecture, BATCHES[0], SEEDS, into, real=True), flush=True)
+    for kind, inside in covered.items():
+        print(f"\n{kind}: {sum(inside) / len(inside):.1%} within twice the stated error")
 
 
 if __name__ == "__main__":

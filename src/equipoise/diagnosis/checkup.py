@@ -19,7 +19,7 @@ from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.preconditioning.measure import preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
-from equipoise.diagnosis.prediction import traced
+from equipoise.diagnosis.prediction import TracedModel, traced
 from equipoise.diagnosis.problem import Model, Problem, draws_new_weights, facts, name_of
 from equipoise.diagnosis.record import (
     SCHEMA_VERSION,
@@ -202,14 +202,7 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
     seed, loss, batch = problem.seed, problem.loss_fn, problem.first
     sample = _sample(model, problem)
     report("predicting", 0, 1)
-    trace = None
-    try:
-        trace = traced(problem, model)
-        propagation = trace.predict()
-        work.sites, work.attribution = propagation.sites, propagation.attribution
-        work.predictions = trace.at_layers(propagation)
-    except Exception as error:  # whatever a model does, it is measured
-        work.untraced = f"{type(error).__name__}: {error}"
+    trace = _predicted(work, problem, model)
     report("predicting", 1, 1)
     try:
         work.initialisation = initialisation(model)
@@ -236,6 +229,8 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
         )
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
+    if growth.rate is None or not _too_deep(growth, growth.rate):
+        trace = None  # it holds all tensors of a pass, and is for remedies only
     work.comparisons = compare(growth, work.predictions)
     work.conditioning = probes.conditioning(
         model, batch, forward=loss, progress=staged(report, "measuring conditioning")
@@ -245,9 +240,11 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
     )
     work.second_order = second_order(model, batch, loss)
 
-    if trace is not None and growth.rate is not None and _too_deep(growth, growth.rate):
+    if trace is not None and growth.rate is not None:
 
-        def predict(parameters: Mapping[str, Tensor]) -> Estimate | None:
+        def predict(
+            parameters: Mapping[str, Tensor], trace: TracedModel = trace
+        ) -> Estimate | None:
             layers = trace.at_layers(trace.predict(parameters))
             return predicted_rate(growth, {layer.layer: layer for layer in layers})
 
@@ -266,6 +263,19 @@ def _sample(model: nn.Module, problem: Problem) -> Batch:
     if coupled or problem.source.fixed_batches:
         return problem.first
     return problem.joined(_ROWS) or problem.first
+
+
+def _predicted(work: _Work, problem: Problem, model: nn.Module) -> TracedModel | None:
+    """Predict every operation; None if the model cannot be traced."""
+    try:
+        trace = traced(problem, model)
+        propagation = trace.predict()
+    except Exception as error:  # whatever a model does, it is measured
+        work.untraced = f"{type(error).__name__}: {error}"
+        return None
+    work.sites, work.attribution = propagation.sites, propagation.attribution
+    work.predictions = trace.at_layers(propagation)
+    return trace
 
 
 def _untraced(reason: str) -> list[Finding]:
