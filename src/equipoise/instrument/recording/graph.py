@@ -188,4 +188,4 @@ class Graph:
             inside = node.arguments, node.keywords
             arguments, keywords = pytree.tree_map_only(Given, other, inside)
             nodes.append(replace(node, arguments=arguments, keywords=keywords))
-        return replace(self, nodes=tuple(nodes))
+        return replace(self, nodes=tuple(nodes), edited=self.edited or bool(values))
