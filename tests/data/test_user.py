@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from equipoise.data import Samples, Source, as_source
-from equipoise.data.user import IndexedSource, LoaderSource, StreamedSource
+from equipoise.data import Samples, Source
+from equipoise.data.user import IndexedSource, LoaderSource, StreamedSource, as_source
 
 X, Y = torch.arange(24.0).reshape(12, 2), torch.arange(12) % 3
 

@@ -8,7 +8,6 @@ from equipoise.theory import (
     Architecture,
     backward_spectrum,
     explosion_rate,
-    follow_batch,
     group_norm,
     iterate_map,
     layer_norm,
@@ -103,10 +102,6 @@ class TestCollapse:
         run = iterate_map("tanh", 8, steps=3, eps=2.0)
         assert (run.is_bsb1, run.has_settled, run.spread) == (True, True, 0.0)
 
-    def test_equal_samples_are_refused(self):
-        with pytest.raises(ValueError, match="equal samples only"):
-            follow_batch(np.ones((8, 8)), "relu", 2, architecture=Architecture(stages=1))
-
     def test_eigenvalues_at_the_level_of_rounding(self):
         with pytest.raises(ValueError, match="within a factor of 1e\\+12"):
             linear_step([1e-16, 1.0])
@@ -132,7 +127,6 @@ class TestCounts:
             lambda: simulate_networks("relu", 8, depth=0),
             lambda: simulate_spectra("relu", 8, networks=0),
             lambda: simulate_spectra("relu", 8, depth=0),
-            lambda: follow_batch(np.eye(4), "relu", 2.0, architecture=Architecture(stages=1)),
             lambda: Architecture(normaliser="group norm", group_size=0),
             lambda: Architecture(stages=1.5),
             lambda: explosion_rate("relu", 10**24),

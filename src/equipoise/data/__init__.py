@@ -5,12 +5,10 @@ from equipoise.data.folders import DataNotFoundError, find_folder
 from equipoise.data.images.augmentation import crop_and_flip
 from equipoise.data.source import Samples, Source
 from equipoise.data.splits import Split, split
-from equipoise.data.user import as_source
 
 __all__ = [
     # by name, or the user's own
     "load",
-    "as_source",
     "Split",
     "split",
     # sources

@@ -17,7 +17,7 @@ from equipoise.records.estimate import Estimate
 from equipoise.records.finding import SEVERITIES, Finding
 from equipoise.theory.batch_norm.explosion import TRAINABLE_FACTOR, max_trainable_depth
 from equipoise.theory.propagation.attribution import NORMALISERS
-from equipoise.theory.propagation.sites import Share, Site
+from equipoise.theory.propagation.sites import Share, Site, of_model
 
 # Half the exponent at which training fails is reason for a warning.
 _WORRYING = TRAINABLE_FACTOR / 2
@@ -231,7 +231,7 @@ def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:
 
 def _coverage(sites: Sequence[Site]) -> list[Finding]:
     """Which operations theory does not reach."""
-    inside = [site for site in sites if site.module]  # others are the loss
+    inside = of_model(sites)
     noted = [site for site in inside if site.reason]
     if not noted:
         return []

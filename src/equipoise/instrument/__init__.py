@@ -1,7 +1,6 @@
 """Watch and restore any PyTorch model: what every room above builds on."""
 
 from equipoise.instrument import normalisers
-from equipoise.instrument.observers import observers_paused
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction, Progress
@@ -9,7 +8,6 @@ from equipoise.instrument.types import Batch, LossFunction, Progress
 __all__ = [
     # without a trace
     "untouched",
-    "observers_paused",
     "RandomStates",
     # which layers normalise, and how to register one's own
     "normalisers",

@@ -1,7 +1,7 @@
 """What mean-field theory predicts for wide random networks, normalised or not."""
 
 from equipoise.theory.activation.adapt import as_activation
-from equipoise.theory.activation.catalogue import ACTIVATIONS, Activation, Kink
+from equipoise.theory.activation.catalogue import Activation, Kink
 from equipoise.theory.batch_norm.explosion import (
     UnstableFixedPointWarning,
     depth_scale,
@@ -21,18 +21,15 @@ from equipoise.theory.covariance.bn_map import bn_map
 from equipoise.theory.covariance.iterate import iterate_map
 from equipoise.theory.networks.edge_of_chaos import edge_of_chaos
 from equipoise.theory.networks.feature_norms import group_norm, layer_norm
-from equipoise.theory.networks.followed_batch import follow_batch
 from equipoise.theory.networks.residual import residual_growth
 from equipoise.theory.networks.vanilla.network import vanilla
 from equipoise.theory.simulation.gradients import simulate_networks
 from equipoise.theory.simulation.networks import Architecture
 from equipoise.theory.simulation.spectra import simulate_spectra
-from equipoise.theory.table import prediction_table, spectrum_table
 
 __all__ = [
     # the setting
     "Setting",
-    "ACTIVATIONS",
     "Activation",
     "Kink",
     "as_activation",
@@ -53,8 +50,6 @@ __all__ = [
     "alpha_transition",
     # remedies and tables
     "tune",
-    "prediction_table",
-    "spectrum_table",
     # maps of any covariance
     "bn_map",
     "iterate_map",
@@ -62,7 +57,6 @@ __all__ = [
     "layer_norm",
     "group_norm",
     "residual_growth",
-    "follow_batch",
     "vanilla",
     "edge_of_chaos",
     # simulation

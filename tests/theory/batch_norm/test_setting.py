@@ -9,8 +9,6 @@ import torch
 
 from equipoise.records import to_plain
 from equipoise.theory import (
-    ACTIVATIONS,
-    Architecture,
     Setting,
     as_activation,
     backward_spectrum,
@@ -18,23 +16,22 @@ from equipoise.theory import (
     critical_eps,
     cross_batch,
     explosion_rate,
-    follow_batch,
     forward_spectrum,
     gegenbauer_expansion,
     group_norm,
     iterate_map,
     layer_norm,
-    prediction_table,
     residual_growth,
     simulate_networks,
     simulate_spectra,
-    spectrum_table,
     stability,
     tune,
     weight_gradients,
 )
+from equipoise.theory.activation.catalogue import ACTIVATIONS
 from equipoise.theory.simulation.gradients import simulate_explosion_rate
 from equipoise.theory.simulation.spectra import sample_spectra
+from equipoise.theory.table import prediction_table, spectrum_table
 
 ENTRANCES = [Setting, explosion_rate, bsb1_fixed_point, simulate_networks]
 
@@ -100,14 +97,6 @@ class TestBothForms:
         setting = Setting("tanh", 64, eps=0.1, **OPTIONS)
         assert layer_norm(setting) == layer_norm("tanh", eps=0.1, **OPTIONS)
         assert group_norm(setting, 6) == group_norm("tanh", 6, eps=0.1, **OPTIONS)
-
-    def test_a_batch_that_is_followed(self):
-        options = {"architecture": Architecture(stages=1), "samples": 64, "repeats": 2}
-        one = follow_batch(np.eye(8), Setting("tanh", 8, gamma=0.5), 2, **options)
-        other = follow_batch(np.eye(8), "tanh", 2, gamma=0.5, **options)
-        np.testing.assert_array_equal(one.log_gradients, other.log_gradients)
-        with pytest.raises(ValueError, match="cov has 8 samples, but the setting a batch size of"):
-            follow_batch(np.eye(8), Setting("tanh", 9), 2, **options)
 
     @pytest.mark.parametrize("table", [prediction_table, spectrum_table])
     def test_tables(self, table):

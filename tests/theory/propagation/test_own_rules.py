@@ -1,5 +1,8 @@
 """Rules for users' operators, autograd functions and modules, and calls without one."""
 
+import time
+from threading import Event, Thread
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +12,7 @@ from equipoise.instrument.recording.tracer import trace
 from equipoise.theory import propagation
 from equipoise.theory.propagation import call as registry
 from equipoise.theory.propagation.propagate import propagate
+from equipoise.theory.propagation.values import UnpredictedError
 
 WIDTH = 256
 
@@ -172,7 +176,7 @@ class TestRules:
     def test_replaces_that_of_an_operator_of_pytorch(self):
         @propagation.rule("relu")
         def refuses(call):
-            raise propagation.UnpredictedError("not today")
+            raise UnpredictedError("not today")
 
         assert named(sites(nn.ReLU()), "relu").reason == "not today"
 
@@ -233,3 +237,37 @@ def without_gradients(x):
 def test_what_is_computed_without_gradients_sends_none_back(stopped):
     """Slopes of 1 and 3 would add to 4."""
     agrees(sites(Apply(lambda x: x + stopped(x)))[1])
+
+
+def test_threads_take_turns():
+    """A trace that ends while another one starts leaves no function replaced."""
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2 * gradient
+
+    propagation.rule(Doubled)(lambda call: propagation.elementwise(call.arguments[0], torch.mul))
+    original, started, found = vars(Doubled)["forward"], Event(), []
+
+    def first(model, x):
+        started.set()
+        time.sleep(0.05)
+        return model(x).sum()
+
+    def traced(loss):
+        found.append(trace(Apply(Doubled.apply), torch.ones(4, 16), loss))
+
+    threads = [Thread(target=traced, args=(first,))]
+    threads[0].start()
+    started.wait()
+    threads.append(Thread(target=traced, args=(lambda model, x: model(x).sum(),)))
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert vars(Doubled)["forward"] is original
+    assert [[node.name for node in graph.nodes].count("Doubled") for graph in found] == [1, 1]

@@ -192,6 +192,14 @@ def patches(x):
 
 
 CASES = {
+    "averages with a divisor of their own": (
+        convolutional(lambda: Apply(lambda x: F.avg_pool2d(x, 2, divisor_override=3))),
+        images(),
+    ),
+    "rows and their averages": (
+        convolutional(lambda: Apply(lambda x: x + x.mean(3, keepdim=True))),
+        images(),
+    ),
     # Linear layers.
     "linear with bias": (linear(lambda: nn.Linear(C, C)), rows()),
     "tokens": (linear(nn.ReLU, lambda: nn.Linear(C, C)), tokens()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from threading import RLock
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 # Classes of modules, and autograd functions, whose calls are recorded as one operation. Subclasses
 # are not: they may compute something else.
 OPAQUE: set[type] = set()
+_TURN = RLock()
 
 # Runs a forward pass: of a class, for a module or none, with these arguments.
 Around = Callable[
@@ -22,8 +24,13 @@ Around = Callable[
 
 @contextmanager
 def around_opaque_calls(model: nn.Module, around: Around) -> Iterator[None]:
-    """Let ``around`` run the forward passes of opaque modules and functions inside the block."""
+    """Let ``around`` run the forward passes of opaque modules and functions inside the block.
+
+    Threads take turns, as the forward pass of a function is replaced for all of them.
+    """
     with ExitStack() as stack:
+        if OPAQUE:
+            stack.enter_context(_TURN)
         for module in model.modules():
             if type(module) in OPAQUE:
                 stack.enter_context(_replaced_forward(module, _of_module(module, around)))

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from equipoise.theory.propagation.call import Call, Pulled, Result, rule
+from equipoise.theory.propagation.call import Pulled, Result, rule
 from equipoise.theory.propagation.rules.pointwise import elementwise
-from equipoise.theory.propagation.values import Gradient, Known, Moments, UnpredictedError
+from equipoise.theory.propagation.values import Gradient
 
 __all__ = [
     # Registering a rule.
     "rule",
     "elementwise",
-    # What it gets and gives.
-    "Call",
+    # What it gives.
     "Result",
     "Pulled",
-    # What is known of tensors.
-    "Moments",
     "Gradient",
-    "Known",
-    "UnpredictedError",
 ]

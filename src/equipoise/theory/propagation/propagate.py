@@ -21,7 +21,7 @@ from equipoise.theory.propagation.backward import Back, backward, size_of
 from equipoise.theory.propagation.call import rule_for
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.rules.pointwise import pointwise
-from equipoise.theory.propagation.sites import Share, Site, Weight
+from equipoise.theory.propagation.sites import Share, Site, Weight, of_model
 from equipoise.theory.propagation.steps import first_steps
 from equipoise.theory.propagation.values import Moments, Value, mean_square
 from equipoise.theory.propagation.what_if.answer import Changes
@@ -56,8 +56,9 @@ class Propagation:
             gradient times activation, towards the input:
               normalisers            ×1.535 each, 3.5 of 4 on the way
         """
-        predicted = sum(site.is_predicted for site in self.sites)
-        lines = [f"{predicted:,} of {len(self.sites):,} operations predicted"]
+        inside = of_model(self.sites)
+        predicted = sum(site.is_predicted for site in inside)
+        lines = [f"{predicted:,} of {len(inside):,} operations predicted"]
         strong = [share for share in self.attribution if abs(share.log_gain) >= SLIGHT]
         if strong:
             lines.append("gradient times activation, towards the input:")

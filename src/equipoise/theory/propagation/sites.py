@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from equipoise.theory.propagation.steps import Step
@@ -65,6 +66,11 @@ class Site:
     def measured_scale_free_gradient(self) -> float | None:
         """The same, measured."""
         return _scale_free(self.measured_gradient, self.measured_second_moment, self.elements)
+
+
+def of_model(sites: Iterable[Site]) -> list[Site]:
+    """The operations inside a module; others are the loss, which nobody needs predicted."""
+    return [site for site in sites if site.module]
 
 
 def _scale_free(gradient: float | None, moment: float | None, elements: int) -> float | None:

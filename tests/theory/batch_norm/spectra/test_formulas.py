@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.theory import (
-    ACTIVATIONS,
     Setting,
     UnstableFixedPointWarning,
     backward_spectrum,
     explosion_rate,
     forward_spectrum,
 )
-from equipoise.theory.activation.catalogue import alpha_relu, homogeneous
+from equipoise.theory.activation.catalogue import ACTIVATIONS, alpha_relu, homogeneous
 from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature

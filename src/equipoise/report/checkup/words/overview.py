@@ -11,7 +11,7 @@ from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import LayerGradients
 from equipoise.records import wording
 from equipoise.theory.propagation.attribution import SLIGHT
-from equipoise.theory.propagation.sites import Share, Site
+from equipoise.theory.propagation.sites import Share, Site, of_model
 
 # They only rename axes or copy.
 _MOVES = "reshapes"
@@ -24,7 +24,7 @@ def attribution(checkup: Checkup) -> list[Share]:
 
 def computed(sites: Sequence[Site]) -> list[Site]:
     """The operations of the model itself that compute something."""
-    return [site for site in sites if site.module and site.kind != _MOVES]
+    return [site for site in of_model(sites) if site.kind != _MOVES]
 
 
 def value(number: float | None, times: int = 1) -> str:
@@ -39,15 +39,15 @@ def gain(site: Site) -> str:
 
 def coverage(checkup: Checkup) -> str:
     """Say how many operations theory predicts."""
-    inside = [site for site in checkup.sites if site.module]
+    inside = of_model(checkup.sites)
     predicted = sum(site.is_predicted for site in inside)
     return f"{predicted:,} of {wording.count(len(inside), 'operation')}"
 
 
 def cuts(checkup: Checkup) -> dict[str, list[str]]:
     """Collect the operations at which theory is cut under each reason."""
-    named = ((site.reason or None, f"{site.module}: {site.operation}") for site in checkup.sites)
-    return by_reason(pair for pair, site in zip(named, checkup.sites, strict=True) if site.module)
+    inside = of_model(checkup.sites)
+    return by_reason((site.reason or None, f"{site.module}: {site.operation}") for site in inside)
 
 
 def predictions(checkup: Checkup) -> list[LayerPrediction | None]:
