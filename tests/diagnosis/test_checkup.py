@@ -37,9 +37,9 @@ class TestBatchNormalisedNetworks:
     @staticmethod
     def report():
         """Deep enough to warn and to try remedies."""
-        build = partial(mlp, depth=24, width=128)
+        build = partial(mlp, depth=24, width=256)
         training = SmoothnessOptions(rate=0.01, steps=4, measurements=2, points=2, seeds=1)
-        return checkup(build, DIGITS, seeds=4, batches=2, target="24 × 128", smoothness=training)
+        return checkup(build, DIGITS, seeds=4, batches=2, target="24 × 256", smoothness=training)
 
     def test_theory_and_measurement_agree(self, report):
         assert [one.quantity for one in report.comparisons] == [GROWTH, PROFILE, CORRELATION]
@@ -96,12 +96,12 @@ class TestBatchNormalisedNetworks:
     def test_the_record_says_what_was_done(self, report):
         assert (report.schema, report.target, report.data) == (
             SCHEMA_VERSION,
-            "24 × 128",
+            "24 × 256",
             "digits",
         )
         assert (report.batch_size, report.seeds, report.batches) == (64, 4, 2)
         assert (report.depth, report.device, report.interrupted) == (24, "cpu", False)
-        model = mlp(24, 128)
+        model = mlp(24, 256)
         assert report.parameters == sum(p.numel() for p in model.parameters())
 
     def test_it_survives_being_stored(self, report):
@@ -240,7 +240,7 @@ class TestAnyModel:
 
     def test_plain_blocks_of_a_residual_network_promise_no_depth(self):
         """Gradients along a residual stream do not grow by one factor per layer."""
-        build = partial(models.resnet18, 10, 1, width=4)
+        build = partial(models.resnet18, 10, 1, width=8)
         report = checkup(build, fixed_batches(8), seeds=2, batches=1)
         assert not [site for site in report.sites if site.module and site.reason]
         assert report.verdict.depths == "Model depth 20"
