@@ -9,6 +9,7 @@ from torch.optim import SGD
 
 from equipoise.training import cross_entropy
 from equipoise_papers.stacked.choice import multiplications_per_layer
+from equipoise_papers.stacked.modules import Residual, SelfAttention
 from equipoise_papers.stacked.train import train_many
 from papers_support.stacked_problems import (
     CLASSES,
@@ -141,3 +142,27 @@ def test_counting_multiplications_changes_no_attributes_and_no_inputs():
     assert multiplications_per_layer(model, inputs) == B * FEATURES * CLASSES
     assert plain(model[1]) == (0, [], {"inner": {"seen": 0}}, False)
     assert bool((inputs == -1).all())
+
+
+def residual_blocks():
+    def branch():
+        return nn.Sequential(nn.BatchNorm1d(FEATURES), nn.ReLU(), nn.Linear(FEATURES, FEATURES))
+
+    blocks = [Residual(branch()), nn.Tanh(), Residual(branch(), scale=0.3)]
+    return nn.Sequential(*blocks, nn.Linear(FEATURES, CLASSES))
+
+
+def transformer_blocks():
+    def block(causal):
+        attention = nn.Sequential(nn.LayerNorm(4), SelfAttention(4, heads=2, causal=causal))
+        hidden = nn.Sequential(nn.RMSNorm(4), nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
+        return nn.Sequential(Residual(attention), Residual(hidden, scale=0.5))
+
+    chain = nn.Sequential(block(causal=True), block(causal=False))
+    return nn.Sequential(chain, nn.Flatten(), nn.Linear(12, CLASSES))
+
+
+@pytest.mark.parametrize("build, shape", [(residual_blocks, (5,)), (transformer_blocks, (3, 4))])
+def test_modules_of_several_parts(build, shape):
+    assert FEATURES == 5
+    assert_same(*both_ways(build, shape))

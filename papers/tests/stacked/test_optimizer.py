@@ -140,13 +140,13 @@ def test_parameters_come_as_from_a_model():
     assert_same(*both_ways(dense, (FEATURES,), make))
 
 
-@pytest.mark.parametrize("make", [SGD, partial(SGD, momentum=0.9), Adam, Adagrad])
+@pytest.mark.parametrize("make", [SGD, partial(SGD, momentum=0.9), Adam, AdamW, Adagrad])
 def test_plain_optimizers_step_once_for_all(make):
     steps = stepper(make, RATES, Stack([dense() for _ in range(K)]))
     assert type(steps).__name__ == "_AllAtOnce"
 
 
-@pytest.mark.parametrize("make", [partial(SGD, weight_decay=0.1), AdamW, clipped, slowing])
+@pytest.mark.parametrize("make", [partial(SGD, weight_decay=0.1), clipped, slowing])
 def test_others_step_model_by_model(make):
     steps = stepper(make, RATES, Stack([dense() for _ in range(K)]))
     assert type(steps).__name__ == "_MemberByMember"

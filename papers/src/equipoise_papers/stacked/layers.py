@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from equipoise_papers.stacked.checks import CannotStackError, described
+from equipoise_papers.stacked.modules import Residual, SelfAttention
 from equipoise_papers.stacked.stack import Stack
 
 
@@ -57,15 +58,21 @@ class StackedModel:
         self._stack = stack
         self._layers = [_layer(name, module, stack) for name, module in _modules_in_order(model)]
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Outputs ``[K, B, ...]`` for inputs ``[K, B, ...]``."""
-        x, present = inputs, Arrangement.ROWS
+    @property
+    def arrangement(self) -> Arrangement:
+        """The arrangement that its first layers need."""
+        needed = (layer.arrangement for layer in self._layers)
+        return next((one for one in needed if one is not None), Arrangement.ROWS)
+
+    def __call__(self, inputs: Tensor, arrangement: Arrangement = Arrangement.ROWS) -> Tensor:
+        """Outputs for inputs ``[K, B, ...]`` or ``[B, K·C, ...]``, in the same arrangement."""
+        x, present = inputs, arrangement
         for layer in self._layers:
             if layer.arrangement is not None and layer.arrangement is not present:
                 present = layer.arrangement
                 x = self._arranged(x, present)
             x = layer.apply(x)
-        return x if present is Arrangement.ROWS else self._arranged(x, Arrangement.ROWS)
+        return x if present is arrangement else self._arranged(x, arrangement)
 
     def _arranged(self, x: Tensor, to: Arrangement) -> Tensor:
         if to is Arrangement.CHANNELS:
@@ -199,6 +206,25 @@ def _layer_norm(layer: nn.LayerNorm, stack: Stack) -> Layer:
     return Layer(Arrangement.ROWS, apply)
 
 
+def _rms_norm(layer: nn.RMSNorm, stack: Stack) -> Layer:
+    def apply(x: Tensor) -> Tensor:
+        y = F.rms_norm(x, layer.normalized_shape, eps=layer.eps)
+        return y * _beside(layer.weight, y, stack) if layer.elementwise_affine else y
+
+    return Layer(Arrangement.ROWS, apply)
+
+
+def _residual(layer: Residual, stack: Stack) -> Layer:
+    branch = StackedModel(layer.branch, stack)
+    arrangement = branch.arrangement
+    return Layer(arrangement, lambda x: layer.added(x, branch(x, arrangement)))
+
+
+def _attention(layer: SelfAttention, stack: Stack) -> Layer:
+    packed, out = StackedModel(layer.packed, stack), StackedModel(layer.out, stack)
+    return Layer(Arrangement.ROWS, lambda x: out(layer.mixed(packed(x))))
+
+
 def _convolution(function: Callable[..., Tensor]) -> _Rule:
     def rule(layer: nn.modules.conv._ConvNd, stack: Stack) -> Layer | None:
         if layer.padding_mode != "zeros":
@@ -325,6 +351,9 @@ _RULES: dict[type[nn.Module], _Rule] = {
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), _batch_norm),
     nn.GroupNorm: _group_norm,
     nn.LayerNorm: _layer_norm,
+    nn.RMSNorm: _rms_norm,
+    Residual: _residual,
+    SelfAttention: _attention,
     nn.Flatten: _flatten,
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **{pool: _pool(dims) for dims, pools in _POOLS.items() for pool in pools},

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adagrad, Adam, NAdam, Optimizer, RAdam, RMSprop
+from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
 from equipoise_papers.stacked.stack import Stack
 
@@ -16,6 +16,8 @@ MakeOptimizer = Callable[[Any, float], Optimizer]
 
 # Optimisers that move every weight by the rate times a function of its own gradients.
 _PROPORTIONAL = (SGD, RMSprop, Adam, NAdam, RAdam, Adagrad)
+# Besides, it takes the rate times the decay off each weight, whatever the gradients are.
+_DECOUPLED = (AdamW,)
 
 
 class Stepper(Protocol):
@@ -89,24 +91,33 @@ class _AllAtOnce:
 
     After it they hold the step, which each model takes at its own rate:
 
-    .. math:: p_k \leftarrow p_k + \eta_k s_k, \quad s \leftarrow 0
+    .. math:: p_k \leftarrow (1 - \eta_k w)\,p_k + \eta_k s_k, \quad s \leftarrow 0
+
+    The decay w of AdamW, which does not depend on gradients, acts on the weights themselves.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer], stack: Stack) -> None:
         self._stack = stack
         self._shadows = [torch.zeros_like(p, requires_grad=True) for p in stack.trained]
         self._optimizer = _at_rate_one(optimizers[0], self._shadows)
+        decay = self._optimizer.param_groups[0]["weight_decay"]
+        self._optimizer.param_groups[0]["weight_decay"] = 0.0
         rates = [float(optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
         self._rates = [
             torch.tensor(rates, dtype=p.dtype, device=p.device).reshape(-1, *(1,) * (p.ndim - 1))
             for p in stack.trained
         ]
+        self._kept = [1 - decay * rate for rate in self._rates] if decay else None
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         for shadow, gradient in zip(self._shadows, gradients, strict=True):
             shadow.grad = gradient
         self._optimizer.step()
+        if self._kept:
+            for p, gradient, kept in zip(self._stack.trained, gradients, self._kept, strict=True):
+                if gradient is not None:
+                    p.mul_(kept)
         for p, shadow, rate in zip(self._stack.trained, self._shadows, self._rates, strict=True):
             p.addcmul_(shadow, rate)
             shadow.zero_()
@@ -122,6 +133,7 @@ class _AllAtOnce:
             shadow.grad = None
             shadow.data = shadow.data[rows]
         self._rates = [rate[rows] for rate in self._rates]
+        self._kept = self._kept and [kept[rows] for kept in self._kept]
 
 
 def _proportional(
@@ -135,7 +147,7 @@ def _proportional(
     return (
         all(type(optimizer) is type(optimizers[0]) for optimizer in optimizers)
         and all(_options(group) == first for group in groups)
-        and first["weight_decay"] == 0
+        and (first["weight_decay"] == 0 or type(optimizers[0]) in _DECOUPLED)
         and all(
             {id(p) for p in _trained(group["params"])} == {id(p) for p in _trained(parameters)}
             for group, parameters in zip(groups, model_parameters, strict=True)
@@ -146,7 +158,7 @@ def _proportional(
 def _steps_by_gradients_alone(optimizer: Optimizer) -> bool:
     """Whether it is of a known class, has one group, and no hook or wrapper acts on its steps."""
     return (
-        type(optimizer) in _PROPORTIONAL
+        type(optimizer) in (*_PROPORTIONAL, *_DECOUPLED)
         and len(optimizer.param_groups) == 1
         and not optimizer._optimizer_step_pre_hooks
         and not optimizer._optimizer_step_post_hooks
@@ -159,7 +171,7 @@ def _at_rate_one(like: Optimizer, parameters: Sequence[Tensor]) -> Optimizer:
     """An optimiser with the same options; the user's function could choose others at rate 1."""
     make: Callable[..., Optimizer] = type(like)
     options = _options(like.param_groups[0])
-    return make([{**options, "params": list(parameters), "lr": 1.0}], **like.defaults)
+    return make([{**options, "params": list(parameters), "lr": 1.0}])
 
 
 def _trained(parameters: Iterable[Tensor]) -> list[Tensor]:
