@@ -1,6 +1,6 @@
 """Equipoise keeps deep networks in balance: it predicts, measures and repairs.
 
-Six verbs stand in front; everything else is in the rooms, such as :mod:`equipoise.theory`. Names
+Seven verbs stand in front; everything else is in the rooms, such as :mod:`equipoise.theory`. Names
 are imported on first use, so that ``equipoise --help`` does not wait for torch.
 """
 
@@ -12,15 +12,17 @@ if TYPE_CHECKING:
     from equipoise.diagnosis.checkup import checkup
     from equipoise.diagnosis.predict import predict
     from equipoise.diagnosis.probe import probe as measure
+    from equipoise.diagnosis.trainability.measure import assert_trainable
     from equipoise.preconditioners import BNP
     from equipoise.probes import track
     from equipoise.theory import tune
 
 __version__ = version("equipoise")
-__all__ = ["BNP", "checkup", "measure", "predict", "track", "tune"]
+__all__ = ["BNP", "assert_trainable", "checkup", "measure", "predict", "track", "tune"]
 
 _HOMES = {
     "BNP": ("preconditioners", "BNP"),
+    "assert_trainable": ("diagnosis.trainability.measure", "assert_trainable"),
     "checkup": ("diagnosis.checkup", "checkup"),
     "measure": ("diagnosis.probe", "probe"),
     "predict": ("diagnosis.predict", "predict"),

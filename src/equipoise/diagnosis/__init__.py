@@ -4,6 +4,7 @@ from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.probe import Probe
 from equipoise.diagnosis.record import Checkup
 from equipoise.diagnosis.smoothness.measure import SmoothnessOptions, smoothness
+from equipoise.diagnosis.trainability.measure import trainability
 from equipoise.diagnosis.trial.measure import TrialOptions, try_bnp
 from equipoise.diagnosis.width.measure import coordinate_check
 
@@ -13,6 +14,7 @@ __all__ = [
     "Probe",
     # before training
     "initialisation",
+    "trainability",
     # over widths
     "coordinate_check",
     # short trainings

@@ -72,6 +72,23 @@ def percent(share: float, digits: int = 2) -> str:
     return "–" if math.isnan(share) else f"{number(100 * share, digits)} %"
 
 
+def chance(value: float, low: float, high: float) -> str:
+    """Write a probability in whole per cent, with its interval.
+
+    Examples:
+        >>> chance(0.123, 0.05, 0.22), chance(0.999, 0.97, 1.0)
+        ('12 %, between 5 and 22', 'over 99 %, between 97 and 100')
+    """
+    ends = f"between {math.floor(100 * low)} and {math.ceil(100 * high)}"
+    return f"{_whole_percent(value)}, {ends}"
+
+
+def _whole_percent(share: float) -> str:
+    if share < 0.01:
+        return "under 1 %"
+    return "over 99 %" if share > 0.99 else f"{100 * share:.0f} %"
+
+
 def power_of_ten(exponent: int) -> str:
     """Write a power of ten with a raised exponent.
 

@@ -9,8 +9,10 @@ from equipoise_papers.sweeps.cell import Cell
 from equipoise_papers.trainability.space import Network, designs
 from equipoise_papers.trainability.training import RATES, Training
 
-# Designs and steps of each training.
+# Designs, and steps of each training.
 _EFFORT: dict[Scale, tuple[int, int]] = {"smoke": (8, 20), "small": (240, 100), "paper": (960, 400)}
+# Transformers learn more slowly.
+_LONGER = {"attention": 2}
 
 
 def networks(scale: Scale) -> tuple[Network, ...]:
@@ -21,8 +23,11 @@ def networks(scale: Scale) -> tuple[Network, ...]:
 def trainings(scale: Scale) -> tuple[Training, ...]:
     """Every network and its reference, with every optimiser."""
     wanted = dict.fromkeys(one for own in networks(scale) for one in (own.reference, own))
-    steps = _EFFORT[scale][1]
-    return tuple(Training(network, name, steps) for network in wanted for name in RATES)
+    return tuple(
+        Training(network, name, _EFFORT[scale][1] * _LONGER.get(network.layers, 1))
+        for network in wanted
+        for name in RATES
+    )
 
 
 def cells(scale: Scale) -> tuple[Cell[Any], ...]:

@@ -148,6 +148,16 @@ class Graph:
     samples: Fraction = Fraction(1)
     edited: bool = False
 
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """The model's parameters that operations take, by name."""
+        return {
+            source.name: source.value
+            for node in self.nodes
+            for source in node.inputs
+            if isinstance(source, Given) and source.kind == "parameter"
+        }
+
     def at(self, edges: Iterable[GradientEdge]) -> list[Made | None]:
         """Which outputs stand at these places in the graph of derivatives; of equals the first."""
         found: dict[tuple[Any, int], Made] = {}

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
 from equipoise.instrument.recording.graph import Graph, Node
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.propagation.attribution import (
@@ -20,6 +22,7 @@ from equipoise.theory.propagation.attribution import (
 from equipoise.theory.propagation.backward import Back, backward, size_of
 from equipoise.theory.propagation.call import rule_for
 from equipoise.theory.propagation.forward import Forward
+from equipoise.theory.propagation.layout import Layout
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.sites import Share, Site, Weight, of_model
 from equipoise.theory.propagation.steps import first_steps
@@ -166,8 +169,9 @@ def propagate(graph: Graph, *, steps: bool = False) -> Propagation:
             why = forward.notes.get(node.number, "") or back.reasons.get(node.number, "")
             sites.append(replace(site, reason=site.reason or why))
     moved = first_steps(graph, forward.values, back.gradients) if steps else {}
+    sizes = {name: mean_square(value) for name, value in graph.parameters.items()}
     weights = [
-        Weight(name, size, graph.weights.get(name), moved.get(name))
+        Weight(name, size, sizes[name], graph.weights.get(name), moved.get(name))
         for name, size in back.weights.items()
     ]
     shares = _shares(sites, attribution.branches)
@@ -230,7 +234,30 @@ def _site(
         log_gain=attribution.log_gain.get(node.number, 0.0),
         error=attribution.error.get(id(value), math.nan),
         row_correlation=None if moments is None else moments.row_correlation,
+        measured_correlation=(
+            sample_correlation(output, moments.layout) if moments and has_size else None
+        ),
     )
+
+
+def sample_correlation(x: Tensor, layout: Layout) -> float:
+    r"""Second moment of two samples at one position over that of one, of a tensor.
+
+    .. math:: \frac{\|\sum_n x_n\|^2 - \sum_n\|x_n\|^2}{(N-1)\sum_n\|x_n\|^2}
+
+    Args:
+        x: The tensor.
+        layout: Its axes, one of whose atoms counts the N samples.
+
+    Examples:
+        >>> import torch
+        >>> sample_correlation(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), Layout.of_batch((2, 2)))
+        0.0
+    """
+    sample = next(i for i, atom in enumerate(layout.atoms) if atom.role == "sample")
+    alone = x.detach().double().reshape([atom.size for atom in layout.atoms]).movedim(sample, 0)
+    together, each = float(alone.sum(0).square().sum()), float(alone.square().sum())
+    return (together - each) / ((len(alone) - 1) * each) if len(alone) > 1 and each else 0.0
 
 
 def _home(node: Node) -> str:

@@ -33,6 +33,8 @@ class Site:
         error: Standard error of the logarithm of the predicted gradient.
         row_correlation: Predicted second moment of two rows over that of one; rows are samples
             and their positions.
+        measured_correlation: That of two samples, of the traced pass; None where nothing is
+            predicted.
     """
 
     node: int
@@ -51,6 +53,7 @@ class Site:
     log_gain: float = 0.0
     error: float = math.nan
     row_correlation: float | None = None
+    measured_correlation: float | None = None
 
     @property
     def is_predicted(self) -> bool:
@@ -84,12 +87,14 @@ class Weight:
     Args:
         name: Of the parameter.
         gradient: Predicted mean square of its elements.
-        measured_gradient: The same, of the traced pass; None where it was not measured.
+        second_moment: Mean square of the weights themselves.
+        measured_gradient: As the gradient, of the traced pass; None where it was not measured.
         step: What a step of the parameter does to the layer's output; None if not asked for.
     """
 
     name: str
     gradient: float
+    second_moment: float
     measured_gradient: float | None = None
     step: Step | None = None
 

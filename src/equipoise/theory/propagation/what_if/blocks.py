@@ -49,6 +49,15 @@ class Blocks:
         return range(self.end - self.period, self.end)
 
 
+def repetitions(graph: Graph) -> int:
+    """How many times the repeated block is repeated.
+
+    Raises:
+        ValueError: If no block is.
+    """
+    return _found(graph, None).count
+
+
 def with_depth(graph: Graph, depth: float, block: str | None) -> Graph:
     """Repeat the repeated block that many times as often."""
     if not depth > 0:

@@ -1,0 +1,1 @@
+"""Will a network train? A probability, from few quantities of its initialisation."""

@@ -1,0 +1,92 @@
+"""From quantities to a probability with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from equipoise.diagnosis.trainability.calibration import (
+    FAVOURABLE,
+    Basis,
+    Calibration,
+    average,
+    interval,
+)
+from equipoise.diagnosis.trainability.depth import trainable_blocks
+from equipoise.diagnosis.trainability.quantities import Quantities, Source, quantities
+from equipoise.diagnosis.trainability.record import Depth, Trainability
+from equipoise.theory.propagation.propagate import Propagation
+
+# What costs less than this of the log-odds is no reason.
+_SLIGHT = 0.5
+REASONS = {
+    "explosion": "similar inputs are driven apart: gradients explode towards the input",
+    "vanishing": "differences between inputs fade: gradients vanish towards the input",
+    "collapse": "the input is forgotten: all samples have nearly the same output",
+    "size": "the initial outputs are so large that the loss starts far above that of guessing",
+    "imbalance": "gradients are spread so widely over the layers that no rate fits them all",
+    "silence": "some layers get no gradient at all",
+    "fluctuation": "it is too deep for its width: one draw of weights differs from another",
+}
+
+
+def judge(
+    found: Propagation, batch_size: int, calibration: Calibration, *, depth: bool = True
+) -> Trainability:
+    """How probably a traced model trains.
+
+    Args:
+        found: What was predicted for it, and measured beside it.
+        batch_size: Samples of a step.
+        calibration: What the benchmark has taught.
+        depth: Whether to find how many of its repeated blocks could train.
+
+    Raises:
+        ValueError: If no operation of the model has a gradient.
+    """
+    known: dict[Source, Quantities] = {}
+    for source in ("predicted", "measured"):
+        if source == "measured" or _reaches_the_output(found):
+            known[source] = quantities(found, batch_size, source)
+    basis: Basis = "both" if len(known) == 2 else "measured"
+    fit, together = calibration.fits[basis], average(list(known.values()))
+    outside = calibration.outside(together)
+    odds, error = fit.log_odds(together), fit.error(together)
+    probability, low, high = interval(odds, error, outside=bool(outside))
+    against = {
+        name: term
+        for name, term in fit.terms(together).items()
+        if name not in FAVOURABLE and term < -_SLIGHT
+    }
+    alike, alike_trained = fit.alike(probability)
+    return Trainability(
+        probability=probability,
+        low=low,
+        high=high,
+        reason=REASONS[min(against, key=against.__getitem__)] if against else "",
+        alike=alike,
+        alike_trained=alike_trained,
+        outside=outside,
+        source=basis,
+        predicted=known.get("predicted"),
+        measured=known["measured"],
+        depth=_depth(found, batch_size, calibration) if depth and "predicted" in known else None,
+    )
+
+
+def _depth(found: Propagation, batch_size: int, calibration: Calibration) -> Depth | None:
+    fit = calibration.fits["predicted"]
+
+    def of(spread: float) -> Callable[[Propagation], float]:
+        def log_odds(other: Propagation) -> float:
+            known = quantities(other, batch_size, "predicted")
+            return fit.log_odds(known) + spread * fit.error(known)
+
+        return log_odds
+
+    return trainable_blocks(found, of)
+
+
+def _reaches_the_output(found: Propagation) -> bool:
+    """Whether theory has a gradient at the first and at the last predicted operation."""
+    known = [site for site in found.sites if site.module and site.is_predicted]
+    return bool(known) and known[0].gradient is not None and known[-1].gradient is not None

@@ -1,0 +1,101 @@
+"""Ask whether a model will train, by itself or in a test suite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from equipoise.diagnosis.problem import Model, Problem
+from equipoise.diagnosis.trainability.calibration import calibration
+from equipoise.diagnosis.trainability.judge import judge
+from equipoise.diagnosis.trainability.record import Trainability
+from equipoise.instrument.recording.tracer import trace
+from equipoise.instrument.types import LossFunction
+from equipoise.records import wording
+from equipoise.theory.propagation.propagate import propagate
+
+
+def trainability(
+    model: Model,
+    data: object,
+    *,
+    loss_fn: LossFunction | None = None,
+    batch_size: int = 64,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    depth: bool = True,
+) -> Trainability:
+    """How probably a model trains, from theory and one traced pass.
+
+    Args:
+        model: A module, which is not changed, or a function that makes one.
+        data: A name such as ``"digits"``, a ``DataLoader``, a ``Dataset``, an iterable of
+            (input, target) batches, or a pair of tensors.
+        loss_fn: ``loss_fn(model, batch)``; by default cross-entropy for whole-number targets
+            and the squared error for others.
+        batch_size: Samples per batch, where the data do not fix it.
+        device: Where the model runs.
+        seed: Seed of a factory's weights and of the batch.
+        depth: Whether to find how many of its repeated blocks could train, which takes as long as
+            several predictions.
+
+    Returns:
+        A probability with its interval, the reason, and what it rests on. What "trains" means,
+        and how often the answer was right, is in docs/trainability.md.
+
+    Raises:
+        ValueError: If model, loss and data do not fit together, or no operation of the model has
+            a gradient.
+
+    Examples:
+        >>> from equipoise import models
+        >>> shallow, deep = (
+        ...     trainability(lambda: models.mlp(64, 10, depth=depth, width=64), "digits")
+        ...     for depth in (4, 100)
+        ... )
+        >>> shallow.probability > 0.9, deep.probability < 0.1
+        (True, True)
+        >>> deep.reason
+        'similar inputs are driven apart: gradients explode towards the input'
+    """
+    problem = Problem.prepare(
+        model, data, loss_fn=loss_fn, batch_size=batch_size, device=device, seed=seed
+    )
+    graph = trace(problem.fresh(problem.seed), problem.first, problem.loss_fn)
+    return judge(propagate(graph), graph.batch, calibration(), depth=depth)
+
+
+def assert_trainable(
+    model: Model, data: object, *, at_least: float = 0.5, **options: Any
+) -> Trainability:
+    """Fail if a model will probably not train; for test suites.
+
+    Args:
+        model: As for :func:`trainability`.
+        data: Likewise.
+        at_least: Probability of training that is asked for.
+        options: ``loss_fn``, ``batch_size``, ``device`` and ``seed`` of :func:`trainability`.
+
+    Returns:
+        What was found.
+
+    Raises:
+        AssertionError: If the probability is lower; the message tells the reason.
+        ValueError: As for :func:`trainability`, or if ``at_least`` is no probability.
+
+    Examples:
+        >>> from equipoise import models
+        >>> assert_trainable(lambda: models.mlp(64, 10, depth=4, width=64), "digits").outside
+        ()
+    """
+    if not 0 <= at_least <= 1:
+        raise ValueError(f"at_least is a probability from 0 to 1, got {at_least}.")
+    found = trainability(model, data, depth=False, **options)
+    if found.probability < at_least:
+        chance = wording.chance(found.probability, found.low, found.high)
+        raise AssertionError(
+            f"the model trains with a probability of {chance}, and {at_least:.0%} are asked for"
+            + (f": {found.reason}." if found.reason else ".")
+        )
+    return found

@@ -1,0 +1,143 @@
+r"""What is known of a network before training, in few numbers, each with a reason to matter.
+
+All but the last are 0 where nothing is wrong, and are cut off where more makes no difference.
+
+- Explosion and vanishing: growth :math:`\log(S_1/S_L)` of the scale-free gradient
+  :math:`S = \|\partial\mathcal L/\partial x\|^2\,E x^2` from the output back to the input. Two inputs
+  whose difference is small are driven apart by that factor: where it is large, similar inputs have
+  unlike outputs, and no gradient of one helps another.
+- Collapse: :math:`-\log_{10}(1 - c)`, where c is the correlation between two samples at the
+  output: the input is forgotten, and what is left of it is learned that much more slowly than what
+  all samples have in common.
+- Size: :math:`\log E y^2` of outputs y beyond 1: a loss that starts far above that of guessing.
+- Imbalance: range of :math:`\log(\|\nabla W\|/\|W\|)` over the matrices of weights: no
+  rate fits all layers.
+- Silence: the share of matrices without any gradient.
+- Fluctuation: the error of the predicted gradient at the input, which adds up what is random about
+  a network of finite width: with depth over width for plain networks, hardly for residual ones.
+- Samples: :math:`\log_2` of the batch size. Steps of few samples are noisy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from equipoise.theory.propagation.propagate import Propagation
+from equipoise.theory.propagation.sites import Site, Weight, of_model
+
+Source = Literal["predicted", "measured"]
+
+# Operations with weights, of which the last gives the output.
+_LAYERS = ("linear layers", "convolutions")
+# Where a quantity begins to matter, and where more of it makes no difference.
+_MOST_GROWTH = 40.0
+_COLLAPSED, _MOST_COLLAPSE = 1.0, 9.0
+_LARGE, _MOST_SIZE = 1.0, 13.0
+_UNEQUAL, _MOST_IMBALANCE = 2.0, 22.0
+_UNSURE, _MOST_FLUCTUATION = 0.3, 5.3
+
+
+@dataclass(frozen=True, slots=True)
+class Quantities:
+    """Risks, from 0 on, and the size of the batch; the module tells what they are."""
+
+    explosion: float
+    vanishing: float
+    collapse: float
+    size: float
+    imbalance: float
+    silence: float
+    fluctuation: float
+    samples: float
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """As numbers, in the order of :data:`NAMES`."""
+        return tuple(getattr(self, name) for name in NAMES)
+
+
+NAMES = tuple(field.name for field in fields(Quantities))
+
+
+def quantities(found: Propagation, batch_size: int, source: Source) -> Quantities:
+    """Sum up a traced model.
+
+    Args:
+        found: What was predicted, and measured beside it.
+        batch_size: Samples of a step.
+        source: Which of the two.
+
+    Raises:
+        ValueError: If no operation of the model has a gradient.
+    """
+    sites = of_model(found.sites)
+    places = [place for place, site in enumerate(sites) if site.kind in _LAYERS]
+    if not places:
+        raise ValueError(
+            "nothing is known of the model's gradients: it has no linear or convolutional layer "
+            "that theory or the traced pass reaches."
+        )
+    end = sites[places[-1]]
+    growth = _growth(sites[: places[-1] + 1], source)
+    rates = _relative_gradients(found.weights, source)
+    errors = [site.error for site in sites if math.isfinite(site.error)]
+    return Quantities(
+        explosion=_beyond(growth, 0.0, _MOST_GROWTH),
+        vanishing=_beyond(-growth, 0.0, _MOST_GROWTH),
+        collapse=_beyond(_collapse(end, source), _COLLAPSED, _MOST_COLLAPSE),
+        size=_beyond(_log(_of(end, "second_moment", source)), _LARGE, _MOST_SIZE),
+        imbalance=_beyond(_range(rates), _UNEQUAL, _MOST_IMBALANCE),
+        silence=1 - len(rates) / max(1, len(found.weights)),
+        fluctuation=_beyond(max(errors, default=math.inf), _UNSURE, _MOST_FLUCTUATION),
+        samples=math.log2(batch_size),
+    )
+
+
+def _growth(sites: Sequence[Site], source: Source) -> float:
+    """How many times larger the scale-free gradient is at the first than at the last of sites."""
+    logs = [_log(_of(site, "scale_free_gradient", source)) for site in sites]
+    known = [log for log in logs if math.isfinite(log)]
+    if not known or not math.isfinite(logs[-1]):
+        return -math.inf
+    return known[0] - logs[-1]
+
+
+def _collapse(site: Site, source: Source) -> float:
+    c = _of(site, "correlation", source)
+    if c is None or not math.isfinite(c):
+        return 0.0
+    return -math.log10(1 - c) if c < 1 else math.inf
+
+
+def _relative_gradients(weights: Iterable[Weight], source: Source) -> list[float]:
+    sizes = [
+        (w.gradient if source == "predicted" else w.measured_gradient, w.second_moment)
+        for w in weights
+    ]
+    return [
+        0.5 * (math.log(gradient) - math.log(weight))
+        for gradient, weight in sizes
+        if gradient is not None and 0 < gradient < math.inf and weight > 0
+    ]
+
+
+def _of(site: Site, name: str, source: Source) -> float | None:
+    value: float | None = getattr(site, name if source == "predicted" else f"measured_{name}")
+    return value
+
+
+def _log(value: float | None) -> float:
+    if value is None or math.isnan(value):
+        return math.inf
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _range(values: Sequence[float]) -> float:
+    return max(values) - min(values) if values else math.inf
+
+
+def _beyond(value: float, start: float, end: float) -> float:
+    return min(max(value, start), end) - start

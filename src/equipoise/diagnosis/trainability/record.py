@@ -1,0 +1,57 @@
+"""Record of how probably a network trains, and of what that rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from equipoise.diagnosis.trainability.quantities import Quantities
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many of its repeated blocks a network could have and train as probably as not.
+
+    Args:
+        blocks: How many it has.
+        value: How many could train; infinite beyond 16 times as many as it has.
+        low: Lower end of the interval.
+        high: Upper end.
+    """
+
+    blocks: int
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trainability:
+    """Whether a network will train, before it is trained.
+
+    Args:
+        probability: That it trains, in the sense of docs/trainability.md: that within a short
+            training, at its best learning rate, its loss falls at least half as far below that of
+            guessing as that of a shallow, well-built network of its kind.
+        low: Lower end of the interval that holds the probability in 9 of 10 cases.
+        high: Upper end.
+        reason: What speaks most against it; empty if nothing does.
+        alike: Networks of the benchmark with about this probability.
+        alike_trained: The share of them that trained.
+        outside: What is outside the benchmark's range; the interval is wider then.
+        source: What it was computed from: ``predicted``, ``measured`` or ``both``.
+        predicted: Quantities from theory; ``None`` where theory does not reach the output.
+        measured: The same quantities of one traced pass.
+        depth: How deep such a network could be, if blocks of it are repeated.
+    """
+
+    probability: float
+    low: float
+    high: float
+    reason: str
+    alike: int
+    alike_trained: float
+    outside: tuple[str, ...]
+    source: str
+    predicted: Quantities | None
+    measured: Quantities | None
+    depth: Depth | None = None
