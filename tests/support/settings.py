@@ -14,7 +14,7 @@ settings.load_profile("equipoise")
 
 
 def pytest_collection():
-    """Collect no garbage while collecting tests, which stay: each time costs more than the last."""
+    """Collect no garbage while collecting tests, all of which stay."""
     gc.disable()
 
 
