@@ -17,7 +17,9 @@ TESTED := $(if $(ROOM),$(if $(filter papers%,$(ROOM)),\
 checkup: $(VENV)/.ready
 	$(BIN)/equipoise checkup --out checkup-report
 
-# Everything that CI runs; pytest comes last. Compiled files are kept, as many tests start Python. One room's tests alone with ROOM=…
+# Everything that CI runs; pytest comes last. Compiled files are kept, as many tests start Python.
+# Threads wait without spinning, which would cost the other worker its core. One room's tests alone
+# with ROOM=…
 test: $(VENV)/.ready-to-develop
 ifeq ($(ROOM),)
 	$(BIN)/ruff format --check .
@@ -28,13 +30,13 @@ ifeq ($(ROOM),)
 else ifeq ($(strip $(TESTED)),)
 	$(error there is no room $(ROOM): name a folder of tests/, or papers/ and a folder of papers/tests/)
 endif
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 \
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE \
 		$(BIN)/python -m pytest --numprocesses auto --durations 15 $(TESTED)
 
 # The tests with the oldest versions that pyproject.toml and papers/pyproject.toml allow. These warn
 # of their own old age. Needs Python 3.11 or 3.12, for which NumPy 1.26 has wheels.
 floors: $(FLOORS)/.ready
-	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest --numprocesses auto \
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(FLOORS)/bin/python -m pytest --numprocesses auto \
 		-W ignore::DeprecationWarning -W ignore::FutureWarning $(TESTED)
 
 format: $(VENV)/.ready-to-develop

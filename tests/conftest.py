@@ -1,5 +1,5 @@
 """Settings of the whole suite."""
 
-from support.settings import pytest_collection_finish, seeded
+from support.settings import pytest_collection, pytest_collection_finish, seeded
 
-__all__ = ["pytest_collection_finish", "seeded"]
+__all__ = ["pytest_collection", "pytest_collection_finish", "seeded"]

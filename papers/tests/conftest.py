@@ -4,9 +4,16 @@ import pytest
 
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 from papers_support.toy_experiments import Calculator, squares
-from support.settings import one_thread, pytest_collection_finish, seeded
+from support.settings import one_thread, pytest_collection, pytest_collection_finish, seeded
 
-__all__ = ["calculator", "one_thread", "pytest_collection_finish", "seeded", "toy"]
+__all__ = [
+    "calculator",
+    "one_thread",
+    "pytest_collection",
+    "pytest_collection_finish",
+    "seeded",
+    "toy",
+]
 
 
 @pytest.fixture

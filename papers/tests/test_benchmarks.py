@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support.forked_ranks import printed_by
 
 BENCHMARKS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
 
 
 @pytest.mark.parametrize("script", BENCHMARKS, ids=lambda path: path.stem)
-def test_benchmark_runs(script):
-    done = subprocess.run(
-        [sys.executable, script, "--quick"], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert "thousands/layer" in done.stdout
+def test_benchmark_runs(script, tmp_path):
+    """In a process of its own, because it forks."""
+    assert "thousands/layer" in printed_by(script, tmp_path, "--quick")
 
 
 def test_there_are_benchmarks():

@@ -1,10 +1,7 @@
 """Lightning's loop with the callback is the plain loop with BNP, to the bit."""
 
 import copy
-import os
 import pathlib
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -15,6 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 from equipoise import BNP
 from equipoise.integrations.lightning import BNPCallback
 from support.bnp_problems import OPTIMIZERS, attached, batches, distance, flat, mlp
+from support.forked_ranks import results_of
 from support.lightning_problems import (
     QUIET,
     ByHand,
@@ -326,15 +324,6 @@ def test_pytorch_lightning_works_too():
 def test_two_processes_are_one(tmp_path):
     """Each with half of every batch. Statistics of their own would drift apart."""
     script = pathlib.Path(__file__).parents[1] / "support" / "lightning_replicas.py"
-    folders = os.pathsep.join([str(script.parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, script, tmp_path / "result.pt"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": folders},
-    )
-    assert done.returncode == 0, done.stderr
+    found = results_of(script, tmp_path)
     alone = attached(mlp(), "adamw", batches(8, rows=64))[0]
-    found = torch.load(tmp_path / "result.pt", weights_only=True)
     torch.testing.assert_close(found, flat(alone), rtol=0, atol=1e-13)

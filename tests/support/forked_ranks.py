@@ -1,13 +1,14 @@
-"""Real processes for tests: forks of one script, which has paid for its imports once.
+"""Real processes for tests: forks of a server that has paid for its imports once.
 
-A script, not pytest, must do the forking: pytest's workers have threads, which forks lose.
+A server, not pytest, must do the forking: pytest's workers have threads, which forks lose.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import runpy
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -17,24 +18,41 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-TESTS = Path(__file__).parents[1]
-_PATHS = os.pathsep.join(map(str, (TESTS, TESTS.parent / "papers" / "tests")))
+_PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "equipoise_papers.sweeps.grid"]
 _PATIENCE = 60.0
+
+
+def server():
+    """The context whose processes are forks of one server, started by the first of them."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    return context
 
 
 def results_of(script: Path, folder: Path):
     """Run a script that takes a folder and leaves ``results.pt`` there."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": _PATHS}
-    done = subprocess.run(
-        [sys.executable, script, folder],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed_by(script, folder, str(folder))
     return torch.load(folder / "results.pt", weights_only=False)
+
+
+def printed_by(script: Path, folder: Path, *arguments: str) -> str:
+    """Run a script in a fork of the server; its output is kept in the folder meanwhile."""
+    process = server().Process(target=_run, args=(script, folder / "printed", arguments))
+    process.start()
+    process.join(300)
+    process.kill()
+    process.join()
+    printed = (folder / "printed").read_text("utf-8")
+    assert process.exitcode == 0, printed
+    return printed
+
+
+def _run(script, path, arguments):
+    with path.open("w") as printed:
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+    sys.argv = [str(script), *arguments]
+    runpy.run_path(str(script), run_name="__main__")
 
 
 def together(function, size, folder, *args):

@@ -1,12 +1,13 @@
 """Lightning trains on two processes; run as a script, which forks them.
 
-Usage: ``lightning_replicas.py RESULT``, where the weights are written to. Two forks import
+Usage: ``lightning_replicas.py FOLDER``, where ``results.pt`` gets the weights. Two forks import
 Lightning once; it takes longer than all they do.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import torch
 
@@ -23,13 +24,13 @@ class Shared(Regression):
         return super().training_step(list(halves)[self.global_rank], index)
 
 
-def main(result):
+def main(folder):
     torch.set_num_threads(1)
     model = Shared("adamw")
     options = {"strategy": "ddp_fork", "devices": 2, "use_distributed_sampler": False}
     fit(model, batches(8, rows=64), BNPCallback(), **options)
-    torch.save(flat(model.net), result)
+    torch.save(flat(model.net), folder / "results.pt")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]))

@@ -13,17 +13,25 @@ settings.register_profile("equipoise", deadline=None, derandomize="CI" in os.env
 settings.load_profile("equipoise")
 
 
+def pytest_collection():
+    """Collect no garbage while collecting tests, all of which stay."""
+    gc.disable()
+
+
 def pytest_collection_finish():
     """Leave what collecting made out of garbage collections, which take long with 12,000 tests."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(5000)  # 3 % of the tests' time less than with Python's 700, in as much memory
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
 def seeded():
     """Weights that a test does not seed itself are the same in every run."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        # torch.manual_seed also notes the stack for devices that are not here: 0.3 ms a test.
+        torch.default_generator.manual_seed(0)
         yield
 
 

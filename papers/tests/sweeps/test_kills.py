@@ -1,6 +1,5 @@
 """A sweep that is killed, interrupted or doubled has an undisturbed one's records in the end."""
 
-import multiprocessing
 import os
 import random
 import signal
@@ -18,6 +17,7 @@ from papers_support.toy_tasks import (
     store_in,
     sweep_in,
 )
+from support.forked_ranks import server
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
@@ -27,9 +27,7 @@ CELLS, SECONDS = 100, 0.02
 @pytest.fixture(scope="module")
 def fork():
     """Processes that find PyTorch imported, so that a sweep begins at once."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "equipoise_papers.sweeps.grid"])
-    return context
+    return server()
 
 
 def undisturbed(cells, folder):
