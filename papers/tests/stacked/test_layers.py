@@ -162,7 +162,9 @@ def transformer_blocks():
     return nn.Sequential(chain, nn.Flatten(), nn.Linear(12, CLASSES))
 
 
-@pytest.mark.parametrize("build, shape", [(residual_blocks, (5,)), (transformer_blocks, (3, 4))])
+@pytest.mark.parametrize(
+    ("build", "shape"), [(residual_blocks, (5,)), (transformer_blocks, (3, 4))]
+)
 def test_modules_of_several_parts(build, shape):
     assert FEATURES == 5
     assert_same(*both_ways(build, shape))

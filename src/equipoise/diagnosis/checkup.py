@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 
 from equipoise import probes
 from equipoise.diagnosis import verdict
-from equipoise.diagnosis.comparison import compare, is_straight, predicted_rate
-from equipoise.diagnosis.findings import conclude
+from equipoise.diagnosis.comparison import compare, predicted_rate
+from equipoise.diagnosis.findings import advice, conclude
 from equipoise.diagnosis.initialisation.findings import conclude_initialisation
 from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
@@ -28,7 +29,7 @@ from equipoise.diagnosis.record import (
     LayerPrediction,
     Remedy,
 )
-from equipoise.diagnosis.remedies import recommend
+from equipoise.diagnosis.remedies import Outlook, recommend
 from equipoise.diagnosis.second_order.findings import conclude_second_order
 from equipoise.diagnosis.second_order.measure import second_order
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
@@ -40,6 +41,10 @@ from equipoise.diagnosis.smoothness.measure import (
 )
 from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.diagnosis.smoothness.variants import fixes
+from equipoise.diagnosis.trainability.calibration import calibration
+from equipoise.diagnosis.trainability.findings import conclude_trainability
+from equipoise.diagnosis.trainability.judge import judge, predicted_probability
+from equipoise.diagnosis.trainability.record import Trainability
 from equipoise.diagnosis.trial.findings import conclude_trial
 from equipoise.diagnosis.trial.measure import TrialOptions, run_trial
 from equipoise.diagnosis.trial.record import Trial
@@ -49,13 +54,13 @@ from equipoise.instrument.progress import silent, staged
 from equipoise.instrument.types import Batch, LossFunction, Progress
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
-from equipoise.records.estimate import Estimate
 from equipoise.records.finding import Finding
-from equipoise.theory.batch_norm.explosion import max_trainable_depth
 from equipoise.theory.propagation.sites import Share, Site
 
 # Several times as many rows as most layers have inputs.
 _ROWS = 1024
+# Models that train with a higher probability need no remedy.
+_LIKELY = 0.9
 
 
 def checkup(
@@ -141,7 +146,6 @@ def checkup(
         work.attribution,
         work.comparisons,
         work.conditioning,
-        work.remedies,
         unwatched(fresh),
         [
             *_untraced(work.untraced),
@@ -151,6 +155,9 @@ def checkup(
             *conclude_second_order(work.second_order),
             *conclude_smoothness(work.smoothness),
         ],
+        conclude_trainability(
+            work.trainability, advice(work.growth, work.attribution, work.remedies)
+        ),
     )
     depth = len(work.growth.layers if work.growth else work.predictions)
     return Checkup(
@@ -160,7 +167,7 @@ def checkup(
         depth=depth,
         seeds=work.growth.replicates if work.growth else 0,
         batches=work.growth.batches if work.growth else 0,
-        verdict=verdict.conclude(work.growth, work.comparisons, findings, depth),
+        verdict=verdict.conclude(work.growth, work.trainability, findings),
         sites=work.sites,
         attribution=work.attribution,
         predictions=work.predictions,
@@ -195,6 +202,7 @@ class _Work:
     initialisation: Initialisation | None = None
     unchecked: str = ""
     untraced: str = ""
+    trainability: Trainability | None = None
     interrupted: bool = False
 
 
@@ -229,7 +237,8 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
         )
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
-    if growth.rate is None or not _too_deep(growth, growth.rate):
+    found = work.trainability
+    if growth.rate is None or found is None or found.probability > _LIKELY:
         trace = None  # it holds all tensors of a pass, and is for remedies only
     work.comparisons = compare(growth, work.predictions)
     work.conditioning = probes.conditioning(
@@ -244,13 +253,15 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
 
         def predict(
             parameters: Mapping[str, Tensor], trace: TracedModel = trace
-        ) -> Estimate | None:
-            layers = trace.at_layers(trace.predict(parameters))
-            return predicted_rate(growth, {layer.layer: layer for layer in layers})
+        ) -> Outlook | None:
+            changed = trace.predict(parameters)
+            layers = trace.at_layers(changed)
+            rate = predicted_rate(growth, {layer.layer: layer for layer in layers})
+            chance = predicted_probability(changed, trace.graph.batch, calibration())
+            return None if rate is None or chance is None else Outlook(rate, chance)
 
         work.remedies = recommend(
             model,
-            2 * len(growth.layers),  # twice the depth, as a reserve
             predict,
             lambda change: measure(change, min(seeds, 3), "trying remedies"),
             growth.rate,
@@ -275,6 +286,9 @@ def _predicted(work: _Work, problem: Problem, model: nn.Module) -> TracedModel |
         return None
     work.sites, work.attribution = propagation.sites, propagation.attribution
     work.predictions = trace.at_layers(propagation)
+    # Without a layer with weights nothing can be said.
+    with contextlib.suppress(ValueError):
+        work.trainability = judge(propagation, trace.graph.batch, calibration())
     return trace
 
 
@@ -283,8 +297,3 @@ def _untraced(reason: str) -> list[Finding]:
         return []
     title = "Not predicted: tracing the model failed"
     return [Finding("note", title, f"{reason} Everything else was measured.")]
-
-
-def _too_deep(growth: GradientGrowth, rate: Estimate) -> bool:
-    """Whether gradients differ by more than half of what still trains."""
-    return is_straight(growth) and len(growth.layers) > max_trainable_depth(rate) / 2

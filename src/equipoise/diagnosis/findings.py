@@ -6,21 +6,17 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from equipoise.diagnosis.comparison import AGREEMENT, is_straight
+from equipoise.diagnosis.comparison import AGREEMENT
 from equipoise.diagnosis.preconditioning.findings import WORTHWHILE
 from equipoise.diagnosis.record import PROFILE, Comparison, Remedy
-from equipoise.diagnosis.remedies import BETTER
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
 from equipoise.records.estimate import Estimate
 from equipoise.records.finding import SEVERITIES, Finding
-from equipoise.theory.batch_norm.explosion import TRAINABLE_FACTOR, max_trainable_depth
 from equipoise.theory.propagation.attribution import NORMALISERS
 from equipoise.theory.propagation.sites import Share, Site, of_model
 
-# Half the exponent at which training fails is reason for a warning.
-_WORRYING = TRAINABLE_FACTOR / 2
 # Squared norms within e^3, a factor 20, of each other.
 _BALANCED = 3.0
 # A step of e^3 beyond the fitted rate is a factor 20.
@@ -42,14 +38,14 @@ def conclude(
     attribution: Sequence[Share],
     comparisons: Sequence[Comparison],
     conditioning: Sequence[LayerConditioning],
-    remedies: Sequence[Remedy],
     unwatched: Mapping[str, int] | None = None,
     further: Sequence[Finding] = (),
+    leading: Sequence[Finding] = (),
 ) -> tuple[Finding, ...]:
-    """Turn records into findings, most severe first."""
-    findings: list[Finding] = []
+    """Turn records into findings, most severe first, and of equal ones ``leading`` first."""
+    findings = [*leading]
     if growth is not None:
-        findings += _gradients(growth, attribution, remedies)
+        findings += _gradients(growth, attribution)
     findings += _agreement(comparisons)
     findings += _coverage(sites)
     findings += _conditioning(conditioning)
@@ -58,12 +54,10 @@ def conclude(
     return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
-def _gradients(
-    growth: GradientGrowth, attribution: Sequence[Share], remedies: Sequence[Remedy]
-) -> list[Finding]:
+def _gradients(growth: GradientGrowth, attribution: Sequence[Share]) -> list[Finding]:
     findings = [*_without_gradient(growth), *_steps(growth)]
     if growth.rate is not None:
-        findings.append(_depth(growth, growth.rate, attribution, remedies))
+        findings.append(_depth(growth, growth.rate, attribution))
     return findings
 
 
@@ -122,12 +116,7 @@ def _steps(growth: GradientGrowth) -> list[Finding]:
     ]
 
 
-def _depth(
-    growth: GradientGrowth,
-    rate: Estimate,
-    attribution: Sequence[Share],
-    remedies: Sequence[Remedy],
-) -> Finding:
+def _depth(growth: GradientGrowth, rate: Estimate, attribution: Sequence[Share]) -> Finding:
     layers = growth.layers
     # Over the depth, as the fit has it: the first layer's gradient also has the data's scale.
     exponent = (len(layers) - 1) * math.log(rate.value)
@@ -136,28 +125,12 @@ def _depth(
     detail = (
         f"The squared gradient norm changes {wording.factor(rate)} per layer towards the input "
         f"({wording.count(growth.replicates, 'initialisation')}). Over the {len(layers)} layers "
-        f"it is e^{abs(exponent):.1f} ({ratio} times) {word} at the first layer than at the last; "
-        f"networks train up to about e^{TRAINABLE_FACTOR:g}."
+        f"it is e^{abs(exponent):.1f} ({ratio} times) {word} at the first layer than at the last."
     )
-    if abs(exponent) > _BALANCED:
-        detail += _origin(attribution, exponent > 0)
-    if abs(exponent) > TRAINABLE_FACTOR:
-        title = "Gradients explode" if exponent > 0 else "Gradients vanish"
-        title += f": the model has {len(layers)} layers"
-        if is_straight(growth):
-            limit = TRAINABLE_FACTOR / abs(math.log(rate.value))
-            title += f", about {limit:.0f} can train"
-        return Finding(
-            "critical", title, detail, _advice(rate, attribution, remedies, exponent > 0)
-        )
-    if abs(exponent) > _WORRYING:
-        title = "Gradients grow" if exponent > 0 else "Gradients shrink"
-        advice = _advice(rate, attribution, remedies, exponent > 0)
-        return Finding("warning", f"{title} noticeably with depth", detail, advice)
-    if abs(exponent) > _BALANCED:
-        title = "Gradients vary with depth, within the trainable range"
-        return Finding("good", title, detail)
-    return Finding("good", "Gradients stay balanced over the depth", detail)
+    if abs(exponent) <= _BALANCED:
+        return Finding("good", "Gradients stay balanced over the depth", detail)
+    title = f"Gradients {'grow' if exponent > 0 else 'shrink'} towards the input"
+    return Finding("note", title, detail + _origin(attribution, exponent > 0))
 
 
 def _origin(attribution: Sequence[Share], explodes: bool) -> str:
@@ -176,30 +149,26 @@ def _origin(attribution: Sequence[Share], explodes: bool) -> str:
     return f" By theory it comes from {listed}."
 
 
-def _advice(
-    rate: Estimate, attribution: Sequence[Share], remedies: Sequence[Remedy], explodes: bool
+def advice(
+    growth: GradientGrowth | None, attribution: Sequence[Share], remedies: Sequence[Remedy]
 ) -> str:
-    tried = [
-        (max_trainable_depth(remedy.measured_rate), remedy)
-        for remedy in remedies
-        if remedy.measured_rate is not None
-    ]
-    depth, best = max(tried, key=lambda pair: pair[0], default=(0.0, None))
-    if best is not None and best.measured_rate and depth >= BETTER * max_trainable_depth(rate):
-        layers = "any number of" if math.isinf(depth) else f"about {depth:.0f}"
+    """What to change in a model that will not train."""
+    best = next((remedy for remedy in remedies if remedy.verified), None)
+    if best is not None and best.measured_rate is not None:
         return (
             f"{wording.capital(best.change)}: measured on your model, gradients then change "
-            f"{wording.factor(best.measured_rate.value)} per layer, so that {layers} layers can "
-            "train."
+            f"{wording.factor(best.measured_rate.value)} per layer; by theory it trains with a "
+            f"probability of {wording.percent(best.predicted_probability)}."
         )
     if any(share.kind == NORMALISERS and share.log_gain > _CAUSE for share in attribution):
         return (
             "Use fewer layers, larger batches, residual connections, or an activation with a "
             "smaller growth rate: compare them with `equipoise theory`."
         )
-    if explodes:
-        return "Lower the scale of the initial weights, or add normalisation or skip connections."
-    return "Raise the scale of the initial weights, or add normalisation or skip connections."
+    rate = None if growth is None else growth.rate
+    if rate is not None and rate.value < 1:
+        return "Raise the scale of the initial weights, or add normalisation or skip connections."
+    return "Lower the scale of the initial weights, or add normalisation or skip connections."
 
 
 def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:

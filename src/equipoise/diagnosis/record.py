@@ -9,6 +9,7 @@ from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
 from equipoise.diagnosis.smoothness.record import Smoothness
+from equipoise.diagnosis.trainability.record import Trainability
 from equipoise.diagnosis.trial.record import Trial
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
@@ -18,7 +19,7 @@ from equipoise.records.shown import Shown
 from equipoise.theory.propagation.sites import Share, Site
 
 # Raise by one whenever a stored report of the old form can no longer be read.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,10 @@ class Remedy:
         parameter: Which of its parameters, by PyTorch's name: ``weight`` is γ, ``bias`` is β.
         value: What to fill it with before training.
         predicted_rate: Growth per layer after the change, from theory.
-        predicted_depth: Trainable depth after the change.
+        predicted_probability: That the model trains after the change, from theory.
         measured_rate: Growth per layer measured on the changed model; ``None`` if not tried.
-        verified: Whether it helped: measured trainable depth at least 1.25 times that before;
-            ``None`` if not tried.
+        verified: Whether it helped: the logarithm of the measured growth is at most 0.8 of that
+            before; ``None`` if not tried.
         change: The change in words.
         code: The change as a line of code, for every normaliser ``norm``.
     """
@@ -89,7 +90,7 @@ class Remedy:
     parameter: Literal["weight", "bias"]
     value: float
     predicted_rate: Estimate
-    predicted_depth: float
+    predicted_probability: float
     measured_rate: Estimate | None
     verified: bool | None
     change: str
@@ -102,16 +103,15 @@ class Verdict:
 
     Args:
         severity: The worst finding's; ``None`` without findings.
-        sentence: How gradients behave.
-        depths: Trainable depth and the model's depth.
-        trainable_depth: How many such layers can train; ``None`` if neither theory nor the
-            measurement tells.
+        sentence: Whether the model will train, or how gradients behave where that is not known.
+        details: Why, and how deep such a model could be.
+        trainability: The probability behind it; ``None`` if the model could not be traced.
     """
 
     severity: Severity | None
     sentence: str
-    depths: str
-    trainable_depth: float | None
+    details: str
+    trainability: Trainability | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -14,15 +15,29 @@ from equipoise.diagnosis.record import Remedy
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
-from equipoise.theory.batch_norm.explosion import max_trainable_depth
 
-# A change that buys less depth than this factor is not worth making, promised or measured.
-BETTER = 1.25
-# What theory must promise, because a real network falls a little short of it.
-_PROMISED = 1.5
+# A change that leaves more of the growth, in logarithms, is not worth making.
+_LEFT = 0.8
+# The mildest change that theory gives such a probability of training is taken.
+_SURE = 0.95
 
 Parameter = Literal["bias", "weight"]
-Predict = Callable[[Mapping[str, Tensor]], Estimate | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What theory says of a changed model.
+
+    Args:
+        rate: Growth of gradients per layer.
+        probability: That it trains.
+    """
+
+    rate: Estimate
+    probability: float
+
+
+Predict = Callable[[Mapping[str, Tensor]], Outlook | None]
 
 # What users would type, the mildest first: PyTorch starts β at 0 and γ at 1.
 _STEPS: dict[Parameter, tuple[str, tuple[float, ...]]] = {
@@ -33,18 +48,16 @@ _STEPS: dict[Parameter, tuple[str, tuple[float, ...]]] = {
 
 def recommend(
     model: nn.Module,
-    depth: int,
     predict: Predict,
     measure: Callable[[Callable[[], None]], GradientGrowth],
     today: Estimate,
 ) -> tuple[Remedy, ...]:
-    """Find the mildest change of β and of γ with which ``depth`` layers train, and try it.
+    """Find the mildest change of β and of γ with which the model should train, and try it.
 
     Args:
         model: Its batch norms are those that are changed.
-        depth: Layers that must be able to train.
-        predict: Growth per layer with other values of parameters, by name; ``None`` if theory
-            does not tell.
+        predict: Growth per layer and probability of training with other values of parameters, by
+            name; ``None`` if theory does not tell.
         measure: Measures growth after calling a function that changes the model.
         today: Growth measured on the unchanged model.
 
@@ -53,9 +66,8 @@ def recommend(
         is worth making. Verified ones come first.
     """
     predicted_today = predict({})
-    if predicted_today is None or math.isinf(max_trainable_depth(predicted_today)):
+    if predicted_today is None:
         return ()
-    needed = max(depth, math.ceil(_PROMISED * max_trainable_depth(predicted_today)))
     remedies = []
     for parameter, (word, values) in _STEPS.items():
         tensors = _tensors(model, parameter)
@@ -63,8 +75,8 @@ def recommend(
         if len(starts) != 1:
             continue
         further = [v for v in values if (v > max(starts)) == (parameter == "bias")]
-        found = _mildest(tensors, further, needed, predict)
-        if found is None or not _is_better(found[1], predicted_today):
+        found = _mildest(tensors, further, predict)
+        if found is None or not _is_better(found[1].rate, predicted_today.rate):
             continue
         value, predicted = found
         measured = measure(partial(_fill, list(tensors.values()), value)).rate
@@ -73,29 +85,29 @@ def recommend(
                 normaliser="batch norm",
                 parameter=parameter,
                 value=value,
-                predicted_rate=predicted,
-                predicted_depth=max_trainable_depth(predicted),
+                predicted_rate=predicted.rate,
+                predicted_probability=predicted.probability,
                 measured_rate=measured,
                 verified=None if measured is None else _is_better(measured, today),
                 change=f"start batch norm's {word} at {value:g}",
                 code=f"torch.nn.init.constant_(norm.{parameter}, {value:g})",
             )
         )
-    return tuple(sorted(remedies, key=lambda r: (not r.verified, -r.predicted_depth)))
+    return tuple(sorted(remedies, key=lambda r: (not r.verified, -r.predicted_probability)))
 
 
 def _mildest(
-    tensors: Mapping[str, Tensor], values: Sequence[float], depth: int, predict: Predict
-) -> tuple[float, Estimate] | None:
+    tensors: Mapping[str, Tensor], values: Sequence[float], predict: Predict
+) -> tuple[float, Outlook] | None:
     """The mildest value that suffices, if more of a change is better; else the best one seen."""
-    seen: dict[float, Estimate] = {}
+    seen: dict[float, Outlook] = {}
 
     def suffices(index: int) -> bool:
         value = values[index]
-        rate = predict({name: torch.full_like(t, value) for name, t in tensors.items()})
-        if rate is not None:
-            seen[value] = rate
-        return rate is not None and max_trainable_depth(rate) >= depth
+        outlook = predict({name: torch.full_like(t, value) for name, t in tensors.items()})
+        if outlook is not None:
+            seen[value] = outlook
+        return outlook is not None and outlook.probability >= _SURE
 
     low, high = 0, len(values)  # the first that suffices is in [low, high]
     while low < high:
@@ -106,11 +118,14 @@ def _mildest(
             low = middle + 1
     if low < len(values) and values[low] in seen:
         return values[low], seen[values[low]]
-    return max(seen.items(), key=lambda pair: max_trainable_depth(pair[1]), default=None)
+    return max(seen.items(), key=lambda pair: pair[1].probability, default=None)
 
 
 def _is_better(changed: Estimate, today: Estimate) -> bool:
-    return max_trainable_depth(changed) >= BETTER * max_trainable_depth(today)
+    """Whether gradients grow less, in the logarithm, by a fifth at least."""
+    if not (changed.value > 0 and today.value > 0):
+        return False
+    return abs(math.log(changed.value)) <= _LEFT * abs(math.log(today.value))
 
 
 def _tensors(model: nn.Module, parameter: Parameter) -> dict[str, Tensor]:

@@ -1,16 +1,16 @@
-"""The check-up in two lines: how gradients behave, and how deep such networks can train."""
+"""The check-up in two lines: whether the model will train, and why."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
-from equipoise.diagnosis.comparison import is_straight
-from equipoise.diagnosis.record import GROWTH, Comparison, Verdict
+from equipoise.diagnosis.record import Verdict
+from equipoise.diagnosis.trainability.record import Trainability
+from equipoise.diagnosis.trainability.words import depth_in_words, forecast
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
 from equipoise.records.finding import SEVERITIES, Finding
-from equipoise.theory.batch_norm.explosion import max_trainable_depth
 
 # A rate closer to 1 than this would be printed as ×1.00.
 _LEVEL = 0.005
@@ -18,50 +18,33 @@ _LEVEL = 0.005
 
 def conclude(
     growth: GradientGrowth | None,
-    comparisons: Iterable[Comparison],
+    trainability: Trainability | None,
     findings: Iterable[Finding],
-    depth: int,
 ) -> Verdict:
     """Summarise a check-up in two lines.
 
     Args:
         growth: Measured gradients, if any.
-        comparisons: Predictions joined with measurements.
+        trainability: How probably the model trains, if that is known.
         findings: All findings; the worst one gives the severity.
-        depth: Layers of the model.
     """
     severities = [finding.severity for finding in findings]
-    trainable = _trainable_depth(growth, comparisons)
-    depths = f"model depth {depth:,}"
-    if trainable is not None:
-        depths = f"trainable depth {_limit(trainable)}, {depths}"
+    if trainability is None:
+        sentence, details = _growth(growth), []
+    else:
+        sentence = forecast(trainability)
+        details = [trainability.reason or _growth(growth)]
+        if trainability.depth is not None:
+            details.append(depth_in_words(trainability.depth))
     return Verdict(
         severity=min(severities, key=SEVERITIES.index, default=None),
-        sentence=_sentence(growth),
-        depths=wording.capital(depths),
-        trainable_depth=trainable,
+        sentence=sentence,
+        details=". ".join(map(wording.capital, details)),
+        trainability=trainability,
     )
 
 
-def _trainable_depth(
-    growth: GradientGrowth | None, comparisons: Iterable[Comparison]
-) -> float | None:
-    """How many such layers can train, where all change gradients by one factor."""
-    compared = next((one for one in comparisons if one.quantity == GROWTH), None)
-    if growth is None or growth.rate is None or not is_straight(growth):
-        return None
-    # Where theory is silent or wrong about the model, the measurement decides.
-    if compared is None:
-        return max_trainable_depth(growth.rate)
-    decides = compared.measured if compared.outcome == "differs" else compared.predicted
-    return max_trainable_depth(decides)
-
-
-def _limit(depth: float) -> str:
-    return "unlimited" if math.isinf(depth) else wording.depth(depth)
-
-
-def _sentence(growth: GradientGrowth | None) -> str:
+def _growth(growth: GradientGrowth | None) -> str:
     if growth is None:
         return "Gradients were not measured"
     if growth.rate is None:

@@ -60,7 +60,8 @@ class SelfAttention(nn.Module):
 
     def mixed(self, packed: Tensor) -> Tensor:
         """Averages of values over positions, from the packed projection ``[..., T, 3C]``."""
-        parts = packed.unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).transpose(-2, -3)
-        q, k, v = parts.unbind()
+        width = packed.shape[-1] // (3 * self.heads)
+        parts = packed.reshape(*packed.shape[:-1], 3, self.heads, width)
+        q, k, v = parts.movedim(-3, 0).transpose(-2, -3).unbind()
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return mixed.transpose(-2, -3).flatten(-2)

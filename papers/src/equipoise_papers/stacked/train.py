@@ -71,8 +71,8 @@ def train_many(
         optimizer: Makes an optimiser from all parameters of a model and its rate, as
             ``torch.optim.SGD`` or ``partial(torch.optim.RMSprop, alpha=0.9)`` do. SGD, RMSprop,
             Adam, AdamW and others whose step is the rate times something that depends on the
-            gradients alone step once for all models. With other weight decay, step hooks or options that differ
-            between models, and for other classes, each model has its own.
+            gradients alone step once for all models. With other weight decay, step hooks or
+            options that differ between models, and for other classes, each model has its own.
         rates: Learning rates, one per model.
         evaluate_at: Numbers of steps; 0 is before the first.
         evaluate: Called with a model and the number of steps taken, at each of ``evaluate_at``;

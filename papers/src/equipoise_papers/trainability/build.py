@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -24,6 +25,8 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "softplus": nn.Softplus,
 }
 _GROUPS, _HEAD_FEATURES = 8, 16
+# In a group without positions.
+_LEAST_IN_A_GROUP = 16
 # A perceptron behind attention is wider than its stream.
 _HIDDEN = 2
 _DEAD, _SATURATED, _MISSED, _LARGE = -3.0, 8.0, 0.02, 100.0
@@ -95,9 +98,12 @@ def _stem(network: Network, task: Task) -> nn.Module:
 
 
 def _head(network: Network, task: Task) -> nn.Module:
-    last = [_norm(network), _ACTIVATIONS[network.activation]()] if network.topology == "pre" else []
+    last: list[nn.Module] = []
+    if network.topology == "pre":
+        last.append(_norm(network))
+        if network.layers != "attention":
+            last.append(_ACTIVATIONS[network.activation]())
     if network.layers == "attention":
-        last = last[:1]
         if task.is_text:
             linear = nn.Linear(network.width, task.classes)
             return nn.Sequential(*last, linear, ClassesSecond())
@@ -109,7 +115,7 @@ def _head(network: Network, task: Task) -> nn.Module:
 
 def _blocks(network: Network) -> nn.Sequential:
     make = _attention_block if network.layers == "attention" else _block
-    blocks = [make(network) for _ in range(network.depth)]
+    blocks: list[nn.Module] = [make(network) for _ in range(network.depth)]
     if network.topology == "plain":  # the stem has no activation of its own
         blocks.insert(0, nn.Sequential(_norm(network), _ACTIVATIONS[network.activation]()))
     return nn.Sequential(*blocks)
@@ -136,7 +142,7 @@ def _attention_block(network: Network) -> nn.Module:
     hidden: nn.Module = nn.Sequential(
         nn.Linear(width, _HIDDEN * width), act(), nn.Linear(_HIDDEN * width, width)
     )
-    parts = []
+    parts: list[nn.Module] = []
     for branch in (attention, hidden):
         if network.topology == "pre":
             parts.append(Residual(nn.Sequential(_norm(network), branch), network.residual_scale))
@@ -145,7 +151,7 @@ def _attention_block(network: Network) -> nn.Module:
     return nn.Sequential(*parts)
 
 
-def _mixing(network: Network) -> partial[nn.Module]:
+def _mixing(network: Network) -> Callable[[], nn.Module]:
     width, bias = network.width, network.norm != "batch"
     if network.layers == "convolution":
         return partial(nn.Conv2d, width, width, 3, padding=1, bias=bias)
@@ -165,12 +171,14 @@ def _norm(network: Network) -> nn.Module:
         case "rms":
             return nn.RMSNorm(width, eps=eps)
         case "group":
-            return nn.GroupNorm(_GROUPS, width, eps=eps)
+            groups = _GROUPS if of_images else min(_GROUPS, width // _LEAST_IN_A_GROUP)
+            return nn.GroupNorm(groups, width, eps=eps)
 
 
 @torch.no_grad()
 def _initialise(network: Network, model: nn.Sequential) -> None:
     stem, blocks, head = model
+    assert isinstance(blocks, nn.Sequential)
     for module in (*stem.modules(), *head.modules()):
         _draw(module, 1.0)
     for number, block in enumerate(blocks):
@@ -187,7 +195,8 @@ def _initialise(network: Network, model: nn.Sequential) -> None:
             if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
                 module.bias.fill_(_DEAD)
     if network.fault == "head":
-        head[-2 if isinstance(head[-1], ClassesSecond) else -1].weight.mul_(_LARGE)
+        *_, logits = (module for module in head.modules() if isinstance(module, nn.Linear))
+        logits.weight.mul_(_LARGE)
 
 
 def _draw(module: nn.Module, gain: float) -> None:

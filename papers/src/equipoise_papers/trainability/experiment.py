@@ -10,7 +10,11 @@ from equipoise_papers.trainability.space import Network, designs
 from equipoise_papers.trainability.training import RATES, Training
 
 # Designs, and steps of each training.
-_EFFORT: dict[Scale, tuple[int, int]] = {"smoke": (8, 20), "small": (240, 100), "paper": (960, 400)}
+_EFFORT: dict[Scale, tuple[int, int]] = {
+    "smoke": (8, 20),
+    "small": (240, 100),
+    "paper": (960, 400),
+}
 # Transformers learn more slowly.
 _LONGER = {"attention": 2}
 

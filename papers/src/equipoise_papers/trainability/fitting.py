@@ -9,7 +9,7 @@ networks of a family are judged by a fit to all others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,9 +68,7 @@ def fit(x: Array, trained: Array, signs: Array) -> Logistic:
     return Logistic(float(found.x[0]), found.x[1:] / scale)
 
 
-def held_out(
-    x: Array, trained: Array, families: Sequence[str], signs: Array
-) -> Array:
+def held_out(x: Array, trained: Array, families: Sequence[str], signs: Array) -> Array:
     """Probability of each row, by a fit to the rows of all other families."""
     names, probability = np.array(families), np.zeros(len(x))
     for family in sorted(set(families)):
@@ -81,11 +79,8 @@ def held_out(
 
 def covariance(x: Array, trained: Array, groups: Sequence[int], signs: Array) -> Array:
     """Covariance of intercept and coefficients, over draws of groups with replacement."""
-    generator = np.random.default_rng(0)
-    members = [np.flatnonzero(np.array(groups) == group) for group in sorted(set(groups))]
     drawn = []
-    for _ in range(_RESAMPLES):
-        rows = np.concatenate([members[i] for i in generator.integers(len(members), size=len(members))])
+    for rows in _draws(groups):
         one = fit(x[rows], trained[rows], signs)
         drawn.append([one.intercept, *one.coefficients])
     return np.asarray(np.cov(np.array(drawn).T))
@@ -119,16 +114,18 @@ def calibration_error(probability: Array, trained: Array, bins: int = 10) -> flo
 
 
 def interval(
-    statistic: Callable[[Array], float], groups: Sequence[int], resamples: int = 200
+    statistic: Callable[[NDArray[np.intp]], float], groups: Sequence[int]
 ) -> tuple[float, float]:
-    """Where 9 of 10 values of a statistic lie over draws of groups; it is given rows."""
-    generator = np.random.default_rng(0)
-    members = [np.flatnonzero(np.array(groups) == group) for group in sorted(set(groups))]
-    values = [
-        statistic(
-            np.concatenate([members[i] for i in generator.integers(len(members), size=len(members))])
-        )
-        for _ in range(resamples)
-    ]
+    """Where 9 of 10 values of a statistic of rows lie, over draws of groups with replacement."""
+    values = [statistic(rows) for rows in _draws(groups)]
     low, high = np.nanquantile(values, [0.05, 0.95])
     return float(low), float(high)
+
+
+def _draws(groups: Sequence[int]) -> Iterator[NDArray[np.intp]]:
+    """Rows of as many groups as there are, drawn with replacement, again and again."""
+    generator = np.random.default_rng(0)
+    members = [np.flatnonzero(np.array(groups) == group) for group in sorted(set(groups))]
+    for _ in range(_RESAMPLES):
+        chosen = generator.integers(len(members), size=len(members))
+        yield np.concatenate([members[i] for i in chosen])

@@ -80,7 +80,9 @@ def _outcome(
         return (chance - loss) / span
 
     by_optimizer = {name: progress(one.best.reached) for name, one in own.items()}
-    early = [curve.losses[1] for one in own.values() for curve in one.curves if len(curve.losses) > 1]
+    early = [
+        curve.losses[1] for one in own.values() for curve in one.curves if len(curve.losses) > 1
+    ]
     return Outcome(
         network,
         max(by_optimizer.values()),

@@ -75,7 +75,7 @@ def _load(name: str) -> Task:
 
 
 def _text() -> Task:
-    """Descriptions of scikit-learn's data sets in small letters, a window at each 8th character."""
+    """scikit-learn's descriptions of data in small letters, a window at every 8th of them."""
     folder = files("sklearn.datasets.descr")
     names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".rst"))
     raw = " ".join((folder / name).read_text(encoding="utf-8").lower() for name in names)

@@ -92,9 +92,7 @@ class Training(Cell[Trained]):
             (x.expand(len(rates), *x.shape), y.expand(len(rates), *y.shape))
             for x, y in source.batches(network.batch_size, self.steps, network.seed)
         )
-        histories = train_many(
-            models, batches, cross_entropy, _OPTIMIZERS[self.optimizer], rates
-        )
+        histories = train_many(models, batches, cross_entropy, _OPTIMIZERS[self.optimizer], rates)
         curves = tuple(
             Curve(rate, _parts(history.losses, self.steps))
             for rate, history in zip(rates, histories, strict=True)

@@ -124,5 +124,3 @@ def calibration() -> Calibration:
     """Read what the package ships with."""
     text = files("equipoise.diagnosis.trainability").joinpath("calibration.json").read_text()
     return from_plain(Calibration, json.loads(text))
-
-

@@ -54,7 +54,7 @@ def trainable_blocks(found: Propagation, log_odds: Callable[[float], LogOdds]) -
             reached = odds(known[following])
             if (reached > 0) != grows:
                 part = value / (value - reached)
-                return depth * (following / depth) ** part
+                return float(depth * (following / depth) ** part)
             depth, value = following, reached
         return math.inf if grows else 0.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from equipoise.diagnosis.trainability.calibration import (
     FAVOURABLE,
@@ -16,8 +16,8 @@ from equipoise.diagnosis.trainability.quantities import Quantities, Source, quan
 from equipoise.diagnosis.trainability.record import Depth, Trainability
 from equipoise.theory.propagation.propagate import Propagation
 
-# What costs less than this of the log-odds is no reason.
-_SLIGHT = 0.5
+# What costs less than this of the log-odds is no reason, nor is anything where training is likely.
+_SLIGHT, _LIKELY = 0.5, 0.9
 REASONS = {
     "explosion": "similar inputs are driven apart: gradients explode towards the input",
     "vanishing": "differences between inputs fade: gradients vanish towards the input",
@@ -62,7 +62,7 @@ def judge(
         probability=probability,
         low=low,
         high=high,
-        reason=REASONS[min(against, key=against.__getitem__)] if against else "",
+        reason=_reason(against) if probability < _LIKELY else "",
         alike=alike,
         alike_trained=alike_trained,
         outside=outside,
@@ -71,6 +71,20 @@ def judge(
         measured=known["measured"],
         depth=_depth(found, batch_size, calibration) if depth and "predicted" in known else None,
     )
+
+
+def predicted_probability(
+    found: Propagation, batch_size: int, calibration: Calibration
+) -> float | None:
+    """Probability of training from theory alone; ``None`` where it does not reach the output."""
+    if not _reaches_the_output(found):
+        return None
+    odds = calibration.fits["predicted"].log_odds(quantities(found, batch_size, "predicted"))
+    return interval(odds, 0.0, outside=False)[0]
+
+
+def _reason(against: Mapping[str, float]) -> str:
+    return REASONS[min(against, key=against.__getitem__)] if against else ""
 
 
 def _depth(found: Propagation, batch_size: int, calibration: Calibration) -> Depth | None:

@@ -3,9 +3,9 @@ r"""What is known of a network before training, in few numbers, each with a reas
 All but the last are 0 where nothing is wrong, and are cut off where more makes no difference.
 
 - Explosion and vanishing: growth :math:`\log(S_1/S_L)` of the scale-free gradient
-  :math:`S = \|\partial\mathcal L/\partial x\|^2\,E x^2` from the output back to the input. Two inputs
-  whose difference is small are driven apart by that factor: where it is large, similar inputs have
-  unlike outputs, and no gradient of one helps another.
+  :math:`S = \|\partial\mathcal L/\partial x\|^2\,E x^2` from the output back to the input. Two
+  inputs whose difference is small are driven apart by that factor: where it is large, similar
+  inputs have unlike outputs, and no gradient of one helps another.
 - Collapse: :math:`-\log_{10}(1 - c)`, where c is the correlation between two samples at the
   output: the input is forgotten, and what is left of it is learned that much more slowly than what
   all samples have in common.

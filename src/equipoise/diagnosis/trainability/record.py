@@ -53,5 +53,5 @@ class Trainability:
     outside: tuple[str, ...]
     source: str
     predicted: Quantities | None
-    measured: Quantities | None
+    measured: Quantities
     depth: Depth | None = None

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from equipoise.diagnosis.record import GROWTH, Checkup
+from equipoise.diagnosis.trainability.record import Depth
 from equipoise.records import wording
 from equipoise.report.checkup.words import (
     overview,
@@ -35,13 +36,16 @@ def render_checkup(checkup: Checkup) -> str:
     """
     checkup = wording.printable(checkup)
     growth = checkup.comparison(GROWTH)
+    found = checkup.verdict.trainability
+    depth = None if found is None else found.depth
     template = environment().get_template("checkup.html")
     return template.render(
         WORDS,
         checkup=checkup,
         smoothness=checkup.smoothness,
         verdict=checkup.verdict,
-        gauge=_gauge(checkup.depth, checkup.verdict.trainable_depth),
+        depth=depth,
+        gauge=None if depth is None else _gauge(depth),
         shares=overview.attribution(checkup),
         predictions=overview.predictions(checkup),
         operations=overview.computed(checkup.sites),
@@ -81,9 +85,9 @@ def _figures(checkup: Checkup) -> dict[str, Any]:
     return {name: Markup(svg) for name, svg in drawn.items()}
 
 
-def _gauge(model: int, trainable: float | None) -> dict[str, float] | None:
-    """Return the model's and the trainable depth in per cent of a common bar."""
-    if trainable is None or not math.isfinite(trainable) or trainable <= 0:
+def _gauge(depth: Depth) -> dict[str, float] | None:
+    """Return the present and the trainable number of blocks in per cent of a common bar."""
+    if not math.isfinite(depth.value):
         return None
-    whole = 1.15 * max(model, trainable)
-    return {"model": 100 * model / whole, "trainable": 100 * trainable / whole}
+    whole = 1.15 * max(depth.blocks, depth.value)
+    return {"model": 100 * depth.blocks / whole, "trainable": 100 * depth.value / whole}

@@ -60,7 +60,7 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
     print_header(
         "check-up",
         checkup.target,
-        (verdict.sentence, verdict.depths),
+        (verdict.sentence, verdict.details),
         facts,
         console,
         severity=verdict.severity,
@@ -210,8 +210,8 @@ def _remedies(remedies: Sequence[Remedy], console: Console) -> None:
     for i, remedy in enumerate(remedies, start=1):
         state = overview.verification(remedy.verified)
         promise = (
-            f"predicted growth {wording.factor(remedy.predicted_rate)} per layer, trainable depth "
-            f"{wording.depth(remedy.predicted_depth)}"
+            f"predicted growth {wording.factor(remedy.predicted_rate)} per layer, trains with "
+            f"{wording.percent(remedy.predicted_probability)}"
         )
         if remedy.measured_rate is not None:
             promise += f"; measured {wording.factor(remedy.measured_rate)}"
