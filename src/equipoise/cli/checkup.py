@@ -55,6 +55,11 @@ def configure(parser: ArgumentParser) -> None:
         "at its best learning rate (default: %(default)s)",
     )
     parser.add_argument(
+        "--fail-on",
+        choices=("critical", "warning", "note"),
+        help="end with exit code 1 if a finding is as severe as that, or more",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         default=Path("equipoise-report"),
@@ -100,6 +105,18 @@ def save(checkup: Checkup, args: Namespace) -> Path:
     from equipoise.report.checkup.store import save
 
     return save(checkup, args.out)
+
+
+def verify(checkup: Checkup, args: Namespace) -> None:
+    """Raise if the worst finding is as severe as ``--fail-on`` says."""
+    from equipoise.records.finding import SEVERITIES
+
+    found = checkup.verdict.severity
+    if args.fail_on is None or found is None:
+        return
+    if SEVERITIES.index(found) <= SEVERITIES.index(args.fail_on):
+        worst = next(one for one in checkup.findings if one.severity == found)
+        raise ChildProcessError(f"{found}: {worst.title} (--fail-on {args.fail_on}).")
 
 
 def show(checkup: Checkup, args: Namespace, console: Console) -> None:

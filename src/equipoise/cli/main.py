@@ -31,7 +31,7 @@ class Command(Protocol):
 
     Other packages add theirs through the entry-point group ``equipoise.commands``. A module may
     also have ``save(result, args) -> Path``, which runs before anything is printed, and
-    ``verify(result)``, which raises at the very end if the result is a failure.
+    ``verify(result, args)``, which raises at the very end if the result is a failure.
     """
 
     __doc__: str | None
@@ -99,7 +99,7 @@ def _run(command: Command, args: argparse.Namespace) -> int:
             print(f"Report: {page}", file=stream, flush=True)
     verify = getattr(command, "verify", None)
     if verify is not None:
-        verify(result)
+        verify(result, args)
     return _INTERRUPTED if getattr(result, "interrupted", False) else 0
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.data.catalogue import load
-from equipoise.data.source import Source
+from equipoise.data.source import Samples, Source
 from equipoise.data.user import as_source
 from equipoise.instrument.forward import run_on_batch
 from equipoise.instrument.normalisers import is_batch_norm
@@ -69,7 +69,8 @@ class Problem:
             model: A factory; or a module, which is copied and so not changed.
             data: A name, or anything that :func:`equipoise.checkup` takes.
             loss_fn: ``loss_fn(model, batch)``.
-            batch_size: Samples per batch, where the data do not fix it.
+            batch_size: Samples per batch, where the data do not fix it; at most as many as a pair
+                of tensors has.
             batches: How many to draw.
             device: Where the model runs.
             seed: Seed of weights and batches.
@@ -80,6 +81,8 @@ class Problem:
         build = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
         source = load(data) if isinstance(data, str) else as_source(data, type(data).__name__)
         place = torch.device(device)
+        if isinstance(source, Samples) and not isinstance(data, str):
+            batch_size = min(batch_size, len(source))  # a pair of tensors may be one small batch
         held = _draw(source, batch_size, batches, place, seed)
         loss = loss_fn or default_loss(held[0])
         problem = cls(build, source, loss, batch_size, place, seed, held)

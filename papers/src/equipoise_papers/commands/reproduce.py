@@ -159,7 +159,7 @@ def show(result: Result, args: Namespace, console: Console) -> None:
             terminal.show_reproductions(result, console)
 
 
-def verify(result: Result) -> None:
+def verify(result: Result, _: Namespace) -> None:
     """Raise if some of all experiments failed, so that the exit code says so."""
     from equipoise_papers.reproduction.record import AllReproductions
 
