@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +63,6 @@ class Exchangeable:
         return float(np.diagonal(self.diff).mean())
 
     def __add__(self, other: Exchangeable) -> Exchangeable:
-        if isinstance(other, Average):
-            return other + self
         return Exchangeable(self.same + other.same, self.diff + other.diff, self.samples)
 
     def __mul__(self, factor: float) -> Exchangeable:
@@ -165,17 +163,9 @@ class Average(Later):
     _terms: list[tuple[float, Exchangeable]]
 
     def __init__(self, parts: Sequence[Exchangeable], shares: Sequence[float]) -> None:
-        super().__init__(self._summed, parts[0].positions, parts[0].samples)
-        object.__setattr__(self, "_terms", list(zip(map(float, shares), parts, strict=True)))
-
-    def _summed(self) -> Exchangeable:
-        share, first = self._terms[0]
-        same, diff = share * first.same, share * first.diff
-        spare = np.empty_like(same)
-        for share, part in self._terms[1:]:
-            same += np.multiply(share, part.same, out=spare)
-            diff += np.multiply(share, part.diff, out=spare)
-        return Exchangeable(same, diff, self.samples)
+        terms = list(zip(map(float, shares), parts, strict=True))
+        super().__init__(partial(_summed, terms), parts[0].positions, parts[0].samples)
+        object.__setattr__(self, "_terms", terms)
 
     @cached_property
     def diagonal(self) -> Array:
@@ -196,5 +186,16 @@ class Average(Later):
         """Sum over all pairs of rows."""
         return sum(share * part.total() for share, part in self._terms)
 
-    def __add__(self, other: Exchangeable) -> Exchangeable:
-        return Average([self, other], [1.0, 1.0])
+    def of(self, parts: Sequence[Exchangeable]) -> Average:
+        """The same of other parts."""
+        return Average(parts, [share for share, _ in self._terms])
+
+
+def _summed(terms: Sequence[tuple[float, Exchangeable]]) -> Exchangeable:
+    share, first = terms[0]
+    same, diff = share * first.same, share * first.diff
+    spare = np.empty_like(same)
+    for share, part in terms[1:]:
+        same += np.multiply(share, part.same, out=spare)
+        diff += np.multiply(share, part.diff, out=spare)
+    return Exchangeable(same, diff, first.samples)

@@ -125,7 +125,16 @@ def averages(
         average = partial(_of_several, one, other)
     if left is right is None:
         return average
-    return lambda correlation: average(correlation) * _outer(left, right)
+
+    def scaled(correlation: Array) -> Array:
+        found = average(correlation)
+        if left is not None:
+            found *= left[:, None]
+        if right is not None:
+            found *= right
+        return found
+
+    return scaled
 
 
 def _of_several(first: Array, second: Array, correlation: Array) -> Array:
@@ -238,10 +247,6 @@ def _shape_and_scale(table: Array) -> tuple[Array, Array | None]:
     if not (np.abs(table - multiples) <= 1e-13 * np.abs(multiples)).all():
         return table, None
     return table[:1] / table[0, place], scale
-
-
-def _outer(left: Array | None, right: Array | None) -> Array:
-    return np.asarray((1.0 if left is None else left[:, None]) * (1.0 if right is None else right))
 
 
 def _pairs(first: Array, second: Array, correlation: Array, terms: int) -> Array:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.theory.propagation import latent
-from equipoise.theory.propagation.exchangeable import Exchangeable, Later
+from equipoise.theory.propagation.exchangeable import Average, Exchangeable, Later
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 
 Array = NDArray[np.float64]
@@ -110,11 +110,6 @@ class Moments:
         """Standard deviation over features, of shape ``[P]``."""
         centred = self.table - latent.mean(self.table)[:, None]
         return np.broadcast_to(np.sqrt(latent.mean(centred**2)), self.positions)
-
-    @cached_property
-    def results(self) -> dict[Hashable, Any]:
-        """What operations give that were applied to this part of concatenations."""
-        return {}
 
     @property
     def typical(self) -> Array:
@@ -273,15 +268,19 @@ class Gradient:
         if total == 0:
             return self
         weight = (ours * self.weight + theirs * other.weight) / total
+        lead = self if self.parts else other
         parts: tuple[Gradient, ...] = ()
-        if self.parts or other.parts:
-            count = len(self.parts or other.parts)
+        if isinstance(lead.pairs, Average):
+            count = len(lead.parts)
             both = zip(self.parts or [self] * count, other.parts or [other] * count, strict=True)
             parts = tuple(a + b for a, b in both)
+            pairs: Exchangeable = lead.pairs.of([part.pairs for part in parts])
+        else:
+            pairs = self.pairs + other.pairs
         excess = self.excess or other.excess
         if self.excess is not None and other.excess is not None:
             excess = self.excess + other.excess
-        return Gradient(self.pairs + other.pairs, weight, excess, parts)
+        return Gradient(pairs, weight, excess, parts)
 
 
 def gaussian(layout: Layout, order: Sequence[Atom], covariance: Exchangeable) -> Moments:

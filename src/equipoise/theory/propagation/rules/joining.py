@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import combinations, pairwise
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
@@ -222,17 +223,27 @@ def _source_of_all(parts: Sequence[Moments]) -> Moments | None:
 FEATUREWISE = {"native_batch_norm", "max_pool2d_with_indices", "avg_pool2d", "mean"}
 
 
-def each_part(call: Call, act: Rule) -> Result:
-    """Treat the parts of a concatenation one by one."""
+# What was done to parts of concatenations, by their identity and what it is.
+Done: TypeAlias = dict[tuple[int, Hashable], Result]
+
+
+def each_part(call: Call, act: Rule, done: Done) -> Result:
+    """Treat the parts of a concatenation one by one.
+
+    Args:
+        call: An operation with a concatenation for its only random input.
+        act: The rule for it.
+        done: Results for parts, which are not computed again; new ones are added.
+    """
     place = next(i for i, v in enumerate(call.arguments) if isinstance(v, Moments))
     x: Moments = call.arguments[place]
     what, results = _what(call), []
     for part in x.parts:
-        if what not in part.results:
+        if (id(part), what) not in done:
             arguments = list(call.arguments)
             arguments[place] = part
-            part.results[what] = act(replace(call, arguments=tuple(arguments)))
-        results.append(part.results[what])
+            done[id(part), what] = act(replace(call, arguments=tuple(arguments)))
+        results.append(done[id(part), what])
     outputs = [result.output for result in results if isinstance(result.output, Moments)]
     features = [part.layout.with_role("feature") for part in outputs]
     total = (_all_features(features),)
