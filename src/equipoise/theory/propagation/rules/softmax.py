@@ -38,8 +38,8 @@ Array = NDArray[np.float64]
 _MOST_SOLVED = 24
 # For the logistic function of a normal number of variance 4 they leave 3e-6.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
-# Of integrals over normal numbers of standard deviation 1, and over logarithms: both integrands are
-# analytic, and the trapezoidal rule leaves 1e-13.
+# Of integrals over normal numbers of standard deviation 1, and over logarithms. Both integrands
+# are analytic, and the trapezoidal rule leaves 1e-12.
 _STEP = 0.25
 # The log-odds of a key that is alone remain finite.
 _SMALLEST = 1e-100
