@@ -31,7 +31,7 @@ from equipoise.theory.propagation.sites import Site
 SEEDS = 3
 BATCHES = (16, 4)
 QUICK = ("gpt2", "se_resnet")
-LARGE_MAPS = ("resnet18_preactivation", "vgg16_batch_norm", "unet_batch_norm")
+LARGE_MAPS = ("resnet18_preactivation", "vgg16_batch_norm", "mobilenet_v2", "unet_batch_norm")
 TURNS = 5
 # Copies of what another operation gave.
 COPIES = {"detach", "alias", "clone", "view", "_unsafe_view", "transpose", "permute", "t"}

@@ -10,7 +10,7 @@ out everywhere.
 from __future__ import annotations
 
 from architectures._architecture import Architecture
-from architectures.convolutional import CONVOLUTIONAL
+from architectures.convolutional import CONVOLUTIONAL, FULL_DENSENET121
 from architectures.dense_prediction import DENSE_PREDICTION
 from architectures.others import OTHERS
 from architectures.residual_networks import FULL_RESNET50, RESIDUAL_NETWORKS
@@ -27,6 +27,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 )
 
 # Of their full depth, to be timed.
-DEEP: tuple[Architecture, ...] = (FULL_RESNET50, TWELVE_LAYERS)
+DEEP: tuple[Architecture, ...] = (FULL_RESNET50, TWELVE_LAYERS, FULL_DENSENET121)
 
 __all__ = ["Architecture", "ARCHITECTURES", "DEEP"]

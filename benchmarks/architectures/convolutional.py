@@ -51,11 +51,20 @@ class DenseLayer(nn.Module):
         return torch.cat([x, self.layers(x)], dim=1)
 
 
-def densenet(growth: int = 32, layers: int = 6, blocks: int = 2) -> nn.Module:
-    """DenseNet-BC: dense blocks with transitions between [Huang 2016, arXiv:1608.06993]."""
+def densenet(
+    growth: int = 32, blocks: tuple[int, ...] = (6, 6), *, large_maps: bool = False
+) -> nn.Module:
+    """DenseNet-BC: dense blocks with transitions between [Huang 2016, arXiv:1608.06993].
+
+    Args:
+        growth: Channels that every layer adds.
+        blocks: Layers of each block.
+        large_maps: Whether the first block has the resolution of the images.
+    """
+    stem = [*conv_norm(3, 64, 3), nn.ReLU()] if large_maps else imagenet_stem(64)
     body: list[nn.Module] = []
     channels = 64
-    for block in range(blocks):
+    for block, layers in enumerate(blocks):
         if block > 0:
             body += [
                 nn.BatchNorm2d(channels),
@@ -67,7 +76,7 @@ def densenet(growth: int = 32, layers: int = 6, blocks: int = 2) -> nn.Module:
         body += [DenseLayer(channels + n * growth, growth) for n in range(layers)]
         channels += layers * growth
     model = nn.Sequential(
-        *imagenet_stem(64),
+        *stem,
         *body,
         nn.BatchNorm2d(channels),
         nn.ReLU(),
@@ -278,6 +287,12 @@ BUILDS: dict[str, Callable[[], nn.Module]] = {
     "convnext_without_layer_scale": partial(convnext, None),
 }
 
+FULL_DENSENET121 = Architecture(
+    "densenet121 with 32 x 32 maps",
+    partial(densenet, blocks=(6, 12, 24, 16), large_maps=True),
+    images,
+    cross_entropy,
+)
 CONVOLUTIONAL = (
     *(Architecture(name, build, images, cross_entropy) for name, build in BUILDS.items()),
     Architecture("dcgan_discriminator", dcgan_discriminator, real_or_fake, adversarial_loss),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.exchangeable import Average, Exchangeable, Later
 
 SIZES = [(1, 1), (1, 4), (5, 1), (2, 3), (4, 3)]
 
@@ -84,3 +84,32 @@ class TestBlocks:
         alone, together = map(np.linalg.eigvalsh, first.blocks)
         both = np.sort([*np.repeat(alone, first.samples - 1), *together])
         np.testing.assert_allclose(both, np.linalg.eigvalsh(expanded(first)), atol=1e-12)
+
+
+class TestLater:
+    def test_computed_when_entries_are_read_and_only_once(self, first):
+        calls = []
+        later = Later(lambda: calls.append(0) or first, first.positions, first.samples)
+        assert later.rows == first.rows
+        assert not calls
+        assert_stands_for(later + later, 2 * expanded(first))
+        assert len(calls) == 1
+
+
+class TestAverage:
+    """Sums over entries of an average follow from those of its parts."""
+
+    def test_entries(self, first, second):
+        average = Average([first, second], [0.25, 0.75])
+        assert_stands_for(average, 0.25 * expanded(first) + 0.75 * expanded(second))
+
+    @pytest.mark.parametrize("size", ["mean_diagonal", "mean_shared", "diagonal"])
+    def test_sizes(self, first, second, size):
+        average = Average([first, second], [0.25, 0.75])
+        computed = Exchangeable(average.same, average.diff, average.samples)
+        np.testing.assert_allclose(getattr(average, size), getattr(computed, size), atol=1e-12)
+        assert average.total() == pytest.approx(computed.total(), abs=1e-9)
+
+    def test_of_other_parts_with_the_same_shares(self, first, second):
+        average = Average([first, second], [0.25, 0.75]).of([second, first])
+        assert_stands_for(average, 0.75 * expanded(first) + 0.25 * expanded(second))

@@ -168,13 +168,30 @@ def test_what_is_lost_along_many_rows(eps):
     errors = []
     for N in (64, 128):
         K = drawn(N, 4)
-        errors.append(ManyRows(K, eps).radial_gain / FewRows.of(K, eps).radial_gain - 1)
+        errors.append(ManyRows.of(K, eps).radial_gain / FewRows.of(K, eps).radial_gain - 1)
     assert abs(errors[0]) < 1e-3
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
 
 
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+@pytest.mark.parametrize("kind", [FewRows, ManyRows])
+class TestDual:
+    """The trace of a gradient pulled back is a sum over the entries of that before."""
+
+    def test_trace(self, kind, eps):
+        rows, gradient = kind.of(drawn(6, 4), eps), drawn(6, 4, 1)
+        pulled = rows.pulled_back(gradient)
+        found = rows.dual.dot(gradient)
+        assert found == pytest.approx(pulled.mean_diagonal * pulled.rows, rel=1e-6)
+
+    def test_not_that_of_the_gradient_alone(self, kind, eps):
+        rows, gradient = kind.of(drawn(6, 4), eps), drawn(6, 4, 1)
+        found, alone = rows.dual.dot(gradient), gradient.mean_diagonal * gradient.rows
+        assert abs(found / alone - rows.dual.mean_diagonal) > 1e-3
+
+
 def many(K, eps, way):
-    rows = ManyRows(K, eps)
+    rows = ManyRows.of(K, eps)
     return rows.normalised() if way is forward else rows.pulled_back(drawn(K.samples, 4, 1))
 
 

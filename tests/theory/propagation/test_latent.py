@@ -97,6 +97,14 @@ class TestPairs:
         found = latent.pairs(tables, tables, rho)
         np.testing.assert_allclose(found, scale * arc_cosine(rho), rtol=0, atol=1e-5)
 
+    @pytest.mark.parametrize("reach", [0.01, 0.5, 1.0])
+    def test_large_maps_are_summed_as_small_ones(self, reach):
+        """Of many pairs the series is a polynomial in the range of their correlations."""
+        rho = np.random.default_rng(0).uniform(-reach, reach, (150, 150))
+        found = latent.pairs(RELU[None], RELU[None], rho)
+        alone = [latent.pairs(RELU[None], RELU[None], rho[:1, i : i + 1]) for i in range(150)]
+        np.testing.assert_allclose(found[0], np.ravel(alone), rtol=0, atol=1e-12)
+
     @pytest.mark.parametrize("dimensions", [None, 3.0])
     def test_odd_functions_of_opposite_latents(self, dimensions):
         """Odd degrees change sign at ρ = -1, the rest of the series too: 0.93 otherwise."""

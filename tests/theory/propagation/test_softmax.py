@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from equipoise.theory.propagation.rules.softmax import SoftmaxWeights, distances, shared
 
@@ -120,3 +120,14 @@ def test_sums_over_pairs_of_centred_keys():
         K_c, L_c = centring @ K @ centring.T, centring @ L @ centring.T
         assert shared(K, L, A)[i] == pytest.approx(a @ (K_c * L_c) @ a, rel=1e-12)
         np.testing.assert_allclose(distances(K, A)[i], np.diagonal(K_c), rtol=1e-12)
+
+
+@pytest.mark.parametrize("variance", [1.0, 4.0, 16.0])
+def test_two_keys_are_a_logistic_function(variance):
+    """The weight of one of two keys is that of the difference of their logits."""
+    g = np.arange(-9, 9, 0.01)
+    weights = np.exp(-(g**2) / 2)
+    a = expit(np.sqrt(2 * variance) * g)
+    second = weights @ (a**2 + (1 - a) ** 2) / weights.sum()
+    found = SoftmaxWeights.of(np.full((1, 2), 0.5), np.array([variance]), np.eye(1), 0.0)
+    assert found.concentration[0, 0] == pytest.approx(1 + (2 * second - 1) / 0.5, rel=1e-6)

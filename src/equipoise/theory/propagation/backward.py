@@ -30,7 +30,8 @@ class Back:
     """The way back.
 
     Args:
-        gradients: By the identity of a value.
+        gradients: By the identity of a value; those that are kept.
+        sizes: Mean squares of all gradients, by the identity of a value.
         weights: Mean squared gradients of weights, by name.
         starts: Values whose gradient is that of the loss, measured or drawn.
         edges: Where the gradient of a value comes from.
@@ -39,6 +40,7 @@ class Back:
     """
 
     gradients: dict[int, Gradient] = field(default_factory=dict)
+    sizes: dict[int, float] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
     starts: set[int] = field(default_factory=set)
     edges: dict[int, list[Edge]] = field(default_factory=dict)
@@ -46,8 +48,14 @@ class Back:
     reasons: dict[int, str] = field(default_factory=dict)
 
 
-def backward(graph: Graph, forward: Forward) -> Back:
-    """Pull gradients back, from the measured ones where there is no way to a value."""
+def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
+    """Pull gradients back, from the measured ones where there is no way to a value.
+
+    Args:
+        graph: The traced pass.
+        forward: The way forward.
+        keep: Whether gradients and the ways back are kept after use, which takes memory.
+    """
     back = Back()
     found = back.gradients
     scale = float(graph.samples) ** -2 if losses.is_mean(graph) else 1.0
@@ -77,6 +85,8 @@ def backward(graph: Graph, forward: Forward) -> Back:
                     back.unknown.setdefault(id(v), back.unknown[id(value)])
                 found.pop(id(value), None)
             gradient = found.get(id(value))
+            if gradient is not None:
+                back.sizes[id(value)] = gradient.pairs.mean_diagonal
             if gradient is None or pullback is None:
                 continue
             try:
@@ -97,6 +107,10 @@ def backward(graph: Graph, forward: Forward) -> Back:
                 width = receiver.layout.count("feature") if pulled.weights else None
                 edge = Edge(id(value), size, width)
                 back.edges.setdefault(id(receiver), []).append(edge)
+            if not keep:
+                forward.pullbacks[node.number][index] = None
+                if found[id(value)] is gradient:
+                    del found[id(value)]
     return back
 
 

@@ -109,11 +109,14 @@ class Result:
         output: Of the first output of the operation.
         pullback: The way back of its gradient; None where no random layer lies before.
         others: Of further outputs, with their ways back.
+        deferred: The way back for a part of concatenations, if it is linear: gradients that
+            several of them bring are added up before they are pulled back.
     """
 
     output: Value
     pullback: Pullback | None = None
     others: Sequence[tuple[Value, Pullback | None]] = field(default_factory=tuple)
+    deferred: Pullback | None = None
 
     def __iter__(self) -> Iterator[tuple[Value, Pullback | None]]:
         yield self.output, self.pullback

@@ -8,7 +8,9 @@ of what they share, such a matrix has the blocks :math:`A_s - A_d`, N - 1 times,
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +38,14 @@ class Exchangeable:
     samples: int
 
     @property
+    def positions(self) -> int:
+        """P."""
+        return len(self.same)
+
+    @property
     def rows(self) -> int:
         """N times P."""
-        return self.samples * len(self.same)
+        return self.samples * self.positions
 
     @property
     def diagonal(self) -> Array:
@@ -49,6 +56,11 @@ class Exchangeable:
     def mean_diagonal(self) -> float:
         """The trace over the number of rows."""
         return float(self.diagonal.mean())
+
+    @property
+    def mean_shared(self) -> float:
+        """The mean diagonal of what two samples have in common."""
+        return float(np.diagonal(self.diff).mean())
 
     def __add__(self, other: Exchangeable) -> Exchangeable:
         return Exchangeable(self.same + other.same, self.diff + other.diff, self.samples)
@@ -72,7 +84,8 @@ class Exchangeable:
     @staticmethod
     def of_blocks(alone: Array, together: Array, samples: int) -> Exchangeable:
         """The inverse of :attr:`blocks`."""
-        diff = (together - alone) / samples
+        diff = together - alone
+        diff /= samples
         return Exchangeable(alone + diff, diff, samples)
 
     def dot(self, other: Exchangeable) -> float:
@@ -100,3 +113,89 @@ class Exchangeable:
         rows = (self.same.sum(1) + (self.samples - 1) * self.diff.sum(1)) / self.rows
         change = rows.mean() - rows[:, None] - rows
         return Exchangeable(self.same + change, self.diff + change, self.samples)
+
+
+class Later(Exchangeable):
+    """Such a matrix that is computed when its entries are first read.
+
+    Args:
+        compute: What gives it.
+        positions: P.
+        samples: N.
+    """
+
+    _compute: Callable[[], Exchangeable]
+    _positions: int
+
+    def __init__(self, compute: Callable[[], Exchangeable], positions: int, samples: int) -> None:
+        object.__setattr__(self, "_compute", compute)
+        object.__setattr__(self, "_positions", positions)
+        object.__setattr__(self, "samples", samples)
+
+    @cached_property
+    def _computed(self) -> Exchangeable:
+        return self._compute()
+
+    @property
+    def positions(self) -> int:
+        """P."""
+        return self._positions
+
+    @property
+    def same(self) -> Array:
+        """Between positions of one sample."""
+        return self._computed.same
+
+    @property
+    def diff(self) -> Array:
+        """Between positions of two samples."""
+        return self._computed.diff
+
+
+class Average(Later):
+    """The sum of several, each times a share; sums over entries are those of its parts.
+
+    Args:
+        parts: The matrices.
+        shares: What they are multiplied with.
+    """
+
+    _terms: list[tuple[float, Exchangeable]]
+
+    def __init__(self, parts: Sequence[Exchangeable], shares: Sequence[float]) -> None:
+        terms = list(zip(map(float, shares), parts, strict=True))
+        super().__init__(partial(_summed, terms), parts[0].positions, parts[0].samples)
+        object.__setattr__(self, "_terms", terms)
+
+    @cached_property
+    def diagonal(self) -> Array:
+        """Of shape ``[P]``."""
+        return np.asarray(sum(share * part.diagonal for share, part in self._terms))
+
+    @cached_property
+    def mean_diagonal(self) -> float:
+        """The trace over the number of rows."""
+        return sum(share * part.mean_diagonal for share, part in self._terms)
+
+    @cached_property
+    def mean_shared(self) -> float:
+        """The mean diagonal of what two samples have in common."""
+        return sum(share * part.mean_shared for share, part in self._terms)
+
+    def total(self) -> float:
+        """Sum over all pairs of rows."""
+        return sum(share * part.total() for share, part in self._terms)
+
+    def of(self, parts: Sequence[Exchangeable]) -> Average:
+        """The same of other parts."""
+        return Average(parts, [share for share, _ in self._terms])
+
+
+def _summed(terms: Sequence[tuple[float, Exchangeable]]) -> Exchangeable:
+    share, first = terms[0]
+    same, diff = share * first.same, share * first.diff
+    spare = np.empty_like(same)
+    for share, part in terms[1:]:
+        same += np.multiply(share, part.same, out=spare)
+        diff += np.multiply(share, part.diff, out=spare)
+    return Exchangeable(same, diff, first.samples)

@@ -32,12 +32,14 @@ Array = NDArray[np.float64]
 
 # The integrands are analytic in log t: the trapezoidal rule is exact to rounding.
 _STEP, _LOW, _HIGH = 0.25, -36.0, 60.0
+# Nodes that add less than this part are left out.
+_ROUNDING = 1e-18
 # Eigenvalues below this part of the largest are rounding.
 _NEGLIGIBLE = 1e-13
 # Up to this many positions eigenvectors are cheap.
 _FEW_POSITIONS = 256
-# The law of many rows leaves out what is of order τ², so that gradients' terms of order τ need no
-# more digits than this: on maps of 32 × 32 positions results differ by 1e-10 from float64's.
+# The law of many rows leaves out what is of order τ², so that terms of order τ need no more digits
+# than this: on maps of 32 × 32 positions results differ by 1e-9 from float64's.
 _CORRECTION = np.float32
 
 
@@ -45,10 +47,10 @@ def rows_of(centred: Exchangeable, eps: float) -> FewRows | ManyRows:
     """Rows to be normalised, of a given centred covariance."""
     if len(centred.same) <= _FEW_POSITIONS:
         return FewRows.of(centred, eps)
-    return ManyRows(centred, eps)
+    return ManyRows.of(centred, eps)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class FewRows:
     """Gaussian rows in the basis of their covariance.
 
@@ -78,14 +80,15 @@ class FewRows:
     @property
     def radial_gain(self) -> float:
         r"""What J takes from a squared gradient along x: :math:`E[M(1-(M\epsilon/S)^2)/S]`."""
-        first, third = self._integrals(1)[1], self._integrals(3)[0].sum()
-        return float(self.rows * (first - (self.rows * self.eps) ** 2 * third))
+        t, density, _ = self._integrals
+        rest = (self.rows * self.eps) ** 2 * (density @ t**2) / 2
+        return float(self.rows * (density.sum() - rest))
 
     def normalised(self) -> Exchangeable:
         """Covariance after batch norm."""
-        weights, _, v = self._integrals(1)
+        _, density, v = self._integrals
         found = [
-            basis * (self.rows * (w @ weights)) @ basis.T
+            basis * (self.rows * (w @ density)) @ basis.T
             for basis, w in zip(self.bases, v, strict=True)
         ]
         return Exchangeable.of_blocks(found[0], found[1], self.samples)
@@ -94,8 +97,8 @@ class FewRows:
         """Second moments of the gradient before batch norm, from those after it; both centred."""
         N, M = self.samples, self.rows
         inside = [u.T @ block @ u for u, block in zip(self.bases, gradient.blocks, strict=True)]
-        first, second, v = self._integrals(2)
-        third = self._integrals(3)[0]
+        t, density, v = self._integrals
+        first, second, third = density * t, float(density.sum()), density * t**2 / 2
         copies = (N - 1, 1)
         along = sum(
             n * np.diagonal(block) @ w for n, block, w in zip(copies, inside, v, strict=True)
@@ -103,13 +106,26 @@ class FewRows:
         found = []
         for basis, block, w in zip(self.bases, inside, v, strict=True):
             A = w @ first
-            R = 2 * block * ((w * third) @ w.T) + np.diag(w @ (third * along))
-            pulled = M * (second * block - A[:, None] * block - block * A + R)
-            found.append(basis @ pulled @ basis.T)
+            pulled = block * (second - A[:, None] - A + 2 * ((w * third) @ w.T))
+            pulled[np.diag_indices_from(pulled)] += w @ (third * along)
+            found.append(basis @ (M * pulled) @ basis.T)
         return Exchangeable.of_blocks(found[0], found[1], N)
 
-    def _integrals(self, power: int) -> tuple[Array, float, tuple[Array, Array]]:
-        """Weights of ∫ t^(power-1)/Γ(power) E[e^(-tS)] dt, E[1/S], and v_i of shape [P, T]."""
+    @property
+    def dual(self) -> Exchangeable:
+        """What gradients are multiplied with, entry by entry, for the trace of the result."""
+        t, density, v = self._integrals
+        third = density * t**2 / 2
+        both = sum(n * w.sum(0) for n, w in zip((self.samples - 1, 1), v, strict=True))
+        found = []
+        for basis, w in zip(self.bases, v, strict=True):
+            gain = density.sum() + 2 * w**2 @ third - 2 * w @ (density * t) + w @ (third * both)
+            found.append(basis * (self.rows * gain) @ basis.T)
+        return Exchangeable.of_blocks(found[0], found[1], self.samples)
+
+    @cached_property
+    def _integrals(self) -> tuple[Array, Array, tuple[Array, Array]]:
+        """Nodes t, weights of ∫ E[e^(-tS)] dt, and v_i of shape [P, T]."""
         copies = (self.samples - 1, 1)
         total = sum(n * v.sum() for n, v in zip(copies, self.values, strict=True))
         u = np.arange(_LOW, _HIGH, _STEP)
@@ -118,9 +134,11 @@ class FewRows:
         for n, values in zip(copies, self.values, strict=True):
             logs -= n / 2 * np.log1p(2 * values[:, None] * t).sum(0)
         density = np.exp(logs) * t * _STEP
-        factorial = (1.0, 1.0, 2.0)[power - 1]
+        size = density * (1 + (self.rows * self.eps * t) ** 2)
+        few = size > _ROUNDING * size.max()
+        t, density = t[few], density[few]
         first, second = (values[:, None] / (1 + 2 * values[:, None] * t) for values in self.values)
-        return density * t ** (power - 1) / factorial, float(density.sum()), (first, second)
+        return t, density, (first, second)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,54 +146,75 @@ class ManyRows:
     r"""The same to first order in :math:`\tau = \operatorname{tr}K_c^2/(\operatorname{tr}K_c)^2`.
 
     Args:
-        centred: :math:`K_c`.
+        normal: Covariance after batch norm.
         eps: ε.
+        variance: The mean variance before, ε included.
+        tau: τ.
     """
 
-    centred: Exchangeable
+    normal: Exchangeable
     eps: float
+    variance: float
+    tau: float
+
+    @staticmethod
+    def of(centred: Exchangeable, eps: float) -> ManyRows:
+        """Rows of a centred covariance."""
+        M, trace = centred.rows, centred.mean_diagonal
+        variance, tau = trace + eps, centred.dot(centred) / (M * trace) ** 2
+        linear = (1 + 2 * tau * (trace / variance) ** 2) / variance
+        found = []
+        for K in centred.blocks:
+            k = (K / variance).astype(_CORRECTION)
+            K *= linear
+            K += (k @ k.T) * (-2 / M)
+            found.append(K)
+        normal = Exchangeable.of_blocks(found[0], found[1], centred.samples)
+        return ManyRows(normal, eps, variance, tau)
 
     @property
     def radial_gain(self) -> float:
         """As :attr:`FewRows.radial_gain`."""
-        variance, signal, tau = self._sizes
-        rest = (self.eps / variance) ** 2
-        return (1 - rest + 2 * tau * signal**2 * (1 - 6 * rest)) / variance
+        rest = (self.eps / self.variance) ** 2
+        signal = 1 - self.eps / self.variance
+        return (1 - rest + 2 * self.tau * signal**2 * (1 - 6 * rest)) / self.variance
 
     def normalised(self) -> Exchangeable:
         """Covariance after batch norm."""
-        alone, together = self._normalised
-        return Exchangeable.of_blocks(alone, together, self.centred.samples)
+        return self.normal
 
     def pulled_back(self, gradient: Exchangeable) -> Exchangeable:
         """Second moments of the gradient before batch norm, from those after it; both centred."""
-        N, M = self.centred.samples, self.centred.rows
-        variance, signal, tau = self._sizes
-        scale = (1 + 2 * tau * signal**2) / variance
-        copies = (N - 1, 1)
-        pairs = list(zip(self._normalised, gradient.blocks, strict=True))
-        along = sum(n * np.vdot(A, G) for n, (A, G) in zip(copies, pairs, strict=True)) / M**2
+        N, M, scale = self.normal.samples, self.normal.rows, self._scale
+        along = self.normal.dot(gradient) / M**2
         found = []
-        for A, G in pairs:
-            size = np.abs(G).max(initial=1e-300)
+        for A, G in zip(self.normal.blocks, gradient.blocks, strict=True):
+            size = max(np.abs(np.diagonal(G)).max(), 1e-300)
             a, g = (A / M).astype(_CORRECTION), (G / size).astype(_CORRECTION)
             ga = g @ a
-            mixed = (2 * (a @ ga) - ga - ga.T) * size
-            found.append((G + along * A + mixed) * scale)
+            pulled = (a @ (2 * ga - g) - ga) * (size * scale)
+            G *= scale
+            A *= along * scale
+            pulled += G
+            pulled += A
+            found.append(pulled)
         return Exchangeable.of_blocks(found[0], found[1], N)
 
-    @cached_property
-    def _normalised(self) -> tuple[Array, Array]:
-        """The two blocks after batch norm."""
-        M = self.centred.rows
-        variance, signal, tau = self._sizes
-        linear, square = (1 + 2 * tau * signal**2) / variance, -2 / (M * variance**2)
-        first, second = (linear * K + square * (K @ K.T) for K in self.centred.blocks)
-        return first, second
+    @property
+    def dual(self) -> Exchangeable:
+        """As :attr:`FewRows.dual`."""
+        M, scale = self.normal.rows, self._scale
+        linear = self.normal.mean_diagonal / M - 2 / M
+        found = []
+        for A in self.normal.blocks:
+            a = (A / M).astype(_CORRECTION)
+            A *= scale * linear
+            A += (a @ a.T) * (2 * scale)
+            A[np.diag_indices_from(A)] += scale
+            found.append(A)
+        return Exchangeable.of_blocks(found[0], found[1], self.normal.samples)
 
-    @cached_property
-    def _sizes(self) -> tuple[float, float, float]:
-        """Mean variance with ε, its part that is signal, and τ."""
-        K = self.centred
-        trace = K.mean_diagonal
-        return trace + self.eps, trace / (trace + self.eps), K.dot(K) / (K.rows * trace) ** 2
+    @property
+    def _scale(self) -> float:
+        signal = 1 - self.eps / self.variance
+        return (1 + 2 * self.tau * signal**2) / self.variance

@@ -23,7 +23,7 @@ from equipoise.theory.propagation.call import (
 )
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 from equipoise.theory.propagation.rules import attention
-from equipoise.theory.propagation.rules.joining import FEATUREWISE, each_part
+from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
 from equipoise.theory.propagation.values import (
@@ -62,6 +62,7 @@ class Forward:
         self.reasons: dict[int, str] = {}
         self.notes: dict[int, str] = {}
         self._given: dict[int, Known] = {}
+        self._done: Done = {}
         self._samples = graph.batch
 
     def step(self, node: Node) -> None:
@@ -106,12 +107,13 @@ class Forward:
         moments = [leaf for leaf in leaves if isinstance(leaf, Moments)]
         alone = len(moments) == 1 and moments[0].parts
         if rule is not None:
-            return each_part(call, rule) if alone and node.name in FEATUREWISE else rule(call)
+            by_parts = alone and node.name in FEATUREWISE
+            return each_part(call, rule, self._done) if by_parts else rule(call)
         if node.is_pointwise:
             if len(moments) == 1 and not any(
                 leaf.value.ndim and leaf.value.numel() > 1 for leaf in known
             ):
-                return each_part(call, pointwise) if alone else pointwise(call)
+                return each_part(call, pointwise, self._done) if alone else pointwise(call)
             raise UnpredictedError(f"{node.name} of several tensors")
         if node.name in _RECURRENT:
             raise UnpredictedError("a recurrent layer, whose weights meet what they made before")

@@ -11,6 +11,7 @@ and of odd degrees; they are taken as falling with :math:`\rho^K` and :math:`\rh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -32,7 +33,7 @@ _FAR, _FEW_TERMS, _MANY = 0.3, 12, 10_000
 # Series of 48 terms and a rest are polynomials of at most 97 degrees: as many points and one more
 # determine them.
 # Terms below rounding are left out, and blocks of points stay in the cache.
-_POINTS, _ROUNDING, _BLOCK, _NARROW = 2 * TERMS + 2, 1e-13, 8192, 1e-12
+_POINTS, _ROUNDING, _BLOCK, _NARROW = 2 * TERMS + 2, 1e-13, 1 << 15, 1e-12
 
 
 @lru_cache(maxsize=1)
@@ -124,7 +125,16 @@ def averages(
         average = partial(_of_several, one, other)
     if left is right is None:
         return average
-    return lambda correlation: average(correlation) * _outer(left, right)
+
+    def scaled(correlation: Array) -> Array:
+        found = average(correlation)
+        if left is not None:
+            found *= left[:, None]
+        if right is not None:
+            found *= right
+        return found
+
+    return scaled
 
 
 def _of_several(first: Array, second: Array, correlation: Array) -> Array:
@@ -171,12 +181,12 @@ def _on_range(coefficients: Array, x: Array, negligible: float) -> Array:
     angles = np.arccos(np.clip(middle + reach * _chebyshev_points(), -1, 1))
     values = np.cos(angles[:, None] * np.arange(_POINTS)) @ coefficients
     here = _chebyshev_transform() @ values
-    here = here[: int(np.nonzero(np.abs(here) > negligible)[0].max(initial=0)) + 1]
+    table = _by_steps(here[: int(np.nonzero(np.abs(here) > negligible)[0].max(initial=0)) + 1])
     flat = x.ravel()
     found = np.empty_like(flat)
     for at in range(0, len(flat), _BLOCK):
         block = (flat[at : at + _BLOCK] - middle) / reach
-        found[at : at + _BLOCK] = _clenshaw(here, block)
+        found[at : at + _BLOCK] = _summed(table, block)
     return found.reshape(x.shape)
 
 
@@ -193,19 +203,36 @@ def _chebyshev_transform() -> Array:
     return np.cos(k * np.arccos(_chebyshev_points())) * np.where(k > 0, 2, 1) / _POINTS
 
 
-def _clenshaw(coefficients: Array, x: Array) -> Array:
-    """Sum Chebyshev's polynomials."""
+def _by_steps(coefficients: Array) -> Array:
+    r"""Coefficients of the products of Chebyshev's polynomials :math:`T_j(T_m)\,T_i`, i < m.
+
+    They follow from :math:`T_{mj+i} = 2\,T_j(T_m)\,T_i - T_{mj-i}`; m is about the root of their
+    number.
+    """
+    m = math.isqrt(len(coefficients) - 1) + 1
+    table = np.zeros((-(-len(coefficients) // m), m))
+    table.flat[: len(coefficients)] = coefficients
+    for j in range(len(table) - 1, 0, -1):
+        table[j - 1, 1:] -= table[j, :0:-1]
+        table[j, 1:] *= 2
+    return table
+
+
+def _summed(coefficients: Array, x: Array) -> Array:
+    """Sum the products of :func:`_by_steps`, over i as a product of matrices."""
+    m = coefficients.shape[1]
     twice = 2 * x
-    now, before, spare = np.zeros_like(x), np.zeros_like(x), np.empty_like(x)
-    for c in coefficients[:0:-1]:
-        np.multiply(twice, now, out=spare)
-        spare -= before
-        spare += c
-        before, now, spare = now, spare, before
-    now *= x
-    now -= before
-    now += coefficients[0]
-    return now
+    powers = np.empty((m + 1, len(x)))
+    powers[0], powers[1] = 1.0, x
+    for i in range(2, m + 1):
+        np.multiply(twice, powers[i - 1], out=powers[i])
+        powers[i] -= powers[i - 2]
+    sums, y = coefficients @ powers[:m], powers[m]
+    for j in range(len(sums) - 2, -1, -1):  # Clenshaw's recursion
+        sums[j] += (2 * y if j else y) * sums[j + 1]
+        if j + 2 < len(sums):
+            sums[j] -= sums[j + 2]
+    return np.asarray(sums[0])
 
 
 def _shape_and_scale(table: Array) -> tuple[Array, Array | None]:
@@ -220,10 +247,6 @@ def _shape_and_scale(table: Array) -> tuple[Array, Array | None]:
     if not (np.abs(table - multiples) <= 1e-13 * np.abs(multiples)).all():
         return table, None
     return table[:1] / table[0, place], scale
-
-
-def _outer(left: Array | None, right: Array | None) -> Array:
-    return np.asarray((1.0 if left is None else left[:, None]) * (1.0 if right is None else right))
 
 
 def _pairs(first: Array, second: Array, correlation: Array, terms: int) -> Array:

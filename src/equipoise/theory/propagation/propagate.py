@@ -158,7 +158,7 @@ def propagate(graph: Graph, *, steps: bool = False) -> Propagation:
     forward = Forward(graph)
     for node in graph.nodes:
         forward.step(node)
-    back = backward(graph, forward)
+    back = backward(graph, forward, keep=steps)
     attribution = attribute(_vertices(forward, back), back.edges)
     sites = []
     for node in graph.nodes:
@@ -183,9 +183,9 @@ def _vertices(forward: Forward, back: Back) -> list[Vertex]:
     found = []
     for number, values in forward.values.items():
         for value in values:
-            gradient = back.gradients.get(id(value))
+            gradient = back.sizes.get(id(value))
             if isinstance(value, Moments) and gradient is not None:
-                size = size_of(value, gradient.pairs.mean_diagonal)
+                size = size_of(value, gradient)
                 found.append(Vertex(id(value), number, size, id(value) in back.starts))
     return found
 
@@ -215,7 +215,6 @@ def _site(
 ) -> Site:
     output, grad = node.outputs[0].detach(), node.gradients[0] if measured else None
     moments = value if isinstance(value, Moments) and not reason else None
-    gradient = back.gradients.get(id(value))
     has_size = measured and output.is_floating_point()
     return Site(
         node.number,
@@ -223,7 +222,7 @@ def _site(
         node.module,
         None if moments is None else moments.second_moment,
         None if moments is None else moments.sample_correlation,
-        None if gradient is None else gradient.pairs.mean_diagonal,
+        back.sizes.get(id(value)),
         mean_square(output) if has_size else math.nan,
         None if grad is None else mean_square(grad),
         reason or back.unknown.get(id(value), ""),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import TypeAlias
 
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.theory.propagation import latent
-from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.exchangeable import Average, Exchangeable, Later
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 # Pairs of positions are followed exactly up to maps of 64 × 64.
 MOST_POSITIONS = 4096
@@ -65,9 +66,10 @@ class Moments:
         root: The tensor whose elements made the latents, if it is not this one.
         others: Latents that elements also depend on, of tensors of which they are sums, products
             or averages.
-        moved: The tensor whose positions a matrix takes to those of this one, and the matrix;
-            None for positions that stay where they are.
+        moved: The tensor whose positions a matrix takes to those of this one, and the matrix, or
+            an index of positions; None for positions that stay where they are.
         dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
+        known: What was computed of the law, for all tensors that have the same one.
     """
 
     layout: Layout
@@ -80,11 +82,17 @@ class Moments:
     dimensions: float | None = None
     root: Moments | None = None
     others: frozenset[Hashable] = frozenset()
-    moved: tuple[Moments, Array | None] | None = None
+    moved: tuple[Moments, Array | Indices | None] | None = None
+    known: dict[str, Exchangeable] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def covariance(self) -> Exchangeable:
         """Second moments of the elements, means included."""
+        if "covariance" not in self.known:
+            self.known["covariance"] = self._covariance()
+        return self.known["covariance"]
+
+    def _covariance(self) -> Exchangeable:
         if self.gaussian:
             mean = latent.mean(self.table)  # [P], or [1] where all positions are alike
             std = np.sqrt(latent.mean((self.table - mean[:, None]) ** 2))
@@ -112,7 +120,7 @@ class Moments:
     @property
     def positions(self) -> int:
         """P."""
-        return len(self.correlation.same)
+        return self.correlation.positions
 
     @property
     def second_moment(self) -> float:
@@ -122,9 +130,8 @@ class Moments:
     @property
     def sample_correlation(self) -> float:
         """Second moment of two samples at one position over that of one."""
-        diagonal = float(np.diagonal(self.covariance.diff).mean())
         total = self.covariance.mean_diagonal
-        return diagonal / total if total > 0 else 0.0
+        return self.covariance.mean_shared / total if total > 0 else 0.0
 
     @property
     def row_correlation(self) -> float:
@@ -149,7 +156,7 @@ class Moments:
         """The same moments with latents on a sphere, instead of Gaussian ones."""
         z = latent.on_sphere(dimensions)
         table = self.mean[: len(self.table), None] + self.std[: len(self.table), None] * z
-        return replace(self, table=table, dimensions=dimensions)
+        return replace(self, table=table, dimensions=dimensions, known={})
 
     def averaged(self, table: Array) -> Exchangeable:
         """E[T(g₁)T(g₂)] for another function of the same latents."""
@@ -184,7 +191,9 @@ class Moments:
     def with_table(self, table: Array, *, gaussian: bool) -> Moments:
         """Another function of the same latents."""
         root = self.root or self
-        return replace(self, table=table, gaussian=gaussian, parts=(), root=root, moved=None)
+        return replace(
+            self, table=table, gaussian=gaussian, parts=(), root=root, moved=None, known={}
+        )
 
     def with_layout(self, layout: Layout, parts: dict[Atom, tuple[Atom, ...]]) -> Moments:
         """Other axes for the same elements; ``parts`` are atoms that were split."""
@@ -195,7 +204,9 @@ class Moments:
 
     def at(self, index: NDArray[np.intp], layout: Layout, order: Sequence[Atom]) -> Moments:
         """The elements at some positions, which may repeat."""
-        grid, stays = np.ix_(index, index), np.array_equal(index, np.arange(self.positions))
+        if np.array_equal(index, np.arange(self.positions)):
+            return replace(self, layout=layout, order=tuple(order), moved=(self, None))
+        grid = np.ix_(index, index)
         c = self.correlation
         return replace(
             self,
@@ -203,10 +214,11 @@ class Moments:
             order=tuple(order),
             correlation=Exchangeable(c.same[grid], c.diff[grid], c.samples),
             table=self.table if len(self.table) == 1 else self.table[index],
-            latent=self.latent if stays else (self.latent, index.tobytes()),
-            parts=self.parts if stays else (),
-            root=self.root if stays else None,
-            moved=(self, np.eye(self.positions)[index]),
+            latent=(self.latent, index.tobytes()),
+            parts=(),
+            root=None,
+            moved=(self, index),
+            known={},
         )
 
     def moved_from(self) -> Iterator[Moments]:
@@ -223,8 +235,9 @@ class Moments:
         for value in self.moved_from():
             if value is source or value.moved is None:
                 break
-            if value.moved[1] is not None:
-                matrix = matrix @ value.moved[1]
+            before, move = value.moved
+            if move is not None:
+                matrix = matrix @ (np.eye(before.positions)[move] if move.ndim == 1 else move)
         return matrix
 
 
@@ -255,15 +268,19 @@ class Gradient:
         if total == 0:
             return self
         weight = (ours * self.weight + theirs * other.weight) / total
+        lead = self if self.parts else other
         parts: tuple[Gradient, ...] = ()
-        if self.parts or other.parts:
-            count = len(self.parts or other.parts)
+        if isinstance(lead.pairs, Average):
+            count = len(lead.parts)
             both = zip(self.parts or [self] * count, other.parts or [other] * count, strict=True)
             parts = tuple(a + b for a, b in both)
+            pairs: Exchangeable = lead.pairs.of([part.pairs for part in parts])
+        else:
+            pairs = self.pairs + other.pairs
         excess = self.excess or other.excess
         if self.excess is not None and other.excess is not None:
             excess = self.excess + other.excess
-        return Gradient(self.pairs + other.pairs, weight, excess, parts)
+        return Gradient(pairs, weight, excess, parts)
 
 
 def gaussian(layout: Layout, order: Sequence[Atom], covariance: Exchangeable) -> Moments:
@@ -289,25 +306,34 @@ def from_covariance(
     """
     variance = np.maximum(covariance.diagonal - mean**2, 0)
     std = np.sqrt(variance)
-    scale = np.outer(std, std)
-    scale = np.where(scale > 0, scale, np.inf)
-    means = np.outer(mean, mean)
-    blocks = [(block - means) / scale for block in (covariance.same, covariance.diff)]
+    correlation = partial(_correlation, covariance, mean, std, shape)
     g, _ = latent.nodes()
-    if shape is not None:
-        blocks = [latent.correlation_of(shape, block) for block in blocks]
-    same, diff = (np.clip(block, -1, 1) for block in blocks)
-    np.fill_diagonal(same, 1.0)
     if np.ptp(std) <= 1e-12 * std.max(initial=0.0) and np.ptp(mean) <= 1e-12 * np.abs(mean).max():
         mean, std = mean[:1], std[:1]
     table = mean[:, None] + std[:, None] * (g if shape is None else shape)
     return Moments(
         layout,
         tuple(order),
-        Exchangeable(same, diff, covariance.samples),
+        Later(correlation, covariance.positions, covariance.samples),
         table,
         gaussian=shape is None,
+        known={"covariance": covariance},
     )
+
+
+def _correlation(
+    covariance: Exchangeable, mean: Array, std: Array, shape: Array | None
+) -> Exchangeable:
+    """Of the latents of elements of given moments."""
+    scale = np.outer(std, std)
+    scale[scale <= 0] = np.inf
+    means = np.outer(mean, mean) if mean.any() else 0.0
+    blocks = [(block - means) / scale for block in (covariance.same, covariance.diff)]
+    if shape is not None:
+        blocks = [latent.correlation_of(shape, block) for block in blocks]
+    same, diff = (np.clip(block, -1, 1, out=block) for block in blocks)
+    np.fill_diagonal(same, 1.0)
+    return Exchangeable(same, diff, covariance.samples)
 
 
 def measured(value: Tensor, layout: Layout) -> Moments:

@@ -76,7 +76,7 @@ def convolution(call: Call) -> Result:
         forth, back = back, forth
     order = [atom for axis in source.axes[2:] for atom in axis]
     centred = not transposed and is_centred(weight.value.flatten(1), variance)
-    common = np.zeros(())
+    common: Array | float = 0.0
     if isinstance(x, Known) and not transposed:
         within = groups if centred else 0
         read = _read_from_data(x.value, window, source.count("sample"), within)
@@ -92,7 +92,10 @@ def convolution(call: Call) -> Result:
         variance *= free / (free - 1)
     grown = times(source.with_role("feature"))
     noise = bias_square(bias, weight.value, grown if fan_in > 1 else Fraction(1))
-    same, diff = (variance * fan_in * (block - common) + noise for block in (read.same, read.diff))
+    same, diff = (variance * fan_in * block for block in (read.same, read.diff))
+    if centred or noise:
+        rest = noise - variance * fan_in * common
+        same, diff = same + rest, diff + rest
     places = [Atom.new("position", size) for size in outputs]
     layout = Layout(
         (

@@ -6,18 +6,19 @@ positions, parts of one tensor are parts of it again, and others are independent
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import combinations, pairwise
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, Rule, chained, rule
-from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.exchangeable import Average, Exchangeable
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, times
 from equipoise.theory.propagation.rules.positions import mapped
 from equipoise.theory.propagation.rules.sums import aligned, common_source, unaligned
@@ -27,6 +28,7 @@ from equipoise.theory.propagation.values import (
     Moments,
     UnpredictedError,
     from_covariance,
+    is_uniform,
     measured,
 )
 
@@ -93,11 +95,13 @@ def _like(lead: Moments, part: Moments) -> Moments:
     """The part, with the positions of another."""
     if part is lead:
         return lead
-    axes = [
+    axes = tuple(
         own if any(atom.role == "feature" for atom in own) else ours
         for own, ours in zip(part.layout.axes, lead.layout.axes, strict=True)
-    ]
-    return aligned(part, lead.with_layout(Layout(tuple(axes)), {}), None)
+    )
+    if axes == part.layout.axes and part.order == lead.order:
+        return part
+    return aligned(part, lead.with_layout(Layout(axes), {}), None)
 
 
 def _joined(parts: Sequence[Moments], layout: Layout) -> Moments:
@@ -106,15 +110,11 @@ def _joined(parts: Sequence[Moments], layout: Layout) -> Moments:
     parts = [_like(first, part) for part in parts]
     sizes = np.array([part.layout.count("feature") for part in parts], dtype=float)
     shares = sizes / sizes.sum()
-    same, diff = (
-        np.asarray(sum(s * block for s, block in zip(shares, blocks, strict=True)))
-        for blocks in zip(*((p.covariance.same, p.covariance.diff) for p in parts), strict=True)
-    )
     mean = np.asarray(sum(s * part.mean for s, part in zip(shares, parts, strict=True)))
     table = latent.of_mixture([part.typical for part in parts], shares)
     centred = table - latent.mean(table)
     shape = centred / np.sqrt(latent.mean(centred**2))
-    covariance = Exchangeable(same, diff, parts[0].correlation.samples)
+    covariance = Average([part.covariance for part in parts], shares)
     output = from_covariance(layout, first.order, covariance, mean, shape).made_of(*parts)
     split = sum(any(a.role == "feature" for a in axis) for axis in layout.axes)
     return replace(output, parts=tuple(parts) if split == 1 else ())
@@ -124,11 +124,7 @@ def _average(gradients: Sequence[Gradient], parts: Sequence[Moments]) -> Gradien
     """The gradient of a concatenation, with those of its parts."""
     sizes = np.array([part.layout.count("feature") for part in parts], dtype=float)
     shares = sizes / sizes.sum()
-    same, diff = (
-        np.asarray(sum(s * block for s, block in zip(shares, blocks, strict=True)))
-        for blocks in zip(*((g.pairs.same, g.pairs.diff) for g in gradients), strict=True)
-    )
-    pairs = Exchangeable(same, diff, gradients[0].pairs.samples)
+    pairs = Average([g.pairs for g in gradients], shares)
     return Gradient(pairs, parts=tuple(gradients))
 
 
@@ -227,18 +223,27 @@ def _source_of_all(parts: Sequence[Moments]) -> Moments | None:
 FEATUREWISE = {"native_batch_norm", "max_pool2d_with_indices", "avg_pool2d", "mean"}
 
 
-def each_part(call: Call, act: Rule) -> Result:
-    """Treat the parts of a concatenation one by one."""
+# What was done to parts of concatenations, by their identity and what it is.
+Done: TypeAlias = dict[tuple[int, Hashable], Result]
+
+
+def each_part(call: Call, act: Rule, done: Done) -> Result:
+    """Treat the parts of a concatenation one by one.
+
+    Args:
+        call: An operation with a concatenation for its only random input.
+        act: The rule for it.
+        done: Results for parts, which are not computed again; new ones are added.
+    """
     place = next(i for i, v in enumerate(call.arguments) if isinstance(v, Moments))
     x: Moments = call.arguments[place]
-    whole = act(call)
-    if not isinstance(whole.output, Moments):
-        return whole
-    results = []
+    what, results = _what(call), []
     for part in x.parts:
-        arguments = list(call.arguments)
-        arguments[place] = part
-        results.append(act(replace(call, arguments=tuple(arguments))))
+        if (id(part), what) not in done:
+            arguments = list(call.arguments)
+            arguments[place] = part
+            done[id(part), what] = act(replace(call, arguments=tuple(arguments)))
+        results.append(done[id(part), what])
     outputs = [result.output for result in results if isinstance(result.output, Moments)]
     features = [part.layout.with_role("feature") for part in outputs]
     total = (_all_features(features),)
@@ -252,10 +257,35 @@ def each_part(call: Call, act: Rule) -> Result:
         own = gradient.parts or [gradient] * len(results)
         pulled = []
         for result, g in zip(results, own, strict=True):
-            if result.pullback is None:
+            back = result.deferred or result.pullback
+            if back is None:
                 return Pulled()
-            ((_, share),) = result.pullback(g).inputs
+            ((_, share),) = back(g).inputs
             pulled.append(share)
         return Pulled([(x, _average(pulled, x.parts))])
 
-    return Result(output, pullback, whole.others)
+    return Result(output, pullback, [(Known(o), None) for o in call.node.outputs[1:]])
+
+
+def _what(call: Call) -> Hashable:
+    """Equal for calls that do the same to every feature."""
+    operator = call.node.operator
+    if isinstance(operator, type):  # of users, who may do anything
+        return call.node.number
+    unread = ("running_mean", "running_var") if call.argument("training") else ()
+    constants = [
+        (argument.name, _constant(call.argument(argument.name)))
+        for argument in operator._schema.arguments
+        if argument.name not in unread
+    ]
+    return operator, repr(constants)
+
+
+def _constant(value: object) -> object:
+    """What stands for an argument; of tensors one number, if all elements are equal."""
+    if isinstance(value, Moments):
+        return None
+    if isinstance(value, Known):
+        uniform = not value.value.is_meta and is_uniform(value.value)
+        return float(value.value.detach().flatten()[0]) if uniform else id(value)
+    return value

@@ -88,7 +88,8 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
         common = np.outer(shared, shared) * len(read.same) / len(ordered.same)
         read = Exchangeable(read.same - common, read.diff - common, read.samples)
     covariance = read * (variance * fan_in)
-    covariance = Exchangeable(covariance.same + noise, covariance.diff + noise, ordered.samples)
+    if noise:
+        covariance = Exchangeable(covariance.same + noise, covariance.diff + noise, read.samples)
     widening = call.node.widening
     layout = Layout((*rows, (Atom.new("feature", outputs, widening),)))
     output = gaussian(layout, kept, covariance)

@@ -22,13 +22,16 @@ corrections are derived here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property, partial
+
 import numpy as np
 import torch
 
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor, rule
-from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.few_rows import rows_of
+from equipoise.theory.propagation.exchangeable import Exchangeable, Later
+from equipoise.theory.propagation.few_rows import FewRows, ManyRows, rows_of
 from equipoise.theory.propagation.layout import Atom
 from equipoise.theory.propagation.values import (
     Gradient,
@@ -75,24 +78,89 @@ def batch_norm(call: Call) -> Result:
     rows = rows_of(centred, eps)
     normal = rows.normalised()
     square, offset, power = _scale_and_shift(gamma, beta)
-    covariance = Exchangeable(
-        square * normal.same + power, square * normal.diff + power, normal.samples
-    )
+    covariance = normal
+    if (square, power) != (1, 0):
+        same, diff = (square * block + power for block in (normal.same, normal.diff))
+        covariance = Exchangeable(same, diff, normal.samples)
     means = np.full(x.positions, offset)
     output = from_covariance(x.layout, x.order, covariance, means, _shape(x)).made_of(x)
     if x.gaussian and directions < _SPHERICAL:
         output = output.on_sphere(directions)  # rows were divided by their length
 
-    def pullback(gradient: Gradient) -> Pulled:
-        pairs = rows.pulled_back(gradient.pairs.centred()) * square
-        if gradient.excess is not None:
-            along = gradient.excess.total() / centred.rows**2
-            # What the gradient knows of x is its direction, of which J takes the same share.
-            lost = square * along * rows.radial_gain / normal.mean_diagonal
-            pairs = pairs + normal * -lost
-        return Pulled([(x, Gradient(pairs.centred(), gradient.weight))])
+    back = _WayBack(rows, normal, square)
 
-    return Result(output, pullback, _nothing(call))
+    def pullback(gradient: Gradient) -> Pulled:
+        pairs = back(gradient.pairs, _along(gradient))
+        return Pulled([(x, Gradient(pairs, gradient.weight))])
+
+    def deferred(gradient: Gradient) -> Pulled:
+        pairs = _PulledLater(back, gradient.pairs, _along(gradient))
+        return Pulled([(x, Gradient(pairs, gradient.weight))])
+
+    return Result(output, pullback, _nothing(call), deferred)
+
+
+def _along(gradient: Gradient) -> float:
+    """What a gradient has in common with the latents, on average over pairs of rows."""
+    excess = gradient.excess
+    return 0.0 if excess is None else excess.total() / excess.rows**2
+
+
+@dataclass(frozen=True, eq=False)
+class _WayBack:
+    """The linear map from gradients behind batch norm to those before.
+
+    Args:
+        rows: What was normalised.
+        normal: Its covariance after batch norm.
+        square: γ².
+    """
+
+    rows: FewRows | ManyRows
+    normal: Exchangeable
+    square: float
+
+    def __call__(self, pairs: Exchangeable, along: float) -> Exchangeable:
+        """The gradient's second moments, from those behind and :func:`_along`."""
+        found = self.rows.pulled_back(pairs.centred()) * self.square
+        if along:
+            # What the gradient knows of x is its direction, of which J takes the same share.
+            found = found + self.normal * (-self._lost * along / self.normal.mean_diagonal)
+        return found.centred()
+
+    def mean_diagonal(self, pairs: Exchangeable, along: float) -> float:
+        """That of the result, without computing the result."""
+        return self.square * self._dual.dot(pairs) / pairs.rows - self._lost * along
+
+    @cached_property
+    def _lost(self) -> float:
+        return self.square * self.rows.radial_gain
+
+    @cached_property
+    def _dual(self) -> Exchangeable:
+        return self.rows.dual.centred()
+
+
+class _PulledLater(Later):
+    """What a way back makes of a gradient; those of several gradients are added up before."""
+
+    _arguments: tuple[_WayBack, Exchangeable, float]
+
+    def __init__(self, back: _WayBack, pairs: Exchangeable, along: float) -> None:
+        super().__init__(partial(back, pairs, along), pairs.positions, pairs.samples)
+        object.__setattr__(self, "_arguments", (back, pairs, along))
+
+    @cached_property
+    def mean_diagonal(self) -> float:
+        """The trace over the number of rows."""
+        back, pairs, along = self._arguments
+        return back.mean_diagonal(pairs, along)
+
+    def __add__(self, other: Exchangeable) -> Exchangeable:
+        back, pairs, along = self._arguments
+        if isinstance(other, _PulledLater) and other._arguments[0] is back:
+            return _PulledLater(back, pairs + other._arguments[1], along + other._arguments[2])
+        return super().__add__(other)
 
 
 @torch.no_grad()

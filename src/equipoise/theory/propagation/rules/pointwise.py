@@ -10,6 +10,8 @@ correlations of the latents stay as they are. Exact, for φ after φ and for any
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -84,37 +86,67 @@ def elementwise(
         raise UnpredictedError("values that are not finite on normal pre-activations")
     output = x.with_table(table, gaussian=x.gaussian and affine)
 
+    derivative_of_x = Derivative(x, slope)
+
     def pullback(gradient: Gradient) -> Pulled:
-        return Pulled([(x, through(x, slope, gradient))])
+        return Pulled([(x, derivative_of_x.times(gradient))])
 
     return Result(output, pullback)
 
 
-def through(x: Moments, slope: np.ndarray, gradient: Gradient) -> Gradient:
-    """Multiply a gradient by derivatives, a table of the latents of x."""
-    _, weights = latent.nodes()
-    square = slope**2 * gradient.weight
-    gain = np.broadcast_to(square @ weights, x.positions)
-    if np.ptp(slope) == 0:
-        pairs = gradient.pairs * float(slope[0, 0] ** 2)
-    else:
-        pairs = gradient.pairs.times(x.averaged(slope))
-    np.fill_diagonal(pairs.same, gradient.pairs.diagonal * gain)
-    share = np.broadcast_to(gradient.pairs.diagonal[:, None], (x.positions, 1))
-    average = (share * square).mean(0)
-    total = float(average @ weights)
-    weight = average / total if total > 0 else np.ones_like(average)
-    return Gradient(pairs, weight, _excess(x, slope, gradient.pairs, pairs))
+@dataclass(frozen=True, eq=False)
+class Derivative:
+    """What gradients are multiplied with.
 
+    Args:
+        x: The input.
+        slope: φ', a table of the latents of x.
+    """
 
-def _excess(
-    x: Moments, slope: np.ndarray, before: Exchangeable, after: Exchangeable
-) -> Exchangeable | None:
-    """Π E[φ'(x₁)φ'(x₂)z₁z₂] less Π E[φ'(x₁)φ'(x₂)] ρ, for latents z."""
-    if np.ptp(slope) == 0 or x.positions > _MOST_POSITIONS:
-        return None
-    z = latent.nodes()[0] if x.dimensions is None else latent.on_sphere(x.dimensions)
-    return before.times(x.averaged(slope * z)) + after.times(x.correlation) * -1.0
+    x: Moments
+    slope: np.ndarray
+
+    def times(self, gradient: Gradient) -> Gradient:
+        """The gradient at the input."""
+        x, slope, (_, weights) = self.x, self.slope, latent.nodes()
+        square = slope**2 * gradient.weight
+        gain = np.broadcast_to(square @ weights, x.positions)
+        if self._is_constant:
+            pairs = gradient.pairs * float(slope[0, 0] ** 2)
+        else:
+            pairs = gradient.pairs.times(self._pairs)
+        diagonal = gradient.pairs.diagonal
+        np.fill_diagonal(pairs.same, diagonal * gain)
+        share = diagonal[: len(square)] if len(square) > 1 else diagonal.mean(keepdims=True)
+        average = share @ square / len(square)
+        total = float(average @ weights)
+        weight = average / total if total > 0 else np.ones_like(average)
+        return Gradient(pairs, weight, self._excess(gradient.pairs, pairs))
+
+    def _excess(self, before: Exchangeable, after: Exchangeable) -> Exchangeable | None:
+        """Π E[φ'(x₁)φ'(x₂)z₁z₂] less Π E[φ'(x₁)φ'(x₂)] ρ, for latents z."""
+        if self._is_constant or self.x.positions > _MOST_POSITIONS:
+            return None
+        along, rest = self._along
+        found = before.times(rest)
+        np.fill_diagonal(found.same, before.diagonal * along.diagonal - after.diagonal)
+        return found
+
+    @cached_property
+    def _is_constant(self) -> bool:
+        return bool(np.ptp(self.slope) == 0)
+
+    @cached_property
+    def _pairs(self) -> Exchangeable:
+        """E[φ'(x₁)φ'(x₂)]."""
+        return self.x.averaged(self.slope)
+
+    @cached_property
+    def _along(self) -> tuple[Exchangeable, Exchangeable]:
+        """E[φ'(x₁)φ'(x₂)z₁z₂], and by how much it exceeds E[φ'(x₁)φ'(x₂)] ρ."""
+        x, n = self.x, self.x.dimensions
+        along = x.averaged(self.slope * (latent.nodes()[0] if n is None else latent.on_sphere(n)))
+        return along, along + self._pairs.times(x.correlation) * -1.0
 
 
 def _scalar(value: Any) -> Any:

@@ -93,6 +93,7 @@ def _with_zeros(x: Moments, taken: Array) -> Moments:
         correlation=Exchangeable(same, diff, x.correlation.samples),
         table=x.table * taken[:, None],
         latent=(x.latent, taken.tobytes()),
+        known={},
     )
 
 
@@ -378,6 +379,7 @@ def features_as_positions(x: Moments, atoms: Sequence[Atom]) -> Result:
         order=(*x.order, *(replace(atom, role="position") for atom in atoms)),
         correlation=Exchangeable(kron(c.same, eye), kron(c.diff, eye), c.samples),
         table=x.table if len(x.table) == 1 else np.repeat(x.table, count, 0),
+        known={},
     )
 
     def pullback(gradient: Gradient) -> Pulled:

@@ -27,7 +27,7 @@ from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
-from equipoise.theory.propagation.rules.pointwise import elementwise, pointwise, through
+from equipoise.theory.propagation.rules.pointwise import Derivative, elementwise, pointwise
 from equipoise.theory.propagation.rules.positions import mapped
 from equipoise.theory.propagation.values import (
     Gradient,
@@ -118,7 +118,7 @@ def _through_root(a: Moments, b: Moments, output: Moments, gradient: Gradient) -
     if not (np.abs(rise) > _FLAT * np.abs(rise).max()).all():
         return None
     slope = latent.derivative(output.table) / rise
-    return Pulled([(root, through(root, slope, gradient))])
+    return Pulled([(root, Derivative(root, slope).times(gradient))])
 
 
 def _back_in_order(pairs: Exchangeable, original: Moments) -> Exchangeable:
@@ -188,7 +188,7 @@ def multiply(call: Call) -> Result:
             if not isinstance(original, Moments) or original.is_constant:
                 continue  # what features share gets a gradient of order 1/C
             if together:
-                part = through(lead, np.atleast_2d(other.table), gradient)
+                part = Derivative(lead, np.atleast_2d(other.table)).times(gradient)
             else:
                 L = other.covariance
                 pairs = gradient.pairs.times(L)
@@ -324,7 +324,7 @@ def _reordered(value: Moments, lead: Moments) -> Moments:
     pairs = arranged(value.correlation, value.order, lead.order)
     if len(value.table) > 1 and value.order != lead.order:
         raise LayoutError("constants with positions in another order")
-    return replace(value, order=lead.order, correlation=pairs)
+    return replace(value, order=lead.order, correlation=pairs, known={})
 
 
 def unaligned(pairs: Exchangeable, aligned: Moments, original: Moments) -> Exchangeable:
@@ -335,7 +335,7 @@ def unaligned(pairs: Exchangeable, aligned: Moments, original: Moments) -> Excha
         alike = _split_or_merged(original, aligned)
         if alike is not original:
             return _back_in_order(unaligned(pairs, aligned, alike), original)
-    if len(original.correlation.same) == len(pairs.same):
+    if original.positions == pairs.positions:
         places: dict[Atom, Atom] = {}
         padded = ((),) * (len(aligned.layout.axes) - len(original.layout.axes))
         for ours, theirs in zip(aligned.layout.axes, padded + original.layout.axes, strict=True):
