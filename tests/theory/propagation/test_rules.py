@@ -5,7 +5,7 @@ compared with predictions in standard errors; finite width may add 2 %.
 """
 
 import math
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -710,12 +710,12 @@ class TestAttention:
         assert np.mean(ratios) == pytest.approx(1, abs=0.1)
 
     def test_gradients_of_weights(self, name):
-        """Those of queries and keys grow with the tokens' random products, of variance 1/C."""
+        """Those of keys grow with the tokens' random products, of variance 1/C."""
         comparison = Comparison(linear(lambda: Attention(**ATTENTION[name])), tokens())
-        for weight in ("query", "key"):
+        for weight, shared in (("query", 0), ("key", 10 / C)):
             of_it = f"1.{weight}.weight"
             predicted, actual = np.mean([(p[of_it], a[of_it]) for p, a in comparison.weights], 0)
-            assert predicted * (1 + 10 / C) == pytest.approx(actual, rel=0.15)
+            assert predicted * (1 + shared) == pytest.approx(actual, rel=0.15)
 
     def test_both_forms_are_predicted_alike(self, name):
         torch.manual_seed(0)
@@ -725,6 +725,40 @@ class TestAttention:
             graph = trace(model, (tokens(), drawn(8, 10, C)), projected)
             outputs.append(covariances(graph)[0]["2 addmm", "forward"][0])
         np.testing.assert_allclose(outputs[0].same, outputs[1].same, rtol=1e-6)
+
+
+class TestManyTokens:
+    """Keys and values are made of one stream, whose random products they share.
+
+    A query's gradient meets the squares of all products of T tokens, each of variance 1/C.
+    """
+
+    @pytest.mark.parametrize("gain", [0.3, 1.2])
+    @pytest.mark.parametrize("length", [16, 128])
+    def test_gradients_of_queries_grow_with_tokens_over_features(self, length, gain):
+        assert ratio_of_queries(length, gain) == pytest.approx(1, abs=0.1)
+
+    def test_keys_and_values_of_two_streams(self, monkeypatch):
+        """Data and a layer have 1/C each; the average over 8 samples has an 8th of data's."""
+        monkeypatch.setattr(Moments, "__init__", without_scatter(Moments.__init__))
+        assert 1 / ratio_of_queries(128, gain=0.3) == pytest.approx(
+            (1 + 2 * 128 / C) / (1 + 128 / C / 8), rel=0.1
+        )
+
+
+def without_scatter(make):
+    def made(self, *arguments, scatter=0.0, **keywords):
+        make(self, *arguments, **keywords)
+
+    return made
+
+
+def ratio_of_queries(length, gain):
+    """Mean square of the gradient of queries of unlike tokens, predicted over measured."""
+    x = C**0.5 * F.normalize(drawn(8, length, C), dim=2)
+    comparison = Comparison(linear(partial(Attention, gain=gain)), x)
+    ratios = [p["1.query.weight"] / a["1.query.weight"] for p, a in comparison.weights]
+    return float(np.mean(ratios))
 
 
 class TestAttentionTwins:

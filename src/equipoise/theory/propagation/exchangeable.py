@@ -50,6 +50,11 @@ class Exchangeable:
         """The trace over the number of rows."""
         return float(self.diagonal.mean())
 
+    @property
+    def spread(self) -> float:
+        """The mean variance over positions of a sample."""
+        return self.mean_diagonal - float(self.same.mean())
+
     def __add__(self, other: Exchangeable) -> Exchangeable:
         return Exchangeable(self.same + other.same, self.diff + other.diff, self.samples)
 

@@ -67,6 +67,9 @@ class Moments:
             or averages.
         moved: The tensor whose positions a matrix takes to those of this one, and the matrix;
             None for positions that stay where they are.
+        scatter: Variance of products of two positions, averaged over features, beyond the 1/C of
+            as many independent features: between samples, and by finite layers before. In units
+            of the squared variance over positions.
         dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
     """
 
@@ -81,6 +84,7 @@ class Moments:
     root: Moments | None = None
     others: frozenset[Hashable] = frozenset()
     moved: tuple[Moments, Array | None] | None = None
+    scatter: float = 0.0
 
     @cached_property
     def covariance(self) -> Exchangeable:
@@ -183,8 +187,18 @@ class Moments:
 
     def with_table(self, table: Array, *, gaussian: bool) -> Moments:
         """Another function of the same latents."""
-        root = self.root or self
-        return replace(self, table=table, gaussian=gaussian, parts=(), root=root, moved=None)
+        root, scatter = self.root or self, self.scatter
+        if scatter:
+            scatter *= (latent.linear_share(table) / latent.linear_share(self.table)) ** 2
+        return replace(
+            self,
+            table=table,
+            gaussian=gaussian,
+            parts=(),
+            root=root,
+            moved=None,
+            scatter=scatter,
+        )
 
     def with_layout(self, layout: Layout, parts: dict[Atom, tuple[Atom, ...]]) -> Moments:
         """Other axes for the same elements; ``parts`` are atoms that were split."""
@@ -323,7 +337,8 @@ def measured(value: Tensor, layout: Layout) -> Moments:
     _, positions, features = array.shape
     require_few(positions)
     mean = array.mean((0, 2)) if features > 1 else np.zeros(positions)
-    return from_covariance(layout, order, second_moments(array, layout.count("sample")), mean)
+    moments = from_covariance(layout, order, second_moments(array, layout.count("sample")), mean)
+    return replace(moments, scatter=scatter_of_products(array) - 1 / features)
 
 
 def require_values(value: Tensor) -> None:
@@ -361,6 +376,27 @@ def second_moments(array: Array, taken: int) -> Exchangeable:
     own = rows @ rows.T
     diff = (total @ total.T - own) / max(1, samples * (samples - 1) * features)
     return Exchangeable(own / (samples * features), diff, taken)
+
+
+def scatter_of_products(array: Array) -> float:
+    r"""Variance between samples of products of two positions, averaged over features.
+
+    Of values ``[samples, P, features]``, less their mean over positions. With :math:`G_n` the
+    products in sample n, :math:`(E \lVert G_n \rVert^2 - \lVert E G_n \rVert^2)
+    / (\operatorname{tr} E G_n)^2`.
+    """
+    centred = array - array.mean(1, keepdims=True)
+    samples, positions, features = array.shape
+    size = (centred**2).sum() / samples
+    if positions == 1 or size <= 0:
+        return 0.0
+    if features < positions:  # as many squares, and fewer entries
+        squares = ((centred.swapaxes(1, 2) @ centred) ** 2).sum() / samples
+    else:
+        squares = ((centred @ centred.swapaxes(1, 2)) ** 2).sum() / samples
+    rows = centred.swapaxes(0, 1).reshape(positions, -1)
+    common = ((rows @ rows.T / samples) ** 2).sum()
+    return float((squares - common) / size**2)
 
 
 def features_last(value: Tensor, layout: Layout) -> Array:

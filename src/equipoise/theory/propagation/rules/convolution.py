@@ -11,6 +11,7 @@ borders included. Source: Xiao et al. 2018 (arXiv:1806.05393) for circular paddi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
@@ -39,6 +40,7 @@ from equipoise.theory.propagation.values import (
     measured,
     require_few,
     require_values,
+    scatter_of_products,
     second_moments,
 )
 
@@ -79,11 +81,15 @@ def convolution(call: Call) -> Result:
     common = np.zeros(())
     if isinstance(x, Known) and not transposed:
         within = groups if centred else 0
-        read = _read_from_data(x.value, window, source.count("sample"), within)
+        patches = _patches(x.value, window, within)
+        read = second_moments(patches, source.count("sample")) * prod(kernel)
+        scatter = scatter_of_products(patches)
     else:
         inputs = x if isinstance(x, Moments) else measured(x.value, source)
         covariance = arranged(inputs.covariance, inputs.order, order)
         read = Exchangeable(forth(covariance.same), forth(covariance.diff), covariance.samples)
+        # Of positions that are far apart, every tap adds products of its own.
+        scatter = (inputs.scatter + 1 / (fan_in * groups)) / prod(kernel)
         if centred:
             shared = window.members() @ inputs.mean[inputs.places(order)]
             common = np.outer(shared, shared) / prod(kernel)
@@ -101,11 +107,9 @@ def convolution(call: Call) -> Result:
             *((place,) if place.size > 1 else () for place in places),
         )
     )
-    output = gaussian(
-        layout,
-        [place for place in places if place.size > 1],
-        Exchangeable(same, diff, read.samples),
-    )
+    kept = [place for place in places if place.size > 1]
+    output = gaussian(layout, kept, Exchangeable(same, diff, read.samples))
+    output = replace(output, scatter=scatter)
 
     # Wider layers have smaller weights, of the same variance times fan-in.
     relative = float(call.node.widening / grown)
@@ -122,13 +126,12 @@ def convolution(call: Call) -> Result:
     return Result(output, pullback)
 
 
-def _read_from_data(images: Tensor, window: Window, taken: int, centred: int) -> Exchangeable:
-    """Second moments of what outputs read, averaged over features and summed over taps.
+def _patches(images: Tensor, window: Window, centred: int) -> Array:
+    """What outputs read, of shape ``[N, outputs, channels and taps]``.
 
     Args:
         images: Of shape ``[N, C, ...]``.
         window: What outputs read.
-        taken: How many samples there are taken to be.
         centred: In how many groups of channels filters sum to zero, so that they do not see what
             the pixels that they read have in common; 0 if they do not.
     """
@@ -141,7 +144,7 @@ def _read_from_data(images: Tensor, window: Window, taken: int, centred: int) ->
     if centred:
         grouped = patches.reshape(samples, outputs, centred, -1)
         patches = grouped - grouped.mean(3, keepdims=True)
-    return second_moments(patches.reshape(samples, outputs, -1), taken) * taps
+    return patches.reshape(samples, outputs, -1)
 
 
 def _with_roles_by_axes(x: Moments) -> Result | None:

@@ -69,7 +69,7 @@ def add(call: Call) -> Result:
         total = Exchangeable(K.same + L.same + cross, K.diff + L.diff + cross, K.samples)
         shape = None if a.gaussian and b.gaussian else _law(a, b, latent.of_sum)
         output = from_covariance(a.layout, a.order, total, a.mean + b.mean, shape)
-        output = output.made_of(a, b)
+        output = replace(output.made_of(a, b), scatter=_scatter_of_sum(a, b, total))
 
     def pullback(gradient: Gradient) -> Pulled:
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
@@ -89,6 +89,18 @@ def add(call: Call) -> Result:
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def _scatter_of_sum(a: Moments, b: Moments, total: Exchangeable) -> float:
+    """Of two tensors that differ from the average sample alike, as x and a function of x do."""
+    if not (a.scatter or b.scatter):
+        return 0.0
+    part = sum(
+        value.covariance.spread * np.sign(value.scatter) * abs(value.scatter) ** 0.5
+        for value in (a, b)
+    )
+    whole = total.spread
+    return float(np.sign(part) * (part / whole) ** 2) if whole > 0 else 0.0
 
 
 def common_source(a: Moments, b: Moments) -> Moments | None:
@@ -179,6 +191,7 @@ def multiply(call: Call) -> Result:
         output = from_covariance(
             a.layout, a.order, total, a.mean * b.mean, _law(a, b, latent.of_product)
         ).made_of(a, b)
+        output = replace(output, scatter=max(a.scatter, b.scatter, 0.0))
 
     def pullback(gradient: Gradient) -> Pulled:
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
