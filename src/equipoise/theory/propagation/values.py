@@ -16,6 +16,7 @@ from torch import Tensor
 
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.filters import Filters
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 
 Array = NDArray[np.float64]
@@ -70,6 +71,7 @@ class Moments:
         scatter: Variance of products of two positions, averaged over features, beyond the 1/C of
             as many independent features: between samples, and by finite layers before. In units
             of the squared variance over positions.
+        filters: If every feature has weights of its own, and nothing came after, these.
         dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
     """
 
@@ -85,6 +87,7 @@ class Moments:
     others: frozenset[Hashable] = frozenset()
     moved: tuple[Moments, Array | None] | None = None
     scatter: float = 0.0
+    filters: Filters | None = None
 
     @cached_property
     def covariance(self) -> Exchangeable:
@@ -198,6 +201,7 @@ class Moments:
             root=root,
             moved=None,
             scatter=scatter,
+            filters=None,
         )
 
     def with_layout(self, layout: Layout, parts: dict[Atom, tuple[Atom, ...]]) -> Moments:
@@ -255,6 +259,8 @@ class Gradient:
             to 1; of shape ``[M]``.
         excess: By how much averages of gradient times latent at two rows exceed what they would
             be if the two were independent; None for not at all.
+        filters: Mean square of the weights of a feature, weighted by its squared gradient, over
+            that of all.
         parts: Of a concatenation, the gradients of its parts.
     """
 
@@ -262,6 +268,7 @@ class Gradient:
     weight: Array = field(default_factory=lambda: np.ones_like(latent.nodes()[0]))
     excess: Exchangeable | None = None
     parts: tuple[Gradient, ...] = ()
+    filters: float = 1.0
 
     def __add__(self, other: Gradient) -> Gradient:
         ours, theirs = self.pairs.mean_diagonal, other.pairs.mean_diagonal
@@ -269,6 +276,7 @@ class Gradient:
         if total == 0:
             return self
         weight = (ours * self.weight + theirs * other.weight) / total
+        filters = (ours * self.filters + theirs * other.filters) / total
         parts: tuple[Gradient, ...] = ()
         if self.parts or other.parts:
             count = len(self.parts or other.parts)
@@ -277,7 +285,7 @@ class Gradient:
         excess = self.excess or other.excess
         if self.excess is not None and other.excess is not None:
             excess = self.excess + other.excess
-        return Gradient(self.pairs + other.pairs, weight, excess, parts)
+        return Gradient(self.pairs + other.pairs, weight, excess, parts, filters)
 
 
 def gaussian(layout: Layout, order: Sequence[Atom], covariance: Exchangeable) -> Moments:

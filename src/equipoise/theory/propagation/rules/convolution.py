@@ -6,7 +6,9 @@ With taps δ, stride s, padding a and dilation d, position r of the output reads
 .. math:: K_{out}(r, r') = v\,C \sum_\delta K_{in}(rs + \delta d - a,\; r's + \delta d - a) + v_b,
 
 where positions outside the map have K = 0; the way back is its transpose. Exact as C grows,
-borders included. Source: Xiao et al. 2018 (arXiv:1806.05393) for circular padding.
+borders included; how much features differ in size, a depthwise convolution's most of all, is
+handed to the norm behind, see :mod:`..filters`. Source: Xiao et al. 2018 (arXiv:1806.05393) for
+circular padding.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from torch import Tensor
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.filters import Filters, read_by_taps
 from equipoise.theory.propagation.layout import Atom, Layout, times
 from equipoise.theory.propagation.rules.positions import (
     features_as_positions,
@@ -77,6 +80,8 @@ def convolution(call: Call) -> Result:
     if transposed:
         forth, back = back, forth
     order = [atom for axis in source.axes[2:] for atom in axis]
+    grown = times(source.with_role("feature"))
+    wider = grown if fan_in > 1 else Fraction(1)
     centred = not transposed and is_centred(weight.value.flatten(1), variance)
     common = np.zeros(())
     if isinstance(x, Known) and not transposed:
@@ -84,20 +89,23 @@ def convolution(call: Call) -> Result:
         patches = _patches(x.value, window, within)
         read = second_moments(patches, source.count("sample")) * prod(kernel)
         scatter = scatter_of_products(patches)
+        filters = Filters.of(np.cov(patches.reshape(-1, patches.shape[2]).T), 1)
     else:
         inputs = x if isinstance(x, Moments) else measured(x.value, source)
         covariance = arranged(inputs.covariance, inputs.order, order)
         read = Exchangeable(forth(covariance.same), forth(covariance.diff), covariance.samples)
+        filters = None
+        if not transposed:
+            filters = Filters.of(read_by_taps(covariance, window.places()), float(fan_in * wider))
         # Of positions that are far apart, every tap adds products of its own.
-        scatter = (inputs.scatter + 1 / (fan_in * groups)) / prod(kernel)
+        scatter = (inputs.scatter + float(1 / (fan_in * groups * grown))) / prod(kernel)
         if centred:
             shared = window.members() @ inputs.mean[inputs.places(order)]
             common = np.outer(shared, shared) / prod(kernel)
     if centred:  # what filters of independent weights have, before they lose their mean
         free = weight.value[0].numel()
         variance *= free / (free - 1)
-    grown = times(source.with_role("feature"))
-    noise = bias_square(bias, weight.value, grown if fan_in > 1 else Fraction(1))
+    noise = bias_square(bias, weight.value, wider)
     same, diff = (variance * fan_in * (block - common) + noise for block in (read.same, read.diff))
     places = [Atom.new("position", size) for size in outputs]
     layout = Layout(
@@ -109,7 +117,7 @@ def convolution(call: Call) -> Result:
     )
     kept = [place for place in places if place.size > 1]
     output = gaussian(layout, kept, Exchangeable(same, diff, read.samples))
-    output = replace(output, scatter=scatter)
+    output = replace(output, scatter=scatter, filters=filters)
 
     # Wider layers have smaller weights, of the same variance times fan-in.
     relative = float(call.node.widening / grown)
@@ -118,7 +126,7 @@ def convolution(call: Call) -> Result:
         found = [(str(weight.parameter), read.dot(gradient.pairs) / prod(kernel))]
         if not isinstance(x, Moments):
             return Pulled(weights=found)
-        scale = variance * fan_out * relative
+        scale = variance * fan_out * relative * gradient.filters
         same, diff = (scale * back(block) for block in (gradient.pairs.same, gradient.pairs.diff))
         pairs = arranged(Exchangeable(same, diff, read.samples), order, x.order)
         return Pulled([(x, Gradient(pairs))], found)

@@ -72,7 +72,7 @@ def _features(call: Call, parts: list[Moments | Known], axis: int, lead: Moments
             if not isinstance(part, Moments):
                 continue
             back = [
-                Gradient(unaligned(g.pairs, like, original), g.weight)
+                Gradient(unaligned(g.pairs, like, original), g.weight, filters=g.filters)
                 for g, like, original in zip(gradients, group, before, strict=True)
                 if isinstance(original, Moments)
             ]

@@ -12,7 +12,8 @@ maps of many positions they are taken, with :math:`K_c` the centred covariance,
 times γ², plus β². The derivative subtracts from the gradient what is constant over rows and what
 is along the output. What a gradient behind a function of the output has in common with it, for
 latents z by :math:`\Pi \circ (E[\phi'\phi' z z] - E[\phi'\phi']\rho)`, is subtracted by its
-total; for vectors this is the theorem's rate of growth, exactly.
+total; for vectors this is the theorem's rate of growth, exactly. Where every feature has weights
+of its own, E[1/S] is that over weights too, see :mod:`..filters`.
 
 Layer and group norm treat the numbers of a sample likewise; over features alone, which are many,
 layer norm divides by what they average to, and its gradients' mean square is that of a batch norm
@@ -83,6 +84,8 @@ def batch_norm(call: Call) -> Result:
     if x.gaussian and directions < _SPHERICAL:
         output = output.on_sphere(directions)  # rows were divided by their length
 
+    gain, filters = x.filters.divided(trace, eps) if x.filters else (1.0, 1.0)
+
     def pullback(gradient: Gradient) -> Pulled:
         pairs = rows.pulled_back(gradient.pairs.centred()) * square
         if gradient.excess is not None:
@@ -90,7 +93,8 @@ def batch_norm(call: Call) -> Result:
             # What the gradient knows of x is its direction, of which J takes the same share.
             lost = square * along * rows.radial_gain / normal.mean_diagonal
             pairs = pairs + normal * -lost
-        return Pulled([(x, Gradient(pairs.centred(), gradient.weight))])
+        pairs = pairs.centred() * gain
+        return Pulled([(x, Gradient(pairs, gradient.weight, filters=filters))])
 
     return Result(output, pullback, _nothing(call))
 
@@ -217,15 +221,16 @@ def _within_samples(
     output = from_covariance(
         x.layout, x.order, covariance, np.full(x.positions, offset), _shape(x)
     ).made_of(x)
+    alone = x.filters if features == 1 else None
+    gain, filters = alone.divided(group.mean_diagonal, eps) if alone else (1.0, 1.0)
 
     def pullback(gradient: Gradient) -> Pulled:
         nothing = np.zeros_like(gradient.pairs.same)
         own = Exchangeable(gradient.pairs.same, nothing, features).centred()
         other = Exchangeable(gradient.pairs.diff, nothing, features).centred().same
-        pairs = Exchangeable(
-            square * rows.pulled_back(own).same, square * shared * other, K.samples
-        )
-        return Pulled([(x, Gradient(pairs, gradient.weight))])
+        own = rows.pulled_back(own)
+        pairs = Exchangeable(square * own.same, square * shared * other, K.samples) * gain
+        return Pulled([(x, Gradient(pairs, gradient.weight, filters=filters))])
 
     return Result(output, pullback, _nothing(call))
 
