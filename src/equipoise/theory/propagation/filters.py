@@ -40,10 +40,10 @@ class Filters:
     """
 
     values: Array
-    features: int
+    features: float
 
     @staticmethod
-    def of(moments: Array, features: int) -> Filters | None:
+    def of(moments: Array, features: float) -> Filters | None:
         """Filters that read taps of such second moments; None if there is nothing to read."""
         values = np.maximum(np.linalg.eigvalsh((moments + moments.T) / 2), 0)
         return Filters(values, features) if values.sum() > 0 else None

@@ -84,17 +84,17 @@ def convolution(call: Call) -> Result:
     wider = grown if fan_in > 1 else Fraction(1)
     centred = not transposed and is_centred(weight.value.flatten(1), variance)
     common = np.zeros(())
+    # Of data the rows behind random filters are Gaussian as they are.
+    filters = None
     if isinstance(x, Known) and not transposed:
         within = groups if centred else 0
         patches = _patches(x.value, window, within)
         read = second_moments(patches, source.count("sample")) * prod(kernel)
         scatter = scatter_of_products(patches)
-        filters = Filters.of(np.cov(patches.reshape(-1, patches.shape[2]).T), 1)
     else:
         inputs = x if isinstance(x, Moments) else measured(x.value, source)
         covariance = arranged(inputs.covariance, inputs.order, order)
         read = Exchangeable(forth(covariance.same), forth(covariance.diff), covariance.samples)
-        filters = None
         if not transposed:
             filters = Filters.of(read_by_taps(covariance, window.places()), float(fan_in * wider))
         # Of positions that are far apart, every tap adds products of its own.

@@ -17,7 +17,6 @@ import numpy as np
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
-from equipoise.theory.propagation.filters import Filters
 from equipoise.theory.propagation.layout import Atom, Layout, times
 from equipoise.theory.propagation.rules.positions import spread_over, summed_over
 from equipoise.theory.propagation.values import (
@@ -93,9 +92,8 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
     covariance = Exchangeable(covariance.same + noise, covariance.diff + noise, ordered.samples)
     widening = call.node.widening
     layout = Layout((*rows, (Atom.new("feature", outputs, widening),)))
-    scatter = source.scatter + 1 / fan_in
-    filters = Filters(np.ones(1), fan_in) if len(kept) == len(source.order) else None
-    output = replace(gaussian(layout, kept, covariance), scatter=scatter, filters=filters)
+    scatter = source.scatter + float(1 / (fan_in * grown))
+    output = replace(gaussian(layout, kept, covariance), scatter=scatter)
     # Wider layers have smaller weights, of the same variance times fan-in.
     fan_out = float(outputs * widening / grown)
 
@@ -104,9 +102,7 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
         if not isinstance(x, Moments):
             return Pulled(weights=found)
         spread = spread_over(gradient.pairs, len(ordered.same) // len(gradient.pairs.same))
-        spread = arranged(
-            spread * (variance * fan_out * gradient.filters), [*kept, *summed], source.order
-        )
+        spread = arranged(spread * (variance * fan_out), [*kept, *summed], source.order)
         return Pulled([(x, Gradient(spread))], found)
 
     return Result(output, pullback)
