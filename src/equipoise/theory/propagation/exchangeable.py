@@ -96,6 +96,11 @@ class Exchangeable:
         size = np.outer(scale, scale)
         return Exchangeable(self.same * size, self.diff * size, self.samples)
 
+    def seen_by(self, matrix: Array) -> Exchangeable:
+        """R A Rᵀ, for R of the positions, of shape ``[Q, P]``."""
+        same, diff = (matrix @ block @ matrix.T for block in (self.same, self.diff))
+        return Exchangeable(same, diff, self.samples)
+
     def times(self, other: Exchangeable) -> Exchangeable:
         """The product entry by entry."""
         return Exchangeable(self.same * other.same, self.diff * other.diff, self.samples)

@@ -76,6 +76,11 @@ class FewRows:
         return FewRows((found[0][1], found[1][1]), (values[0], values[1]), N, centred.rows, eps)
 
     @property
+    def inverse(self) -> float:
+        """E[M/S]."""
+        return self.rows * self._integrals(1)[1]
+
+    @property
     def radial_gain(self) -> float:
         r"""What J takes from a squared gradient along x: :math:`E[M(1-(M\epsilon/S)^2)/S]`."""
         first, third = self._integrals(1)[1], self._integrals(3)[0].sum()
@@ -134,6 +139,12 @@ class ManyRows:
 
     centred: Exchangeable
     eps: float
+
+    @property
+    def inverse(self) -> float:
+        """As :attr:`FewRows.inverse`."""
+        variance, signal, tau = self._sizes
+        return (1 + 2 * tau * signal**2) / variance
 
     @property
     def radial_gain(self) -> float:

@@ -37,16 +37,19 @@ class Filters:
     Args:
         values: Eigenvalues of M, up to a factor, of shape ``[n]``.
         features: m.
+        of_data: Whether they read data, so that M is that of the very batch. Rows then vary in
+            size for no other reason.
     """
 
     values: Array
     features: float
+    of_data: bool = False
 
     @staticmethod
-    def of(moments: Array, features: float) -> Filters | None:
+    def of(moments: Array, features: float, *, of_data: bool = False) -> Filters | None:
         """Filters that read taps of such second moments; None if there is nothing to read."""
         values = np.maximum(np.linalg.eigvalsh((moments + moments.T) / 2), 0)
-        return Filters(values, features) if values.sum() > 0 else None
+        return Filters(values, features, of_data) if values.sum() > 0 else None
 
     def divided(self, variance: float, eps: float) -> tuple[float, float]:
         r"""What division by the square root of S + ε does to squared gradients.

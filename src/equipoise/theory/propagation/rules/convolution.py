@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.filters import Filters, read_by_taps
@@ -84,13 +85,14 @@ def convolution(call: Call) -> Result:
     wider = grown if fan_in > 1 else Fraction(1)
     centred = not transposed and is_centred(weight.value.flatten(1), variance)
     common = np.zeros(())
-    # Of data the rows behind random filters are Gaussian as they are.
     filters = None
     if isinstance(x, Known) and not transposed:
         within = groups if centred else 0
         patches = _patches(x.value, window, within)
         read = second_moments(patches, source.count("sample")) * prod(kernel)
         scatter = scatter_of_products(patches)
+        seen = np.cov(patches.reshape(-1, patches.shape[2]), rowvar=False, bias=True)
+        filters = Filters.of(np.atleast_2d(seen), 1, of_data=True)
     else:
         inputs = x if isinstance(x, Moments) else measured(x.value, source)
         covariance = arranged(inputs.covariance, inputs.order, order)
@@ -129,9 +131,27 @@ def convolution(call: Call) -> Result:
         scale = variance * fan_out * relative * gradient.filters
         same, diff = (scale * back(block) for block in (gradient.pairs.same, gradient.pairs.diff))
         pairs = arranged(Exchangeable(same, diff, read.samples), order, x.order)
-        return Pulled([(x, Gradient(pairs))], found)
+        if fan_in > 1 or transposed or gradient.excess is None:
+            return Pulled([(x, Gradient(pairs))], found)
+        # Correlations of outputs with an input are k times its slope over the output's size.
+        met = arranged(gradient.excess.seen_by(window.members().T), order, x.order)
+        slope = np.broadcast_to(latent.mean(x.table * latent.nodes()[0]), x.positions)
+        size = variance**2 * gradient.filters / output.second_moment
+        return Pulled([(x, _of_own_kernel(x, pairs, met.scaled(slope) * size))], found)
 
     return Result(output, pullback)
+
+
+def _of_own_kernel(x: Moments, pairs: Exchangeable, excess: Exchangeable) -> Gradient:
+    """Second moments of a gradient that went through a kernel of every feature's own.
+
+    Outputs that read one input have a latent in common with it, and so have their gradients: the
+    part of a squared gradient that is along the latent z of the input has w(g) = z².
+    """
+    z, _ = latent.nodes()
+    ours, theirs = pairs.mean_diagonal, excess.mean_diagonal
+    weight = (ours + theirs * z**2) / (ours + theirs)
+    return Gradient(pairs + excess.times(x.correlation), weight, excess)
 
 
 def _patches(images: Tensor, window: Window, centred: int) -> Array:

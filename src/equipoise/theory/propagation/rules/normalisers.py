@@ -85,6 +85,8 @@ def batch_norm(call: Call) -> Result:
         output = output.on_sphere(directions)  # rows were divided by their length
 
     gain, filters = x.filters.divided(trace, eps) if x.filters else (1.0, 1.0)
+    if x.filters and x.filters.of_data:
+        gain /= (trace + eps) * rows.inverse
 
     def pullback(gradient: Gradient) -> Pulled:
         pairs = rows.pulled_back(gradient.pairs.centred()) * square
@@ -93,8 +95,10 @@ def batch_norm(call: Call) -> Result:
             # What the gradient knows of x is its direction, of which J takes the same share.
             lost = square * along * rows.radial_gain / normal.mean_diagonal
             pairs = pairs + normal * -lost
-        pairs = pairs.centred() * gain
-        return Pulled([(x, Gradient(pairs, gradient.weight, filters=filters))])
+        pairs, excess = pairs.centred() * gain, None
+        if gradient.excess is not None:
+            excess = gradient.excess.centred() * (square * gain / (trace + eps))
+        return Pulled([(x, Gradient(pairs, gradient.weight, excess, filters=filters))])
 
     return Result(output, pullback, _nothing(call))
 
@@ -221,7 +225,7 @@ def _within_samples(
     output = from_covariance(
         x.layout, x.order, covariance, np.full(x.positions, offset), _shape(x)
     ).made_of(x)
-    alone = x.filters if features == 1 else None
+    alone = x.filters if features == 1 and x.filters and not x.filters.of_data else None
     gain, filters = alone.divided(group.mean_diagonal, eps) if alone else (1.0, 1.0)
 
     def pullback(gradient: Gradient) -> Pulled:

@@ -99,11 +99,17 @@ def through(x: Moments, slope: np.ndarray, gradient: Gradient) -> Gradient:
         pairs = gradient.pairs * float(slope[0, 0] ** 2)
     else:
         pairs = gradient.pairs.times(x.averaged(slope))
+    if gradient.excess is not None and np.ptp(slope) > 0:
+        more = _excess(x, slope, gradient.excess, gradient.excess.times(x.averaged(slope)))
+        pairs = pairs if more is None else pairs + more
     np.fill_diagonal(pairs.same, gradient.pairs.diagonal * gain)
     share = np.broadcast_to(gradient.pairs.diagonal[:, None], (x.positions, 1))
     average = (share * square).mean(0)
     total = float(average @ weights)
     weight = average / total if total > 0 else np.ones_like(average)
+    if np.ptp(slope) == 0:
+        excess = gradient.excess
+        return Gradient(pairs, weight, excess and excess * float(slope[0, 0] ** 2))
     return Gradient(pairs, weight, _excess(x, slope, gradient.pairs, pairs))
 
 
@@ -111,7 +117,7 @@ def _excess(
     x: Moments, slope: np.ndarray, before: Exchangeable, after: Exchangeable
 ) -> Exchangeable | None:
     """Π E[φ'(x₁)φ'(x₂)z₁z₂] less Π E[φ'(x₁)φ'(x₂)] ρ, for latents z."""
-    if np.ptp(slope) == 0 or x.positions > _MOST_POSITIONS:
+    if x.positions > _MOST_POSITIONS:
         return None
     z = latent.nodes()[0] if x.dimensions is None else latent.on_sphere(x.dimensions)
     return before.times(x.averaged(slope * z)) + after.times(x.correlation) * -1.0

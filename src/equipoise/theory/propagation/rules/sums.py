@@ -83,8 +83,8 @@ def add(call: Call) -> Result:
                 if like.latent != output.latent:
                     weight = _weight_of_part(weight, output.typical, like.typical, other.typical)
                 pairs = unaligned(gradient.pairs * factor**2, like, original)
-                share = float((like.std**2).mean() / max((output.std**2).mean(), 1e-300))
-                excess = _excess_of_part(gradient, min(share, 1.0), like, original)
+                share = _share_of_latent(gradient.weight, output, like, other)
+                excess = _excess_of_part(gradient, share, like, original)
                 inputs.append((original, Gradient(pairs, weight, excess)))
         return Pulled(inputs)
 
@@ -144,21 +144,43 @@ def _back_in_order(pairs: Exchangeable, original: Moments) -> Exchangeable:
 def _excess_of_part(
     gradient: Gradient, share: float, like: Moments, original: Moments
 ) -> Exchangeable | None:
-    """What a part of a sum, of a share of its variance, has in common with the gradient."""
+    """What a part of a sum has in common with the gradient, a share of what the sum has."""
     if gradient.excess is None or like.positions != original.positions:
         return None
     return unaligned(gradient.excess * share, like, original)
+
+
+def _share_of_latent(weight: Array, output: Moments, like: Moments, other: Moments) -> float:
+    r"""How much of the square of E[f z], z the latent of a sum, is E[f z] with that of a part.
+
+    The part's share of the variance, if all are Gaussian. A stream that is never negative makes
+    the sum narrow where a rectifier behind has its kink, and the share is larger. For f the root
+    of the weight :math:`w(g)` is taken, as derivatives of activations are mostly positive.
+    """
+    z, weights = latent.nodes()
+    f = np.sqrt(weight)
+    whole = float((f * z) @ weights)
+    if like.latent == output.latent or abs(whole) < _FLAT:
+        variance = max(float((output.std**2).mean()), 1e-300)
+        return min(float((like.std**2).mean()) / variance, 1.0)
+    part = _seen_by_part(f, output.typical, like.typical, other.typical)
+    return (float((part * z) @ weights) / whole) ** 2
 
 
 def _weight_of_part(weight: Array, total: Array, part: Array, other: Array) -> Array:
     """How a gradient depends on the latent of one of two independent parts of a sum."""
     if np.ptp(weight) == 0:
         return weight
+    found = _seen_by_part(weight, total, part, other)
+    return np.asarray(found / (found @ latent.nodes()[1]))
+
+
+def _seen_by_part(values: Array, total: Array, part: Array, other: Array) -> Array:
+    """The average of a function of the sum's latent, given the latent of a part."""
     g, weights = latent.nodes()
     rising = np.maximum.accumulate(total)
     latents = np.interp(part[:, None] + other, rising, g)
-    found = np.interp(latents, g, weight) @ weights
-    return np.asarray(found / (found @ weights))
+    return np.asarray(np.interp(latents, g, values) @ weights)
 
 
 @rule("div")
