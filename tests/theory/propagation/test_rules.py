@@ -638,6 +638,46 @@ class TestTwins:
         assert found[site]["size"] < -0.05
 
 
+class TestGates:
+    """A gate before a rectified sum meets gradients that know what it multiplies."""
+
+    def test_of_a_stream_that_is_never_negative(self):
+        assert ratio_of_gates() == pytest.approx(1, abs=0.12)
+
+    def test_not_of_a_gaussian_sum(self, monkeypatch):
+        def of_variances(weight, output, like, other):
+            return float((like.std**2).mean() / (output.std**2).mean())
+
+        monkeypatch.setattr(sums, "_share_of_latent", of_variances)
+        assert ratio_of_gates() < 0.85
+
+
+class GatedBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.layer = (nn.Conv2d(C, 2 * C, 1) for _ in range(2))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(2 * C) for _ in range(2))
+        self.gate = nn.Linear(2 * C, 2 * C)
+
+    def forward(self, x):
+        stream = torch.relu(self.norms[0](self.stem(x)))
+        branch = self.norms[1](self.layer(x))
+        gate = torch.sigmoid(self.gate(branch.mean((2, 3))))[:, :, None, None]
+        return torch.relu(stream + gate * branch).mean((2, 3))
+
+
+def ratio_of_gates():
+    """Mean square of a gate's gradient, predicted over measured."""
+    x = drawn(8, C, 6, 6)
+    comparison = Comparison(lambda: nn.Sequential(GatedBlock(), nn.Linear(2 * C, C)), x)
+    ratios = []
+    for pairs in comparison.pairs:
+        site = next(s for s, way in pairs if s.endswith("sigmoid") and way == "backward")
+        predicted, measured = pairs[site, "backward"]
+        ratios.append(predicted.mean_diagonal / measured.mean_diagonal)
+    return float(np.mean(ratios))
+
+
 class TestBorders:
     """A 3 × 3 kernel on 2 × 2 maps: 4 taps inside, 2 shared by neighbours, 1 by opposites."""
 
@@ -916,3 +956,11 @@ class TestPointwise:
             sites = propagate(trace(model, batch, projected)).sites
             sizes.append([s.second_moment for s in sites if s.module == "2"])
         assert sizes[0] == pytest.approx(sizes[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("common", [1, 3, 9])
+def test_maxima_of_windows_with_elements_in_common(common):
+    v = np.random.default_rng(common).standard_normal((200_000, 18 - common))
+    products = np.prod([m - m.mean() for m in (v[:, :9].max(1), v[:, -9:].max(1))], 0)
+    found = pooling._covariance_of_largest(9, 9, common)
+    assert found == pytest.approx(products.mean(), abs=4 * products.std() / len(v) ** 0.5)
