@@ -12,7 +12,7 @@ correlated by s on average, have the correlation
 .. math:: \frac{s + (1 - s)\,c_m}{r + (1 - r)\,c_k}, \qquad
           c_m = \operatorname{Cov}(\max(A, V), \max(B, V)),
 
-V the largest of m independent v, A and B those of k - m others each; :math:`c_k` is their variance.
+V the largest of m independent v, A and B of k - m others each; :math:`c_k` is their variance.
 """
 
 from __future__ import annotations
