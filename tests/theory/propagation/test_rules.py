@@ -5,7 +5,7 @@ compared with predictions in standard errors; finite width may add 2 %.
 """
 
 import math
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -638,6 +638,46 @@ class TestTwins:
         assert found[site]["size"] < -0.05
 
 
+class TestGates:
+    """A gate before a rectified sum meets gradients that know what it multiplies."""
+
+    def test_of_a_stream_that_is_never_negative(self):
+        assert ratio_of_gates() == pytest.approx(1, abs=0.12)
+
+    def test_not_of_a_gaussian_sum(self, monkeypatch):
+        def of_variances(weight, output, like, other):
+            return float((like.std**2).mean() / (output.std**2).mean())
+
+        monkeypatch.setattr(sums, "_share_of_latent", of_variances)
+        assert ratio_of_gates() < 0.85
+
+
+class GatedBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.layer = (nn.Conv2d(C, 2 * C, 1) for _ in range(2))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(2 * C) for _ in range(2))
+        self.gate = nn.Linear(2 * C, 2 * C)
+
+    def forward(self, x):
+        stream = torch.relu(self.norms[0](self.stem(x)))
+        branch = self.norms[1](self.layer(x))
+        gate = torch.sigmoid(self.gate(branch.mean((2, 3))))[:, :, None, None]
+        return torch.relu(stream + gate * branch).mean((2, 3))
+
+
+def ratio_of_gates():
+    """Mean square of a gate's gradient, predicted over measured."""
+    x = drawn(8, C, 6, 6)
+    comparison = Comparison(lambda: nn.Sequential(GatedBlock(), nn.Linear(2 * C, C)), x)
+    ratios = []
+    for pairs in comparison.pairs:
+        site = next(s for s, way in pairs if s.endswith("sigmoid") and way == "backward")
+        predicted, measured = pairs[site, "backward"]
+        ratios.append(predicted.mean_diagonal / measured.mean_diagonal)
+    return float(np.mean(ratios))
+
+
 class TestBorders:
     """A 3 × 3 kernel on 2 × 2 maps: 4 taps inside, 2 shared by neighbours, 1 by opposites."""
 
@@ -710,12 +750,12 @@ class TestAttention:
         assert np.mean(ratios) == pytest.approx(1, abs=0.1)
 
     def test_gradients_of_weights(self, name):
-        """Those of queries and keys grow with the tokens' random products, of variance 1/C."""
+        """Those of keys grow with the tokens' random products, of variance 1/C."""
         comparison = Comparison(linear(lambda: Attention(**ATTENTION[name])), tokens())
-        for weight in ("query", "key"):
+        for weight, shared in (("query", 0), ("key", 10 / C)):
             of_it = f"1.{weight}.weight"
             predicted, actual = np.mean([(p[of_it], a[of_it]) for p, a in comparison.weights], 0)
-            assert predicted * (1 + 10 / C) == pytest.approx(actual, rel=0.15)
+            assert predicted * (1 + shared) == pytest.approx(actual, rel=0.15)
 
     def test_both_forms_are_predicted_alike(self, name):
         torch.manual_seed(0)
@@ -725,6 +765,40 @@ class TestAttention:
             graph = trace(model, (tokens(), drawn(8, 10, C)), projected)
             outputs.append(covariances(graph)[0]["2 addmm", "forward"][0])
         np.testing.assert_allclose(outputs[0].same, outputs[1].same, rtol=1e-6)
+
+
+class TestManyTokens:
+    """Keys and values are made of one stream, whose random products they share.
+
+    A query's gradient meets the squares of all products of T tokens, each of variance 1/C.
+    """
+
+    @pytest.mark.parametrize("gain", [0.3, 1.2])
+    @pytest.mark.parametrize("length", [16, 128])
+    def test_gradients_of_queries_grow_with_tokens_over_features(self, length, gain):
+        assert ratio_of_queries(length, gain) == pytest.approx(1, abs=0.1)
+
+    def test_keys_and_values_of_two_streams(self, monkeypatch):
+        """Data and a layer have 1/C each; the average over 8 samples has an 8th of data's."""
+        monkeypatch.setattr(Moments, "__init__", without_scatter(Moments.__init__))
+        assert 1 / ratio_of_queries(128, gain=0.3) == pytest.approx(
+            (1 + 2 * 128 / C) / (1 + 128 / C / 8), rel=0.1
+        )
+
+
+def without_scatter(make):
+    def made(self, *arguments, scatter=0.0, **keywords):
+        make(self, *arguments, **keywords)
+
+    return made
+
+
+def ratio_of_queries(length, gain):
+    """Mean square of the gradient of queries of unlike tokens, predicted over measured."""
+    x = C**0.5 * F.normalize(drawn(8, length, C), dim=2)
+    comparison = Comparison(linear(partial(Attention, gain=gain)), x)
+    ratios = [p["1.query.weight"] / a["1.query.weight"] for p, a in comparison.weights]
+    return float(np.mean(ratios))
 
 
 class TestAttentionTwins:
@@ -882,3 +956,11 @@ class TestPointwise:
             sites = propagate(trace(model, batch, projected)).sites
             sizes.append([s.second_moment for s in sites if s.module == "2"])
         assert sizes[0] == pytest.approx(sizes[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("common", [1, 3, 9])
+def test_maxima_of_windows_with_elements_in_common(common):
+    v = np.random.default_rng(common).standard_normal((200_000, 18 - common))
+    products = np.prod([m - m.mean() for m in (v[:, :9].max(1), v[:, -9:].max(1))], 0)
+    found = pooling._covariance_of_largest(9, 9, common)
+    assert found == pytest.approx(products.mean(), abs=4 * products.std() / len(v) ** 0.5)

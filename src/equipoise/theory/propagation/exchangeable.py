@@ -62,6 +62,11 @@ class Exchangeable:
         """The mean diagonal of what two samples have in common."""
         return float(np.diagonal(self.diff).mean())
 
+    @property
+    def spread(self) -> float:
+        """The mean variance over positions of a sample."""
+        return self.mean_diagonal - float(self.same.mean())
+
     def __add__(self, other: Exchangeable) -> Exchangeable:
         return Exchangeable(self.same + other.same, self.diff + other.diff, self.samples)
 
@@ -103,6 +108,11 @@ class Exchangeable:
         """Multiply rows and columns, by numbers of shape ``[P]``."""
         size = np.outer(scale, scale)
         return Exchangeable(self.same * size, self.diff * size, self.samples)
+
+    def seen_by(self, matrix: Array) -> Exchangeable:
+        """R A Rᵀ, for R of the positions, of shape ``[Q, P]``."""
+        same, diff = (matrix @ block @ matrix.T for block in (self.same, self.diff))
+        return Exchangeable(same, diff, self.samples)
 
     def times(self, other: Exchangeable) -> Exchangeable:
         """The product entry by entry."""

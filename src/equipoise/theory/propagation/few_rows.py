@@ -78,6 +78,11 @@ class FewRows:
         return FewRows((found[0][1], found[1][1]), (values[0], values[1]), N, centred.rows, eps)
 
     @property
+    def inverse(self) -> float:
+        """E[M/S]."""
+        return float(self.rows * self._integrals[1].sum())
+
+    @property
     def radial_gain(self) -> float:
         r"""What J takes from a squared gradient along x: :math:`E[M(1-(M\epsilon/S)^2)/S]`."""
         t, density, _ = self._integrals
@@ -173,6 +178,12 @@ class ManyRows:
         return ManyRows(normal, eps, variance, tau)
 
     @property
+    def inverse(self) -> float:
+        """As :attr:`FewRows.inverse`."""
+        signal = 1 - self.eps / self.variance
+        return (1 + 2 * self.tau * signal**2) / self.variance
+
+    @property
     def radial_gain(self) -> float:
         """As :attr:`FewRows.radial_gain`."""
         rest = (self.eps / self.variance) ** 2
@@ -185,7 +196,7 @@ class ManyRows:
 
     def pulled_back(self, gradient: Exchangeable) -> Exchangeable:
         """Second moments of the gradient before batch norm, from those after it; both centred."""
-        N, M, scale = self.normal.samples, self.normal.rows, self._scale
+        N, M, scale = self.normal.samples, self.normal.rows, self.inverse
         along = self.normal.dot(gradient) / M**2
         found = []
         for A, G in zip(self.normal.blocks, gradient.blocks, strict=True):
@@ -203,7 +214,7 @@ class ManyRows:
     @property
     def dual(self) -> Exchangeable:
         """As :attr:`FewRows.dual`."""
-        M, scale = self.normal.rows, self._scale
+        M, scale = self.normal.rows, self.inverse
         linear = self.normal.mean_diagonal / M - 2 / M
         found = []
         for A in self.normal.blocks:
@@ -213,8 +224,3 @@ class ManyRows:
             A[np.diag_indices_from(A)] += scale
             found.append(A)
         return Exchangeable.of_blocks(found[0], found[1], self.normal.samples)
-
-    @property
-    def _scale(self) -> float:
-        signal = 1 - self.eps / self.variance
-        return (1 + 2 * self.tau * signal**2) / self.variance

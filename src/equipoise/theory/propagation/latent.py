@@ -86,6 +86,18 @@ def mean(table: Array) -> Array:
     return np.asarray(table @ nodes()[1])
 
 
+def linear_share(table: Array) -> float:
+    r"""Share of the variance that is linear in the latent, :math:`E[gT]^2/\operatorname{Var} T`.
+
+    Examples:
+        >>> print(round(linear_share(np.maximum(nodes()[0], 0)[None]), 3))  # 1/4 of 1/2 - 1/2π
+        0.733
+    """
+    slopes, variances = mean(table * nodes()[0]), mean(table**2) - mean(table) ** 2
+    total = float(variances.sum())
+    return float((slopes**2).sum()) / total if total > 0 else 1.0
+
+
 def pairs(
     first: Array, second: Array, correlation: Array, dimensions: float | None = None
 ) -> Array:

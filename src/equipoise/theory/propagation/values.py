@@ -16,6 +16,7 @@ from torch import Tensor
 
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.exchangeable import Average, Exchangeable, Later
+from equipoise.theory.propagation.filters import Filters
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 
 Array = NDArray[np.float64]
@@ -68,6 +69,10 @@ class Moments:
             or averages.
         moved: The tensor whose positions a matrix takes to those of this one, and the matrix, or
             an index of positions; None for positions that stay where they are.
+        scatter: Variance of products of two positions, averaged over features, beyond the 1/C of
+            as many independent features: between samples, and by finite layers before. In units
+            of the squared variance over positions.
+        filters: If every feature has weights of its own, and nothing came after, these.
         dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
         known: What was computed of the law, for all tensors that have the same one.
     """
@@ -84,6 +89,8 @@ class Moments:
     others: frozenset[Hashable] = frozenset()
     moved: tuple[Moments, Array | Indices | None] | None = None
     known: dict[str, Exchangeable] = field(default_factory=dict)
+    scatter: float = 0.0
+    filters: Filters | None = None
 
     @property
     def covariance(self) -> Exchangeable:
@@ -190,9 +197,19 @@ class Moments:
 
     def with_table(self, table: Array, *, gaussian: bool) -> Moments:
         """Another function of the same latents."""
-        root = self.root or self
+        root, scatter = self.root or self, self.scatter
+        if scatter:
+            scatter *= (latent.linear_share(table) / latent.linear_share(self.table)) ** 2
         return replace(
-            self, table=table, gaussian=gaussian, parts=(), root=root, moved=None, known={}
+            self,
+            table=table,
+            gaussian=gaussian,
+            parts=(),
+            root=root,
+            moved=None,
+            known={},
+            scatter=scatter,
+            filters=None,
         )
 
     def with_layout(self, layout: Layout, parts: dict[Atom, tuple[Atom, ...]]) -> Moments:
@@ -254,6 +271,8 @@ class Gradient:
             to 1; of shape ``[M]``.
         excess: By how much averages of gradient times latent at two rows exceed what they would
             be if the two were independent; None for not at all.
+        filters: Mean square of the weights of a feature, weighted by its squared gradient, over
+            that of all.
         parts: Of a concatenation, the gradients of its parts.
     """
 
@@ -261,6 +280,7 @@ class Gradient:
     weight: Array = field(default_factory=lambda: np.ones_like(latent.nodes()[0]))
     excess: Exchangeable | None = None
     parts: tuple[Gradient, ...] = ()
+    filters: float = 1.0
 
     def __add__(self, other: Gradient) -> Gradient:
         ours, theirs = self.pairs.mean_diagonal, other.pairs.mean_diagonal
@@ -268,6 +288,7 @@ class Gradient:
         if total == 0:
             return self
         weight = (ours * self.weight + theirs * other.weight) / total
+        filters = (ours * self.filters + theirs * other.filters) / total
         lead = self if self.parts else other
         parts: tuple[Gradient, ...] = ()
         if isinstance(lead.pairs, Average):
@@ -280,7 +301,7 @@ class Gradient:
         excess = self.excess or other.excess
         if self.excess is not None and other.excess is not None:
             excess = self.excess + other.excess
-        return Gradient(pairs, weight, excess, parts)
+        return Gradient(pairs, weight, excess, parts, filters)
 
 
 def gaussian(layout: Layout, order: Sequence[Atom], covariance: Exchangeable) -> Moments:
@@ -349,7 +370,8 @@ def measured(value: Tensor, layout: Layout) -> Moments:
     _, positions, features = array.shape
     require_few(positions)
     mean = array.mean((0, 2)) if features > 1 else np.zeros(positions)
-    return from_covariance(layout, order, second_moments(array, layout.count("sample")), mean)
+    moments = from_covariance(layout, order, second_moments(array, layout.count("sample")), mean)
+    return replace(moments, scatter=scatter_of_products(array) - 1 / features)
 
 
 def require_values(value: Tensor) -> None:
@@ -387,6 +409,27 @@ def second_moments(array: Array, taken: int) -> Exchangeable:
     own = rows @ rows.T
     diff = (total @ total.T - own) / max(1, samples * (samples - 1) * features)
     return Exchangeable(own / (samples * features), diff, taken)
+
+
+def scatter_of_products(array: Array) -> float:
+    r"""Variance between samples of products of two positions, averaged over features.
+
+    Of values ``[samples, P, features]``, less their mean over positions. With :math:`G_n` the
+    products in sample n, :math:`(E \lVert G_n \rVert^2 - \lVert E G_n \rVert^2)
+    / (\operatorname{tr} E G_n)^2`.
+    """
+    centred = array - array.mean(1, keepdims=True)
+    samples, positions, features = array.shape
+    size = (centred**2).sum() / samples
+    if positions == 1 or size <= 0:
+        return 0.0
+    if features < positions:  # as many squares, and fewer entries
+        squares = ((centred.swapaxes(1, 2) @ centred) ** 2).sum() / samples
+    else:
+        squares = ((centred @ centred.swapaxes(1, 2)) ** 2).sum() / samples
+    rows = centred.swapaxes(0, 1).reshape(positions, -1)
+    common = ((rows @ rows.T / samples) ** 2).sum()
+    return float((squares - common) / size**2)
 
 
 def features_last(value: Tensor, layout: Layout) -> Array:

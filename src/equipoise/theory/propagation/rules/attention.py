@@ -15,9 +15,19 @@ factors F and R by which their squares and those of their derivatives are larger
           (\Pi \circ K_q)(i, i')
 
 with covariances of keys and values centred by row: softmax does not see what is added to all
-logits. Dropout of variance ν adds :math:`\nu \sum_j A_{ij}^2 K_v(j,j) K_k(j,j)`, K_v not centred,
-to :math:`Q_i`, and likewise to keys. Every head has a bias of its own; moments are averages over
-heads.
+logits. Keys and values are products of random matrices with one stream x of C features: the
+same products :math:`x_j \cdot x_{j'} / C` stand in both. They scatter around their averages by
+:math:`\varsigma = 1/C` in units of their sizes, and by what samples differ before, so that
+:math:`E[(x_j \cdot x_{j'} / C)^2] = K(j, j')^2 + \varsigma K(j, j) K(j', j')`. Over all pairs of
+unlike keys this adds to :math:`\Pi_q(i, i')`
+
+.. math:: s^2 D\,\Pi(i, i')\,\varsigma\,u_i u_{i'}, \qquad
+          u_i = h_i \sum_j A_{ij} \sqrt{K_v(j, j) K_k(j, j)},
+
+a factor 1 + T/C for T independent tokens and small logits. Products of queries, which keys meet
+those of gradients with, have signs of their own, and nothing is added. Dropout of variance ν
+adds :math:`\nu \sum_j A_{ij}^2 K_v(j,j) K_k(j,j)`, K_v not centred, to :math:`Q_i`, and likewise
+to keys. Every head has a bias of its own; moments are averages over heads.
 
 For many heads and features, and logits that do not depend on values. Sources: Noci et al. 2022
 (arXiv:2206.03126), Dinan et al. 2023 (arXiv:2304.02034) for logits of small variance.
@@ -232,6 +242,7 @@ class _Head:
         keys: See above.
         values: See above.
         size: :math:`s^2 D`.
+        scatter: ς, what the products that keys and values share vary by.
     """
 
     weights: SoftmaxWeights
@@ -239,9 +250,16 @@ class _Head:
     keys: Array
     values: Array
     size: float
+    scatter: float
 
     @staticmethod
-    def of(bias: Array, noise: float, moments: tuple[Array, Array, Array], size: float) -> _Head:
+    def of(
+        bias: Array,
+        noise: float,
+        moments: tuple[Array, Array, Array],
+        size: float,
+        scatter: float,
+    ) -> _Head:
         """Weights of a softmaxed bias, of shape ``[T, S]``."""
         queries, keys, values = moments
         n = 1 / (bias**2).sum(1)
@@ -252,7 +270,7 @@ class _Head:
         scale = np.outer(root, root)
         correlation = queries / np.where(scale > 0, scale, np.inf)
         weights = SoftmaxWeights.of(bias, variance, correlation, noise)
-        return _Head(weights, queries, keys, values, size)
+        return _Head(weights, queries, keys, values, size, scatter)
 
     def pulled_back(self, P: Array) -> tuple[Array, Array, Array]:
         """The gradients of queries, keys and values."""
@@ -260,6 +278,9 @@ class _Head:
         logits, sizes = P * self.weights.sensitivity, np.diagonal(self.values)
         root = np.sqrt(np.maximum(shared(self.values, self.keys, A), 0) / (A**2).sum(1))
         queries = logits * (A @ A.T) * np.outer(root, root)
+        size = np.sqrt(distances(self.keys, A) * distances(self.values, A))
+        unlike = self.weights.contrast * (A * size).sum(1)
+        queries += self.scatter * P * np.outer(unlike, unlike)
         own = np.diagonal(logits) * ((A**2 * distances(self.keys, A)) @ sizes)
         queries[np.diag_indices_from(queries)] += noise * own
         known = logits * self.queries
@@ -288,7 +309,8 @@ def attend(scores: Scores, v: Moments) -> Result:
         for value, order in zip((q, k, v), orders, strict=True)
     )
     moments, size = (Kq.same, Kk.same, Kv.same), q.layout.shape[-1] * scores.scale**2
-    heads = [_Head.of(b, scores.noise, moments, size) for b in _softmax_of_bias(scores)]
+    scatter = math.sqrt(max(k.scatter, 0.0) * max(v.scatter, 0.0))
+    heads = [_Head.of(b, scores.noise, moments, size, scatter) for b in _softmax_of_bias(scores)]
     same = np.mean([head.weights.averaged(Kv.same) for head in heads], 0)
     diff = np.mean([head.weights.mean @ Kv.diff @ head.weights.mean.T for head in heads], 0)
     mean = np.mean([head.weights.mean for head in heads], 0) @ v.mean[v.places(orders[2])]

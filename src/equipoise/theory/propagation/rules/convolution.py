@@ -6,11 +6,14 @@ With taps δ, stride s, padding a and dilation d, position r of the output reads
 .. math:: K_{out}(r, r') = v\,C \sum_\delta K_{in}(rs + \delta d - a,\; r's + \delta d - a) + v_b,
 
 where positions outside the map have K = 0; the way back is its transpose. Exact as C grows,
-borders included. Source: Xiao et al. 2018 (arXiv:1806.05393) for circular padding.
+borders included; how much features differ in size, a depthwise convolution's most of all, is
+handed to the norm behind, see :mod:`..filters`. Source: Xiao et al. 2018 (arXiv:1806.05393) for
+circular padding.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
@@ -18,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.filters import Filters, read_by_taps
 from equipoise.theory.propagation.layout import Atom, Layout, times
 from equipoise.theory.propagation.rules.positions import (
     features_as_positions,
@@ -39,6 +44,7 @@ from equipoise.theory.propagation.values import (
     measured,
     require_few,
     require_values,
+    scatter_of_products,
     second_moments,
 )
 
@@ -75,23 +81,33 @@ def convolution(call: Call) -> Result:
     if transposed:
         forth, back = back, forth
     order = [atom for axis in source.axes[2:] for atom in axis]
+    grown = times(source.with_role("feature"))
+    wider = grown if fan_in > 1 else Fraction(1)
     centred = not transposed and is_centred(weight.value.flatten(1), variance)
     common: Array | float = 0.0
+    filters = None
     if isinstance(x, Known) and not transposed:
         within = groups if centred else 0
-        read = _read_from_data(x.value, window, source.count("sample"), within)
+        patches = _patches(x.value, window, within)
+        read = second_moments(patches, source.count("sample")) * prod(kernel)
+        scatter = scatter_of_products(patches)
+        seen = np.cov(patches.reshape(-1, patches.shape[2]), rowvar=False, bias=True)
+        filters = Filters.of(np.atleast_2d(seen), 1, of_data=True)
     else:
         inputs = x if isinstance(x, Moments) else measured(x.value, source)
         covariance = arranged(inputs.covariance, inputs.order, order)
         read = Exchangeable(forth(covariance.same), forth(covariance.diff), covariance.samples)
+        if not transposed:
+            filters = Filters.of(read_by_taps(covariance, window.places()), float(fan_in * wider))
+        # Of positions that are far apart, every tap adds products of its own.
+        scatter = (inputs.scatter + float(1 / (fan_in * groups * grown))) / prod(kernel)
         if centred:
             shared = window.members() @ inputs.mean[inputs.places(order)]
             common = np.outer(shared, shared) / prod(kernel)
     if centred:  # what filters of independent weights have, before they lose their mean
         free = weight.value[0].numel()
         variance *= free / (free - 1)
-    grown = times(source.with_role("feature"))
-    noise = bias_square(bias, weight.value, grown if fan_in > 1 else Fraction(1))
+    noise = bias_square(bias, weight.value, wider)
     same, diff = (variance * fan_in * block for block in (read.same, read.diff))
     if centred or noise:
         rest = noise - variance * fan_in * common
@@ -104,11 +120,9 @@ def convolution(call: Call) -> Result:
             *((place,) if place.size > 1 else () for place in places),
         )
     )
-    output = gaussian(
-        layout,
-        [place for place in places if place.size > 1],
-        Exchangeable(same, diff, read.samples),
-    )
+    kept = [place for place in places if place.size > 1]
+    output = gaussian(layout, kept, Exchangeable(same, diff, read.samples))
+    output = replace(output, scatter=scatter, filters=filters)
 
     # Wider layers have smaller weights, of the same variance times fan-in.
     relative = float(call.node.widening / grown)
@@ -117,21 +131,38 @@ def convolution(call: Call) -> Result:
         found = [(str(weight.parameter), read.dot(gradient.pairs) / prod(kernel))]
         if not isinstance(x, Moments):
             return Pulled(weights=found)
-        scale = variance * fan_out * relative
+        scale = variance * fan_out * relative * gradient.filters
         same, diff = (scale * back(block) for block in (gradient.pairs.same, gradient.pairs.diff))
         pairs = arranged(Exchangeable(same, diff, read.samples), order, x.order)
-        return Pulled([(x, Gradient(pairs))], found)
+        if fan_in > 1 or transposed or gradient.excess is None:
+            return Pulled([(x, Gradient(pairs))], found)
+        # Correlations of outputs with an input are k times its slope over the output's size.
+        met = arranged(gradient.excess.seen_by(window.members().T), order, x.order)
+        slope = np.broadcast_to(latent.mean(x.table * latent.nodes()[0]), x.positions)
+        size = variance**2 * gradient.filters / output.second_moment
+        return Pulled([(x, _of_own_kernel(x, pairs, met.scaled(slope) * size))], found)
 
     return Result(output, pullback)
 
 
-def _read_from_data(images: Tensor, window: Window, taken: int, centred: int) -> Exchangeable:
-    """Second moments of what outputs read, averaged over features and summed over taps.
+def _of_own_kernel(x: Moments, pairs: Exchangeable, excess: Exchangeable) -> Gradient:
+    """Second moments of a gradient that went through a kernel of every feature's own.
+
+    Outputs that read one input have a latent in common with it, and so have their gradients: the
+    part of a squared gradient that is along the latent z of the input has w(g) = z².
+    """
+    z, _ = latent.nodes()
+    ours, theirs = pairs.mean_diagonal, excess.mean_diagonal
+    weight = (ours + theirs * z**2) / (ours + theirs)
+    return Gradient(pairs + excess.times(x.correlation), weight, excess)
+
+
+def _patches(images: Tensor, window: Window, centred: int) -> Array:
+    """What outputs read, of shape ``[N, outputs, channels and taps]``.
 
     Args:
         images: Of shape ``[N, C, ...]``.
         window: What outputs read.
-        taken: How many samples there are taken to be.
         centred: In how many groups of channels filters sum to zero, so that they do not see what
             the pixels that they read have in common; 0 if they do not.
     """
@@ -144,7 +175,7 @@ def _read_from_data(images: Tensor, window: Window, taken: int, centred: int) ->
     if centred:
         grouped = patches.reshape(samples, outputs, centred, -1)
         patches = grouped - grouped.mean(3, keepdims=True)
-    return second_moments(patches.reshape(samples, outputs, -1), taken) * taps
+    return patches.reshape(samples, outputs, -1)
 
 
 def _with_roles_by_axes(x: Moments) -> Result | None:

@@ -74,7 +74,7 @@ def _features(call: Call, parts: list[Moments | Known], axis: int, lead: Moments
             if not isinstance(part, Moments):
                 continue
             back = [
-                Gradient(unaligned(g.pairs, like, original), g.weight)
+                Gradient(unaligned(g.pairs, like, original), g.weight, filters=g.filters)
                 for g, like, original in zip(gradients, group, before, strict=True)
                 if isinstance(original, Moments)
             ]
@@ -179,6 +179,10 @@ def _positions(parts: Sequence[Moments | Known], axis: int, lead: Moments) -> Re
         same[grid], diff[grid] = part.covariance.same, part.covariance.diff
     covariance = Exchangeable(same, diff, lead.correlation.samples)
     output = from_covariance(layout, order, covariance, mean).made_of(*found)
+    traces = [part.covariance.spread * part.positions for part in found]
+    whole = max(covariance.spread * len(same), 1e-300)
+    scatter = sum(p.scatter * (t / whole) ** 2 for p, t in zip(found, traces, strict=True))
+    output = replace(output, scatter=float(scatter))
 
     def pullback(gradient: Gradient) -> Pulled:
         inputs, pairs = [], gradient.pairs

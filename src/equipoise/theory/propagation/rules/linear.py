@@ -10,6 +10,7 @@ Exact as C grows. Sources: [yang2019]; Xiao et al. 2018 (arXiv:1806.05393).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -92,7 +93,8 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
         covariance = Exchangeable(covariance.same + noise, covariance.diff + noise, read.samples)
     widening = call.node.widening
     layout = Layout((*rows, (Atom.new("feature", outputs, widening),)))
-    output = gaussian(layout, kept, covariance)
+    scatter = source.scatter + float(1 / (fan_in * grown))
+    output = replace(gaussian(layout, kept, covariance), scatter=scatter)
     # Wider layers have smaller weights, of the same variance times fan-in.
     fan_out = float(outputs * widening / grown)
 

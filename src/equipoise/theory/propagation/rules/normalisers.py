@@ -12,7 +12,8 @@ maps of many positions they are taken, with :math:`K_c` the centred covariance,
 times γ², plus β². The derivative subtracts from the gradient what is constant over rows and what
 is along the output. What a gradient behind a function of the output has in common with it, for
 latents z by :math:`\Pi \circ (E[\phi'\phi' z z] - E[\phi'\phi']\rho)`, is subtracted by its
-total; for vectors this is the theorem's rate of growth, exactly.
+total; for vectors this is the theorem's rate of growth, exactly. Where every feature has weights
+of its own, E[1/S] is that over weights too, see :mod:`..filters`.
 
 Layer and group norm treat the numbers of a sample likewise; over features alone, which are many,
 layer norm divides by what they average to, and its gradients' mean square is that of a batch norm
@@ -87,15 +88,22 @@ def batch_norm(call: Call) -> Result:
     if x.gaussian and directions < _SPHERICAL:
         output = output.on_sphere(directions)  # rows were divided by their length
 
-    back = _WayBack(rows, normal, square)
+    gain, filters = x.filters.divided(trace, eps) if x.filters else (1.0, 1.0)
+    if x.filters and x.filters.of_data:
+        gain /= (trace + eps) * rows.inverse
+    back = _WayBack(rows, normal, square * gain)
+
+    def pulled(pairs: Exchangeable, gradient: Gradient) -> Pulled:
+        excess = gradient.excess
+        if excess is not None:
+            excess = excess.centred() * (square * gain / (trace + eps))
+        return Pulled([(x, Gradient(pairs, gradient.weight, excess, filters=filters))])
 
     def pullback(gradient: Gradient) -> Pulled:
-        pairs = back(gradient.pairs, _along(gradient))
-        return Pulled([(x, Gradient(pairs, gradient.weight))])
+        return pulled(back(gradient.pairs, _along(gradient)), gradient)
 
     def deferred(gradient: Gradient) -> Pulled:
-        pairs = _PulledLater(back, gradient.pairs, _along(gradient))
-        return Pulled([(x, Gradient(pairs, gradient.weight))])
+        return pulled(_PulledLater(back, gradient.pairs, _along(gradient)), gradient)
 
     return Result(output, pullback, _nothing(call), deferred)
 
@@ -113,7 +121,7 @@ class _WayBack:
     Args:
         rows: What was normalised.
         normal: Its covariance after batch norm.
-        square: γ².
+        square: γ², and by how much more gradients grow where filters differ.
     """
 
     rows: FewRows | ManyRows
@@ -285,15 +293,16 @@ def _within_samples(
     output = from_covariance(
         x.layout, x.order, covariance, np.full(x.positions, offset), _shape(x)
     ).made_of(x)
+    alone = x.filters if features == 1 and x.filters and not x.filters.of_data else None
+    gain, filters = alone.divided(group.mean_diagonal, eps) if alone else (1.0, 1.0)
 
     def pullback(gradient: Gradient) -> Pulled:
         nothing = np.zeros_like(gradient.pairs.same)
         own = Exchangeable(gradient.pairs.same, nothing, features).centred()
         other = Exchangeable(gradient.pairs.diff, nothing, features).centred().same
-        pairs = Exchangeable(
-            square * rows.pulled_back(own).same, square * shared * other, K.samples
-        )
-        return Pulled([(x, Gradient(pairs, gradient.weight))])
+        own = rows.pulled_back(own)
+        pairs = Exchangeable(square * own.same, square * shared * other, K.samples) * gain
+        return Pulled([(x, Gradient(pairs, gradient.weight, filters=filters))])
 
     return Result(output, pullback, _nothing(call))
 

@@ -111,26 +111,47 @@ class Derivative:
         x, slope, (_, weights) = self.x, self.slope, latent.nodes()
         square = slope**2 * gradient.weight
         gain = np.broadcast_to(square @ weights, x.positions)
+        more = self._of_excess(gradient.excess)
         if self._is_constant:
             pairs = gradient.pairs * float(slope[0, 0] ** 2)
         else:
             pairs = gradient.pairs.times(self._pairs)
+        if more is not None and not self._is_constant:
+            pairs = pairs + more
         diagonal = gradient.pairs.diagonal
         np.fill_diagonal(pairs.same, diagonal * gain)
         share = diagonal[: len(square)] if len(square) > 1 else diagonal.mean(keepdims=True)
         average = share @ square / len(square)
         total = float(average @ weights)
         weight = average / total if total > 0 else np.ones_like(average)
-        return Gradient(pairs, weight, self._excess(gradient.pairs, pairs))
+        if self._is_constant:
+            return Gradient(pairs, weight, more)
+        return Gradient(pairs, weight, self._excess(gradient.pairs, pairs, more))
 
-    def _excess(self, before: Exchangeable, after: Exchangeable) -> Exchangeable | None:
-        """Π E[φ'(x₁)φ'(x₂)z₁z₂] less Π E[φ'(x₁)φ'(x₂)] ρ, for latents z."""
-        if self._is_constant or self.x.positions > _MOST_POSITIONS:
+    def _of_excess(self, excess: Exchangeable | None) -> Exchangeable | None:
+        """What a gradient had in common with the latents already, behind the derivative."""
+        if excess is None:
+            return None
+        if self._is_constant:
+            return excess * float(self.slope[0, 0] ** 2)
+        return None if self._is_large else excess.times(self._along[1])
+
+    def _excess(
+        self, before: Exchangeable, after: Exchangeable, more: Exchangeable | None
+    ) -> Exchangeable | None:
+        """Π E[φ'(x₁)φ'(x₂)z₁z₂] less ρ times what came of Π, for latents z."""
+        if self._is_large:
             return None
         along, rest = self._along
         found = before.times(rest)
+        if more is not None:
+            found = found + more.times(self.x.correlation) * -1.0
         np.fill_diagonal(found.same, before.diagonal * along.diagonal - after.diagonal)
         return found
+
+    @property
+    def _is_large(self) -> bool:
+        return self.x.positions > _MOST_POSITIONS
 
     @cached_property
     def _is_constant(self) -> bool:

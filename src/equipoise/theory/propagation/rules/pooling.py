@@ -6,14 +6,20 @@ The largest of k elements whose latents are correlated by r is a function of
 
 u and v standard normal. Its gradient reaches the selected element alone, so that the way back
 depends on the latent: :math:`w(g) = k\,P(\text{selected} \mid g)`. Exact for windows
-whose elements are equally correlated. Two maxima whose elements are correlated by s on average
-have the correlation :math:`s / (r + (1 - r)\operatorname{Var}\max v)`.
+whose elements are equally correlated. Two windows with m elements in common, whose others are
+correlated by s on average, have the correlation
+
+.. math:: \frac{s + (1 - s)\,c_m}{r + (1 - r)\,c_k}, \qquad
+          c_m = \operatorname{Cov}(\max(A, V), \max(B, V)),
+
+V the largest of m independent v, A and B of k - m others each; :math:`c_k` is their variance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -110,18 +116,18 @@ def largest(
     """
     correlation = arranged(x.correlation, x.order, order)
     inside = members.sum(1)
-    averages = [
-        members @ block @ members.T / np.outer(inside, inside)
-        for block in (correlation.same, correlation.diff)
-    ]
-    within = (np.diagonal(averages[0]) * inside - 1) / np.maximum(inside - 1, 1)
+    sums = [members @ block @ members.T for block in (correlation.same, correlation.diff)]
+    within = (np.diagonal(sums[0]) / inside - 1) / np.maximum(inside - 1, 1)
     within = np.clip(within, 0.0, 1.0)
     r = float(within.mean())
     counts = np.unique(inside)
-    variances = np.array([_variance_of_largest(count) for count in counts])
+    variances = np.array([_covariance_of_largest(n, n, n) for n in counts])
     own = within + (1 - within) * variances[np.searchsorted(counts, inside)]
     scale = np.sqrt(np.outer(own, own))
-    same, diff = (np.clip(block / scale, -1, 1) for block in averages)
+    pairs, common = np.outer(inside, inside), members @ members.T
+    apart = (sums[0] - common) / np.maximum(pairs - common, 1)
+    covariances = apart + (1 - apart) * _of_common(inside, common)
+    same, diff = (np.clip(block / scale, -1, 1) for block in (covariances, sums[1] / pairs))
     np.fill_diagonal(same, 1.0)
     g, _ = latent.nodes()
     rising = latent.rising(x.table)
@@ -171,8 +177,28 @@ def _largest(count: float, r: float) -> tuple[tuple[Array, Array], Array]:
     return (below, levels), np.asarray(chance)
 
 
-def _variance_of_largest(count: float) -> float:
-    """Of independent standard normal numbers."""
-    g, weights = latent.nodes()
-    density = count * ndtr(g) ** (count - 1) * weights
-    return float(density @ g**2 - (density @ g) ** 2)
+def _of_common(inside: Array, common: Array) -> Array:
+    """c_m for all pairs of windows."""
+    found = np.zeros_like(common)
+    rows, columns = np.nonzero(common)
+    triples = np.stack([inside[rows], inside[columns], common[rows, columns]], 1)
+    kinds, which = np.unique(triples, axis=0, return_inverse=True)
+    values = np.array([_covariance_of_largest(*kind) for kind in kinds])
+    found[rows, columns] = values[which.ravel()]
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _covariance_of_largest(first: float, second: float, common: float) -> float:
+    """Of two sets of independent standard normal numbers, some of which are in both."""
+    levels = np.linspace(-8.5, 8.5, 1201)
+    step = levels[1] - levels[0]
+    density = common * ndtr(levels) ** (common - 1) * np.exp(-(levels**2) / 2)
+    density /= density.sum()
+    means = []
+    for count in (first, second):
+        above = 1 - ndtr(levels) ** (count - common)
+        beyond = np.cumsum(above[::-1])[::-1] - above / 2  # of the others, over that in common
+        means.append(levels + step * beyond)
+    one, other = (mean - density @ mean for mean in means)
+    return float(density @ (one * other))

@@ -53,12 +53,14 @@ class SoftmaxWeights:
         mean: A, of shape ``[T, S]``.
         concentration: F, of shape ``[T, T]``.
         sensitivity: R, of shape ``[T, T]``.
+        contrast: h, of shape ``[T]``.
         noise: Variance of what multiplies each weight, around 1.
     """
 
     mean: Array
     concentration: Array
     sensitivity: Array
+    contrast: Array
     noise: float
 
     @staticmethod
@@ -75,7 +77,7 @@ class SoftmaxWeights:
         F, h, R = _rows(variance, 1 / (mean**2).sum(1))
         gains = (np.sqrt(np.log(np.maximum(ratio, 1.0))) for ratio in (F, R / h**2))
         factors = [np.exp(correlation * np.outer(gain, gain)) for gain in gains]
-        return SoftmaxWeights(mean, factors[0], np.outer(h, h) * factors[1], noise)
+        return SoftmaxWeights(mean, factors[0], np.outer(h, h) * factors[1], h, noise)
 
     @property
     def squares(self) -> Array:

@@ -69,7 +69,7 @@ def add(call: Call) -> Result:
         total = Exchangeable(K.same + L.same + cross, K.diff + L.diff + cross, K.samples)
         shape = None if a.gaussian and b.gaussian else _law(a, b, latent.of_sum)
         output = from_covariance(a.layout, a.order, total, a.mean + b.mean, shape)
-        output = output.made_of(a, b)
+        output = replace(output.made_of(a, b), scatter=_scatter_of_sum(a, b, total))
 
     def pullback(gradient: Gradient) -> Pulled:
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
@@ -83,12 +83,24 @@ def add(call: Call) -> Result:
                 if like.latent != output.latent:
                     weight = _weight_of_part(weight, output.typical, like.typical, other.typical)
                 pairs = unaligned(gradient.pairs * factor**2, like, original)
-                share = float((like.std**2).mean() / max((output.std**2).mean(), 1e-300))
-                excess = _excess_of_part(gradient, min(share, 1.0), like, original)
+                share = _share_of_latent(gradient.weight, output, like, other)
+                excess = _excess_of_part(gradient, share, like, original)
                 inputs.append((original, Gradient(pairs, weight, excess)))
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def _scatter_of_sum(a: Moments, b: Moments, total: Exchangeable) -> float:
+    """Of two tensors that differ from the average sample alike, as x and a function of x do."""
+    if not (a.scatter or b.scatter):
+        return 0.0
+    part = sum(
+        value.covariance.spread * np.sign(value.scatter) * abs(value.scatter) ** 0.5
+        for value in (a, b)
+    )
+    whole = total.spread
+    return float(np.sign(part) * (part / whole) ** 2) if whole > 0 else 0.0
 
 
 def common_source(a: Moments, b: Moments) -> Moments | None:
@@ -132,21 +144,43 @@ def _back_in_order(pairs: Exchangeable, original: Moments) -> Exchangeable:
 def _excess_of_part(
     gradient: Gradient, share: float, like: Moments, original: Moments
 ) -> Exchangeable | None:
-    """What a part of a sum, of a share of its variance, has in common with the gradient."""
+    """What a part of a sum has in common with the gradient, a share of what the sum has."""
     if gradient.excess is None or like.positions != original.positions:
         return None
     return unaligned(gradient.excess * share, like, original)
+
+
+def _share_of_latent(weight: Array, output: Moments, like: Moments, other: Moments) -> float:
+    r"""How much of the square of E[f z], z the latent of a sum, is E[f z] with that of a part.
+
+    The part's share of the variance, if all are Gaussian. A stream that is never negative makes
+    the sum narrow where a rectifier behind has its kink, and the share is larger. For f the root
+    of the weight :math:`w(g)` is taken, as derivatives of activations are mostly positive.
+    """
+    z, weights = latent.nodes()
+    f = np.sqrt(weight)
+    whole = float((f * z) @ weights)
+    if like.latent == output.latent or abs(whole) < _FLAT:
+        variance = max(float((output.std**2).mean()), 1e-300)
+        return min(float((like.std**2).mean()) / variance, 1.0)
+    part = _seen_by_part(f, output.typical, like.typical, other.typical)
+    return (float((part * z) @ weights) / whole) ** 2
 
 
 def _weight_of_part(weight: Array, total: Array, part: Array, other: Array) -> Array:
     """How a gradient depends on the latent of one of two independent parts of a sum."""
     if np.ptp(weight) == 0:
         return weight
+    found = _seen_by_part(weight, total, part, other)
+    return np.asarray(found / (found @ latent.nodes()[1]))
+
+
+def _seen_by_part(values: Array, total: Array, part: Array, other: Array) -> Array:
+    """The average of a function of the sum's latent, given the latent of a part."""
     g, weights = latent.nodes()
     rising = np.maximum.accumulate(total)
     latents = np.interp(part[:, None] + other, rising, g)
-    found = np.interp(latents, g, weight) @ weights
-    return np.asarray(found / (found @ weights))
+    return np.asarray(np.interp(latents, g, values) @ weights)
 
 
 @rule("div")
@@ -179,6 +213,7 @@ def multiply(call: Call) -> Result:
         output = from_covariance(
             a.layout, a.order, total, a.mean * b.mean, _law(a, b, latent.of_product)
         ).made_of(a, b)
+        output = replace(output, scatter=max(a.scatter, b.scatter, 0.0))
 
     def pullback(gradient: Gradient) -> Pulled:
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):

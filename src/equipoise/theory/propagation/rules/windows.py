@@ -47,6 +47,12 @@ class Window:
             found[(..., *outs, *tap)] = values[(..., *ins)]
         return found
 
+    def places(self) -> NDArray[np.intp]:
+        """Which input an output reads by a tap, -1 for none, of shape ``[outputs, taps]``."""
+        numbers = np.arange(1.0, prod(self.inputs) + 1).reshape(self.inputs)
+        read = self.read(numbers).reshape(prod(self.outputs), -1)
+        return read.astype(np.intp) - 1
+
     def members(self) -> Array:
         """Which inputs are in the window of an output, of shape ``[outputs, inputs]``."""
         found: Array = np.ones((1, 1))
