@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.few_rows import FewRows, ManyRows, rows_of
+from equipoise.theory.propagation.few_rows import FewRows, ManyRows, of_two_draws, rows_of
 
 # N, P, ε. One sample is instance norm; one position is batch norm of vectors.
 CASES = [
@@ -66,6 +66,16 @@ class TestSimulation:
             B = drawn(N, P, seed)
             assert abs(errors(K.rows * forms(x, expanded(B)) / S, found.dot(B))) < 4
 
+    def test_mean_jacobian(self, N, P, eps):
+        """tr(B J) with J = √(M/S) (1 - xxᵀ/S)."""
+        K = drawn(N, P)
+        x, found = gaussian_rows(K), FewRows.of(K, eps).jacobian
+        S = (x**2).sum(1) + K.rows * eps
+        for seed in (3, 4, 5):
+            B = drawn(N, P, seed)
+            own = np.trace(expanded(B)) / S**0.5 - forms(x, expanded(B)) / S**1.5
+            assert abs(errors(K.rows**0.5 * own, found.dot(B))) < 4
+
     def test_backward(self, N, P, eps):
         """tr(B J Π J) with J = √(M/S) (1 - xxᵀ/S)."""
         K, G = drawn(N, P), drawn(N, P, 1)
@@ -85,6 +95,30 @@ class TestSimulation:
         S = size + M * eps
         draws = M / S * (1 - (1 - size / S) ** 2)
         assert abs(errors(draws, FewRows.of(K, eps).radial_gain)) < 4
+
+
+@pytest.mark.parametrize("correlation", [0.2, 0.5, 0.9, 1.0])
+class TestTwoDraws:
+    """Two groups of 2 features on 9 positions, most of whose variance is one feature's mean."""
+
+    def simulated(self, correlation):
+        own = Exchangeable(np.eye(9) + 2.0, np.zeros((9, 9)), 2).centred()
+        shared = own * correlation
+        x, noise = gaussian_rows(own, 40_000), gaussian_rows(own, 80_000)[40_000:]
+        y = correlation * x + (1 - correlation**2) ** 0.5 * noise
+        x, y = (z / (z**2).mean(1, keepdims=True) ** 0.5 for z in (x, y))
+        return own, shared, (x * y).mean(1)
+
+    def test_agree_with_simulation(self, correlation):
+        own, shared, products = self.simulated(correlation)
+        found = of_two_draws(FewRows.of(own, 0.0), own, shared).mean_diagonal
+        assert found == pytest.approx(products.mean(), abs=0.006)  # 0.0015 is a standard error
+
+    def test_simulation_notices_one_size_for_both(self, correlation):
+        own, shared, products = self.simulated(correlation)
+        tau = own.dot(own) / (own.rows * own.mean_diagonal) ** 2
+        naive = (1 + 1.5 * tau) * shared.mean_diagonal / own.mean_diagonal
+        assert naive > 1.1 * products.mean()
 
 
 def test_simulation_notices_the_law_of_many_rows():

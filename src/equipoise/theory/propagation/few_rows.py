@@ -20,6 +20,7 @@ there are two blocks: K_s - K_d, N - 1 times, and K_s + (N - 1)K_d once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,6 +49,26 @@ def rows_of(centred: Exchangeable, eps: float) -> FewRows | ManyRows:
     if len(centred.same) <= _FEW_POSITIONS:
         return FewRows.of(centred, eps)
     return ManyRows.of(centred, eps)
+
+
+def of_two_draws(
+    rows: FewRows | ManyRows, own: Exchangeable, shared: Exchangeable
+) -> Exchangeable:
+    r"""Covariance of two draws x and y of the rows, each normalised by itself.
+
+    .. math:: E[f(x)f(y)^\top] \approx E[J]\,C\,E[J] + \rho^3\,(E[f(x)f(x)^\top] - E[J]\,K\,E[J])
+
+    The first term is that of a Gaussian's first degree. The others are of odd degrees, and are
+    taken for cubes of the mean correlation ρ; of equal draws the formula is exact.
+
+    Args:
+        rows: Of covariance K.
+        own: K, centred.
+        shared: C, the covariance of the two draws, centred.
+    """
+    J, alike = rows.jacobian, shared.mean_diagonal / own.mean_diagonal
+    rest = rows.normalised() + J @ own @ J * -1.0
+    return J @ shared @ J + rest * min(1.0, max(-1.0, alike)) ** 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +102,21 @@ class FewRows:
     def inverse(self) -> float:
         """E[M/S]."""
         return float(self.rows * self._integrals[1].sum())
+
+    @property
+    def jacobian(self) -> Exchangeable:
+        r"""E[J] of the rows over their standard deviation, for centred rows.
+
+        .. math:: E J = \sqrt M\,E\Big[S^{-1/2} - \frac{xx^\top}{S^{3/2}}\Big], \qquad
+                  E[x_i^2S^{-3/2}] = \frac2{\sqrt\pi}\int v_i\sqrt t\,E e^{-tS}\,dt
+        """
+        t, density, v = self._integrals
+        mean = (density @ t**-0.5) / math.sqrt(math.pi)
+        found = []
+        for basis, w in zip(self.bases, v, strict=True):
+            along = 2 / math.sqrt(math.pi) * (w @ (density * t**0.5))
+            found.append(basis * (math.sqrt(self.rows) * (mean - along)) @ basis.T)
+        return Exchangeable.of_blocks(found[0], found[1], self.samples)
 
     @property
     def radial_gain(self) -> float:
@@ -189,6 +225,16 @@ class ManyRows:
         rest = (self.eps / self.variance) ** 2
         signal = 1 - self.eps / self.variance
         return (1 - rest + 2 * self.tau * signal**2 * (1 - 6 * rest)) / self.variance
+
+    @property
+    def jacobian(self) -> Exchangeable:
+        """As :attr:`FewRows.jacobian`."""
+        N, M = self.normal.samples, self.normal.rows
+        signal = 1 - self.eps / self.variance
+        scale = (1 + 0.75 * self.tau * signal**2) / math.sqrt(self.variance)
+        alone = np.eye(len(self.normal.same))
+        found = [scale * (alone - block / M) for block in self.normal.blocks]
+        return Exchangeable.of_blocks(found[0], found[1], N)
 
     def normalised(self) -> Exchangeable:
         """Covariance after batch norm."""

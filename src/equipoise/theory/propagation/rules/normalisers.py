@@ -32,7 +32,7 @@ import torch
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, Later
-from equipoise.theory.propagation.few_rows import FewRows, ManyRows, rows_of
+from equipoise.theory.propagation.few_rows import FewRows, ManyRows, of_two_draws, rows_of
 from equipoise.theory.propagation.layout import Atom
 from equipoise.theory.propagation.values import (
     Gradient,
@@ -276,8 +276,8 @@ def _within_samples(
 ) -> Result:
     """Divide a group of features by what it has at all positions of a sample.
 
-    Within a sample this is batch norm, with features in the place of samples. Two samples are
-    divided by numbers of their own, E[s^-1/2]^2 to first order.
+    Within a sample this is batch norm, with features in the place of samples; two samples are
+    divided by numbers of their own.
     """
     K, (square, offset, power) = x.covariance, affine
     group = Exchangeable(K.same, np.outer(x.mean, x.mean), features).centred()
@@ -285,10 +285,8 @@ def _within_samples(
         raise UnpredictedError("a norm over fewer than four numbers")
     rows = rows_of(group, eps)
     normal = rows.normalised()
-    variance = group.mean_diagonal + eps
-    tau = group.dot(group) / (group.rows * variance) ** 2
-    shared = (1 + 1.5 * tau) / variance
-    across = Exchangeable(K.diff, np.outer(x.mean, x.mean), features).centred().same * shared
+    other = Exchangeable(K.diff, np.outer(x.mean, x.mean), features).centred()
+    across = of_two_draws(rows, group, other).same
     covariance = Exchangeable(square * normal.same + power, square * across + power, K.samples)
     output = from_covariance(
         x.layout, x.order, covariance, np.full(x.positions, offset), _shape(x)
@@ -297,11 +295,13 @@ def _within_samples(
     gain, filters = alone.divided(group.mean_diagonal, eps) if alone else (1.0, 1.0)
 
     def pullback(gradient: Gradient) -> Pulled:
+        jacobian = rows.jacobian
         nothing = np.zeros_like(gradient.pairs.same)
         own = Exchangeable(gradient.pairs.same, nothing, features).centred()
-        other = Exchangeable(gradient.pairs.diff, nothing, features).centred().same
+        other = Exchangeable(gradient.pairs.diff, nothing, features).centred()
+        other = jacobian @ other @ jacobian
         own = rows.pulled_back(own)
-        pairs = Exchangeable(square * own.same, square * shared * other, K.samples) * gain
+        pairs = Exchangeable(square * own.same, square * other.same, K.samples) * gain
         return Pulled([(x, Gradient(pairs, gradient.weight, filters=filters))])
 
     return Result(output, pullback, _nothing(call))
