@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from equipoise_papers import lange2022, santurkar2018, yang2019, yu2020
+from equipoise_papers import lange2022, santurkar2018, trainability, yang2019, yu2020
 from equipoise_papers.experiments.experiment import Experiment
 
-_PAPERS = (yang2019, santurkar2018, lange2022, yu2020)
+_PAPERS = (yang2019, santurkar2018, lange2022, yu2020, trainability)
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment for paper in _PAPERS for experiment in paper.EXPERIMENTS
 }

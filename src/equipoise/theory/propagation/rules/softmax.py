@@ -43,6 +43,8 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 _STEP = 0.25
 # The log-odds of a key that is alone remain finite.
 _SMALLEST = 1e-100
+# Logits of a larger variance choose one key nearly always, and more makes no difference.
+_LARGEST = 100.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +133,7 @@ def _mean_weights(bias: Array, variance: Array) -> Array:
     found = bias.copy()
     for i in np.flatnonzero(variance):
         seen = bias[i] > 0
-        b, sigma = bias[i, seen], variance[i]
+        b, sigma = bias[i, seen], min(float(variance[i]), _LARGEST)
         if np.ptp(b) < 1e-12:
             continue  # equal ones stay equal
         rest = np.maximum(1 - b, _SMALLEST)
@@ -169,6 +171,7 @@ def _row(variance: float, n: float) -> tuple[float, float, float]:
     """
     if n < 1 + 1e-9 or variance <= 0:
         return 1.0, 1.0, 1.0
+    variance = min(variance, _LARGEST)
     spread = math.sqrt(variance)
     g = np.arange(-9.0, 9.0, _STEP / max(spread, 1.0))
     weights = np.exp(-(g**2) / 2)
