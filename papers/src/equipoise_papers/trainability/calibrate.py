@@ -55,9 +55,12 @@ def table(found: Sequence[Outcome], threshold: float = 0.5) -> Table:
         [[(one.known.predicted or one.known.measured)[name] for name in names] for one in found]
     )
     progress = np.array([one.progress for one in found])
+    # As the library joins them: of a network without any gradient as yet, nothing is measured.
+    silent = measured[:, names.index("silence")] == 1
+    both = np.where(silent[:, None], predicted, (predicted + measured) / 2)
     return Table(
         names,
-        {"predicted": predicted, "measured": measured, "both": (predicted + measured) / 2},
+        {"predicted": predicted, "measured": measured, "both": both},
         (progress >= threshold).astype(float),
         progress,
         tuple(one.network.family for one in found),

@@ -123,7 +123,8 @@ def jacob_cov(network: Untrained) -> float:
     """Spread of the eigenvalues of the correlations of input gradients [mellor2020]."""
     x = network.embedded.requires_grad_()
     (jacobian,) = torch.autograd.grad(network.after_embedding(x).sum(), x)
-    correlations = np.nan_to_num(np.corrcoef(jacobian.flatten(1).numpy()))
+    with np.errstate(invalid="ignore", divide="ignore"):  # rows without any gradient
+        correlations = np.nan_to_num(np.corrcoef(jacobian.flatten(1).numpy()))
     values = np.linalg.eigvalsh(np.atleast_2d(correlations)) + _JACOBIAN_SHIFT
     values = np.maximum(values, _JACOBIAN_SHIFT / 2)
     return float(-(np.log(values) + 1 / values).sum() / len(values))
@@ -204,7 +205,7 @@ def _weights(network: Untrained) -> list[tuple[Tensor, Tensor]]:
 
 
 def _log(value: Tensor | float) -> float:
-    number = float(value)
+    number = float(value.detach() if isinstance(value, Tensor) else value)
     return math.log(max(number, _TINY)) if math.isfinite(number) else math.log(1e300)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -113,10 +112,14 @@ def interval(log_odds: float, error: float, *, outside: bool) -> tuple[float, fl
     return value, low, high
 
 
-def average(found: Sequence[Quantities]) -> Quantities:
-    """Means, quantity by quantity."""
-    columns = zip(*(one.values for one in found), strict=True)
-    return Quantities(*(sum(column) / len(found) for column in columns))
+def joined(predicted: Quantities | None, measured: Quantities) -> Quantities:
+    """Means of what is predicted and what is measured; what is silent as yet is not measured."""
+    if predicted is None:
+        return measured
+    if measured.silence == 1:
+        return predicted
+    pairs = zip(predicted.values, measured.values, strict=True)
+    return Quantities(*((one + other) / 2 for one, other in pairs))
 
 
 @cache

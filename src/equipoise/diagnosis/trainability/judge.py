@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
+
 from equipoise.diagnosis.trainability.calibration import (
     FAVOURABLE,
     Basis,
     Calibration,
-    average,
     interval,
+    joined,
 )
 from equipoise.diagnosis.trainability.depth import trainable_blocks
 from equipoise.diagnosis.trainability.quantities import Quantities, Source, quantities
 from equipoise.diagnosis.trainability.record import Depth, Trainability
-from equipoise.theory.propagation.propagate import Propagation
+from equipoise.theory.propagation.propagate import Propagation, propagate
 
 # What costs less than this of the log-odds is no reason, nor is anything where training is likely.
 _SLIGHT, _LIKELY = 0.5, 0.9
+# How far a scale that starts at zero has come when all else begins to move.
+_FIRST_STEPS = 0.1
 REASONS = {
     "explosion": "similar inputs are driven apart: gradients explode towards the input",
     "vanishing": "differences between inputs fade: gradients vanish towards the input",
@@ -48,7 +52,10 @@ def judge(
         if source == "measured" or _reaches_the_output(found):
             known[source] = quantities(found, batch_size, source)
     basis: Basis = "both" if len(known) == 2 else "measured"
-    fit, together = calibration.fits[basis], average(list(known.values()))
+    awake = _awakened(found)
+    if awake is not None:
+        basis, known["predicted"] = "both", quantities(awake, batch_size, "predicted")
+    fit, together = calibration.fits[basis], joined(known.get("predicted"), known["measured"])
     outside = calibration.outside(together)
     odds, error = fit.log_odds(together), fit.error(together)
     probability, low, high = interval(odds, error, outside=bool(outside))
@@ -98,6 +105,29 @@ def _depth(found: Propagation, batch_size: int, calibration: Calibration) -> Dep
         return log_odds
 
     return trainable_blocks(found, of)
+
+
+def _awakened(found: Propagation) -> Propagation | None:
+    """A network in which no matrix has a gradient, once scales that start at zero have moved.
+
+    Returns:
+        ``None`` if matrices have gradients, or no such scale has one.
+    """
+    graph = found.graph
+    if graph is None or any(weight.measured_gradient for weight in found.weights):
+        return None
+    zeros = {
+        name: torch.full_like(value, _FIRST_STEPS)
+        for name, value in graph.parameters.items()
+        if value.ndim < 2
+        and not name.endswith("bias")
+        and not value.any()
+        and graph.weights.get(name)
+    }
+    if not zeros:
+        return None
+    awake = propagate(graph.with_parameters(zeros))
+    return awake if _reaches_the_output(awake) else None
 
 
 def _reaches_the_output(found: Propagation) -> bool:
