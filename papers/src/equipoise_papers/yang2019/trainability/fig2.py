@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from equipoise import theory
 from equipoise.report import wording
@@ -17,6 +17,7 @@ from equipoise_papers.yang2019.trainability import heat_map, panels
 from equipoise_papers.yang2019.trainability.boundary import claims, remarks
 from equipoise_papers.yang2019.trainability.boundary.claims import Deeper
 from equipoise_papers.yang2019.trainability.boundary.edge import Edge, edge
+from equipoise_papers.yang2019.trainability.forecast import ForecastPoint, along, forecasts
 from equipoise_papers.yang2019.trainability.line import Line, LinePoint
 from equipoise_papers.yang2019.trainability.panels import PAPER_RATE, Results
 from equipoise_papers.yang2019.trainability.stack import Stack
@@ -78,13 +79,14 @@ OTHER_DATA = BatchSizePanel(
 )
 
 
-def cells(panel: BatchSizePanel, scale: Scale) -> tuple[LinePoint | Stack, ...]:
-    """The predicted line, one cell per batch size; the panel's networks; those of panel a."""
+def cells(panel: BatchSizePanel, scale: Scale) -> tuple[LinePoint | ForecastPoint | Stack, ...]:
+    """The line, a cell per batch size; the forecasts; the panel's networks; those of panel a."""
     sizes = _COARSE if scale == "smoke" else _FINE
     points = tuple(LinePoint("batch_size", "relu", size, eps=_EPS) for size in sizes)
     # The source compares every panel's trainable region with that of the first.
-    networks = (*_networks(panel, scale), *_networks(SGD, scale))
-    return (*points, *dict.fromkeys(networks))
+    own = _networks(panel, scale)
+    networks = dict.fromkeys((*own, *_networks(SGD, scale)))
+    return (*points, *forecasts(own), *networks)
 
 
 def _networks(panel: BatchSizePanel, scale: Scale) -> tuple[Stack, ...]:
@@ -101,7 +103,8 @@ def _networks(panel: BatchSizePanel, scale: Scale) -> tuple[Stack, ...]:
 
 def of_panel(panel: BatchSizePanel, results: Results) -> Results:
     """Networks of a panel among the results, of any scale."""
-    known = {stack for scale in get_args(Scale) for stack in _networks(panel, scale)}
+    stacks = [stack for scale in get_args(Scale) for stack in _networks(panel, scale)]
+    known: set[Any] = {*stacks, *forecasts(stacks)}
     return {cell: record for cell, record in results.items() if cell in known}
 
 
@@ -150,6 +153,7 @@ def draw(panel: BatchSizePanel, title: str, figure: FigureBase, results: Results
         title=", ".join([title, *names]),
         label="batch size B of the statistics",
         logarithmic=True,
+        forecast=along(own, "batch_size"),
         note=panels.rate_note(own, "batch_size", rate),
         colours=_CIFAR_COLOURS if "cifar10" in names else heat_map.COLOURS,
     )

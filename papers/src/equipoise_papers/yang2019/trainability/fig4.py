@@ -16,6 +16,7 @@ from equipoise_papers.yang2019.trainability import heat_map, panels
 from equipoise_papers.yang2019.trainability.boundary import claims, remarks
 from equipoise_papers.yang2019.trainability.boundary.claims import Deeper
 from equipoise_papers.yang2019.trainability.boundary.edge import edge
+from equipoise_papers.yang2019.trainability.forecast import ForecastPoint, along, forecasts
 from equipoise_papers.yang2019.trainability.line import (
     LinePoint,
     Prediction,
@@ -77,8 +78,8 @@ class ParameterPanel:
     fixed: dict[str, float] = field(default_factory=dict)
 
 
-def cells(panel: ParameterPanel, scale: Scale) -> tuple[LinePoint | Stack, ...]:
-    """The predicted lines; then the networks, the deepest ones first."""
+def cells(panel: ParameterPanel, scale: Scale) -> tuple[LinePoint | ForecastPoint | Stack, ...]:
+    """The predicted lines and forecasts; then the networks, the deepest ones first."""
     parameter, activation = panel.parameter, panel.activation
     points = tuple(
         LinePoint(parameter, activation, size, **{parameter: round(float(at), 6)}, **panel.fixed)
@@ -86,8 +87,8 @@ def cells(panel: ParameterPanel, scale: Scale) -> tuple[LinePoint | Stack, ...]:
         for at in panel.curve(scale)
     )
     positions, depths = _grid(panel, scale)
-    networks = (_stack(panel, scale, depth, at) for depth in reversed(depths) for at in positions)
-    return (*points, *networks)
+    networks = [_stack(panel, scale, depth, at) for depth in reversed(depths) for at in positions]
+    return (*points, *forecasts(networks), *networks)
 
 
 def _grid(panel: ParameterPanel, scale: Scale) -> tuple[tuple[float, ...], tuple[int, ...]]:
@@ -119,6 +120,7 @@ def draw(panel: ParameterPanel, title: str, figure: FigureBase, results: Results
         title=", ".join([f"{title}, B = {_TRAINED}", *names]),
         label=panel.label,
         logarithmic=False,
+        forecast=along(results, panel.parameter),
         note=panels.rate_note(results, panel.parameter, None),
     )
 

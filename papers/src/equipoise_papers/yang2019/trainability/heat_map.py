@@ -16,7 +16,10 @@ from equipoise_papers.yang2019.trainability.boundary.edge import (
     edge,
     fitted_factor,
 )
+from equipoise_papers.yang2019.trainability.forecast import Forecast
 from equipoise_papers.yang2019.trainability.line import Line
+
+Forecasts = Sequence[tuple[float, Forecast]]
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +38,7 @@ def draw(
     title: str,
     label: str,
     logarithmic: bool,
+    forecast: Forecasts,
     note: str,
     colours: tuple[float, float] = COLOURS,
 ) -> None:
@@ -47,6 +51,7 @@ def draw(
         title: The panel's title.
         label: Label of the horizontal axis.
         logarithmic: Whether the horizontal axis is logarithmic, to base 2.
+        forecast: Positions and depths up to which networks should train, rising.
         note: Text below the panel, about the learning rates shown.
         colours: Accuracies at the ends of the colour scale.
     """
@@ -56,6 +61,7 @@ def draw(
         _colour(figure, axes, columns, logarithmic, colours)
         _limits(axes, columns, logarithmic)
     _predicted(axes, line, 1.0, (0, (5, 2)), r"predicted, $16\,\xi$")
+    _forecast(axes, forecast)
     _boundary(axes, columns, line)
     if logarithmic:
         axes.set_xscale("log", base=2)
@@ -123,6 +129,28 @@ def _predicted(axes: Axes, line: Line, factor: float, dashes: Any, label: str) -
                 label=label,
             )
             label = "_nolegend_"
+
+
+def _forecast(axes: Axes, forecast: Forecasts) -> None:
+    """Draw depths at which the library's verdict is one half, with their intervals."""
+    known = [(at, f) for at, f in forecast if np.isfinite(f.depth) and f.depth > 0]
+    if known:
+        at = [place for place, _ in known]
+        depths = [f.depth for _, f in known]
+        ends = [[f.depth - f.low for _, f in known], [f.high - f.depth for _, f in known]]
+        axes.errorbar(
+            at,
+            depths,
+            yerr=np.clip(np.nan_to_num(ends, posinf=1e6), 0, 1e6),
+            color=style.PALETTE[3],
+            marker="D",
+            markeredgecolor="white",
+            linewidth=1.4,
+            elinewidth=1.0,
+            capsize=2,
+            zorder=3,
+            label="calibrated verdict, one half",
+        )
 
 
 def _boundary(axes: Axes, columns: Sequence[Column], line: Line) -> None:

@@ -10,6 +10,7 @@ from equipoise.report import wording
 from equipoise_papers.experiments.experiment import Scale
 from equipoise_papers.yang2019.samples import grouped
 from equipoise_papers.yang2019.trainability.boundary.edge import Column
+from equipoise_papers.yang2019.trainability.forecast import ForecastPoint
 from equipoise_papers.yang2019.trainability.line import LinePoint, Prediction
 from equipoise_papers.yang2019.trainability.stack import Stack, Trained
 
@@ -26,8 +27,8 @@ _NAMES = {
 
 TOO_FEW = "one seed and a few steps tell nothing about training; it is not judged"
 
-# Cells and records of a panel: points of the line, and stacks of networks.
-Results = Mapping[LinePoint | Stack, Any]
+# Cells and records of a panel: points of the lines, and stacks of networks.
+Results = Mapping[LinePoint | ForecastPoint | Stack, Any]
 
 
 def effort(

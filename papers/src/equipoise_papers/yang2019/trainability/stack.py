@@ -170,6 +170,12 @@ class Stack(Cell[Trained]):
         return Trained(members, _predicted(self), 1 / classes)
 
 
+def a_batch(stack: Stack) -> tuple[Tensor, Tensor]:
+    """The samples of one step, of the training set."""
+    split = _samples(stack.data)
+    return next(split.train.batches(stack.per_step, 1, torch.Generator().manual_seed(0)))
+
+
 @torch.no_grad()
 def network(stack: Stack, pixels: int, classes: int, seed: int) -> nn.Sequential:
     r"""Build one network: :math:`W_{ij} \sim N(0, 1/N)`, where N is the layer's inputs."""
