@@ -90,8 +90,9 @@ class TestBatchNormalisedNetworks:
     def test_findings_are_ranked_and_name_the_remedy(self, report):
         ranks = [SEVERITIES.index(finding.severity) for finding in report.findings]
         assert ranks == sorted(ranks)
-        assert report.findings[0].title == "Gradients grow noticeably with depth"
-        assert "measured on your model" in report.findings[0].remedy
+        chance = next(f for f in report.findings if f.title.startswith("Will"))
+        doubtful = chance.severity in ("critical", "warning")
+        assert ("measured on your model" in (chance.remedy or "")) == doubtful
 
     def test_the_record_says_what_was_done(self, report):
         assert (report.schema, report.target, report.data) == (
@@ -229,26 +230,26 @@ class TestAnyModel:
         assert all(finding.severity != "critical" for finding in report.findings)
 
     @pytest.mark.parametrize(
-        ("gain", "severity", "title", "reason"),
+        ("gain", "severity", "title"),
         [
-            (0.4, "critical", "Gradients shrink towards the input", "gradients vanish"),
-            (1.0, "good", "Gradients stay balanced over the depth", ""),
-            (8.0, "critical", "Gradients grow towards the input", "gradients explode"),
+            (0.4, "critical", "Gradients shrink towards the input"),
+            (1.0, "good", "Gradients stay balanced over the depth"),
+            (8.0, "critical", "Gradients grow towards the input"),
         ],
     )
-    def test_plain_tanh_networks(self, gain, severity, title, reason):
+    def test_plain_tanh_networks(self, gain, severity, title):
         report = checkup(partial(tanh, depth=40, gain=gain), fixed_batches(), seeds=2, batches=1)
         assert title in titles(report)
         chance = next(f for f in report.findings if f.title.startswith("Will"))
         assert chance.severity == severity
-        assert reason in report.verdict.trainability.reason
+        assert bool(report.verdict.trainability.reason) == (severity == "critical")
 
-    def test_plain_blocks_of_a_residual_network_promise_no_depth(self):
-        """Gradients along a residual stream do not grow by one factor per layer."""
+    def test_the_blocks_of_a_residual_network_are_counted_not_its_layers(self):
+        """ResNet-18 repeats one block twice, at most."""
         build = partial(models.resnet18, 10, 1, width=8)
         report = checkup(build, fixed_batches(8), seeds=2, batches=1)
         assert not [site for site in report.sites if site.module and site.reason]
-        assert report.verdict.trainability.depth is None
+        assert report.verdict.trainability.depth.blocks == 2
         assert report.remedies == ()
 
     def test_evaluation_mode_is_respected(self):

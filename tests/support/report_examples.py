@@ -105,8 +105,8 @@ def deep_checkup() -> Checkup:
         verdict=Verdict(
             "critical",
             "Will probably not train (12 %, between 5 and 22)",
-            "Similar inputs are driven apart: gradients explode towards the input. It has 32 equal "
-            "blocks, and about 21 could train (between 18 and 24)",
+            "Similar inputs are driven apart: gradients explode towards the input. It has 32 "
+            "equal blocks, and about 21 could train (between 18 and 24)",
             trainability(),
         ),
         sites=tuple(site(3 * i + k, i, k) for i in range(1, LAYERS + 1) for k in range(3)),

@@ -35,7 +35,7 @@ CALIBRATION = Calibration(
     fits=dict.fromkeys(("predicted", "measured", "both"), FIT),
     networks=400,
     trainings=800,
-    ranges={name: (0.0, 9.0) for name in NAMES},
+    ranges=dict.fromkeys(NAMES, (0.0, 9.0)),
 )
 
 
