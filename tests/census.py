@@ -69,7 +69,7 @@ def families(paths: list[Path]) -> dict[str, int]:
     starts = Counter(
         f"{path.parent.name}/{words[0]}_*"
         for path in paths
-        if len(words := path.stem.lstrip("_").split("_")) > 1
+        if path.stem != "__init__" and len(words := path.stem.lstrip("_").split("_")) > 1
     )
     return {family: count for family, count in starts.items() if count > 2}
 

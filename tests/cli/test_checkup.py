@@ -194,3 +194,20 @@ class TestTryingBnp:
         done = checkup(equipoise, "nets.py:build", "--try", "magic")
         assert done.code == 2
         assert "'bnp'" in done.err
+
+
+@pytest.mark.usefixtures("no_page")
+class TestFailing:
+    """--fail-on ends with an exit code where findings are as severe as that."""
+
+    def test_where_a_finding_is_as_severe(self, equipoise):
+        done = checkup(equipoise, "nets.py:build", "--fail-on", "note")
+        assert done.code == 1
+        assert "(--fail-on note)" in done.err
+        assert "nets.py:build" in done.out  # the report comes first
+
+    def test_not_without_it(self, equipoise):
+        assert checkup(equipoise, "nets.py:build").code == 0
+
+    def test_other_severities_are_unknown(self, equipoise):
+        assert checkup(equipoise, "nets.py:build", "--fail-on", "good").code == 2

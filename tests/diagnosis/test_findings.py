@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from equipoise.diagnosis.findings import conclude
+from equipoise.diagnosis.findings import advice, conclude
 from equipoise.diagnosis.record import Comparison, Remedy
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
-from equipoise.records import Estimate
+from equipoise.records import Estimate, Finding
 from equipoise.theory.propagation.sites import Share, Site
 
 ORDER = ["critical", "warning", "note", "good"]
@@ -60,7 +60,7 @@ def remedy(verified, rate=1.26):
         parameter="bias",
         value=0.5,
         predicted_rate=Estimate(1.27, 0.0, "t"),
-        predicted_depth=67,
+        predicted_probability=0.93,
         measured_rate=measured,
         verified=verified,
         change="start batch norm's shift β at 0.5",
@@ -76,84 +76,83 @@ class TestGradients:
     @pytest.mark.parametrize(
         ("rate", "layers", "severity", "title"),
         [
-            (
-                3.0,
-                20,
-                "critical",
-                "Gradients explode: the model has 20 layers, about 15 can train",
-            ),
-            (
-                1 / 3,
-                20,
-                "critical",
-                "Gradients vanish: the model has 20 layers, about 15 can train",
-            ),
-            (1.6, 20, "warning", "Gradients grow noticeably with depth"),
-            (1 / 1.6, 20, "warning", "Gradients shrink noticeably with depth"),
-            (1.01, 20, "good", None),
-            (3.0, 4, "good", None),
+            (3.0, 20, "note", "Gradients grow towards the input"),
+            (1 / 3, 20, "note", "Gradients shrink towards the input"),
+            (1.01, 20, "good", "Gradients stay balanced over the depth"),
+            (1 / 1.01, 20, "good", "Gradients stay balanced over the depth"),
+            (1.6, 4, "good", "Gradients stay balanced over the depth"),
         ],
     )
-    def test_severity_is_what_the_rate_does_over_the_depth(self, rate, layers, severity, title):
-        findings = conclude(growth(rate, layers), [], NORMS, [], [], [])
+    def test_growth_over_the_depth_is_described(self, rate, layers, severity, title):
+        """Whether it matters is for the probability of training to say."""
+        findings = conclude(growth(rate, layers), [], NORMS, [], [])
         finding = next(f for f in findings if f.title.startswith("Gradients"))
-        assert finding.severity == severity
-        assert title is None or finding.title == title
-
-    def test_a_remedy_that_was_verified_is_recommended(self):
-        text = first(growth(3.0), [], NORMS, [], [], [remedy(True)]).remedy
-        assert text.startswith("Start batch norm's shift β at 0.5: measured on your model, ")
-        assert "gradients then change ×1.26 per layer" in text
-
-    def test_one_that_did_not_help_is_not(self):
-        finding = first(growth(3.0), [], NORMS, [], [], [remedy(False, rate=3.1)])
-        assert "Start batch norm" not in finding.remedy
-
-    def test_one_that_helps_otherwise_than_predicted_is(self):
-        """Predicted 1.27, measured 1.3, where 3.0 was measured before."""
-        finding = first(growth(3.0), [], NORMS, [], [], [remedy(False, rate=1.3)])
-        assert "Start batch norm" in finding.remedy
-
-    @pytest.mark.parametrize(
-        ("rate", "advice"), [(3.0, "Lower the scale"), (1 / 3, "Raise the scale")]
-    )
-    def test_without_batch_norm_the_advice_is_about_weights(self, rate, advice):
-        assert first(growth(rate), [], [], [], [], []).remedy.startswith(advice)
+        assert (finding.severity, finding.title) == (severity, title)
+        assert finding.remedy is None
 
     def test_a_layer_without_gradient_is_named(self):
         """Zero is so by construction behind a scale that starts at zero: no alarm."""
-        findings = conclude(growth(1.1, first=0), [], NORMS, [], [], [])
+        findings = conclude(growth(1.1, first=0), [], NORMS, [], [])
         (finding,) = (f for f in findings if "without any gradient" in f.title)
         assert finding.severity == "note"
         assert "norm1" in finding.detail
 
     def test_a_gradient_that_overflows_is_critical(self):
-        finding = first(growth(1.1, first=math.inf), [], NORMS, [], [], [])
+        finding = first(growth(1.1, first=math.inf), [], NORMS, [], [])
         assert finding.severity == "critical"
         assert "norm1" in finding.detail
 
     def test_too_few_layers_say_nothing(self):
-        assert conclude(growth(5.0, layers=2, first=0), [], NORMS, [], [], []) == ()
+        assert conclude(growth(5.0, layers=2, first=0), [], NORMS, [], []) == ()
+
+
+class TestAdvice:
+    """What a model that will not train should change."""
+
+    def test_a_remedy_that_was_verified_comes_first(self):
+        text = advice(growth(3.0), NORMS, [remedy(False, rate=3.1), remedy(True)])
+        assert text == (
+            "Start batch norm's shift β at 0.5: measured on your model, gradients then change "
+            "×1.26 per layer; by theory it trains with a probability of 93 %."
+        )
+
+    @pytest.mark.parametrize("verified", [False, None])
+    def test_one_that_did_not_help_is_not_recommended(self, verified):
+        assert "Start batch norm" not in advice(growth(3.0), NORMS, [remedy(verified)])
+
+    def test_for_normalisers_that_make_gradients_grow(self):
+        assert "equipoise theory" in advice(growth(1.6), NORMS, [])
+
+    @pytest.mark.parametrize(("rate", "word"), [(3.0, "Lower"), (1 / 3, "Raise")])
+    def test_without_them_it_is_about_weights(self, rate, word):
+        assert advice(growth(rate), [], []).startswith(f"{word} the scale of the initial weights")
+
+    def test_normalisers_that_do_nothing_are_no_cause(self):
+        idle = (Share("normalisers", 20, 20.0, 0.1),)
+        assert advice(growth(1.6), idle, []).startswith("Lower the scale")
+
+    def test_without_a_measurement(self):
+        assert advice(None, [], []).startswith("Lower the scale")
 
 
 class TestComparisons:
     def test_agreement_is_good_and_disagreement_a_note_that_trusts_the_measurement(self):
-        agreed = first(None, [], NORMS, [comparison("agrees")], [], [])
-        differed = first(None, [], NORMS, [comparison("differs")], [], [])
+        agreed = first(None, [], NORMS, [comparison("agrees")], [])
+        differed = first(None, [], NORMS, [comparison("differs")], [])
         assert (agreed.severity, differed.severity) == ("good", "note")
         assert differed.remedy.startswith("Trust the measurement")
 
     @pytest.mark.parametrize("z", [1.2, math.nan])
     def test_an_undecided_one_is_neither(self, z):
         vague = dataclasses.replace(comparison("undecided"), z=z)
-        (finding,) = conclude(None, [], NORMS, [vague], [], [])
+        (finding,) = conclude(None, [], NORMS, [vague], [])
         assert finding.severity == "note"
         assert finding.title == "Undecided whether theory holds for the gradient growth per layer"
         assert "--seeds" in finding.remedy
         assert ("standard errors" in finding.detail) == (z == 1.2)
 
     def test_the_numbers(self):
-        (finding,) = conclude(None, [], NORMS, [comparison("agrees")], [], [])
+        (finding,) = conclude(None, [], NORMS, [comparison("agrees")], [])
         assert finding.detail == (
             "Predicted 1.47, measured 1.500 ± 0.010. "
             "Difference: 2.1 standard errors (agreement means below 3)."
@@ -163,34 +162,20 @@ class TestComparisons:
 class TestOthers:
     def test_reasons_are_counted(self):
         sites = [site(), *[site("an unknown law", "erfinv")] * 3]
-        finding = first(None, sites, [], [], [], [])
+        finding = first(None, sites, [], [], [])
         assert finding.title == "Theory predicts 1 of 4 operations"
         assert "3 × erfinv (an unknown law)" in finding.detail
 
     def test_the_loss_needs_no_prediction(self):
-        assert conclude(None, [site(), site("no rule", module="")], [], [], [], []) == ()
+        assert conclude(None, [site(), site("no rule", module="")], [], [], []) == ()
 
     def test_causes_are_named(self):
-        finding = first(growth(1.6), [], NORMS, [], [], [])
+        finding = first(growth(1.6), [], NORMS, [], [])
         assert "it comes from normalisers (×1.60 each, 20 on the way)" in finding.detail
-        assert "equipoise theory" in finding.remedy
 
     def test_what_works_against_it_is_no_cause(self):
         shares = (Share("pooling", 1, 1.0, -2.0),)
-        assert "comes from" not in first(growth(1.6), [], shares, [], [], []).detail
-
-    def test_a_curved_profile_has_no_depth(self):
-        """Gradients along a residual stream do not grow by one factor per layer."""
-        straight = growth(3.0)
-        layers = [
-            dataclasses.replace(layer, gradient=Estimate((21 - i) ** 16.0, 0.1, "m"))
-            for i, layer in enumerate(straight.layers)
-        ]
-        curved = dataclasses.replace(straight, layers=tuple(layers))
-        assert "can train" in first(straight, [], [], [], [], []).title
-        assert first(curved, [], [], [], [], []).title == (
-            "Gradients explode: the model has 20 layers"
-        )
+        assert "comes from" not in first(growth(1.6), [], shares, [], []).detail
 
     @pytest.mark.parametrize(
         ("raw", "scaled", "warns"), [(1e6, 1e2, True), (1e6, 5e5, False), (1e3, 1e1, False)]
@@ -210,18 +195,21 @@ class TestOthers:
         nan = float("nan")
         assert conclude(None, [], NORMS, [], [layer(nan, nan, 1, 9, skipped="large")], []) == ()
 
-    def test_findings_are_ranked(self):
+    def test_findings_are_ranked_and_of_equal_ones_the_leading_is_first(self):
         findings = conclude(
             growth(3.0),
             [site(), site("r")],
             NORMS,
             [comparison("agrees"), comparison("differs")],
             [layer(1e6, 1e2), layer(constant=3)],
-            [],
+            further=[Finding("critical", "further", "…")],
+            leading=[Finding("critical", "leading", "…"), Finding("good", "so good", "…")],
         )
         ranks = [ORDER.index(finding.severity) for finding in findings]
         assert ranks == sorted(ranks)
         assert set(ranks) == {0, 1, 2, 3}
+        assert [f.title for f in findings[:2]] == ["leading", "further"]
+        assert next(f for f in findings if f.severity == "good").title == "so good"
 
     def test_nothing_measured_means_no_findings(self):
-        assert conclude(None, [], [], [], [], []) == ()
+        assert conclude(None, [], [], [], []) == ()

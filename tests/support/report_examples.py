@@ -21,6 +21,8 @@ from equipoise.diagnosis.smoothness.record import (
     SmoothnessMeasurement,
     SmoothnessRun,
 )
+from equipoise.diagnosis.trainability.quantities import Quantities
+from equipoise.diagnosis.trainability.record import Depth, Trainability
 from equipoise.diagnosis.trial.record import Arm, Gain, Trial
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
@@ -46,7 +48,7 @@ HOSTILE_NAMES = (
 )
 
 
-def remedy(parameter, value, predicted, depth):
+def remedy(parameter, value, predicted, probability):
     """A remedy that was tried and verified."""
     word = "shift β" if parameter == "bias" else "scale γ"
     return Remedy(
@@ -54,11 +56,29 @@ def remedy(parameter, value, predicted, depth):
         parameter=parameter,
         value=value,
         predicted_rate=predicted,
-        predicted_depth=depth,
+        predicted_probability=probability,
         measured_rate=Estimate(1.229, 0.008, "measured"),
         verified=True,
         change=f"start batch norm's {word} at {value:g}",
         code=f"torch.nn.init.constant_(norm.{parameter}, {value:g})",
+    )
+
+
+def trainability():
+    """What a benchmark says of a deep network that explodes."""
+    known = Quantities(7.1, 0.0, 0.0, 0.0, 4.2, 0.0, 0.6, 5.0)
+    return Trainability(
+        probability=0.12,
+        low=0.05,
+        high=0.22,
+        reason="similar inputs are driven apart: gradients explode towards the input",
+        alike=100,
+        alike_trained=0.11,
+        outside=(),
+        source="both",
+        predicted=known,
+        measured=known,
+        depth=Depth(LAYERS, 21.3, 18.2, 24.4),
     )
 
 
@@ -84,9 +104,10 @@ def deep_checkup() -> Checkup:
         interrupted=False,
         verdict=Verdict(
             "critical",
-            "Gradients grow ×1.47 per layer",
-            "Trainable depth 42, model depth 32",
-            16 / math.log(RATE),
+            "Will probably not train (12 %, between 5 and 22)",
+            "Similar inputs are driven apart: gradients explode towards the input. It has 32 "
+            "equal blocks, and about 21 could train (between 18 and 24)",
+            trainability(),
         ),
         sites=tuple(site(3 * i + k, i, k) for i in range(1, LAYERS + 1) for k in range(3)),
         attribution=(
@@ -128,9 +149,9 @@ def deep_checkup() -> Checkup:
             ),
         ),
         remedies=(
-            remedy("bias", 0.5, Estimate(1.232, 1e-6, "quadrature"), 76.7),
+            remedy("bias", 0.5, Estimate(1.232, 1e-6, "quadrature"), 0.91),
             dataclasses.replace(
-                remedy("weight", 0.7, Estimate(1.4671, 2e-9, "quadrature"), 41.7),
+                remedy("weight", 0.7, Estimate(1.4671, 2e-9, "quadrature"), 0.13),
                 measured_rate=None,
                 verified=None,
             ),
@@ -163,7 +184,7 @@ def interrupted_checkup() -> Checkup:
     return dataclasses.replace(
         deep_checkup(),
         interrupted=True,
-        verdict=Verdict(None, "Gradients were not measured", "Model depth 32", None),
+        verdict=Verdict(None, "Gradients were not measured", "", None),
         sites=(),
         attribution=(),
         predictions=(),
@@ -201,7 +222,13 @@ def hostile_checkup() -> Checkup:
             "warning",
             "Gradients are not finite: their growth could not be measured",
             names[0],
-            math.nan,
+            dataclasses.replace(
+                trainability(),
+                reason=names[0],
+                outside=names,
+                predicted=None,
+                depth=Depth(1, math.nan, 0.0, math.inf),
+            ),
         ),
         sites=tuple(
             dataclasses.replace(
@@ -239,7 +266,7 @@ def hostile_checkup() -> Checkup:
                 parameter="bias",
                 value=math.nan,
                 predicted_rate=estimates[1],
-                predicted_depth=math.inf,
+                predicted_probability=math.nan,
                 measured_rate=estimates[0],
                 verified=False,
                 change=names[5],

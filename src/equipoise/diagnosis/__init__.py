@@ -5,7 +5,7 @@ from equipoise.diagnosis.probe import Probe
 from equipoise.diagnosis.record import Checkup
 from equipoise.diagnosis.smoothness.measure import SmoothnessOptions, smoothness
 from equipoise.diagnosis.trainability.measure import trainability
-from equipoise.diagnosis.trial.measure import TrialOptions, try_bnp
+from equipoise.diagnosis.trial.measure import TrialOptions
 from equipoise.diagnosis.width.measure import coordinate_check
 
 __all__ = [
@@ -20,6 +20,5 @@ __all__ = [
     # short trainings
     "smoothness",
     "SmoothnessOptions",
-    "try_bnp",
     "TrialOptions",
 ]

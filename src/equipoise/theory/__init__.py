@@ -1,7 +1,7 @@
 """What mean-field theory predicts for wide random networks, normalised or not."""
 
 from equipoise.theory.activation.adapt import as_activation
-from equipoise.theory.activation.catalogue import Activation, Kink
+from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.batch_norm.explosion import (
     UnstableFixedPointWarning,
     depth_scale,
@@ -31,7 +31,6 @@ __all__ = [
     # the setting
     "Setting",
     "Activation",
-    "Kink",
     "as_activation",
     # batch norm: the fixed point and how fast gradients explode
     "bsb1_fixed_point",

@@ -10,8 +10,10 @@ from support.report_examples import CHECKUPS, LONG_NAME, page_of
 def test_the_facts_are_there():
     text = words(page_of("deep"))
     for fact in (
-        "Gradients grow ×1.47 per layer",
-        "Trainable depth 42, model depth 32",
+        "Will probably not train (12 %, between 5 and 22)",
+        "It has 32 equal blocks",
+        "About 21 could train, between 18 and 24",
+        "Trains with 91 %",
         "Keep fewer than 42 normalised layers",
         "1.467 ± 3×10⁻⁹",
         "1.471 ± 0.006",

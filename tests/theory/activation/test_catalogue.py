@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.theory import Activation, Kink, as_activation, explosion_rate
-from equipoise.theory.activation.catalogue import ACTIVATIONS, alpha_relu
+from equipoise.theory import Activation, as_activation, explosion_rate
+from equipoise.theory.activation.catalogue import ACTIVATIONS, Kink, alpha_relu
 
 POINTS = np.concatenate([np.linspace(-7.3, 7.1, 301), [-1e-9, 1e-9]])
 EVERY_NAME = [

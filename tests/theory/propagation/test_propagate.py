@@ -587,3 +587,18 @@ def test_inputs_that_require_gradients_are_no_operations():
 
     graph = trace(linear(16, nn.Tanh()), vectors(8, 16)[0], penalty)
     assert graph.loss > 0
+
+
+def test_a_weight_made_of_two_parameters_has_the_size_that_the_layer_uses():
+    """Weight norm: g and v are parameters, W = g v / |v| is what multiplies."""
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))
+    with torch.no_grad():
+        layer.parametrizations.weight.original0.mul_(3)
+    model = nn.Sequential(layer, nn.Tanh(), nn.Linear(6, 2))
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+    graph = trace(model, (x, torch.arange(8) % 2), cross_entropy)
+    found = {weight.name: weight.second_moment for weight in propagate(graph).weights}
+    made = layer.weight.double().square().mean().item()
+    both = "0.parametrizations.weight.original0 and 0.parametrizations.weight.original1"
+    assert found[both] == pytest.approx(made, rel=1e-5)
+    assert found["2.weight"] == pytest.approx(model[2].weight.square().mean().item())

@@ -184,12 +184,15 @@ def _initialise(network: Network, model: nn.Sequential) -> None:
     for number, block in enumerate(blocks):
         for module in block.modules():
             _draw(module, network.gain * _factor(network, number))
+    start = {
+        "weight": 0.0 if network.fault == "zero" else network.gamma,
+        "bias": _DEAD if network.fault == "dead" else network.beta,
+    }
+    kind = type(_norm(network))
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.GroupNorm | nn.LayerNorm):
-            module.weight.fill_(0.0 if network.fault == "zero" else network.gamma)
-            module.bias.fill_(_DEAD if network.fault == "dead" else network.beta)
-        elif isinstance(module, nn.RMSNorm):
-            module.weight.fill_(0.0 if network.fault == "zero" else network.gamma)
+        if type(module) is kind:
+            for name, parameter in module.named_parameters():
+                parameter.fill_(start[name])
     if network.fault == "dead":
         for module in blocks.modules():
             if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:

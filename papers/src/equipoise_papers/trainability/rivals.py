@@ -115,7 +115,7 @@ def synflow(network: Untrained) -> float:
     output = other.after_embedding(torch.ones_like(network.embedded)[:1]).sum()
     weights = [p for p in model.parameters() if p.ndim > 1]
     gradients = torch.autograd.grad(output, weights, allow_unused=True)
-    pairs = zip(weights, gradients, strict=True)
+    pairs = zip((w.detach() for w in weights), gradients, strict=True)
     return _log(sum((w * g).sum() for w, g in pairs if g is not None))
 
 

@@ -69,7 +69,8 @@ class Fit:
 
     def alike(self, probability: float) -> tuple[int, float]:
         """How many networks of the benchmark had about this probability, and how many trained."""
-        place = bisect_left(self.held_out, probability)
+        # The middle of those that are equal to it.
+        place = sum(side(self.held_out, probability) for side in (bisect_left, bisect_right)) // 2
         start = max(0, min(place - _ALIKE // 2, len(self.held_out) - _ALIKE))
         # Networks of equal probability are all alike.
         first, last = self.held_out[start], self.held_out[start : start + _ALIKE][-1]

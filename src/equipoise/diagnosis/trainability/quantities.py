@@ -140,4 +140,4 @@ def _range(values: Sequence[float]) -> float:
 
 
 def _beyond(value: float, start: float, end: float) -> float:
-    return min(max(value, start), end) - start
+    return min(max(start, value), end) - start

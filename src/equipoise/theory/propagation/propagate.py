@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from equipoise.theory.propagation.layout import Layout
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.sites import Share, Site, Weight, of_model
 from equipoise.theory.propagation.steps import first_steps
-from equipoise.theory.propagation.values import Moments, Value, mean_square
+from equipoise.theory.propagation.values import Known, Moments, Value, mean_square
 from equipoise.theory.propagation.what_if.answer import Changes
 
 
@@ -169,7 +169,7 @@ def propagate(graph: Graph, *, steps: bool = False) -> Propagation:
             why = forward.notes.get(node.number, "") or back.reasons.get(node.number, "")
             sites.append(replace(site, reason=site.reason or why))
     moved = first_steps(graph, forward.values, back.gradients) if steps else {}
-    sizes = {name: mean_square(value) for name, value in graph.parameters.items()}
+    sizes = _second_moments(graph, forward, back.weights)
     weights = [
         Weight(name, size, sizes[name], graph.weights.get(name), moved.get(name))
         for name, size in back.weights.items()
@@ -202,6 +202,18 @@ def _shares(sites: Sequence[Site], branches: float) -> tuple[Share, ...]:
     if branches and BRANCHES not in kinds:
         found.append(Share(BRANCHES, 0, 0.0, branches))
     return tuple(sorted(found, key=lambda share: -abs(share.log_gain)))
+
+
+def _second_moments(graph: Graph, forward: Forward, names: Iterable[str]) -> dict[str, float]:
+    """Mean squares of parameters, or of what is computed from several, such as weight norm."""
+    computed = {
+        value.parameter: value.value
+        for values in forward.values.values()
+        for value in values
+        if isinstance(value, Known) and value.parameter
+    }
+    tensors = computed | graph.parameters
+    return {name: mean_square(tensors[name]) for name in names}
 
 
 def _site(

@@ -9,8 +9,8 @@ from support.report_examples import HOSTILE_NAMES
 def test_the_facts_are_there(deep):
     text = printed(print_checkup, deep)
     for fact in (
-        "Gradients grow ×1.47 per layer",
-        "Trainable depth 42, model depth 32",
+        "Will probably not train (12 %, between 5 and 22)",
+        "about 21 could train",
         "examples/deep_relu.py:build_model",
         "fashion-mnist",
         "2,149,898",
@@ -24,7 +24,7 @@ def test_the_facts_are_there(deep):
         "22 more",
         "The worst 8 of 33 layers",
         "Skipped stem.conv: 4 rows, 28 columns",
-        "trainable depth 77",
+        "trains with 91 %",
         "verified",
         "not tried",
     ):

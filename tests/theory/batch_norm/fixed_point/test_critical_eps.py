@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from equipoise.theory import Activation, Kink, bsb1_fixed_point, critical_eps, explosion_rate
-from equipoise.theory.activation.catalogue import homogeneous
+from equipoise.theory import Activation, bsb1_fixed_point, critical_eps, explosion_rate
+from equipoise.theory.activation.catalogue import Kink, homogeneous
 from reference.mean_field import FUNCTIONS, kappa, law_of
 
 

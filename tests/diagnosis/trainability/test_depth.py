@@ -1,0 +1,94 @@
+"""How many blocks could train, on a chain whose growth per block is known."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise.diagnosis.trainability.depth import trainable_blocks
+from equipoise.diagnosis.trainability.record import Depth
+from equipoise.diagnosis.trainability.words import depth_in_words
+from equipoise.instrument.recording.tracer import trace
+from equipoise.theory.propagation.propagate import propagate
+from equipoise.training import cross_entropy
+from support.trainability_examples import network
+
+WIDTH, BATCH, BLOCKS = 32, 16, 8
+# Each block multiplies q by this.
+FACTOR = 1.3
+
+
+def chain(blocks):
+    """Orthogonal layers, which multiply the second moment exactly; the first is no block.
+
+    What theory takes for one block is a layer behind another.
+    """
+    layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(blocks + 1)]
+    for linear in layers:
+        nn.init.orthogonal_(linear.weight, math.sqrt(FACTOR))
+    return nn.Sequential(*layers, nn.Linear(WIDTH, 4, bias=False))
+
+
+def predicted(model):
+    x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(0))
+    return propagate(trace(model, (x, torch.arange(BATCH) % 4), cross_entropy))
+
+
+def size(found):
+    """Of the outputs, in the logarithm."""
+    return math.log([site for site in found.sites if site.module][-1].second_moment)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return predicted(chain(BLOCKS))
+
+
+def depth_with(found, limit, error=0.1):
+    """With log-odds that cross 0 where outputs are of the size that a limit of blocks gives."""
+    crossing = size(found) + (limit - BLOCKS) * math.log(FACTOR)
+    return trainable_blocks(
+        found, lambda spread: lambda one: crossing - size(one) + spread * error
+    )
+
+
+@pytest.mark.parametrize("limit", [2.1, 5, 7.5, 9, 15, 30, 60])
+def test_the_depth_is_where_the_log_odds_cross_zero(found, limit):
+    """The closed form, with 5 % for interpolating over the logarithm of the depth."""
+    depth = depth_with(found, limit)
+    assert depth.blocks == BLOCKS
+    assert depth.value == pytest.approx(limit, rel=0.05)
+    assert depth.low < depth.value < depth.high
+
+
+def test_without_error_the_interval_is_a_point(found):
+    depth = depth_with(found, 15, error=0.0)
+    assert depth.low == depth.value == depth.high
+
+
+def test_far_beyond_the_search_it_is_infinite(found):
+    depth = depth_with(found, 1000)
+    assert depth.value == math.inf
+    assert depth_in_words(depth) == "it has 8 equal blocks, and many more could train"
+
+
+def test_where_not_even_one_block_trains_it_is_zero(found):
+    depth = depth_with(found, 0.5)
+    assert depth.value == 0
+    assert depth_in_words(depth) == "it has 8 equal blocks, and not even one would train"
+
+
+class TestNoDepth:
+    def test_without_repeated_blocks(self):
+        single = nn.Sequential(nn.Linear(WIDTH, 20), nn.Tanh(), nn.Linear(20, 4))
+        assert depth_with(predicted(single), 4) is None
+
+    def test_of_a_record_without_its_trace(self):
+        assert trainable_blocks(network(), lambda spread: lambda one: 1.0) is None
+
+
+def test_words():
+    assert depth_in_words(Depth(12, 20.4, 18.2, 33.0)) == (
+        "it has 12 equal blocks, and about 20 could train (between 18 and 33)"
+    )

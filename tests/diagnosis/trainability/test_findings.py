@@ -1,0 +1,83 @@
+"""What a probability means for the user, in words and in a severity."""
+
+import dataclasses
+
+import pytest
+
+from equipoise.diagnosis.trainability.findings import conclude_trainability
+from equipoise.diagnosis.trainability.judge import judge
+from equipoise.diagnosis.trainability.words import forecast
+from support.trainability_examples import CALIBRATION, network
+
+FOUND = dataclasses.replace(
+    judge(network(), 32, CALIBRATION, depth=False),
+    reason="gradients vanish",
+    alike=100,
+    alike_trained=0.25,
+)
+
+
+def at(probability, **changes):
+    ends = {"low": 0.5 * probability, "high": 0.5 + 0.5 * probability}
+    return dataclasses.replace(FOUND, probability=probability, **ends, **changes)
+
+
+@pytest.mark.parametrize(
+    ("probability", "words"),
+    [
+        (0.001, "Will not train (under 1 %, between 0 and 51)"),
+        (0.05, "Will not train (5 %, between 2 and 53)"),
+        (0.3, "Will probably not train (30 %, between 15 and 65)"),
+        (0.5, "Will probably train (50 %, between 25 and 75)"),
+        (0.8, "Will probably train (80 %, between 40 and 90)"),
+        (0.96, "Will train (96 %, between 48 and 98)"),
+        (0.999, "Will train (over 99 %, between 49 and 100)"),
+    ],
+)
+def test_forecasts(probability, words):
+    assert forecast(at(probability)) == words
+
+
+@pytest.mark.parametrize(
+    ("probability", "severity"),
+    [
+        (0.0, "critical"),
+        (0.19, "critical"),
+        (0.2, "warning"),
+        (0.49, "warning"),
+        (0.5, "note"),
+        (0.79, "note"),
+        (0.8, "good"),
+        (1.0, "good"),
+    ],
+)
+def test_severities(probability, severity):
+    (finding,) = conclude_trainability(at(probability), "Do this.")
+    assert finding.severity == severity
+    assert finding.title == forecast(at(probability))
+    assert (finding.remedy == "Do this.") == (severity in ("critical", "warning"))
+
+
+def test_the_reason_comes_before_the_evidence():
+    (finding,) = conclude_trainability(at(0.1), "")
+    assert finding.detail == (
+        "Gradients vanish. Of 100 small networks that theory and one pass found as likely to "
+        "train, 25 % did (docs/trainability.md)."
+    )
+
+
+def test_without_a_reason_none_is_given():
+    (finding,) = conclude_trainability(at(0.95, reason=""), "")
+    assert finding.detail.startswith("Of 100 small networks")
+
+
+def test_what_is_outside_is_named():
+    (finding,) = conclude_trainability(at(0.4, outside=("explosion", "size")), "")
+    assert finding.detail.endswith(
+        "None of them had as much or as little explosion, size: the interval is wider for that."
+    )
+    assert "None of them" not in conclude_trainability(at(0.4), "")[0].detail
+
+
+def test_what_is_not_known_is_no_finding():
+    assert conclude_trainability(None, "Do this.") == []

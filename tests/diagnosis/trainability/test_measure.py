@@ -1,0 +1,222 @@
+"""Ask of a model whether it will train: healthy ones, broken ones, and in test suites."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import equipoise as eq
+from equipoise import diagnosis
+from equipoise.diagnosis.trainability import measure
+from equipoise.diagnosis.trainability.calibration import calibration
+from support.diagnosis_examples import fixed_batches
+from support.model_state import differences, fingerprint
+from support.probe_models import MODELS, batch, build, loss_fn
+from support.trainability_examples import CALIBRATION
+
+WIDTH = 64
+
+
+@pytest.fixture
+def by_hand(monkeypatch):
+    """Judge by the calibration that was written by hand."""
+    monkeypatch.setattr(measure, "calibration", lambda: CALIBRATION)
+
+
+def net(depth=4, act=nn.ReLU, norm=None, gain=2**0.5, seed=0):
+    """Layers of He's scale; a gain of 3^-1/2 is PyTorch's default."""
+    layers = [nn.Flatten(), nn.Linear(64, WIDTH)]
+    for _ in range(depth):
+        linear = nn.Linear(WIDTH, WIDTH)
+        nn.init.normal_(
+            linear.weight,
+            std=gain * WIDTH**-0.5,
+            generator=torch.Generator().manual_seed(seed + len(layers)),
+        )
+        nn.init.zeros_(linear.bias)
+        layers += [linear, *([] if norm is None else [norm(WIDTH)]), act()]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, 10))
+
+
+def changed(model, wanted, change):
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, wanted):
+                change(module)
+    return model
+
+
+def hidden(model, change):
+    """Change all layers but the first and the last."""
+    with torch.no_grad():
+        for module in [m for m in model if isinstance(m, nn.Linear)][1:-1]:
+            change(module)
+    return model
+
+
+def with_large_head(factor=100):
+    model = net()
+    with torch.no_grad():
+        model[-1].weight.mul_(factor)
+    return model
+
+
+HEALTHY = {
+    "ReLU": net,
+    "batch norm": lambda: net(norm=nn.BatchNorm1d),
+    "tanh": lambda: net(20, nn.Tanh, gain=1.0),
+}
+# What is broken, and the healthy network that it is compared with.
+BROKEN = {
+    "dead ReLU": ("ReLU", lambda: hidden(net(), lambda m: m.bias.fill_(-5))),
+    "scales of 0": (
+        "batch norm",
+        lambda: changed(net(norm=nn.BatchNorm1d), nn.BatchNorm1d, lambda m: m.weight.zero_()),
+    ),
+    "weights x 10": ("ReLU", lambda: hidden(net(12), lambda m: m.weight.mul_(10))),
+    "weights / 50": (
+        "tanh",
+        lambda: hidden(net(20, nn.Tanh, gain=1.0), lambda m: m.weight.div_(50)),
+    ),
+    "head x 100": ("ReLU", with_large_head),
+    "100 layers of batch norm": ("batch norm", lambda: net(100, norm=nn.BatchNorm1d)),
+    "60 layers without norm": ("ReLU", lambda: net(60, gain=3**-0.5)),
+    "chaotic tanh": ("tanh", lambda: net(20, nn.Tanh, gain=5.0)),
+    "sigmoids": ("tanh", lambda: net(20, nn.Sigmoid, gain=1.0)),
+    "weights of 0": ("tanh", lambda: hidden(net(20, nn.Tanh), lambda m: m.weight.zero_())),
+}
+
+
+def probability(model):
+    return diagnosis.trainability(model, fixed_batches(), depth=False).probability
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return {name: probability(make()) for name, make in HEALTHY.items()}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_networks_probably_train(name, healthy):
+    assert healthy[name] > 0.5
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_network_trains_less_probably(name, healthy):
+    like, make = BROKEN[name]
+    assert probability(make()) < healthy[like]
+
+
+class TestAssertTrainable:
+    def test_passes_and_returns_what_was_found(self, by_hand):
+        found = eq.assert_trainable(net, fixed_batches())
+        assert found.probability >= 0.5
+        assert found.depth is None
+
+    def test_fails_with_the_reason(self, by_hand):
+        with pytest.raises(AssertionError, match="trains with a probability of") as error:
+            eq.assert_trainable(lambda: net(100, norm=nn.BatchNorm1d), fixed_batches())
+        assert "50% are asked for: " in str(error.value)
+        assert str(error.value).endswith("gradients explode towards the input.")
+
+    def test_fails_where_more_is_asked_for(self, by_hand):
+        with pytest.raises(AssertionError, match="100% are asked for"):
+            eq.assert_trainable(net, fixed_batches(), at_least=1.0)
+        assert eq.assert_trainable(with_large_head, fixed_batches(), at_least=0.0)
+
+    @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
+    def test_what_is_no_probability_is_refused(self, value):
+        with pytest.raises(ValueError, match="at_least is a probability"):
+            eq.assert_trainable(net, fixed_batches(), at_least=value)
+
+    def test_options_reach_the_question(self, by_hand):
+        x = torch.randn(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+        found = eq.assert_trainable(
+            net, (x, torch.zeros(64)), loss_fn=lambda m, b: m(b[0]).square().mean(), batch_size=16
+        )
+        assert found.measured.samples == 4
+
+
+class TestModels:
+    def test_a_module_its_copy_and_its_factory_are_alike(self):
+        model = net()
+        asked = (model, copy.deepcopy(model), lambda: copy.deepcopy(model))
+        first, *others = (
+            diagnosis.trainability(one, fixed_batches(), depth=False) for one in asked
+        )
+        assert others == [first, first]
+
+    def test_a_factory_follows_the_seed(self):
+        first, again, other = (
+            diagnosis.trainability(
+                lambda: nn.Sequential(
+                    nn.Flatten(), nn.Linear(64, 8), nn.Sigmoid(), nn.Linear(8, 10)
+                ),
+                fixed_batches(),
+                seed=seed,
+                depth=False,
+            )
+            for seed in (0, 0, 1)
+        )
+        assert first == again
+        assert first.measured != other.measured
+
+    def test_a_pair_smaller_than_a_batch_is_one_batch(self):
+        x = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+        found = diagnosis.trainability(net(), (x, torch.arange(8)), batch_size=64, depth=False)
+        assert found.measured.samples == 3
+
+    def test_without_layers_it_is_refused(self):
+        model = nn.Sequential(nn.Flatten(), nn.LayerNorm(64))
+        with pytest.raises(ValueError, match="no linear or convolutional layer"):
+            diagnosis.trainability(model, fixed_batches())
+
+    def test_repeated_blocks_have_a_depth(self):
+        found = diagnosis.trainability(net(8, norm=nn.BatchNorm1d), fixed_batches())
+        assert found.depth.blocks in (8, 9)
+        assert found.depth.low <= found.depth.value <= found.depth.high
+
+
+class TestLeavesNoTrace:
+    """The contract of every probe, whose models and fingerprint these are."""
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_model_gradients_and_random_state(self, name):
+        model = build(name)
+        with torch.random.fork_rng():
+            loss_fn(model, batch(3)).backward()
+        next(model.parameters()).grad = None
+        before = fingerprint(model)
+        diagnosis.trainability(model, [batch(0)], loss_fn=loss_fn, depth=False)
+        assert differences(before, fingerprint(model)) == []
+
+    def test_an_answer_that_edits_the_graph(self):
+        model = net(6)
+        before = fingerprint(model)
+        diagnosis.trainability(model, fixed_batches())
+        assert differences(before, fingerprint(model)) == []
+
+
+def untraceable(*args, **keywords):
+    raise RuntimeError("no trace of this")
+
+
+class TestModelsThatCannotBeTraced:
+    def test_the_check_up_falls_back_to_growth(self, monkeypatch):
+        monkeypatch.setattr("equipoise.diagnosis.checkup.traced", untraceable)
+        found = eq.checkup(net, fixed_batches(16), seeds=1, batches=1)
+        assert found.verdict.trainability is None
+        assert found.verdict.sentence.startswith("Gradients ")
+        assert not [one for one in found.findings if one.title.startswith("Will")]
+
+    def test_otherwise_the_probability_leads(self):
+        found = eq.checkup(net, fixed_batches(16), seeds=1, batches=1)
+        assert found.verdict.sentence.startswith("Will ")
+        assert found.verdict.trainability.probability > 0
+
+
+def test_the_shipped_calibration_is_used():
+    assert measure.calibration is calibration
+    assert dataclasses.is_dataclass(calibration())

@@ -1,0 +1,174 @@
+"""Each quantity is 0 where nothing is wrong, grows with its cause, and is cut off."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise import diagnosis, models
+from equipoise.diagnosis.trainability.quantities import NAMES, quantities
+from support.diagnosis_examples import fixed_batches
+from support.trainability_examples import layer, network, norm, weight
+
+SOURCES = ["predicted", "measured"]
+
+
+def of(found, name, source="predicted"):
+    return getattr(quantities(found, 64, source), name)
+
+
+def driven_apart(growth):
+    return network(layer(math.exp(growth)), layer())
+
+
+def imbalanced(logarithm):
+    return network(weights=(weight(), weight(math.exp(2 * logarithm))))
+
+
+# What makes a quantity grow, from nothing wrong to beyond where it is cut off, and the ends.
+CAUSES = {
+    "explosion": (driven_apart, (0.0, 1.0, 20.0, 100.0), 40.0),
+    "vanishing": (lambda x: driven_apart(-x), (0.0, 1.0, 20.0, 100.0), 40.0),
+    "collapse": (
+        lambda x: network(layer(), layer(correlation=1 - 10**-x)),
+        (1.0, 2.0, 5.0, 12.0),
+        8.0,
+    ),
+    "size": (lambda x: network(layer(), layer(second_moment=math.exp(x))), (1, 2, 6, 50), 12.0),
+    "imbalance": (imbalanced, (2.0, 3.0, 10.0, 60.0), 20.0),
+    "fluctuation": (
+        lambda x: network(layer(error=x), layer(error=0.0)),
+        (0.3, 0.4, 3.0, 90.0),
+        5.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("name", CAUSES)
+class TestCauses:
+    def test_a_quantity_is_zero_grows_and_is_cut_off(self, name, source):
+        make, causes, end = CAUSES[name]
+        values = [of(make(cause), name, source) for cause in causes]
+        assert values[0] == pytest.approx(0, abs=1e-9)
+        assert values == sorted(set(values))
+        assert values[-1] == pytest.approx(end)
+        assert of(make(2 * causes[-1]), name, source) == values[-1]
+
+    def test_and_no_other_quantity_does(self, name, source):
+        make, causes, _ = CAUSES[name]
+        fine, wrong = (quantities(make(cause), 64, source) for cause in (causes[0], causes[2]))
+        other = [a for a in NAMES if a != name and getattr(fine, a) != getattr(wrong, a)]
+        # Larger outputs have a larger scale-free gradient behind them.
+        assert other == (["vanishing"] if name == "size" else [])
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_where_nothing_is_wrong_all_are_zero(source):
+    assert quantities(network(), 64, source).values == (0.0,) * 7 + (6.0,)
+
+
+def test_logarithms_are_natural_and_between_first_and_last():
+    assert of(network(layer(math.e**3), layer(7.0), layer()), "explosion") == pytest.approx(3)
+
+
+def test_what_comes_behind_the_last_layer_does_not_count():
+    """Its output is the model's; a softmax or a mean is the loss's affair."""
+    assert of(network(layer(), layer(), norm(math.e**5)), "vanishing") == 0
+
+
+def test_silence_is_the_share_of_matrices_without_gradient():
+    silent = network(weights=(weight(), weight(0.0), weight(0.0), weight()))
+    assert of(silent, "silence") == of(silent, "silence", "measured") == 0.5
+    assert of(silent, "imbalance") == 0
+
+
+def test_samples_are_a_logarithm():
+    assert quantities(network(), 256, "predicted").samples == 8
+
+
+def test_sides_are_told_apart():
+    found = network(layer(measured_gradient=math.e**4), layer())
+    assert of(found, "explosion") == 0
+    assert of(found, "explosion", "measured") == pytest.approx(4)
+
+
+class TestWhatIsNotFinite:
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_large_outputs_are_as_bad_as_can_be(self, value):
+        assert of(network(layer(), layer(second_moment=value)), "size") == 12
+
+    @pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
+    def test_without_a_finite_gradient_at_the_end_it_has_vanished(self, value):
+        assert of(network(layer(), layer(gradient=value)), "vanishing") == 40
+
+    @pytest.mark.parametrize("value", [math.nan, None])
+    def test_an_unknown_correlation_is_no_collapse(self, value):
+        assert of(network(layer(), layer(correlation=value)), "collapse") == 0
+
+    @pytest.mark.parametrize("value", [1.0, 1.0 + 1e-12])
+    def test_equal_samples_have_collapsed(self, value):
+        assert of(network(layer(), layer(correlation=value)), "collapse") == 8
+
+    def test_all_numbers_are_finite_whatever_happens(self):
+        broken = dataclasses.replace(layer(math.nan, math.nan, math.nan), error=math.nan)
+        found = quantities(network(broken, weights=()), 64, "predicted")
+        assert all(map(math.isfinite, found.values))
+
+
+def test_without_a_layer_nothing_is_known():
+    with pytest.raises(ValueError, match="no linear or convolutional layer"):
+        quantities(network(norm()), 64, "predicted")
+
+
+def chain(depth=6, width=128, scale=1.0, act=nn.Tanh, normalised=False):
+    layers = [nn.Flatten(), nn.Linear(64, width)]
+    for _ in range(depth):
+        linear = nn.Linear(width, width)
+        with torch.no_grad():
+            linear.weight.normal_(0, scale * width**-0.5)
+        norms = [nn.BatchNorm1d(width)] if normalised else []
+        layers += [linear, *norms, act()]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+def found_for(model):
+    return diagnosis.trainability(model, fixed_batches(), depth=False)
+
+
+class TestRealModels:
+    @pytest.mark.parametrize(
+        "build",
+        [
+            chain,
+            lambda: chain(scale=0.3),
+            lambda: chain(scale=2.0, act=nn.ReLU),
+            lambda: models.mlp(64, 10, depth=6, width=128),
+        ],
+        ids=["tanh", "vanishing", "growing", "batch norm"],
+    )
+    def test_what_is_predicted_is_measured(self, build):
+        """Within 1 in the logarithm, of which one draw of width 128 may explain most."""
+        found = found_for(build)
+        for name in NAMES:
+            predicted, measured = (getattr(q, name) for q in (found.predicted, found.measured))
+            assert predicted == pytest.approx(measured, abs=1.0), name
+
+    def test_the_scale_of_a_layer_before_a_norm_changes_no_growth(self):
+        model = chain(normalised=True)
+        before = found_for(model)
+        with torch.no_grad():
+            model[2].weight.mul_(1000)
+        after = found_for(model)
+        for one in ("predicted", "measured"):
+            explosion = (getattr(side, one).explosion for side in (before, after))
+            assert len({round(value, 2) for value in explosion}) == 1
+
+    def test_without_the_norm_it_does(self):
+        model = chain(act=nn.ReLU)
+        before = found_for(model)
+        with torch.no_grad():
+            model[2].weight.mul_(1000)
+        assert found_for(model).measured.size > before.measured.size + 5
