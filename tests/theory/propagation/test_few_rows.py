@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.few_rows import FewRows, ManyRows, of_two_draws, rows_of
+from equipoise.theory.propagation.few_rows import (
+    ConstantRows,
+    FewRows,
+    ManyRows,
+    of_two_draws,
+    rows_of,
+)
 
 # N, P, ε. One sample is instance norm; one position is batch norm of vectors.
 CASES = [
@@ -232,3 +238,31 @@ def many(K, eps, way):
 @pytest.mark.parametrize(("positions", "kind"), [(256, FewRows), (257, ManyRows)])
 def test_large_maps_are_taken_as_many_rows(positions, kind):
     assert isinstance(rows_of(independent(2 * positions, 2), 0.0), kind)
+
+
+class TestConstantRows:
+    """Rows of a fixed sum of squares: uniform on a sphere."""
+
+    def drawn(self, covariance, draws=40_000):
+        x = gaussian_rows(covariance, draws)
+        return x * np.sqrt(covariance.rows / (x**2).sum(1, keepdims=True))
+
+    @pytest.mark.parametrize(("N", "P"), [(8, 1), (5, 1)])
+    def test_backward(self, N, P):
+        """tr(B J Π J) with J = 1 - xxᵀ/M, on a sphere of M - 1 dimensions."""
+        K = independent(N * P, N)
+        K = K * (1 / K.mean_diagonal)
+        x, rows = self.drawn(K), ConstantRows(K, 0.0, 1.0)
+        for seed in (3, 4):
+            G, B = drawn(N, P, seed), drawn(N, P, seed + 5)
+            Jx = np.eye(K.rows) - x[:, :, None] * x[:, None] / K.rows
+            products = np.einsum("nij,jk,nkl,li->n", Jx, expanded(G), Jx, expanded(B))
+            assert abs(errors(products, rows.pulled_back(G).dot(B))) < 4
+            assert rows.dual.dot(G) == pytest.approx(rows.pulled_back(G).mean_diagonal * K.rows)
+
+    def test_gaussian_rows_differ(self):
+        K = independent(8, 8)
+        G = drawn(8, 1, 3)
+        gaussian = FewRows.of(K, 0.0).pulled_back(G).mean_diagonal * K.mean_diagonal
+        constant = ConstantRows(K * (1 / K.mean_diagonal), 0.0, 1.0).pulled_back(G).mean_diagonal
+        assert gaussian > 1.3 * constant

@@ -44,11 +44,124 @@ _FEW_POSITIONS = 256
 _CORRECTION = np.float32
 
 
+def steady_rows_of(
+    centred: Exchangeable, eps: float, steady: float
+) -> FewRows | ManyRows | SteadyRows:
+    """Rows to be normalised, of whose squared variance a part is the same in every draw."""
+    rows = rows_of(centred, eps)
+    if not steady:
+        return rows
+    variance = centred.mean_diagonal + eps
+    return SteadyRows(rows, ConstantRows(centred * (1 / variance), eps, variance), steady)
+
+
 def rows_of(centred: Exchangeable, eps: float) -> FewRows | ManyRows:
     """Rows to be normalised, of a given centred covariance."""
     if len(centred.same) <= _FEW_POSITIONS:
         return FewRows.of(centred, eps)
     return ManyRows.of(centred, eps)
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantRows:
+    r"""The same of rows whose sum of squares is its average in every draw.
+
+    Products of four rows are those of Gaussian ones over :math:`1 + 2\tau`, as on a sphere.
+
+    Args:
+        normal: Covariance after batch norm.
+        eps: ε.
+        variance: The mean variance before, ε included.
+    """
+
+    normal: Exchangeable
+    eps: float
+    variance: float
+
+    @property
+    def inverse(self) -> float:
+        """As :attr:`FewRows.inverse`."""
+        return 1 / self.variance
+
+    @property
+    def radial_gain(self) -> float:
+        """As :attr:`FewRows.radial_gain`."""
+        return (1 - (self.eps / self.variance) ** 2) / self.variance
+
+    def normalised(self) -> Exchangeable:
+        """Covariance after batch norm."""
+        return self.normal
+
+    def pulled_back(self, gradient: Exchangeable) -> Exchangeable:
+        """As :meth:`FewRows.pulled_back`."""
+        A, M = self.normal, self.normal.rows
+        crossed = A @ gradient
+        four = A * A.dot(gradient) + crossed @ A * 2.0
+        found = gradient + (crossed + crossed.transposed()) * (-1 / M) + four * self._fourth
+        return found * (1 / self.variance)
+
+    @property
+    def dual(self) -> Exchangeable:
+        """As :attr:`FewRows.dual`."""
+        A, M = self.normal, self.normal.rows
+        nothing = np.zeros_like(A.same)
+        found = Exchangeable(np.eye(len(nothing)), nothing, A.samples) + A * (-2 / M)
+        found = found + (A * (M * A.mean_diagonal) + A @ A * 2.0) * self._fourth
+        return found * (1 / self.variance)
+
+    @property
+    def _fourth(self) -> float:
+        A, M = self.normal, self.normal.rows
+        return 1 / (M**2 + 2 * A.dot(A) / A.mean_diagonal**2)
+
+
+@dataclass(frozen=True, eq=False)
+class SteadyRows:
+    r"""Rows of which a part has a size that is the same in every draw.
+
+    Such is a residual stream behind batch norm, to which a branch is added: with the shares a and
+    b = 1 - a of the variance, the sum of squares varies as that of Gaussian rows times
+    :math:`b^2 + 2ab = 1 - a^2`. Averages are that far from those of a constant sum.
+
+    Args:
+        gaussian: As if all rows were Gaussian.
+        constant: As if the sum of squares were its average.
+        share: a², the part that counts as constant.
+    """
+
+    gaussian: FewRows | ManyRows
+    constant: ConstantRows
+    share: float
+
+    @property
+    def inverse(self) -> float:
+        """As :attr:`FewRows.inverse`."""
+        return self._mixed(self.gaussian.inverse, self.constant.inverse)
+
+    @property
+    def radial_gain(self) -> float:
+        """As :attr:`FewRows.radial_gain`."""
+        return self._mixed(self.gaussian.radial_gain, self.constant.radial_gain)
+
+    def normalised(self) -> Exchangeable:
+        """Covariance after batch norm."""
+        return self._both(self.gaussian.normalised(), self.constant.normalised())
+
+    def pulled_back(self, gradient: Exchangeable) -> Exchangeable:
+        """As :meth:`FewRows.pulled_back`."""
+        first, second = (rows.pulled_back(gradient) for rows in (self.gaussian, self.constant))
+        return self._both(first, second)
+
+    @property
+    def dual(self) -> Exchangeable:
+        """As :attr:`FewRows.dual`."""
+        return self._both(self.gaussian.dual, self.constant.dual)
+
+    def _mixed(self, first: float, second: float) -> float:
+        return (1 - self.share) * first + self.share * second
+
+    def _both(self, first: Exchangeable, second: Exchangeable) -> Exchangeable:
+        return first * (1 - self.share) + second * self.share
 
 
 def of_two_draws(

@@ -73,6 +73,8 @@ class Moments:
             as many independent features: between samples, and by finite layers before. In units
             of the squared variance over positions.
         filters: If every feature has weights of its own, and nothing came after, these.
+        steady: Part of the squared variance of a feature's rows that every draw has the same: 1
+            behind batch norm, less where a branch was added, 0 behind weights.
         dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
         known: What was computed of the law, for all tensors that have the same one.
     """
@@ -91,6 +93,7 @@ class Moments:
     known: dict[str, Exchangeable] = field(default_factory=dict)
     scatter: float = 0.0
     filters: Filters | None = None
+    steady: float = 0.0
 
     @property
     def covariance(self) -> Exchangeable:
@@ -210,6 +213,7 @@ class Moments:
             known={},
             scatter=scatter,
             filters=None,
+            steady=self.steady if self.gaussian and gaussian else 0.0,
         )
 
     def with_layout(self, layout: Layout, parts: dict[Atom, tuple[Atom, ...]]) -> Moments:

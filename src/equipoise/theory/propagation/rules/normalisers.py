@@ -23,7 +23,7 @@ corrections are derived here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -32,7 +32,14 @@ import torch
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, Later
-from equipoise.theory.propagation.few_rows import FewRows, ManyRows, of_two_draws, rows_of
+from equipoise.theory.propagation.few_rows import (
+    FewRows,
+    ManyRows,
+    SteadyRows,
+    of_two_draws,
+    rows_of,
+    steady_rows_of,
+)
 from equipoise.theory.propagation.layout import Atom
 from equipoise.theory.propagation.values import (
     Gradient,
@@ -76,7 +83,7 @@ def batch_norm(call: Call) -> Result:
     directions = round((centred.rows * trace) ** 2 / centred.dot(centred), 9)
     if directions < _FEWEST_DIRECTIONS:
         raise UnpredictedError("batch norm of rows that differ in fewer than two directions")
-    rows = rows_of(centred, eps)
+    rows = steady_rows_of(centred, eps, x.steady)
     normal = rows.normalised()
     square, offset, power = _scale_and_shift(gamma, beta)
     covariance = normal
@@ -87,6 +94,7 @@ def batch_norm(call: Call) -> Result:
     output = from_covariance(x.layout, x.order, covariance, means, _shape(x)).made_of(x)
     if x.gaussian and directions < _SPHERICAL:
         output = output.on_sphere(directions)  # rows were divided by their length
+    output = replace(output, steady=1.0)
 
     gain, filters = x.filters.divided(trace, eps) if x.filters else (1.0, 1.0)
     if x.filters and x.filters.of_data:
@@ -97,6 +105,9 @@ def batch_norm(call: Call) -> Result:
         excess = gradient.excess
         if excess is not None:
             excess = excess.centred() * (square * gain / (trace + eps))
+        if x.steady:  # it has nothing along x, which the norm before need not take off again
+            nothing = pairs.times(x.correlation) * -1.0
+            excess = nothing if excess is None else nothing + excess
         return Pulled([(x, Gradient(pairs, gradient.weight, excess, filters=filters))])
 
     def pullback(gradient: Gradient) -> Pulled:
@@ -124,7 +135,7 @@ class _WayBack:
         square: γ², and by how much more gradients grow where filters differ.
     """
 
-    rows: FewRows | ManyRows
+    rows: FewRows | ManyRows | SteadyRows
     normal: Exchangeable
     square: float
 

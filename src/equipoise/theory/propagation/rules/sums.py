@@ -69,7 +69,11 @@ def add(call: Call) -> Result:
         total = Exchangeable(K.same + L.same + cross, K.diff + L.diff + cross, K.samples)
         shape = None if a.gaussian and b.gaussian else _law(a, b, latent.of_sum)
         output = from_covariance(a.layout, a.order, total, a.mean + b.mean, shape)
-        output = replace(output.made_of(a, b), scatter=_scatter_of_sum(a, b, total))
+        output = replace(
+            output.made_of(a, b),
+            scatter=_scatter_of_sum(a, b, total),
+            steady=_steady_part_of_sum(a, b),
+        )
 
     def pullback(gradient: Gradient) -> Pulled:
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
@@ -101,6 +105,13 @@ def _scatter_of_sum(a: Moments, b: Moments, total: Exchangeable) -> float:
     )
     whole = total.spread
     return float(np.sign(part) * (part / whole) ** 2) if whole > 0 else 0.0
+
+
+def _steady_part_of_sum(a: Moments, b: Moments) -> float:
+    """Of two independent tensors."""
+    first, second = (float((value.std**2).mean()) for value in (a, b))
+    whole = (first + second) ** 2
+    return (a.steady * first**2 + b.steady * second**2) / whole if whole > 0 else 0.0
 
 
 def common_source(a: Moments, b: Moments) -> Moments | None:

@@ -1,0 +1,54 @@
+"""A residual stream behind batch norm keeps its size in every draw, and so its gradients."""
+
+import math
+
+import torch
+from torch import nn
+
+from equipoise.instrument.recording.tracer import trace
+from equipoise.theory.propagation.few_rows import rows_of
+from equipoise.theory.propagation.propagate import propagate
+from equipoise.theory.propagation.rules import normalisers
+
+DEPTH, WIDTH, ROWS = 40, 128, 8
+
+
+class Block(nn.Module):
+    """Batch norm of a stream to which a small branch was added."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x):
+        return self.norm(x + 0.3 * self.branch(x))
+
+
+def growth():
+    """Of the gradient through all blocks, in logarithms: predicted and measured."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, WIDTH), *[Block() for _ in range(DEPTH)])
+    head = nn.Linear(WIDTH, 1)
+    batch = torch.randn(ROWS, 16)
+    found = propagate(trace(model, batch, lambda model, x: head(model(x)).sum().square()))
+    norms = [site for site in found.sites if site.operation == "native_batch_norm"]
+    first, last = norms[0], norms[-1]
+    return (
+        math.log(first.gradient / last.gradient),
+        math.log(first.measured_gradient / last.measured_gradient),
+    )
+
+
+def test_gradients_neither_grow_nor_shrink():
+    predicted, measured = growth()
+    assert abs(predicted - measured) < 0.6
+
+
+def test_gaussian_rows_would_make_them_explode(monkeypatch):
+    """The twin: every norm divides by the size of Gaussian rows, which varies."""
+    monkeypatch.setattr(
+        normalisers, "steady_rows_of", lambda centred, eps, steady: rows_of(centred, eps)
+    )
+    predicted, measured = growth()
+    assert predicted > measured + 3
