@@ -96,3 +96,14 @@ def test_a_factory_must_build_the_same_layers_each_time():
     assert draws_new_weights(mlp(2, 8), mlp(2, 8))
     with pytest.raises(ValueError, match="the model factory returned another architecture"):
         draws_new_weights(mlp(2, 8), mlp(3, 8))
+
+
+def test_a_pair_of_tensors_smaller_than_a_batch_is_one_batch():
+    x, y = torch.randn(8, 64), torch.arange(8)
+    problem = Problem.prepare(mlp, (x, y), batch_size=64)
+    assert torch.equal(problem.first[1].sort().values, y)
+
+
+def test_but_data_with_a_name_are_not_made_smaller():
+    with pytest.raises(ValueError, match="fewer than one batch of 5000"):
+        Problem.prepare(mlp, "digits", batch_size=5000)

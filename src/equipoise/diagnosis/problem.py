@@ -81,7 +81,7 @@ class Problem:
         build = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
         source = load(data) if isinstance(data, str) else as_source(data, type(data).__name__)
         place = torch.device(device)
-        if isinstance(source, Samples) and not isinstance(data, str):
+        if isinstance(source, Samples) and not isinstance(data, str | Samples):
             batch_size = min(batch_size, len(source))  # a pair of tensors may be one small batch
         held = _draw(source, batch_size, batches, place, seed)
         loss = loss_fn or default_loss(held[0])
