@@ -29,9 +29,9 @@ def growth():
     """Of the gradient through all blocks, in logarithms: predicted and measured."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, WIDTH), *[Block() for _ in range(DEPTH)])
-    head = nn.Linear(WIDTH, 1)
+    head, weights = torch.randn(WIDTH), torch.randn(ROWS)
     batch = torch.randn(ROWS, 16)
-    found = propagate(trace(model, batch, lambda model, x: head(model(x)).sum().square()))
+    found = propagate(trace(model, batch, lambda model, x: weights @ model(x) @ head))
     norms = [site for site in found.sites if site.operation == "native_batch_norm"]
     first, last = norms[0], norms[-1]
     return (
