@@ -1,6 +1,7 @@
 """Fit the verdict of the library to the benchmark's records, and print its tables.
 
-Run ``python papers/benchmarks/calibrate_trainability.py [--records DIR] [--write]`` after
+Run ``python papers/benchmarks/calibrate_trainability.py [--records DIR] [--write] [--figure
+FILE]`` after
 ``equipoise reproduce trainability``, or after ``equipoise reproduce unpack`` of the records that
 the repository keeps. ``--write`` replaces ``calibration.json`` of the library; without it nothing
 is changed. The tables are those of ``docs/trainability.md``.
@@ -14,13 +15,16 @@ import math
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import equipoise.diagnosis
 from equipoise.files import write_text
+from equipoise_papers.experiments import style
 from equipoise_papers.reproduction.compute import collect
 from equipoise_papers.reproduction.folders import cell_store
 from equipoise_papers.trainability import fitting
 from equipoise_papers.trainability.calibrate import BASES, calibration, table
+from equipoise_papers.trainability.drawing import draw_benchmark
 from equipoise_papers.trainability.evaluation import (
     DepthLimit,
     depth_limits,
@@ -41,6 +45,7 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=Path("reproduction"), metavar="DIR")
     parser.add_argument("--scale", default="small", choices=("smoke", "small", "paper"))
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--figure", type=Path, metavar="FILE")
     args = parser.parse_args()
     results = {
         result.cell: result.record
@@ -58,6 +63,11 @@ def main() -> None:
     print_thresholds(found)
     print_coefficients(found)
     print_depths(found)
+    if args.figure is not None:
+        with style.house_style():
+            figure = Figure(figsize=(14, 4.6), layout="constrained")
+            draw_benchmark(figure, found)
+            figure.savefig(args.figure, dpi=90)
     if args.write:
         write_text(FILE, json.dumps(calibration(found, count), separators=(",", ":")) + "\n")
         print(f"\nwrote {FILE.name}")

@@ -21,11 +21,16 @@ _BINS = 10
 
 
 def draw_benchmark(figure: FigureBase, found: Sequence[Outcome]) -> None:
-    """Three panels: areas under the ROC curve, reliability, and depth limits."""
-    ranked, reliable, deep = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
+    """Draw three panels side by side: areas under the ROC curve, reliability, depth limits."""
+    ranked, reliable, deep = figure.subplots(1, 3, width_ratios=(1.1, 1, 1))
     _areas(ranked, standings(found))
     _reliability(reliable, found)
     _depths(deep, depth_limits(found))
+
+
+def draw_areas(figure: FigureBase, found: Sequence[Outcome]) -> None:
+    """Draw the first of them alone."""
+    _areas(figure.subplots(), standings(found))
 
 
 def _areas(axes: Axes, found: Sequence[Standing]) -> None:
@@ -75,4 +80,4 @@ def _depths(axes: Axes, found: Sequence[DepthLimit]) -> None:
     )
     axes.set(xscale="log", yscale="log", title="Blocks at which designs stop to train")
     axes.set(xlabel="observed", ylabel="predicted")
-    axes.legend()
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))

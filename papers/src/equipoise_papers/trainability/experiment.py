@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.experiments.verdict import Check, Verdict, ours
 from equipoise_papers.sweeps.cell import Cell
-from equipoise_papers.trainability.drawing import draw_benchmark
+from equipoise_papers.trainability.drawing import draw_areas
 from equipoise_papers.trainability.evaluation import (
     DepthLimit,
     depth_limits,
@@ -61,7 +61,7 @@ def draw(figure: FigureBase, results: Mapping[Any, Any]) -> None:
     """Draw the outcomes, if they are enough."""
     found = outcomes(results)
     if len(found) >= _FEWEST:
-        draw_benchmark(figure, found)
+        draw_areas(figure, found)
     else:
         figure.text(0.5, 0.5, f"{len(found)} networks are too few to fit anything", ha="center")
 

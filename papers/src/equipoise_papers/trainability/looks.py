@@ -24,11 +24,13 @@ class Known:
         predicted: Quantities from theory, by name; ``None`` where it does not reach the output.
         measured: The same of one pass.
         scores: What others compute of an untrained network, by name.
+        refused: Why the library gives no verdict, if it does not; all else is empty then.
     """
 
     predicted: dict[str, float] | None
     measured: dict[str, float]
     scores: dict[str, float]
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,10 @@ class Look(Cell[Known]):
         model = build(self.network, source)
         size, seed = self.network.batch_size, self.network.seed + _OTHER_BATCH
         batch = next(source.batches(size, 1, seed))
-        found = diagnosis.trainability(model, batch, batch_size=size, depth=False)
+        try:
+            found = diagnosis.trainability(model, batch, batch_size=size, depth=False)
+        except ValueError as error:  # such as a loss that is not finite
+            return Known(None, {}, {}, str(error))
         return Known(
             predicted=None if found.predicted is None else _short(asdict(found.predicted)),
             measured=_short(asdict(found.measured)),

@@ -55,7 +55,7 @@ def outcomes(results: Mapping[Any, Any]) -> tuple[Outcome, ...]:
             trained.setdefault(cell.network, {})[cell.optimizer] = record
     found = []
     for cell, known in results.items():
-        if not isinstance(cell, Look):
+        if not isinstance(cell, Look) or known.refused:
             continue
         own, reference = trained.get(cell.network), trained.get(cell.network.reference)
         if own and reference:

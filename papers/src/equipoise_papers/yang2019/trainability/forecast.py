@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +31,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class ForecastPoint(Cell[Forecast | None]):
+class ForecastPoint(Cell[Forecast]):
     """One column of a panel.
 
     Args:
@@ -46,14 +47,14 @@ class ForecastPoint(Cell[Forecast | None]):
             replace(stack, depth=_DEPTH, rates=(), seeds=(), samples=0, test_samples=0)
         )
 
-    def run(self) -> Forecast | None:
+    def run(self) -> Forecast:
         """Predict, without training anything."""
         x, y = a_batch(self.stack)
         classes = int(y.max()) + 1
         net = network(self.stack, x[0].numel(), classes, seed=0)
         found = diagnosis.trainability(net, (x, y), batch_size=len(x)).depth
         if found is None:
-            return None
+            return Forecast(math.nan, math.nan, math.nan)
         # The first and the last block are not alike, and are not counted among the equal ones.
         more = self.stack.depth - found.blocks
         return Forecast(*(value + more for value in (found.value, found.low, found.high)))
@@ -69,6 +70,6 @@ def along(results: Mapping[Any, Any], parameter: str) -> list[tuple[float, Forec
     found = [
         (float(getattr(cell.stack, parameter)), record)
         for cell, record in results.items()
-        if isinstance(cell, ForecastPoint) and record is not None
+        if isinstance(cell, ForecastPoint) and math.isfinite(record.depth)
     ]
     return sorted(found, key=lambda pair: pair[0])
