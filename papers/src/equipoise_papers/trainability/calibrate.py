@@ -55,9 +55,12 @@ def table(found: Sequence[Outcome], threshold: float = 0.5) -> Table:
         [[(one.known.predicted or one.known.measured)[name] for name in names] for one in found]
     )
     progress = np.array([one.progress for one in found])
-    # As the library joins them: of a network without any gradient as yet, nothing is measured.
+    # As the library joins them: an explosion counts as far as both see it, and of a network
+    # without any gradient as yet nothing is measured.
+    both, explosion = (predicted + measured) / 2, names.index("explosion")
+    both[:, explosion] = np.minimum(predicted, measured)[:, explosion]
     silent = measured[:, names.index("silence")] == 1
-    both = np.where(silent[:, None], predicted, (predicted + measured) / 2)
+    both[silent] = predicted[silent]
     return Table(
         names,
         {"predicted": predicted, "measured": measured, "both": both},

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -114,13 +114,18 @@ def interval(log_odds: float, error: float, *, outside: bool) -> tuple[float, fl
 
 
 def joined(predicted: Quantities | None, measured: Quantities) -> Quantities:
-    """Means of what is predicted and what is measured; what is silent as yet is not measured."""
+    """Means of what is predicted and what is measured.
+
+    An explosion counts as far as both see it: theory makes too much of norms over few numbers,
+    a single pass scatters. Of a network that is silent as yet nothing is measured.
+    """
     if predicted is None:
         return measured
     if measured.silence == 1:
         return predicted
     pairs = zip(predicted.values, measured.values, strict=True)
-    return Quantities(*((one + other) / 2 for one, other in pairs))
+    found = Quantities(*((one + other) / 2 for one, other in pairs))
+    return replace(found, explosion=min(predicted.explosion, measured.explosion))
 
 
 @cache

@@ -86,7 +86,7 @@ def predicted_probability(
     """Probability of training from theory alone; ``None`` where it does not reach the output."""
     if not _reaches_the_output(found):
         return None
-    odds = calibration.fits["predicted"].log_odds(quantities(found, batch_size, "predicted"))
+    odds = calibration.fits["both"].log_odds(quantities(found, batch_size, "predicted"))
     return interval(odds, 0.0, outside=False)[0]
 
 
@@ -95,7 +95,7 @@ def _reason(against: Mapping[str, float]) -> str:
 
 
 def _depth(found: Propagation, batch_size: int, calibration: Calibration) -> Depth | None:
-    fit = calibration.fits["predicted"]
+    fit = calibration.fits["both"]
 
     def of(spread: float) -> Callable[[Propagation], float]:
         def log_odds(other: Propagation) -> float:
