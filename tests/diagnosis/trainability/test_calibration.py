@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from equipoise.diagnosis.trainability.calibration import (
     FAVOURABLE,
-    average,
     calibration,
     interval,
+    joined,
 )
 from equipoise.diagnosis.trainability.quantities import NAMES, Quantities
 from support.trainability_examples import CALIBRATION, FIT, HEALTHY, risky
@@ -92,10 +92,24 @@ def test_ranges_name_what_is_beyond_them():
     assert CALIBRATION.outside(risky(explosion=9.1, collapse=-0.1)) == ("explosion", "collapse")
 
 
-def test_an_average_is_of_each_quantity():
-    both = average([risky(explosion=1.0, samples=4.0), risky(explosion=2.0, samples=6.0)])
-    assert both == risky(explosion=1.5, samples=5.0)
-    assert average([HEALTHY]) == HEALTHY
+class TestJoined:
+    """What is predicted and what is measured become one."""
+
+    def test_means_of_each_quantity(self):
+        both = joined(risky(collapse=1.0, samples=4.0), risky(collapse=2.0, samples=6.0))
+        assert (both.collapse, both.samples) == (1.5, 5.0)
+        assert joined(HEALTHY, HEALTHY) == HEALTHY
+
+    def test_an_explosion_counts_as_far_as_both_see_it(self):
+        assert joined(risky(explosion=9.0), risky(explosion=2.0)).explosion == 2.0
+        assert joined(risky(explosion=0.0), risky(explosion=2.0)).explosion == 0.0
+
+    def test_without_theory_the_measurement_counts(self):
+        assert joined(None, risky(size=3.0)) == risky(size=3.0)
+
+    def test_what_is_silent_as_yet_is_not_measured(self):
+        silent = risky(silence=1.0, vanishing=40.0)
+        assert joined(HEALTHY, silent) == HEALTHY
 
 
 class TestTheShippedOne:

@@ -14,7 +14,7 @@ from equipoise.records import from_plain, to_plain
 from equipoise_papers.experiments.style import empty_figure, house_style
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS, FIGURES
 from equipoise_papers.yang2019.trainability import fig2, fig4
-from equipoise_papers.yang2019.trainability.line import growth
+from equipoise_papers.yang2019.trainability.line import LinePoint, growth
 from equipoise_papers.yang2019.trainability.panels import columns, rate_note
 from equipoise_papers.yang2019.trainability.stack import Member, Stack, Trained, network
 
@@ -103,7 +103,7 @@ def lines():
         name: {
             cell: cell.run()
             for cell in EXPERIMENTS[name].cells("smoke")
-            if not isinstance(cell, Stack) and (name in BATCH_SIZES or cell.batch_size == 64)
+            if isinstance(cell, LinePoint) and (name in BATCH_SIZES or cell.batch_size == 64)
         }
         for name in PANELS
     }

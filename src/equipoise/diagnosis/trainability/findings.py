@@ -7,7 +7,7 @@ from equipoise.diagnosis.trainability.words import forecast
 from equipoise.records import wording
 from equipoise.records.finding import Finding, Severity
 
-_CRITICAL, _DOUBTFUL, _LIKELY = 0.2, 0.5, 0.8
+_CRITICAL, _DOUBTFUL, _LIKELY = 0.2, 0.65, 0.8
 
 
 def conclude_trainability(found: Trainability | None, advice: str) -> list[Finding]:
@@ -31,8 +31,7 @@ def conclude_trainability(found: Trainability | None, advice: str) -> list[Findi
             "interval is wider for that."
         )
     severity = _severity(found.probability)
-    doubtful = severity in ("critical", "warning")
-    return [Finding(severity, forecast(found), detail, *([advice] if doubtful else []))]
+    return [Finding(severity, forecast(found), detail, None if severity == "good" else advice)]
 
 
 def _severity(probability: float) -> Severity:

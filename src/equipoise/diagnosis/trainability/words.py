@@ -7,15 +7,18 @@ import math
 from equipoise.diagnosis.trainability.record import Depth, Trainability
 from equipoise.records import wording
 
-_CERTAIN = 0.9
+_PROBABLE, _CERTAIN = 0.65, 0.9
 
 
 def forecast(found: Trainability) -> str:
     """Whether it will train, with the probability."""
     p = found.probability
+    chance = wording.chance(p, found.low, found.high)
+    if 1 - _PROBABLE < p < _PROBABLE:
+        return f"May train or not ({chance})"
     sure = "" if p > _CERTAIN or p < 1 - _CERTAIN else "probably "
     will = "train" if p >= 0.5 else "not train"
-    return f"Will {sure}{will} ({wording.chance(p, found.low, found.high)})"
+    return f"Will {sure}{will} ({chance})"
 
 
 def depth_in_words(depth: Depth) -> str:

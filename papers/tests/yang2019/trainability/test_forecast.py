@@ -1,0 +1,56 @@
+"""The library's verdict along a panel: the depth at which networks train as probably as not."""
+
+import dataclasses
+import math
+
+import pytest
+
+from equipoise_papers.yang2019.trainability.forecast import (
+    Forecast,
+    ForecastPoint,
+    along,
+    forecasts,
+)
+from equipoise_papers.yang2019.trainability.stack import Stack
+
+STACK = Stack(
+    data="digits",
+    activation="relu",
+    batch_size=64,
+    depth=10,
+    eps=1e-5,
+    width=64,
+    samples=640,
+    rates=(1e-3,),
+    seeds=(0, 1),
+    test_samples=100,
+)
+
+
+def test_networks_of_a_column_share_a_point():
+    deeper = dataclasses.replace(STACK, depth=40, seeds=(3,), rates=(0.1,))
+    other = dataclasses.replace(STACK, batch_size=8)
+    assert len(forecasts([STACK, deeper, other])) == 2
+
+
+def test_larger_batches_and_shifts_let_deeper_networks_train():
+    depths = {
+        size: ForecastPoint.of(dataclasses.replace(STACK, batch_size=size)).run()
+        for size in (8, 64)
+    }
+    shifted = ForecastPoint.of(dataclasses.replace(STACK, beta=1.0)).run()
+    assert depths[8].low < depths[8].depth < depths[64].depth < shifted.depth
+    assert 20 < depths[64].depth < 40  # 16 over the logarithm of the growth is 40
+
+
+def test_points_without_a_forecast_are_left_out():
+    known, none = Forecast(27.0, 20.0, 37.0), Forecast(math.nan, math.nan, math.nan)
+    other = dataclasses.replace(STACK, batch_size=8)
+    results = {ForecastPoint.of(STACK): known, ForecastPoint.of(other): none, STACK: None}
+    assert along(results, "batch_size") == [(64.0, known)]
+
+
+@pytest.mark.parametrize("parameter", ["beta", "eps"])
+def test_positions_are_those_of_the_parameter(parameter):
+    point = ForecastPoint.of(STACK)
+    assert along({point: Forecast(1.0, 1.0, 1.0)}, parameter)[0][0] == getattr(STACK, parameter)
