@@ -114,7 +114,7 @@ class TestCalibrate:
                 one = network(topology=topology, depth=depth, seed=seed)
                 results |= records(one, 1.0 if depth + seed < 12 else 2.0)
                 look = list(results)[-1]
-                results[look] = known(explosion=float(depth + seed), samples=4.0)
+                results[look] = known(explosion=float(depth + seed), silence=0.0, samples=4.0)
         return outcomes(results)
 
     def test_the_form(self, found):
@@ -126,9 +126,11 @@ class TestCalibrate:
             assert fit.coefficients["explosion"] < 0
             assert list(fit.held_out) == sorted(fit.held_out)
             assert len(fit.trained) == 48
-            assert len(fit.covariance) == 3
+            assert len(fit.covariance) == 4
 
     def test_bases_are_told_apart(self, found):
         table = calibrate.table(found)
-        assert table.x["both"] == pytest.approx((table.x["predicted"] + table.x["measured"]) / 2)
-        assert list(table.signs) == [-1, 1]
+        smaller = np.minimum(table.x["predicted"], table.x["measured"])
+        assert table.x["both"] == pytest.approx(smaller)
+        favourable = [name == "samples" for name in table.names]
+        assert list(table.signs) == [1 if good else -1 for good in favourable]

@@ -57,7 +57,7 @@ def test_severities(probability, severity):
     (finding,) = conclude_trainability(at(probability), "Do this.")
     assert finding.severity == severity
     assert finding.title == forecast(at(probability))
-    assert (finding.remedy == "Do this.") == (severity in ("critical", "warning"))
+    assert (finding.remedy == "Do this.") == (severity != "good")
 
 
 def test_the_reason_comes_before_the_evidence():

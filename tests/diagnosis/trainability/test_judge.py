@@ -62,10 +62,11 @@ def test_every_risk_has_a_reason():
 
 
 class TestSources:
-    def test_both_are_averaged(self):
-        found = judged(network(layer(measured_gradient=math.e**4), layer()))
-        assert (found.predicted.explosion, found.measured.explosion) == (0, pytest.approx(4))
-        assert found.probability == pytest.approx(1 / (1 + math.exp(-(3 - 0.5 * 2))))
+    def test_an_explosion_counts_as_far_as_both_see_it(self):
+        found = judged(network(layer(math.e, measured_gradient=math.e**4), layer()))
+        explosions = found.predicted.explosion, found.measured.explosion
+        assert explosions == (pytest.approx(1), pytest.approx(4))
+        assert found.probability == pytest.approx(1 / (1 + math.exp(-(3 - 0.5 * 1))))
 
     def test_where_theory_does_not_reach_the_measurement_decides(self):
         unknown = layer(gradient=None, measured_gradient=math.e**4)
