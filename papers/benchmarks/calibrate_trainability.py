@@ -1,10 +1,10 @@
 """Fit the verdict of the library to the benchmark's records, and print its tables.
 
 Run ``python papers/benchmarks/calibrate_trainability.py [--records DIR] [--write] [--figure
-FILE]`` after
-``equipoise reproduce trainability``, or after ``equipoise reproduce unpack`` of the records that
-the repository keeps. ``--write`` replaces ``calibration.json`` of the library; without it nothing
-is changed. The tables are those of ``docs/trainability.md``.
+FILE]``. Without ``--records`` it takes the records that the repository keeps; others are those of
+``equipoise reproduce trainability --out DIR``. ``--write`` replaces ``calibration.json`` of the
+library; without it nothing is changed. ``--quick`` prints the second table alone. The tables are
+those of ``docs/trainability.md``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -20,6 +21,7 @@ from matplotlib.figure import Figure
 import equipoise.diagnosis
 from equipoise.files import write_text
 from equipoise_papers.experiments import style
+from equipoise_papers.reproduction.archive import unpack
 from equipoise_papers.reproduction.compute import collect
 from equipoise_papers.reproduction.folders import cell_store
 from equipoise_papers.trainability import fitting
@@ -36,30 +38,34 @@ from equipoise_papers.trainability.outcome import TRAINED, Outcome, outcomes
 from equipoise_papers.trainability.training import Training
 
 FILE = Path(equipoise.diagnosis.__file__).parent / "trainability" / "calibration.json"
+KEPT = Path(__file__).parents[1] / "docs" / "reproduction" / "records"
 THRESHOLDS = (0.25, TRAINED, 0.75)
 
 
 def main() -> None:
     """Fit, print, and write if asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--records", type=Path, default=Path("reproduction"), metavar="DIR")
-    parser.add_argument("--scale", default="small", choices=("smoke", "small", "paper"))
+    parser.add_argument("--records", type=Path, metavar="DIR")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--figure", type=Path, metavar="FILE")
     args = parser.parse_args()
-    results = {
-        result.cell: result.record
-        for result in collect(EXPERIMENT, args.scale, cell_store(EXPERIMENT, args.records))
-        if result.record is not None
-    }
+    with TemporaryDirectory() as scratch:
+        if args.records is None:
+            unpack(KEPT, out=scratch)
+        store = cell_store(EXPERIMENT, args.records or Path(scratch))
+        read = collect(EXPERIMENT, "small", store)
+    results = {result.cell: result.record for result in read if result.record is not None}
     found = outcomes(results)
     trained = [record for cell, record in results.items() if isinstance(cell, Training)]
     count = sum(len(record.curves) for record in trained)
     networks = len({cell.network for cell in results if isinstance(cell, Training)})
     print(f"{networks:,} networks, {count:,} trainings, {len(found):,} judged networks of which ")
     print(f"{sum(one.trained for one in found):,} trained.\n")
-    print_standings(found)
     print_bases(found)
+    if args.quick:
+        return
+    print_standings(found)
     print_thresholds(found)
     print_coefficients(found)
     print_depths(found)

@@ -26,8 +26,12 @@ def missing(names, named):
     return {name for name in names if named[name] != 1}
 
 
+# The benchmark of the library's verdict is in no paper.
+OURS = {"trainability"}
+
+
 def test_every_experiment_is_in_exactly_one_row():
-    assert missing(EXPERIMENTS, NAMED) == set()
+    assert missing({*EXPERIMENTS} - OURS, NAMED) == set()
 
 
 def test_an_experiment_without_a_row_or_in_two_would_be_found():

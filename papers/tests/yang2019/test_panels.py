@@ -12,6 +12,7 @@ from equipoise_papers.yang2019.fig1.eigenvalues import EigenvalueSample
 from equipoise_papers.yang2019.fig1.gradients import GradientSample
 from equipoise_papers.yang2019.fig1.symmetry import VarianceSample
 from equipoise_papers.yang2019.trainability import fig2, fig4
+from equipoise_papers.yang2019.trainability.forecast import ForecastPoint
 from equipoise_papers.yang2019.trainability.line import LinePoint
 from equipoise_papers.yang2019.trainability.panels import points
 
@@ -38,7 +39,11 @@ TRAINED = {
 }
 SMALL_CELLS |= {
     # Lines at one of the batch sizes are enough: near ε = 1 a point takes half a second.
-    name: [cell for cell in cells if "fig2" in name or cell.batch_size == 64]
+    name: [
+        cell
+        for cell in cells
+        if "fig2" in name or isinstance(cell, ForecastPoint) or cell.batch_size == 64
+    ]
     for name, cells in TRAINED.items()
 }
 PANELS = list(SMALL_CELLS)

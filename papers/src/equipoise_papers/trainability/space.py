@@ -161,7 +161,7 @@ def designs(number: int) -> Iterator[tuple[Network, ...]]:
     Examples:
         >>> first = next(designs(8))
         >>> first[0].family, [network.depth for network in first]
-        ('dense, plain', [2, 4, 8, 16, 32, 64, 127])
+        ('dense, plain', [3, 5, 10, 21, 41, 82])
     """
     for place in range(number):
         turn, family = divmod(place, len(FAMILIES))
