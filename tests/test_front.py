@@ -1,4 +1,4 @@
-"""The six verbs in front, as a script or a notebook uses them."""
+"""The seven verbs in front, as a script or a notebook uses them."""
 
 import subprocess
 import sys
