@@ -17,6 +17,7 @@ from equipoise.diagnosis.smoothness.variants import WITHOUT
 from equipoise.records import from_plain, to_plain
 from support.diagnosis_examples import DIGITS, fixed_batches
 
+DEPTH = 32
 SEVERITIES = ["critical", "warning", "note", "good"]
 
 
@@ -37,9 +38,11 @@ class TestBatchNormalisedNetworks:
     @staticmethod
     def report():
         """Deep enough to warn and to try remedies."""
-        build = partial(mlp, depth=24, width=256)
+        build = partial(mlp, depth=DEPTH, width=256)
         training = SmoothnessOptions(rate=0.01, steps=4, measurements=2, points=2, seeds=1)
-        return checkup(build, DIGITS, seeds=4, batches=2, target="24 × 256", smoothness=training)
+        return checkup(
+            build, DIGITS, seeds=4, batches=2, target=f"{DEPTH} × 256", smoothness=training
+        )
 
     def test_theory_and_measurement_agree(self, report):
         assert [one.quantity for one in report.comparisons] == [GROWTH, PROFILE, CORRELATION]
@@ -51,11 +54,11 @@ class TestBatchNormalisedNetworks:
 
     def test_every_operation_is_predicted_and_every_layer_measured(self, report):
         assert not any(site.reason for site in report.sites if site.module)
-        names = [f"norm{i}" for i in range(1, 25)]
+        names = [f"norm{i}" for i in range(1, DEPTH + 1)]
         assert [layer.layer for layer in report.growth.layers] == names
         assert [one.layer for one in report.predictions] == names
         assert all(one.reason is None for one in report.predictions)
-        assert len(report.conditioning) == 25
+        assert len(report.conditioning) == DEPTH + 1
 
     def test_predictions_hold_layer_by_layer(self, report):
         for layer, one in zip(report.growth.layers, report.predictions, strict=True):
@@ -66,7 +69,7 @@ class TestBatchNormalisedNetworks:
 
     def test_growth_is_the_normalisers(self, report):
         first = report.attribution[0]
-        assert (first.kind, first.operations) == ("normalisers", 24)
+        assert (first.kind, first.operations) == ("normalisers", DEPTH)
         assert first.each == pytest.approx(1.5, rel=0.05)
 
     def test_remedies_are_measured_on_the_model_and_verified(self, report):
@@ -90,19 +93,19 @@ class TestBatchNormalisedNetworks:
     def test_findings_are_ranked_and_name_the_remedy(self, report):
         ranks = [SEVERITIES.index(finding.severity) for finding in report.findings]
         assert ranks == sorted(ranks)
-        chance = next(f for f in report.findings if f.title.startswith("Will"))
-        doubtful = chance.severity in ("critical", "warning")
-        assert ("measured on your model" in (chance.remedy or "")) == doubtful
+        assert report.findings[0].title == report.verdict.sentence
+        assert report.findings[0].severity == "warning"
+        assert "measured on your model" in report.findings[0].remedy
 
     def test_the_record_says_what_was_done(self, report):
         assert (report.schema, report.target, report.data) == (
             SCHEMA_VERSION,
-            "24 × 256",
+            f"{DEPTH} × 256",
             "digits",
         )
         assert (report.batch_size, report.seeds, report.batches) == (64, 4, 2)
-        assert (report.depth, report.device, report.interrupted) == (24, "cpu", False)
-        model = mlp(24, 256)
+        assert (report.depth, report.device, report.interrupted) == (DEPTH, "cpu", False)
+        model = mlp(DEPTH, 256)
         assert report.parameters == sum(p.numel() for p in model.parameters())
 
     def test_it_survives_being_stored(self, report):
@@ -240,16 +243,26 @@ class TestAnyModel:
     def test_plain_tanh_networks(self, gain, severity, title):
         report = checkup(partial(tanh, depth=40, gain=gain), fixed_batches(), seeds=2, batches=1)
         assert title in titles(report)
-        chance = next(f for f in report.findings if f.title.startswith("Will"))
+        chance = next(f for f in report.findings if f.title == report.verdict.sentence)
         assert chance.severity == severity
         assert bool(report.verdict.trainability.reason) == (severity == "critical")
 
-    def test_the_blocks_of_a_residual_network_are_counted_not_its_layers(self):
-        """ResNet-18 repeats one block twice, at most."""
+    def test_blocks_of_a_residual_network_promise_no_depth(self):
+        """Two equal blocks are not the depth, and no gradient grows by one factor per layer."""
         build = partial(models.resnet18, 10, 1, width=8)
         report = checkup(build, fixed_batches(8), seeds=2, batches=1)
         assert not [site for site in report.sites if site.module and site.reason]
-        assert report.verdict.trainability.depth.blocks == 2
+        assert report.verdict.trainability.depth is None
+        assert "blocks" not in report.verdict.details
+        assert report.remedies == ()
+
+    def test_a_model_without_layers_is_not_judged(self):
+        report = checkup(
+            lambda: nn.Sequential(nn.Flatten(), nn.PReLU(), nn.LayerNorm(64)), DIGITS, seeds=1
+        )
+        (finding,) = (f for f in report.findings if f.title.startswith("Not judged"))
+        assert "no linear or convolutional layer" in finding.detail
+        assert report.verdict.trainability is None
 
     def test_evaluation_mode_is_respected(self):
         """With statistics as they start, batch norm changes nothing."""

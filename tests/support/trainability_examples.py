@@ -32,7 +32,7 @@ FIT = Fit(
     trained=tuple(int(place % 4 < 4 * place // 400) for place in range(400)),
 )
 CALIBRATION = Calibration(
-    fits=dict.fromkeys(("predicted", "measured", "both"), FIT),
+    fits=dict.fromkeys(("measured", "both"), FIT),
     networks=400,
     trainings=800,
     ranges=dict.fromkeys(NAMES, (0.0, 9.0)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from equipoise import probes
 from equipoise.diagnosis import verdict
-from equipoise.diagnosis.comparison import compare, predicted_rate
+from equipoise.diagnosis.comparison import compare, is_straight, predicted_rate
 from equipoise.diagnosis.findings import advice, conclude
 from equipoise.diagnosis.initialisation.findings import conclude_initialisation
 from equipoise.diagnosis.initialisation.measure import initialisation
@@ -54,6 +53,7 @@ from equipoise.instrument.progress import silent, staged
 from equipoise.instrument.types import Batch, LossFunction, Progress
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.records import wording
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.sites import Share, Site
 
@@ -148,7 +148,7 @@ def checkup(
         work.conditioning,
         unwatched(fresh),
         [
-            *_untraced(work.untraced),
+            *_left_out(work.untraced, work.unjudged),
             *conclude_initialisation(work.initialisation, work.unchecked),
             *conclude_preconditioning(work.preconditioning),
             *conclude_trial(work.trial),
@@ -202,6 +202,7 @@ class _Work:
     initialisation: Initialisation | None = None
     unchecked: str = ""
     untraced: str = ""
+    unjudged: str = ""
     trainability: Trainability | None = None
     interrupted: bool = False
 
@@ -238,7 +239,7 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
     found = work.trainability
-    if growth.rate is None or found is None or found.probability > _LIKELY:
+    if found is None or found.probability > _LIKELY or not is_straight(growth):
         trace = None  # it holds all tensors of a pass, and is for remedies only
     work.comparisons = compare(growth, work.predictions)
     work.conditioning = probes.conditioning(
@@ -286,14 +287,22 @@ def _predicted(work: _Work, problem: Problem, model: nn.Module) -> TracedModel |
         return None
     work.sites, work.attribution = propagation.sites, propagation.attribution
     work.predictions = trace.at_layers(propagation)
-    # Without a layer with weights nothing can be said.
-    with contextlib.suppress(ValueError):
+    try:
         work.trainability = judge(propagation, trace.graph.batch, calibration())
+    except ValueError as error:  # no layer with weights
+        work.unjudged = str(error)
     return trace
 
 
-def _untraced(reason: str) -> list[Finding]:
-    if not reason:
-        return []
-    title = "Not predicted: tracing the model failed"
-    return [Finding("note", title, f"{reason} Everything else was measured.")]
+def _left_out(untraced: str, unjudged: str) -> list[Finding]:
+    """What theory could not say, and why."""
+    named = (
+        ("Not predicted: tracing the model failed", untraced),
+        ("Not judged: whether it trains is unknown", unjudged),
+    )
+    rest = "Everything else was measured."
+    return [
+        Finding("note", title, f"{wording.capital(reason)} {rest}")
+        for title, reason in named
+        if reason
+    ]

@@ -1,5 +1,6 @@
 """How many blocks could train, on a chain whose growth per block is known."""
 
+import itertools
 import math
 
 import pytest
@@ -11,6 +12,7 @@ from equipoise.diagnosis.trainability.record import Depth
 from equipoise.diagnosis.trainability.words import depth_in_words
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.propagate import propagate
+from equipoise.theory.propagation.what_if.blocks import repetitions
 from equipoise.training import cross_entropy
 from support.trainability_examples import network
 
@@ -83,6 +85,29 @@ class TestNoDepth:
     def test_without_repeated_blocks(self):
         single = nn.Sequential(nn.Linear(WIDTH, 20), nn.Tanh(), nn.Linear(20, 4))
         assert depth_with(predicted(single), 4) is None
+
+    def test_where_blocks_are_the_smaller_part(self):
+        """Two equal layers among ten of sizes of their own."""
+        widths = [WIDTH, 30, 28, 26, 24, 24, 24, 22, 20, 18, 16]
+        layers = [nn.Linear(a, b, bias=False) for a, b in itertools.pairwise(widths)]
+        assert depth_with(predicted(nn.Sequential(*layers)), 1) is None
+
+    def test_where_a_block_that_would_be_left_out_is_needed(self):
+        class Skipping(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = chain(BLOCKS)
+
+            def forward(self, x):
+                outputs = list(
+                    itertools.accumulate(self.layers[:-1], lambda y, f: f(y), initial=x)
+                )
+                return self.layers[-1](outputs[-1] + outputs[-3])
+
+        found = predicted(Skipping())
+        assert repetitions(found.graph) == BLOCKS
+        assert depth_with(found, 4) is None
+        assert depth_with(found, 30) is not None
 
     def test_of_a_record_without_its_trace(self):
         assert trainable_blocks(network(), lambda spread: lambda one: 1.0) is None

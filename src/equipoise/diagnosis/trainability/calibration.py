@@ -22,7 +22,7 @@ import numpy as np
 from equipoise.diagnosis.trainability.quantities import NAMES, Quantities
 from equipoise.records.codec import from_plain
 
-Basis = Literal["predicted", "measured", "both"]
+Basis = Literal["measured", "both"]
 
 # Quantities that make training more probable.
 FAVOURABLE = ("samples",)
@@ -83,7 +83,7 @@ class Calibration:
     """What the benchmark has taught.
 
     Args:
-        fits: A model for quantities from theory, for measured ones, and for means of both.
+        fits: A model for measured quantities, and one for means of predicted and measured ones.
         networks: Networks that were trained.
         trainings: Trainings.
         ranges: Smallest and largest value of each quantity among them.

@@ -30,14 +30,12 @@ def trainable_blocks(found: Propagation, log_odds: Callable[[float], LogOdds]) -
         log_odds: Of training, that many standard errors above the expected.
 
     Returns:
-        ``None`` without at least two equal blocks, or if the network cannot be edited.
+        ``None`` unless equal blocks make up at least half of the network, or if it cannot be
+        edited: of a residual network in stages, a depth of one stage would say nothing.
     """
     graph = found.graph
-    try:
-        blocks = 0 if graph is None else repetitions(graph)
-    except ValueError:
-        return None
-    if graph is None or blocks < 2:
+    blocks = 0 if graph is None else repetitions(graph)
+    if graph is None or not blocks:
         return None
     known = {blocks: found}
 
@@ -58,5 +56,8 @@ def trainable_blocks(found: Propagation, log_odds: Callable[[float], LogOdds]) -
             depth, value = following, reached
         return math.inf if grows else 0.0
 
-    value, low, high = (limit(spread) for spread in (0.0, -_TWO_SIDED, _TWO_SIDED))
+    try:
+        value, low, high = (limit(spread) for spread in (0.0, -_TWO_SIDED, _TWO_SIDED))
+    except ValueError:  # what stands behind the blocks takes from one that would be left out
+        return None
     return Depth(blocks, value, low, high)

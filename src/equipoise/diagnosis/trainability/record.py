@@ -38,10 +38,10 @@ class Trainability:
         alike: Networks of the benchmark with about this probability.
         alike_trained: The share of them that trained.
         outside: What is outside the benchmark's range; the interval is wider then.
-        source: What it was computed from: ``predicted``, ``measured`` or ``both``.
+        source: What it was computed from: ``measured`` or ``both``, with theory.
         predicted: Quantities from theory; ``None`` where theory does not reach the output.
         measured: The same quantities of one traced pass.
-        depth: How deep such a network could be, if blocks of it are repeated.
+        depth: How deep such a network could be, if equal blocks make up most of it.
     """
 
     probability: float

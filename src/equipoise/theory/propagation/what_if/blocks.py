@@ -50,12 +50,12 @@ class Blocks:
 
 
 def repetitions(graph: Graph) -> int:
-    """How many times the repeated block is repeated.
-
-    Raises:
-        ValueError: If no block is.
-    """
-    return _found(graph, None).count
+    """How many times the block is repeated that makes up most of the network; 0 if none does."""
+    try:
+        blocks = _found(graph, None)
+    except ValueError:
+        return 0
+    return blocks.count if 2 * blocks.count * blocks.period >= len(graph.nodes) else 0
 
 
 def with_depth(graph: Graph, depth: float, block: str | None) -> Graph:
