@@ -10,6 +10,7 @@ from equipoise.theory.propagation.few_rows import (
     ManyRows,
     of_two_draws,
     rows_of,
+    tau_of,
 )
 
 # N, P, ε. One sample is instance norm; one position is batch norm of vectors.
@@ -235,9 +236,49 @@ def many(K, eps, way):
     return rows.normalised() if way is forward else rows.pulled_back(drawn(K.samples, 4, 1))
 
 
-@pytest.mark.parametrize(("positions", "kind"), [(256, FewRows), (257, ManyRows)])
-def test_large_maps_are_taken_as_many_rows(positions, kind):
-    assert isinstance(rows_of(independent(2 * positions, 2), 0.0), kind)
+def smooth(samples, positions, reach):
+    """Centred rows whose positions are correlated over a distance."""
+    at = np.arange(positions)
+    same = np.exp(-((at[:, None] - at) ** 2) / (2 * reach**2))
+    return Exchangeable(same, np.zeros_like(same), samples).centred()
+
+
+class TestManyRowsOrFew:
+    """Few positions, or few independent ones among many, are taken as they are."""
+
+    @pytest.mark.parametrize(
+        ("samples", "positions", "reach", "kind"),
+        [
+            (64, 32, 0.1, FewRows),
+            (64, 33, 0.1, ManyRows),
+            (4, 256, 8.0, FewRows),
+            (64, 256, 8.0, ManyRows),
+            (1, 257, 90.0, ManyRows),
+        ],
+    )
+    def test_choice(self, samples, positions, reach, kind):
+        assert isinstance(rows_of(smooth(samples, positions, reach), 0.0), kind)
+
+    @pytest.mark.parametrize("eps", [0.0, 0.5])
+    def test_where_there_is_a_choice_both_agree(self, eps):
+        """To 12 τ² of 3e-3."""
+        K, G = smooth(8, 64, 0.8), drawn(8, 64, 1)
+        assert 2e-3 < tau_of(K) < 3e-3
+        many, few = rows_of(K, eps), FewRows.of(K, eps)
+        assert isinstance(many, ManyRows)
+        for found, exact in (
+            (many.inverse, few.inverse),
+            (many.normalised().mean_diagonal, few.normalised().mean_diagonal),
+            (many.pulled_back(G).mean_diagonal, few.pulled_back(G).mean_diagonal),
+            (many.radial_gain, few.radial_gain),
+        ):
+            assert found == pytest.approx(exact, rel=1.5e-4)
+
+    def test_with_fewer_rows_they_would_not(self):
+        K = smooth(8, 64, 8.0)
+        assert tau_of(K) > 1e-2
+        many, few = ManyRows.of(K, 0.0), FewRows.of(K, 0.0)
+        assert abs(many.inverse / few.inverse - 1) > 1.5e-4
 
 
 class TestConstantRows:

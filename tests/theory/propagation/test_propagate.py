@@ -485,6 +485,22 @@ def test_the_model_is_left_untouched(name):
     assert differences(before, fingerprint(model)) == []
 
 
+def test_a_single_sample_is_predicted_too():
+    """Batch norm then averages over positions; there is nothing to correlate samples with."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    for _ in range(4):
+        layers += [nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    batch = torch.randn(1, 3, 12, 12), torch.tensor([3])
+    found = propagate(trace(model, batch, cross_entropy))
+    norms = [site for site in found.sites if site.operation == "native_batch_norm"]
+    assert len(norms) == 5
+    for site in norms:
+        assert site.measured_correlation == 0.0
+        assert abs(np.log(site.gradient / site.measured_gradient)) < 0.5
+
+
 def test_the_same_pass_is_predicted_alike_twice():
     build, batch, loss_fn = MODELS["residual network"]
     model = build()

@@ -37,8 +37,9 @@ _STEP, _LOW, _HIGH = 0.25, -36.0, 60.0
 _ROUNDING = 1e-18
 # Eigenvalues below this part of the largest are rounding.
 _NEGLIGIBLE = 1e-13
-# Up to this many positions eigenvectors are cheap.
-_FEW_POSITIONS = 256
+# Up to so many positions eigenvectors are cheap; up to so many more they are found unless rows are
+# so many that the law of many rows, right up to 12 τ², is right to 1e-4.
+_FEW_POSITIONS, _MORE_POSITIONS, _SMALL_TAU = 32, 256, 3e-3
 # The law of many rows leaves out what is of order τ², so that terms of order τ need no more digits
 # than this: on maps of 32 × 32 positions results differ by 1e-9 from float64's.
 _CORRECTION = np.float32
@@ -57,9 +58,18 @@ def steady_rows_of(
 
 def rows_of(centred: Exchangeable, eps: float) -> FewRows | ManyRows:
     """Rows to be normalised, of a given centred covariance."""
-    if len(centred.same) <= _FEW_POSITIONS:
-        return FewRows.of(centred, eps)
-    return ManyRows.of(centred, eps)
+    positions = len(centred.same)
+    if positions > _MORE_POSITIONS or (
+        positions > _FEW_POSITIONS and tau_of(centred) < _SMALL_TAU
+    ):
+        return ManyRows.of(centred, eps)
+    return FewRows.of(centred, eps)
+
+
+def tau_of(centred: Exchangeable) -> float:
+    r"""τ, one over the number of rows that are independent."""
+    trace = centred.rows * centred.mean_diagonal
+    return centred.dot(centred) / trace**2 if trace > 0 else 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,7 +325,7 @@ class ManyRows:
     def of(centred: Exchangeable, eps: float) -> ManyRows:
         """Rows of a centred covariance."""
         M, trace = centred.rows, centred.mean_diagonal
-        variance, tau = trace + eps, centred.dot(centred) / (M * trace) ** 2
+        variance, tau = trace + eps, tau_of(centred)
         linear = (1 + 2 * tau * (trace / variance) ** 2) / variance
         found = []
         for K in centred.blocks:

@@ -33,7 +33,7 @@ _FAR, _FEW_TERMS, _MANY = 0.3, 12, 10_000
 # Series of 48 terms and a rest are polynomials of at most 97 degrees: as many points and one more
 # determine them.
 # Terms below rounding are left out, and blocks of points stay in the cache.
-_POINTS, _ROUNDING, _BLOCK, _NARROW = 2 * TERMS + 2, 1e-13, 1 << 15, 1e-12
+_POINTS, _ROUNDING, _BLOCK, _NARROW = 2 * TERMS + 2, 1e-13, 1 << 13, 1e-12
 
 
 @lru_cache(maxsize=1)
@@ -277,9 +277,12 @@ def _pairs(first: Array, second: Array, correlation: Array, terms: int) -> Array
 
 def _rest(first: Array, second: Array, a: Array, b: Array) -> tuple[Array, Array]:
     """What even and odd degrees beyond those of a and b add at ρ = 1, each ``[P, P]``."""
-    first, mirrored = first * nodes()[1], second[:, ::-1]
-    even: Array = first @ (second + mirrored).T / 2 - a[:, ::2] @ b[:, ::2].T
-    odd: Array = first @ (second - mirrored).T / 2 - a[:, 1::2] @ b[:, 1::2].T
+    half = len(nodes()[0]) // 2  # nodes are symmetric
+    weights = nodes()[1][:half] / 2
+    left, right = first[:, :half], first[:, : half - 1 : -1]
+    here, there = second[:, :half], second[:, : half - 1 : -1]
+    even: Array = ((left + right) * weights) @ (here + there).T - a[:, ::2] @ b[:, ::2].T
+    odd: Array = ((left - right) * weights) @ (here - there).T - a[:, 1::2] @ b[:, 1::2].T
     return even, odd
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from equipoise.instrument.recording.graph import Graph, Node
@@ -145,7 +147,11 @@ class Propagation:
         return propagate(changes.made_to(self.graph))
 
 
-def propagate(graph: Graph, *, steps: bool = False) -> Propagation:
+class TooExpensiveError(ValueError):
+    """Predicting a model takes longer than was allowed."""
+
+
+def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = None) -> Propagation:
     """Predict second moments and gradients at every operation of a traced pass.
 
     Where no rule applies, the way forward goes on from the measured moments of that operation,
@@ -154,10 +160,19 @@ def propagate(graph: Graph, *, steps: bool = False) -> Propagation:
     Args:
         graph: The traced pass.
         steps: Whether to predict what a step of each weight does to its layer's output.
+        allowance: Seconds of processor time that the way forward may take; by default any.
+
+    Raises:
+        TooExpensiveError: If it takes longer, as maps of very many positions do.
     """
-    forward = Forward(graph)
-    for node in graph.nodes:
+    forward, started = Forward(graph), time.process_time()
+    for number, node in enumerate(graph.nodes):
         forward.step(node)
+        if allowance is not None and time.process_time() - started > allowance:
+            raise TooExpensiveError(
+                f"theory had done {number + 1} of {len(graph.nodes)} operations after "
+                f"{allowance:.0f} s of processor time"
+            )
     back = backward(graph, forward, keep=steps)
     attribution = attribute(_vertices(forward, back), back.edges)
     sites = []
@@ -228,6 +243,7 @@ def _site(
     output, grad = node.outputs[0].detach(), node.gradients[0] if measured else None
     moments = value if isinstance(value, Moments) and not reason else None
     has_size = measured and output.is_floating_point()
+    size = mean_square(output) if has_size else math.nan
     return Site(
         node.number,
         node.name,
@@ -235,7 +251,7 @@ def _site(
         None if moments is None else moments.second_moment,
         None if moments is None else moments.sample_correlation,
         back.sizes.get(id(value)),
-        mean_square(output) if has_size else math.nan,
+        size,
         None if grad is None else mean_square(grad),
         reason or back.unknown.get(id(value), ""),
         is_start=id(value) in back.starts,
@@ -246,29 +262,36 @@ def _site(
         error=attribution.error.get(id(value), math.nan),
         row_correlation=None if moments is None else moments.row_correlation,
         measured_correlation=(
-            sample_correlation(output, moments.layout) if moments and has_size else None
+            sample_correlation(output, moments.layout, size) if moments and has_size else None
         ),
     )
 
 
-def sample_correlation(x: Tensor, layout: Layout) -> float:
+def sample_correlation(x: Tensor, layout: Layout, size: float) -> float:
     r"""Second moment of two samples at one position over that of one, of a tensor.
 
     .. math:: \frac{\|\sum_n x_n\|^2 - \sum_n\|x_n\|^2}{(N-1)\sum_n\|x_n\|^2}
 
     Args:
         x: The tensor.
-        layout: Its axes, one of whose atoms counts the N samples.
+        layout: Its axes, one of whose atoms counts the N samples if there are several.
+        size: Its mean square.
 
     Examples:
         >>> import torch
-        >>> sample_correlation(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), Layout.of_batch((2, 2)))
+        >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+        >>> sample_correlation(x, Layout.of_batch((2, 2)), 1.0)
         0.0
     """
-    sample = next(i for i, atom in enumerate(layout.atoms) if atom.role == "sample")
-    alone = x.detach().double().reshape([atom.size for atom in layout.atoms]).movedim(sample, 0)
-    together, each = float(alone.sum(0).square().sum()), float(alone.square().sum())
-    return (together - each) / ((len(alone) - 1) * each) if len(alone) > 1 and each else 0.0
+    sample = next((i for i, atom in enumerate(layout.atoms) if atom.role == "sample"), None)
+    if sample is None or not size:  # a single sample has no axis of its own
+        return 0.0
+    alone = x.detach().reshape([atom.size for atom in layout.atoms])
+    N = alone.shape[sample]
+    if N < 2:
+        return 0.0
+    total = alone.sum(sample, dtype=torch.promote_types(alone.dtype, torch.float32))
+    return (mean_square(total) / (N * size) - 1) / (N - 1)
 
 
 def _home(node: Node) -> str:

@@ -24,6 +24,7 @@ from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.special import ndtr
 
 from equipoise.theory.propagation import latent
@@ -41,6 +42,9 @@ from equipoise.theory.propagation.values import (
 )
 
 Array = NDArray[np.float64]
+
+# Nodes for what elements share, where what sets them apart spreads over more than this.
+_SHARED_NODES, _SMOOTH = 128, 0.3
 
 
 @rule("max_pool2d_with_indices", "max_pool3d_with_indices")
@@ -115,8 +119,8 @@ def largest(
         places: Positions of the output.
     """
     correlation = arranged(x.correlation, x.order, order)
-    inside = members.sum(1)
-    sums = [members @ block @ members.T for block in (correlation.same, correlation.diff)]
+    inside, sparse = members.sum(1), csr_array(members)
+    sums = [_on_both_sides(sparse, block) for block in (correlation.same, correlation.diff)]
     within = (np.diagonal(sums[0]) / inside - 1) / np.maximum(inside - 1, 1)
     within = np.clip(within, 0.0, 1.0)
     r = float(within.mean())
@@ -124,7 +128,7 @@ def largest(
     variances = np.array([_covariance_of_largest(n, n, n) for n in counts])
     own = within + (1 - within) * variances[np.searchsorted(counts, inside)]
     scale = np.sqrt(np.outer(own, own))
-    pairs, common = np.outer(inside, inside), members @ members.T
+    pairs, common = np.outer(inside, inside), (sparse @ sparse.T).toarray()
     apart = (sums[0] - common) / np.maximum(pairs - common, 1)
     covariances = apart + (1 - apart) * _of_common(inside, common)
     same, diff = (np.clip(block / scale, -1, 1) for block in (covariances, sums[1] / pairs))
@@ -148,33 +152,43 @@ def largest(
     )
 
     def pullback(gradient: Gradient) -> Pulled:
-        reach = members / inside[:, None]
+        reach = csr_array((members / inside[:, None]).T)
         G = gradient.pairs
         # An element of two windows is the largest of both as often as of their union.
-        union = inside[:, None] + inside - members @ members.T
-        diagonal = ((members.T @ (G.same / union)) * members.T).sum(1)
-        others = G.same - np.diag(G.diagonal)
-        same = reach.T @ others @ reach
+        union = inside[:, None] + inside - common
+        diagonal = ((sparse.T @ (G.same / union)) * members.T).sum(1)
+        same = _on_both_sides(reach, G.same - np.diag(G.diagonal))
         np.fill_diagonal(same, diagonal)
-        pairs = Exchangeable(same, reach.T @ G.diff @ reach, G.samples)
+        pairs = Exchangeable(same, _on_both_sides(reach, G.diff), G.samples)
         weight = selected if latent.is_rising(x.table) else np.ones_like(selected)
         return Pulled([(x, Gradient(arranged(pairs, order, x.order), weight))])
 
     return Result(output.made_of(x), pullback)
 
 
+def _on_both_sides(matrix: csr_array, block: Array) -> Array:
+    """M K Mᵀ."""
+    return np.asarray((matrix @ (matrix @ block).T).T)
+
+
 def _largest(count: float, r: float) -> tuple[tuple[Array, Array], Array]:
     """Law of g* as chances and quantiles, and w(g)."""
-    g, weights = latent.nodes()
+    g, _ = latent.nodes()
     spread = np.sqrt(max(1 - r, 1e-12))
-    u = g
+    u, weights = _shared() if spread > _SMOOTH else latent.nodes()
     levels = np.linspace(-8.5, 8.5, 1201)
     below = ndtr((levels[:, None] - np.sqrt(r) * u) / spread) ** count @ weights
     # Selected at g: all others, given g, are below; they share u given g.
     given = np.sqrt(r) * g[:, None] + np.sqrt(1 - r) * u
     chance = ndtr((g[:, None] - np.sqrt(r) * given) / spread) ** (count - 1) @ weights
-    chance /= chance @ weights
-    return (below, levels), np.asarray(chance)
+    return (below, levels), np.asarray(chance / latent.mean(chance))
+
+
+@lru_cache(maxsize=1)
+def _shared() -> tuple[Array, Array]:
+    """Nodes and weights of what elements share, enough where they also differ."""
+    u, weights = np.polynomial.hermite_e.hermegauss(_SHARED_NODES)
+    return u, weights / weights.sum()
 
 
 def _of_common(inside: Array, common: Array) -> Array:

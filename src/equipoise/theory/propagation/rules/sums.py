@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ from equipoise.theory.propagation.values import (
 )
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 # A slope below this part of the largest is none.
 _FLAT = 1e-6
@@ -83,11 +85,10 @@ def add(call: Call) -> Result:
             _inputs(call), (a, b), (b, a), (1.0, sign), strict=True
         ):
             if isinstance(original, Moments) and not original.is_constant:
-                weight = gradient.weight
-                if like.latent != output.latent:
-                    weight = _weight_of_part(weight, output.typical, like.typical, other.typical)
+                seen = _seen_by_part(output, like, other)
+                weight = _weight_of_part(gradient.weight, seen)
                 pairs = unaligned(gradient.pairs * factor**2, like, original)
-                share = _share_of_latent(gradient.weight, output, like, other)
+                share = _share_of_latent(gradient.weight, output, like, seen)
                 excess = _excess_of_part(gradient, share, like, original)
                 inputs.append((original, Gradient(pairs, weight, excess)))
         return Pulled(inputs)
@@ -161,7 +162,11 @@ def _excess_of_part(
     return unaligned(gradient.excess * share, like, original)
 
 
-def _share_of_latent(weight: Array, output: Moments, like: Moments, other: Moments) -> float:
+# The average of a function of a sum's latent, given the latent of a part.
+_Seen: TypeAlias = Callable[[Array], Array]
+
+
+def _share_of_latent(weight: Array, output: Moments, like: Moments, seen: _Seen | None) -> float:
     r"""How much of the square of E[f z], z the latent of a sum, is E[f z] with that of a part.
 
     The part's share of the variance, if all are Gaussian. A stream that is never negative makes
@@ -171,27 +176,40 @@ def _share_of_latent(weight: Array, output: Moments, like: Moments, other: Momen
     z, weights = latent.nodes()
     f = np.sqrt(weight)
     whole = float((f * z) @ weights)
-    if like.latent == output.latent or abs(whole) < _FLAT:
+    if seen is None or abs(whole) < _FLAT:
         variance = max(float((output.std**2).mean()), 1e-300)
         return min(float((like.std**2).mean()) / variance, 1.0)
-    part = _seen_by_part(f, output.typical, like.typical, other.typical)
-    return (float((part * z) @ weights) / whole) ** 2
+    return (float((seen(f) * z) @ weights) / whole) ** 2
 
 
-def _weight_of_part(weight: Array, total: Array, part: Array, other: Array) -> Array:
+def _weight_of_part(weight: Array, seen: _Seen | None) -> Array:
     """How a gradient depends on the latent of one of two independent parts of a sum."""
-    if np.ptp(weight) == 0:
+    if seen is None or np.ptp(weight) == 0:
         return weight
-    found = _seen_by_part(weight, total, part, other)
+    found = seen(weight)
     return np.asarray(found / (found @ latent.nodes()[1]))
 
 
-def _seen_by_part(values: Array, total: Array, part: Array, other: Array) -> Array:
-    """The average of a function of the sum's latent, given the latent of a part."""
-    g, weights = latent.nodes()
-    rising = np.maximum.accumulate(total)
-    latents = np.interp(part[:, None] + other, rising, g)
-    return np.asarray(np.interp(latents, g, values) @ weights)
+def _seen_by_part(output: Moments, part: Moments, other: Moments) -> _Seen | None:
+    """How averages follow; ``None`` if the part has the sum's own latent."""
+    if part.latent == output.latent:
+        return None
+    _, weights = latent.nodes()
+    rising = np.maximum.accumulate(output.typical)
+
+    @cache
+    def places() -> tuple[Indices, Array]:
+        sums = part.typical[:, None] + other.typical
+        found = np.interp(sums, rising, np.arange(len(rising)))
+        below = found.astype(np.intp)
+        return below, found - below
+
+    def seen(values: Array) -> Array:
+        below, beyond = places()
+        steps = np.append(np.diff(values), 0.0)
+        return np.asarray((values[below] + beyond * steps[below]) @ weights)
+
+    return seen
 
 
 @rule("div")

@@ -16,7 +16,7 @@ def with_residual_scale(graph: Graph, scale: float) -> Graph:
     weights.
     """
     structure = Structure(graph)
-    found = {node.number: b for node in graph.nodes if (b := _branches(node, structure))}
+    found = {node.number: b for node in graph.nodes if (b := branches(node, structure))}
     if not found:
         raise ValueError(
             f"this model adds no branch to a stream that it came from: it has "
@@ -35,7 +35,7 @@ def with_residual_scale(graph: Graph, scale: float) -> Graph:
     return editor.finished()
 
 
-def _branches(node: Node, structure: Structure) -> tuple[Source, Source] | None:
+def branches(node: Node, structure: Structure) -> tuple[Source, Source] | None:
     """Stream and branch, if an operation adds one to the other."""
     if node.name != "add" or len(node.inputs) != 2 or not structure.is_inside(node):
         return None
