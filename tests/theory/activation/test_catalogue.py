@@ -150,6 +150,32 @@ def test_kinks_of_a_callable_are_found(function, kinks):
         assert not kink.power
 
 
+def test_no_kink_hides_at_the_end_of_a_panel():
+    """Panels that only touch each other miss kinks between them."""
+    generator = np.random.default_rng(5)
+    for _ in range(12):
+        at = np.sort(generator.uniform(-3, 3, 3))
+        slopes = generator.uniform(0.3, 2, 3)
+
+        def pieces(x, at=at, slopes=slopes):
+            return x + sum(s * torch.relu(x - k) for s, k in zip(slopes, at, strict=True))
+
+        assert [kink.at for kink in as_activation(pieces).kinks] == pytest.approx(at, abs=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("hardsigmoid", lambda x: np.clip(x + 3, 0, 6) / 6),
+        ("celu(0.55)", lambda x: np.where(x > 0, x, 0.55 * np.expm1(np.minimum(x, 0) / 0.55))),
+        ("gelu_tanh", lambda x: x / (1 + np.exp(-np.sqrt(8 / np.pi) * (x + 0.044715 * x**3)))),
+    ],
+)
+def test_constants_are_float64(name, function):
+    """PyTorch's own round 1/6 and 1/alpha to float32, an error of 6e-8."""
+    np.testing.assert_allclose(as_activation(name).values(POINTS), function(POINTS), atol=2e-15)
+
+
 @pytest.mark.parametrize(("power", "is_power"), [(1.5, True), (0.75, True), (2, False)])
 def test_fractional_powers_are_distinguished_from_analytic_pieces(power, is_power):
     (kink,) = as_activation(lambda x: torch.relu(x - 0.5) ** power).kinks
@@ -212,6 +238,7 @@ class TestRefused:
             (torch.log, "not finite"),
             (lambda x: 1 / (x - 0.0137 + 19.7), "not finite"),
             (lambda x: torch.exp(x * x * x), "not finite"),
+            (lambda x: torch.where(x.abs() < 1e-3, x * math.nan, x), "not finite at x = "),
             (torch.sign, "jumps"),
             (torch.floor, "jumps"),
             (lambda x: torch.where(x > 0.3, x + 1, x), "jumps"),
@@ -243,6 +270,13 @@ class TestRefused:
     def test_slopes_without_a_second_moment(self, alpha):
         with pytest.raises(ValueError, match=str(alpha)):
             alpha_relu(alpha)
+
+    @pytest.mark.parametrize(
+        "name", ["alpha_relu(1e308)", "leaky_relu(1e308)", "elu(nan)", "celu(0)", "hardtanh(2,1)"]
+    )
+    def test_numbers_that_overflow_or_make_no_sense(self, name):
+        with pytest.raises(ValueError, match="needs"):
+            as_activation(name)
 
     def test_a_prelu_with_many_slopes(self):
         with pytest.raises(ValueError, match="PReLU"):

@@ -176,3 +176,18 @@ def test_an_activation_that_is_flat_where_samples_fall_is_refused(eps):
     """At B = 4 samples stay within ±√3, where ReLU(w - 3) is 0."""
     with pytest.raises(ValueError, match=r"beta = -3.*Choose a beta"):
         explosion_rate("relu", 4, beta=-3.0, eps=eps)
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh"])
+@pytest.mark.parametrize(
+    "options", [{"gamma": 1e308}, {"gamma": 1e-308}, {"beta": 1e200}], ids=str
+)
+def test_numbers_whose_squares_overflow_are_refused(name, options):
+    with pytest.raises(ValueError, match="range of float64"):
+        Setting(name, 8, **options)
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh"])
+def test_an_eps_far_below_rounding_is_none(name):
+    plain, tiny = explosion_rate(name, 8), explosion_rate(name, 8, eps=1e-320)
+    assert abs(plain.value - tiny.value) <= plain.error + tiny.error

@@ -18,6 +18,9 @@ Array = NDArray[np.float64]
 Elementwise = Callable[[Tensor], Tensor]
 
 
+_LARGEST, _LARGEST_POWER = 1e100, 128
+
+
 @dataclass(frozen=True, slots=True)
 class Kink:
     """A point where an activation is continuous but not analytic.
@@ -90,8 +93,13 @@ def homogeneous(name: str, alpha: float, a: float, b: float) -> Activation:
     Raises:
         ValueError: If a number is not finite.
     """
-    if not all(math.isfinite(number) for number in (alpha, a, b)):
-        raise ValueError(f"activation {name} needs finite numbers.")
+    if not all(abs(number) <= _LARGEST for number in (a, b)):
+        raise ValueError(f"activation {name} needs finite slopes, at most 10^100.")
+    if not abs(alpha) <= _LARGEST_POWER:
+        raise ValueError(
+            f"activation {name} needs a power of at most {_LARGEST_POWER}: moments of a larger "
+            "one overflow."
+        )
 
     def function(x: Tensor) -> Tensor:
         if alpha == 1.0:
@@ -136,24 +144,35 @@ def leaky_relu(negative_slope: float = 0.01) -> Activation:
 
 def elu(alpha: float = 1.0) -> Activation:
     """The exponential linear unit; at alpha = 1 its slope is continuous, its curvature not."""
+    if not abs(alpha) <= _LARGEST:
+        raise ValueError(f"elu needs a finite alpha, at most 10^100, got {alpha}.")
     return Activation(f"elu({alpha:g})", lambda x: F.elu(x, alpha), kinks=(Kink(0.0),))
 
 
 def celu(alpha: float = 1.0) -> Activation:
     """The continuously differentiable exponential linear unit."""
-    return Activation(f"celu({alpha:g})", lambda x: F.celu(x, alpha), kinks=(Kink(0.0),))
+    if not 1 / _LARGEST <= abs(alpha) <= _LARGEST:
+        raise ValueError(f"celu needs an alpha from 10^-100 to 10^100, got {alpha}.")
+
+    # PyTorch's celu rounds 1/alpha to float32.
+    def function(x: Tensor) -> Tensor:
+        return torch.where(x > 0, x, alpha * torch.expm1(x.clamp(max=0) / alpha))
+
+    return Activation(f"celu({alpha:g})", function, kinks=(Kink(0.0),))
 
 
 def softplus(beta: float = 1.0) -> Activation:
     """log(1 + exp(beta·x)) / beta, without the jump of PyTorch's linear shortcut."""
-    if not 0 < beta < math.inf:
-        raise ValueError(f"softplus needs a positive, finite beta, got {beta}.")
+    if not 1 / _LARGEST <= beta <= _LARGEST:
+        raise ValueError(f"softplus needs a beta from 10^-100 to 10^100, got {beta}.")
     # Threshold 40: the shortcut's error exp(-40) is below rounding; at PyTorch's 20 it is 2e-9.
     return Activation(f"softplus({beta:g})", lambda x: F.softplus(x, beta, threshold=40.0))
 
 
 def hardtanh(low: float = -1.0, high: float = 1.0) -> Activation:
     """Clipping to [low, high]."""
+    if not -_LARGEST <= low < high <= _LARGEST:
+        raise ValueError(f"hardtanh needs low < high within 10^100, got {low} and {high}.")
     name = "hardtanh" if (low, high) == (-1.0, 1.0) else f"hardtanh({low:g},{high:g})"
     return Activation(
         name,
@@ -166,6 +185,11 @@ def hardtanh(low: float = -1.0, high: float = 1.0) -> Activation:
 def _gelu(x: Tensor) -> Tensor:
     # PyTorch's 1 + erf loses the left tail; erfc keeps all its digits.
     return 0.5 * x * torch.erfc(-x * math.sqrt(0.5))
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    # (1 + tanh u)/2 = sigmoid(2u), which keeps the digits of the left tail.
+    return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
 IDENTITY = homogeneous("identity", 1.0, 1.0, 1.0)
@@ -183,13 +207,19 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("erf", torch.erf),
         Activation("sigmoid", torch.sigmoid),
         Activation("gelu", _gelu),
-        Activation("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
+        Activation("gelu_tanh", _gelu_tanh),
         Activation("silu", F.silu),
         Activation("mish", lambda x: x * torch.tanh(F.softplus(x, threshold=40.0))),
         Activation("selu", F.selu, kinks=(Kink(0.0),)),
         Activation("relu6", F.relu6, kinks=(Kink(0.0), Kink(6.0))),
         Activation("hardswish", F.hardswish, kinks=(Kink(-3.0), Kink(3.0))),
-        Activation("hardsigmoid", F.hardsigmoid, kinks=(Kink(-3.0), Kink(3.0))),
+        # PyTorch's rounds 1/6 to float32.
+        Activation(
+            "hardsigmoid",
+            lambda x: (x + 3).clamp(0, 6) / 6,
+            lambda x: (x.abs() < 3).to(x.dtype) / 6,
+            (Kink(-3.0), Kink(3.0)),
+        ),
         Activation("softsign", F.softsign, kinks=(Kink(0.0),)),
         Activation("log_sigmoid", F.logsigmoid),
         Activation("tanhshrink", F.tanhshrink),

@@ -1,8 +1,8 @@
 """Find where an arbitrary elementwise function is not smooth.
 
 A panel passes when the values and slopes at fresh points agree with the polynomial through its
-nodes. Panels that fail are bisected: a steep but smooth function passes in the end, a kink fails
-at every scale.
+nodes. Panels that fail are cut into halves that overlap, so that no kink hides at an end: a steep
+but smooth function passes in the end, a kink fails at every scale.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Array = NDArray[np.float64]
 ValuesAndSlopes = Callable[[Array], tuple[Array, Array]]
 
 # Odd numbers, so that no panel ends at a round number, where kinks are likely.
-_FIRST_EDGE, _WIDTH, _PANELS, _SPLIT = -20.1373, 0.4917, 82, 0.4877
-_DEGREE, _TOLERANCE, _MOST_FAILURES = 16, 1e-11, 64
+_FIRST_EDGE, _WIDTH, _PANELS = -20.1373, 0.2459, 164
+_DEGREE, _TOLERANCE, _MOST_FAILURES = 16, 1e-11, 160
 # A panel this narrow that still fails holds a kink. Where it only holds a very steep slope,
 # calling that a kink is harmless: quadrature then splits its panels there.
 _NARROW = 1e-3
@@ -31,7 +31,8 @@ class _Interpolation:
     """The polynomial through Chebyshev nodes on [-1, 1], read at points between them."""
 
     nodes = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
-    checks = np.linspace(-0.985, 0.985, 23)
+    # Irregular, and denser than the nodes: a second, independent grid.
+    checks = np.sin(np.linspace(-1.5, 1.5, 41)) * 0.999 + 0.0007
     matrix = np.polynomial.chebyshev.chebvander(checks, _DEGREE) @ np.linalg.inv(
         np.polynomial.chebyshev.chebvander(nodes, _DEGREE)
     )
@@ -52,13 +53,14 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
         >>> find_kinks(lambda x: (np.maximum(x, 0.5), (x > 0.5) * 1.0), "shifted relu")
         (Kink(at=0.5, power=False),)
     """
-    left: Array = _FIRST_EDGE + _WIDTH * np.arange(_PANELS, dtype=np.float64)
-    width = np.full(_PANELS, _WIDTH)
+    left: Array = _FIRST_EDGE + _WIDTH / 2 * np.arange(2 * _PANELS - 1, dtype=np.float64)
+    width = np.full(left.size, _WIDTH)
     scale = _scale(function)
     failed: list[tuple[float, float]] = []  # middle and width of narrow failing panels
     while left.size:
         failing = ~_smooth(function, left, width, scale)
         left, width = left[failing], width[failing]
+        _refuse_not_finite(function, left, width, name)
         if np.count_nonzero(width < _NARROW) > _MOST_FAILURES:
             raise ValueError(
                 f"activation {name} is not piecewise smooth: near {left[-1]:.3g} it varies at "
@@ -69,8 +71,13 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
         failed += zip(middle[narrow].tolist(), width[narrow].tolist(), strict=True)
         done = width <= _FINEST * np.maximum(1, np.abs(left))
         left, width = left[~done], width[~done]
-        left = np.concatenate([left, left + _SPLIT * width])
-        width = np.concatenate([_SPLIT * width, (1 - _SPLIT) * width])
+        # The middle half too: a kink next to the end of one half is well inside it. Of the
+        # overlapping thirds that follow, two at most hold the same place.
+        left = np.concatenate([left, left + width / 4, left + width / 2])
+        width = np.tile(width / 2, 3)
+        _, first = np.unique(np.round((left - _FIRST_EDGE) / (width / 8)), return_index=True)
+        left = left[first]
+        width = width[first]
     places = _distinct(failed)
     for at in places:
         _refuse_jump(function, at, scale, name)
@@ -87,7 +94,7 @@ def _distinct(panels: list[tuple[float, float]]) -> list[float]:
     places: list[float] = []
     for at, width in sorted(panels, key=lambda panel: panel[1]):
         # A wide panel around a known place failed because of that place.
-        if all(abs(at - other) > 2 * width for other in places):
+        if all(abs(at - other) > 4 * width for other in places):
             rounded = (round(at, digits) + 0.0 for digits in range(14))
             places.append(next((r for r in rounded if abs(r - at) <= 2 * width), at))
     return sorted(places)
@@ -114,6 +121,17 @@ def _scale(function: ValuesAndSlopes) -> Array:
     values, slopes = function(np.linspace(-3, 3, 61) + 0.0137)
     sizes = np.array([np.abs(values).max(), np.abs(slopes).max()])
     return np.asarray(np.maximum(sizes, np.finfo(float).tiny))
+
+
+def _refuse_not_finite(function: ValuesAndSlopes, left: Array, width: Array, name: str) -> None:
+    """Refuse a function that has no values somewhere inside, as NaN next to a number."""
+    x = (left[:, None] + width[:, None] * np.array([0.25, 0.5, 0.75])).ravel()
+    values = function(x)[0]
+    if np.isnan(values).any():
+        raise ValueError(
+            f"activation {name} is not finite at x = {x[np.isnan(values)][0]:.4g}. Normalised "
+            "samples reach such values; restrict or repair the function."
+        )
 
 
 def _refuse_jump(function: ValuesAndSlopes, at: float, scale: Array, name: str) -> None:

@@ -13,6 +13,7 @@ from equipoise.theory.activation.catalogue import Activation
 # Theorem 7 needs E[1/‖Gh‖²], which is infinite at B = 3; at B = 2 outputs are ±1.
 SMALLEST_BATCH = 4
 _LARGEST_BATCH = 10**15
+_LARGEST = 1e100
 
 
 class ConvergenceError(ValueError):
@@ -97,6 +98,12 @@ class Setting:
             if not math.isfinite(value) or value < least:
                 need = "finite and not negative" if least == 0 else "finite"
                 raise ValueError(f"{name} must be {need}, got {value}.")
+            least = 1 / _LARGEST if name in ("gamma", "weight_variance") and value else 0.0
+            if not least <= abs(value) <= _LARGEST:
+                raise ValueError(
+                    f"{name} = {value:g} leaves the range of float64 when squared and "
+                    f"multiplied: use one between {least:g} and {_LARGEST:g} in size."
+                )
         if gamma == 0:
             raise ValueError("gamma must not be 0: batch norm would send no signal at all.")
         if weight_variance == 0:

@@ -25,6 +25,7 @@ from reference.gegenbauer_series import theorem_9
 from reference.mean_field import (
     FUNCTIONS,
     Radial,
+    Real,
     angle_law,
     forward_l,
     forward_m,
@@ -33,6 +34,7 @@ from reference.mean_field import (
     pair_law,
     theorem_7,
 )
+from reference.two_angles import NAMES, Function, TwoAngles
 
 
 def solved(activation, batch_size, **options):
@@ -84,6 +86,22 @@ def test_every_number_is_within_its_error_of_the_double_integral(name, B, beta):
     ):
         assert abs(a - b) < 1e-11
         assert_bounds(estimate, a, abs(a - b), most)
+
+
+@pytest.mark.parametrize(
+    ("name", "B", "options", "kinks"), [("tanh", 6, {}, ()), ("relu", 5, {"beta": 1.0}, (0.0,))]
+)
+def test_a_sample_of_the_benchmark_of_stated_errors(name, B, options, kinks):
+    """All ten numbers against benchmarks/stated_errors.py's integral over two angles."""
+    f = FUNCTIONS[name]
+    function = Function(f.value, f.slope, kinks)
+    ours = solved(name, B, **options)
+    kappa = ours.kappa.value
+    law = TwoAngles(function, B, 0.0, 1.0, options.get("beta", 0.0), kappa, count=22, real=Real)
+    exact = law.numbers(Real(kappa))
+    estimates = (ours.q, ours.kappa, *ours.backward, *ours.forward)
+    for key, estimate in zip(NAMES, estimates, strict=False):
+        assert_bounds(estimate, float(exact[key]), 3e-15)
 
 
 def test_a_reference_for_another_batch_is_rejected():
