@@ -9,10 +9,10 @@ from torch import nn
 
 from equipoise.instrument.replay import Replay
 from support.model_state import differences, fingerprint, same_bits
-from support.probe_models import MODELS, batch, build, loss_fn
+from support.probe_models import ALL, batch, build, loss_fn
 
 BATCH = batch()
-every_model = pytest.mark.parametrize("name", MODELS)
+every_model = pytest.mark.parametrize("name", ALL)
 
 
 class InTheMiddleError(Exception):

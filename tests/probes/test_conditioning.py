@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from equipoise.instrument.unfold import unfold
 from equipoise.numerics.conditioning import extended_spectra
 from equipoise.probes import conditioning
 from reference.conditioning import centring, condition, extended, rank, scaling, unfolded
@@ -302,3 +303,26 @@ class TestModels:
         model, x = nn.Linear(4, 2).double(), normal(9, 4)
         (found,) = conditioning(model, x, forward=lambda m, b: m(input=b))
         assert found == conditioning(model, x)[0]
+
+
+class TestSamples:
+    """With little effort, condition numbers are those of a sample of rows."""
+
+    def test_they_are_close_and_say_how_close(self):
+        torch.manual_seed(0)
+        layer, inputs = nn.Conv2d(3, 4, 3, padding=1), torch.randn(32, 3, 16, 16)
+        (exact,) = conditioning(layer, inputs)
+        (sampled,) = conditioning(layer, inputs, effort=1e7)
+        assert sampled.rows < exact.rows == sampled.sampled_from
+        assert abs(math.log(sampled.raw / exact.raw)) < 3 * sampled.sampling_error
+
+    def test_enough_effort_takes_all_rows(self):
+        layer, inputs = nn.Linear(4, 2), torch.randn(64, 4)
+        assert conditioning(layer, inputs, effort=1e9) == conditioning(layer, inputs)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_sampled_rows_are_rows_of_the_unfolded_input(groups):
+    convolution = nn.Conv2d(4, 4, 3, stride=2, padding=1, dilation=2, groups=groups)
+    inputs, rows = torch.randn(3, 4, 9, 7), torch.tensor([0, 5, 17, 3])
+    assert torch.equal(unfold(convolution, inputs, rows), unfold(convolution, inputs)[:, rows])

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import random
+from collections import deque
 from collections.abc import Iterator
+from types import MethodType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+# Of every module: parameters, buffers and submodules by name, and hooks by number.
+_RESTORED_ELSEWHERE = frozenset(vars(nn.Module()))
 
 
 def fingerprint(model: nn.Module) -> dict[str, Any]:
@@ -16,12 +23,14 @@ def fingerprint(model: nn.Module) -> dict[str, Any]:
     state: dict[str, Any] = dict(_random_states())
     for place, module in model.named_modules(remove_duplicate=False):
         state[f"{place}.training"] = module.training
-        state[f"{place}.generators"] = [_generator(value) for value in vars(module).values()]
         state[f"{place}.hooks"] = [len(hooks) for hooks in _hooks(module)]
         for name, parameter in module._parameters.items():
             state[f"{place}.{name}"] = None if parameter is None else _parameter(parameter)
         for name, buffer in module._buffers.items():
             state[f"{place}.{name}"] = _tensor(buffer)
+        for name, value in vars(module).items():
+            if name not in _RESTORED_ELSEWHERE:
+                state[f"{place}.{name}"] = _content(value)
     return state
 
 
@@ -40,12 +49,37 @@ def _random_states() -> Iterator[tuple[str, Any]]:
     yield "numpy", (kind, keys.tobytes(), *rest)
 
 
-def _generator(value: Any) -> str | None:
-    if isinstance(value, torch.Generator):
-        return str(value.get_state().tolist())
-    if isinstance(value, dict) and isinstance(value.get("noise"), np.random.Generator):
-        return str(value["noise"].bit_generator.state)
-    return None
+def _content(value: Any) -> Any:
+    """A value down to its bits, with the identity of everything that may be shared."""
+    match value:
+        case Tensor():
+            return _tensor(value)
+        case np.ndarray():
+            return id(value), value.tobytes()
+        case torch.Generator():
+            return id(value), value.get_state().numpy().tobytes()
+        case np.random.Generator():
+            return id(value), str(value.bit_generator.state)
+        case np.random.RandomState():
+            return id(value), str(value.get_state(legacy=False))
+        case random.Random():
+            return id(value), value.getstate()
+        case dict():
+            return id(value), [(key, _content(item)) for key, item in value.items()]
+        case list() | deque() | tuple():
+            return id(value), [_content(item) for item in value]
+        case set():
+            return id(value), sorted(map(str, value))
+        case nn.Module():
+            return id(value), fingerprint(value)
+        case itertools.count() | itertools.cycle():
+            return next(copy.deepcopy(value))
+        case MethodType():
+            return _content(value.__self__)
+    if hasattr(value, "__dict__") and not callable(value):
+        return id(value), _content(vars(value))
+    slots = getattr(type(value), "__slots__", ())
+    return value if not slots else (id(value), [_content(getattr(value, s)) for s in slots])
 
 
 def _hooks(module: nn.Module) -> Iterator[dict[Any, Any]]:

@@ -25,6 +25,17 @@ def names(model: nn.Module) -> dict[nn.Module, str]:
     }
 
 
+def places(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module by every name under which the model holds it."""
+    return dict(model.named_modules(remove_duplicate=False))
+
+
+def put(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Let the model hold another module under a name."""
+    parent, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(parent), leaf, module)
+
+
 @contextmanager
 def running(model: nn.Module) -> Iterator[list[tuple[nn.Module, str]]]:
     """Keep a list of the modules that are running inside the block, outermost first."""

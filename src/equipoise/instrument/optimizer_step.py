@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.optim import optimizer as torch_optimizer
+from torch.utils._pytree import tree_leaves
 
 from equipoise.instrument.replay import Replay
-from equipoise.instrument.snapshot import SavedParameters
+from equipoise.instrument.saved_objects import SavedObjects
+from equipoise.instrument.snapshot import SavedParameters, SavedTensor
 
 Update: TypeAlias = float | Optimizer | Callable[[nn.Module], Any]
 """A learning rate for plain gradient descent, an optimiser, or a function that takes a step."""
@@ -137,41 +139,33 @@ def states_restored(stateful: Iterable[Stateful]) -> Iterator[None]:
 @contextmanager
 def _optimizer_restored(update: Update) -> Iterator[None]:
     """Restore an optimiser's state, groups and attributes bit for bit, with their identity."""
-    attributes = vars(update) if isinstance(update, Optimizer) else {}
-    restore = _restorer(attributes, {id(p) for p in trained_parameters(update)})
+    saved = optimizer_saved(update) if isinstance(update, Optimizer) else None
     try:
         yield
     finally:
-        with torch.no_grad():
-            restore()
+        if saved is not None:
+            with torch.no_grad():
+                saved.restore()
 
 
-def _restorer(value: Any, parameters: set[int]) -> Callable[[], Any]:
-    """A function that restores a value's contents, down to the tensors, and returns it."""
-    if isinstance(value, Tensor) and id(value) not in parameters:
-        data = value.detach().clone()
+def optimizer_saved(optimizer: Optimizer, *, moments: bool = True) -> SavedObjects:
+    """An optimiser's state, groups and attributes, down to the tensors, but not its parameters.
 
-        def restore_tensor() -> Tensor:
-            value.data.copy_(data)
-            return value
+    Args:
+        optimizer: Any.
+        moments: Whether to copy the values of tensors with more than one element, too.
 
-        return restore_tensor
-    if isinstance(value, dict):
-        items = {key: _restorer(item, parameters) for key, item in value.items()}
+    Raises:
+        ValueError: If it keeps something that cannot be copied.
+    """
+    attributes = vars(optimizer)
+    fixed = {id(p) for p in trained_parameters(optimizer)}
+    # Hooks belong to others, and so does a step that a scheduler has wrapped.
+    fixed |= {id(v) for k, v in attributes.items() if k.endswith("_hooks") or k == "step"}
+    if not moments:
+        fixed |= {id(x) for x in tree_leaves(dict(optimizer.state)) if _is_large(x)}
+    return SavedObjects([(type(optimizer).__name__, attributes)], fixed, SavedTensor)
 
-        def restore_dict() -> dict[Any, Any]:
-            restored = {key: item() for key, item in items.items()}
-            value.clear()
-            value.update(restored)
-            return value
 
-        return restore_dict
-    if isinstance(value, list):
-        entries = [_restorer(item, parameters) for item in value]
-
-        def restore_list() -> list[Any]:
-            value[:] = [entry() for entry in entries]
-            return value
-
-        return restore_list
-    return lambda: value
+def _is_large(value: object) -> bool:
+    return isinstance(value, Tensor) and value.numel() > 1

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-OwnGenerator: TypeAlias = (
-    torch.Generator | np.random.Generator | np.random.RandomState | random.Random
+from equipoise.instrument.saved_objects import (
+    OwnGenerator,
+    own_attributes,
+    reachable,
+    registered,
 )
-
-# Parameters, buffers, children and hooks.
-_ATTRIBUTES_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 class RandomStates:
     """The states of all random generators of a model, as they are when this object is built.
 
     These are PyTorch's generators for the CPU and for the model's devices, NumPy's and Python's
-    global ones, and those that modules own: attributes, also inside lists, tuples and
-    dictionaries, of type ``torch.Generator``, ``numpy.random.Generator``,
-    ``numpy.random.RandomState`` or ``random.Random``.
+    global ones, and those that modules own: attributes, also inside containers and objects, of
+    type ``torch.Generator``, ``numpy.random.Generator``, ``numpy.random.RandomState`` or
+    ``random.Random``.
 
     Args:
         model: Any module.
@@ -40,7 +40,7 @@ class RandomStates:
 
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
-        devices, own = _accelerators(modules), _own_generators(modules)
+        devices, own = _accelerators(modules), _own_generators(model)
         own_torch = [g for g in own if isinstance(g, torch.Generator)]
         own_others = [g for g in own if not isinstance(g, torch.Generator)]
         self._devices, self._own_torch = len(devices), len(own_torch)
@@ -163,24 +163,10 @@ def _accelerators(modules: list[nn.Module]) -> list[torch.device]:
     return sorted((d for d in devices if d.type not in ("cpu", "meta")), key=str)
 
 
-def _own_generators(modules: list[nn.Module]) -> list[OwnGenerator]:
+def _own_generators(model: nn.Module) -> list[OwnGenerator]:
     """The generators that modules keep as attributes, each once, in order."""
-    found: dict[int, OwnGenerator] = {}
-    searched: set[int] = set()
-    for module in modules:
-        for name, value in vars(module).items():
-            if name not in _ATTRIBUTES_OF_EVERY_MODULE:
-                found |= {id(generator): generator for generator in _generators(value, searched)}
-    return list(found.values())
-
-
-def _generators(value: Any, searched: set[int]) -> Iterator[OwnGenerator]:
-    if isinstance(value, OwnGenerator) and not isinstance(value, random.SystemRandom):
-        yield value  # the system's generator has no state
-    elif isinstance(value, dict | list | tuple) and id(value) not in searched:
-        searched.add(id(value))
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _generators(item, searched)
+    found = reachable(own_attributes(model), registered(model))
+    return [value for _, value in found if isinstance(value, OwnGenerator)]
 
 
 def _equal(a: Any, b: Any) -> bool:

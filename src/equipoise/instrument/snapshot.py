@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,21 @@ from torch.autograd import grad_mode
 from equipoise.instrument.compiled import eager
 from equipoise.instrument.observers import observers_paused
 from equipoise.instrument.random_states import RandomStates
+from equipoise.instrument.saved_objects import (
+    OF_EVERY_MODULE,
+    Replacements,
+    SavedObjects,
+    own_attributes,
+    refill,
+    registered,
+)
+
+# Dictionaries that change when hooks or submodules are registered.
+_STRUCTURE = tuple(
+    name
+    for name, value in OF_EVERY_MODULE.items()
+    if isinstance(value, dict) and name not in ("_parameters", "_buffers")
+)
 
 
 @contextmanager
@@ -20,11 +36,13 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Restore a model bit for bit on leaving the block, whatever happened in it.
 
     Restored are parameters and buffers (values, memory and identity), gradients,
-    ``requires_grad``, training modes, and all :class:`RandomStates` of the model. Inside the
+    ``requires_grad``, training modes, hooks, submodules, all other attributes of modules with the
+    contents of containers and objects, and all :class:`RandomStates` of the model. Inside the
     block, compiled models run uncompiled and observers are paused.
 
     Raises:
-        ValueError: If the model has lazy parameters that no batch has shaped yet.
+        ValueError: If the model has lazy parameters that no batch has shaped yet, or an attribute
+            that cannot be copied, such as a generator.
 
     Examples:
         >>> layer = nn.BatchNorm1d(2)
@@ -139,7 +157,7 @@ class SavedParameters:
             saved.restore()
 
 
-class _Copy:
+class SavedTensor:
     """A tensor, the memory that it is in, and a copy of its values."""
 
     __slots__ = ("memory", "tensor", "values")
@@ -151,90 +169,162 @@ class _Copy:
         self.values = self.memory.clone()
 
     def restore(self) -> None:
+        """Restore memory and values."""
         # Sparse tensors have no pointer.
         strided = self.tensor.layout is self.memory.layout is torch.strided
         if strided and self.tensor.data_ptr() != self.memory.data_ptr():
             self.tensor.data = self.memory
-        if self.memory.is_inference():  # such as a buffer that was assigned in inference mode
+        memory, values = self._once(self.memory), self._once(self.values)
+        if memory.is_inference():  # such as a buffer that was assigned in inference mode
             with torch.inference_mode():
-                self.memory.copy_(self.values)
+                memory.copy_(values)
         else:
-            self.memory.copy_(self.values)
+            memory.copy_(values)
+
+    def replacement(self) -> Tensor:
+        """A new tensor with the saved values, expanded as the original is."""
+        once = self._once(self.values)
+        return once.clone() if once is self.values else once.clone().expand_as(self.values)
+
+    def _once(self, tensor: Tensor) -> Tensor:
+        """The elements with a place in memory of their own; an expanded tensor has fewer."""
+        if self.memory.layout is not torch.strided or 0 not in self.memory.stride():
+            return tensor
+        strides = self.memory.stride()
+        return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)]
 
 
 class _SavedParameter:
-    __slots__ = ("copy", "gradient", "gradient_copy", "requires_grad", "tensor")
+    """A tensor with its gradient, its hooks and whether it requires one."""
+
+    __slots__ = ("copy", "gradient", "gradient_copy", "hooks", "requires_grad", "tensor")
 
     def __init__(self, parameter: Tensor, *, copy_gradient: bool) -> None:
-        gradient = parameter.grad
-        self.tensor, self.copy = parameter, _Copy(parameter)
+        gradient = parameter.grad if parameter.is_leaf else None
+        self.tensor, self.copy = parameter, SavedTensor(parameter)
         self.requires_grad, self.gradient = parameter.requires_grad, gradient
-        self.gradient_copy = None if gradient is None or not copy_gradient else _Copy(gradient)
+        self.gradient_copy = (
+            None if gradient is None or not copy_gradient else SavedTensor(gradient)
+        )
+        self.hooks = [dict(hooks) for hooks in _tensor_hooks(parameter)]
 
     def restore(self) -> None:
         self.copy.restore()
-        if self.tensor.requires_grad != self.requires_grad:
-            self.tensor.requires_grad_(self.requires_grad)
-        if self.gradient_copy is not None:
-            self.gradient_copy.restore()
-        self.tensor.grad = self.gradient
+        if self.tensor.is_leaf:
+            if self.tensor.requires_grad != self.requires_grad:
+                self.tensor.requires_grad_(self.requires_grad)
+            if self.gradient_copy is not None:
+                self.gradient_copy.restore()
+            self.tensor.grad = self.gradient
+        for now, before in zip(_tensor_hooks(self.tensor), self.hooks, strict=True):
+            refill(now, before)
+
+    def replacement(self) -> Tensor:
+        """A new tensor with the saved values; one in a graph stands for itself."""
+        return self.tensor if self.tensor.requires_grad else self.copy.replacement()
+
+
+def _tensor_hooks(tensor: Tensor) -> list[dict[Any, Any]]:
+    """The hooks of a tensor by kind."""
+    kinds = (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
+    return [{} if hooks is None else hooks for hooks in kinds]
 
 
 class ModuleStates:
-    """The training modes and buffers of all modules of a model, with copies of the buffers.
+    """What all modules of a model keep beside parameters, with copies of it.
+
+    These are modes, buffers, submodules, hooks and attributes of their own, down to the contents
+    of containers and objects.
 
     Args:
         model: Any module without lazy buffers.
+
+    Raises:
+        ValueError: If a module has an attribute that cannot be copied.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = [_ModuleState(module) for module in model.modules()]
         buffers = [b for state in self._modules for b in state.buffers.values() if b is not None]
         with torch.inference_mode(False):  # an inference tensor could not enter a graph
-            self._buffers = {id(buffer): _Copy(buffer) for buffer in buffers}
+            self._buffers = {id(buffer): SavedTensor(buffer) for buffer in buffers}
+            self._tensors: list[Tensor] = [copy.tensor for copy in self._buffers.values()]
+            self._objects = SavedObjects(
+                own_attributes(model), registered(model), self._saved_tensor
+            )
+
+    def _saved_tensor(self, tensor: Tensor) -> _SavedParameter:
+        self._tensors.append(tensor)
+        return _SavedParameter(tensor, copy_gradient=True)
 
     def versions_kept(self) -> AbstractContextManager[None]:
-        """Leave the buffers' version counters as they are inside the block."""
-        return _versions_kept(copy.tensor for copy in self._buffers.values())
+        """Leave the version counters of buffers and attributes as they are inside the block."""
+        return _versions_kept(self._tensors)
 
     def use_copies(self) -> None:
-        """Restore all modes, and put new copies of the saved buffers in the modules."""
-        copies = {key: copy.values.clone() for key, copy in self._buffers.items()}
+        """Restore all modes, and put new copies of saved buffers and attributes in the modules."""
+        copies = {key: copy.replacement() for key, copy in self._buffers.items()}
+        copies |= self._objects.replacements()
         for state in self._modules:
-            state.restore(copies)
+            state.capture_structure()  # hooks may have been registered since
+        self._use(copies)
 
     def use_originals(self) -> None:
-        """Restore all modes, and put the original buffers back, with the values that they have."""
-        for state in self._modules:
-            state.restore(None)
+        """Restore all modes, and put the originals back, with the values that they have."""
+        self._use({})
 
     def restore(self) -> None:
-        """Restore modes, buffers and their values."""
-        self.use_originals()
+        """Restore modes, buffers, attributes and their values."""
+        self._use(self._objects.restore())
         for copy in self._buffers.values():
             copy.restore()
 
+    def _use(self, replacements: Replacements) -> None:
+        choose = self._objects.chooser(replacements)
+        for state in self._modules:
+            state.restore(replacements, choose)
+        self._objects.fill(replacements)
+
 
 class _ModuleState:
-    """A module's mode, and its buffers by name."""
+    """A module's attributes, its buffers by name, and its submodules and hooks."""
 
-    __slots__ = ("buffers", "module", "training")
+    __slots__ = ("attributes", "buffers", "kind", "module", "parameters", "structure")
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.training = module.training
+        self.kind = type(module)
+        self.attributes = dict(vars(module))
         self.buffers = dict(module._buffers)
+        self.capture_structure()
 
-    def restore(self, copies: dict[int, Tensor] | None) -> None:
-        """Restore the mode and, in their old order, the buffers or copies of them."""
-        if self.module.training != self.training:  # setting a module's attribute is slow
-            self.module.training = self.training
-        if not (self.buffers or self.module._buffers):
-            return
-        self.module._buffers.clear()
-        for name, buffer in self.buffers.items():
-            chosen = buffer if buffer is None or copies is None else copies[id(buffer)]
-            self.module._buffers[name] = chosen
+    def capture_structure(self) -> None:
+        """Note the present submodules and hooks, of modules and parameters."""
+        attributes = vars(self.module)
+        parts = [attributes[name] for name in _STRUCTURE if name in attributes]
+        self.structure = [(part, dict(part)) for part in parts]
+        self.parameters = [
+            (p, [dict(hooks) for hooks in _tensor_hooks(p)])
+            for p in self.module._parameters.values()
+            if p is not None
+        ]
+
+    def restore(self, replacements: Replacements, choose: Callable[[Any], Any]) -> None:
+        """Restore structure and attributes, and buffers in their old order, or replacements."""
+        module, attributes = self.module, self.attributes
+        if type(module) is not self.kind:  # a parametrisation changes it
+            module.__class__ = self.kind
+        if replacements and len(attributes) > len(OF_EVERY_MODULE):
+            attributes = {name: choose(value) for name, value in attributes.items()}
+        refill(vars(module), attributes)
+        for part, entries in self.structure:
+            if part or entries:
+                refill(part, entries)
+        for parameter, hooks in self.parameters:
+            for now, before in zip(_tensor_hooks(parameter), hooks, strict=True):
+                refill(now, before)
+        if self.buffers or module._buffers:
+            refill(module._buffers, {k: choose(b) for k, b in self.buffers.items()})
 
 
 def write_values(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 LossFunction: TypeAlias = Callable[[nn.Module, Any], Tensor]
 """``loss_fn(model, batch)`` returns a scalar."""
 
-Batch: TypeAlias = tuple[Tensor, Tensor]
-"""Inputs and targets, one row per sample."""
+Batch: TypeAlias = Any
+"""What a loader yields: a pair (input, target), or any nest of tensors."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with the stage, the number of finished steps and that of all steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,12 +14,13 @@ _MODES = {
 }
 
 
-def unfold(module: nn.modules.conv._ConvNd, inputs: Tensor) -> Tensor:
+def unfold(module: nn.modules.conv._ConvNd, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
     """Unfold inputs for any dimension, stride, padding, dilation and number of groups.
 
     Args:
         module: A convolution.
         inputs: Shape ``[N, C, ...]``, or ``[C, ...]`` for a single sample.
+        rows: Numbers of the rows that are wanted, of N·positions; by default all.
 
     Returns:
         Shape ``[groups, N·positions, C/groups·taps]``, columns ordered as ``weight[0]``.
@@ -41,6 +43,10 @@ def unfold(module: nn.modules.conv._ConvNd, inputs: Tensor) -> Tensor:
         # The new window is the last dimension; dilation skips entries of it.
         patches = patches.unfold(2 + axis, span, module.stride[axis])
         patches = patches[..., :: module.dilation[axis]]
+    if rows is not None:
+        places = torch.unravel_index(rows, (len(patches), *patches.shape[2 : 2 + dims]))
+        chosen = patches.movedim(1, 1 + dims)[places]  # [rows, C, *taps]
+        return chosen.reshape(len(rows), module.groups, -1).transpose(0, 1)
     n, channels = patches.shape[:2]
     groups = module.groups
     patches = patches.reshape(n, groups, channels // groups, *patches.shape[2:])

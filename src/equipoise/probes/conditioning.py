@@ -8,8 +8,9 @@ of H.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +23,11 @@ from equipoise.instrument.types import Progress
 from equipoise.instrument.unfold import unfold
 from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
 
+# Multiplications of three decompositions of a matrix, over rows·columns².
+_DECOMPOSITION = 10.0
+_FEWEST_ROWS = 32
+# Of a grouped convolution with a sample of rows, the groups that are measured.
+_GROUPS = 4
 # Larger Gram matrices take minutes to diagonalise on a CPU.
 _LARGEST = 4096
 # Most numbers of Ĥ in memory at once; in float64, 1 GiB.
@@ -47,6 +53,10 @@ class LayerConditioning:
         constant_features: Columns of H without any variance; they cannot be scaled.
         method: ``svd``, or ``gram``, which cannot see condition numbers beyond about 10⁷.
         skipped: The reason why the layer was not measured; ``None`` if it was.
+        sampled_from: How many rows there are, if condition numbers are those of a sample of
+            ``rows`` of them; 0 if all were taken.
+        sampling_error: Size of the logarithm of the raw condition number over that of half of
+            the sample.
     """
 
     layer: str
@@ -61,6 +71,8 @@ class LayerConditioning:
     constant_features: int
     method: str
     skipped: str | None = None
+    sampled_from: int = 0
+    sampling_error: float = 0.0
 
 
 def conditioning(
@@ -69,6 +81,7 @@ def conditioning(
     *,
     forward: Callable[[nn.Module, Any], Any] | None = None,
     largest: int = _LARGEST,
+    effort: float | None = None,
     progress: Progress | None = None,
 ) -> tuple[LayerConditioning, ...]:
     r"""Condition number of every linear and convolutional layer's extended input matrix.
@@ -88,6 +101,8 @@ def conditioning(
             the batch, with its first element if it is a tuple or list, or with keywords if it
             is a mapping.
         largest: Layers whose smaller side, rows or columns, exceeds this are skipped.
+        effort: Multiplications that all layers together may take; where they would take more,
+            a random sample of rows is measured. By default all rows are.
         progress: Called with the stage, finished layers and their total number.
 
     Returns:
@@ -119,7 +134,8 @@ def conditioning(
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         inputs = first_tensor(args, kwargs)
         if module not in found and inputs is not None:
-            found[module] = _measure(watched[module], module, inputs.detach(), largest)
+            share = None if effort is None else effort / len(watched)
+            found[module] = _measure(watched[module], module, inputs.detach(), largest, share)
             if progress is not None:
                 progress("measuring conditioning", len(found), len(watched))
 
@@ -133,7 +149,9 @@ def conditioning(
     return tuple(found.values())
 
 
-def _measure(name: str, module: nn.Module, inputs: Tensor, largest: int) -> LayerConditioning:
+def _measure(
+    name: str, module: nn.Module, inputs: Tensor, largest: int, effort: float | None
+) -> LayerConditioning:
     kind = type(module).__name__
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
         return _skipped(name, kind, 0, 0, "transposed convolutions have no unfolded matrix")
@@ -144,6 +162,9 @@ def _measure(name: str, module: nn.Module, inputs: Tensor, largest: int) -> Laye
     else:
         features = inputs.shape[-1]
         rows = inputs.numel() // features
+    taken = rows if effort is None else _affordable(rows, features, effort)
+    if taken < rows:
+        return _sampled(name, module, inputs, rows, features, taken)
     if min(rows, features) > largest or rows * features > _MOST_ENTRIES:
         reason = f"{rows} × {features} is beyond the limit of {largest}"
         return _skipped(name, kind, rows, features + 1, reason)
@@ -158,6 +179,42 @@ def _measure(name: str, module: nn.Module, inputs: Tensor, largest: int) -> Laye
     spectra = [extended_spectra(matrix, unit=unit) for matrix in matrices]
     worst = max(spectra, key=lambda s: s.raw)
     return _record(name, kind, rows, features + 1, worst)
+
+
+def _affordable(rows: int, columns: int, effort: float) -> int:
+    """How many rows can be decomposed, three times in three forms, with so many multiplications.
+
+    Examples:
+        >>> _affordable(10**6, 100, 1e7), _affordable(50, 100, 1e7)
+        (100, 50)
+    """
+    many = effort / (_DECOMPOSITION * columns**2)  # with more rows than columns
+    few = (effort / (_DECOMPOSITION * columns)) ** 0.5
+    return min(rows, max(_FEWEST_ROWS, int(many if many > columns else min(few, columns))))
+
+
+def _sampled(
+    name: str, module: nn.Module, inputs: Tensor, rows: int, features: int, taken: int
+) -> LayerConditioning:
+    kind, generator = type(module).__name__, torch.Generator().manual_seed(0)
+    chosen = torch.randint(rows, (taken,), generator=generator)
+    chosen = torch.unique(chosen).to(inputs.device)
+    chosen = chosen[torch.randperm(len(chosen), generator=generator).to(inputs.device)]
+    if isinstance(module, nn.modules.conv._ConvNd):
+        matrices = unfold(module, inputs, chosen)
+    else:
+        matrices = inputs.reshape(1, rows, features)[:, chosen]
+    if not torch.isfinite(matrices).all():
+        return _skipped(name, kind, rows, features + 1, "its inputs are not finite")
+    unit = torch.finfo(inputs.dtype).eps
+    exact = matrices.to(torch.float32 if inputs.device.type == "mps" else torch.float64)
+    spectra = [extended_spectra(matrix, unit=unit) for matrix in exact[:_GROUPS]]
+    number = max(range(len(spectra)), key=lambda i: spectra[i].raw)
+    worst = spectra[number]
+    half = extended_spectra(exact[number, : len(chosen) // 2], unit=unit)
+    record = _record(name, kind, len(chosen), features + 1, worst)
+    error = abs(math.log(worst.raw / half.raw))
+    return replace(record, sampled_from=rows, sampling_error=error)
 
 
 def _unfolded_shape(module: nn.modules.conv._ConvNd, inputs: Tensor) -> tuple[int, int]:

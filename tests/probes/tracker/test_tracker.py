@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise.probes.tracker.track import track
 from support.model_state import fingerprint
-from support.probe_models import MODELS, build, loss_fn
+from support.probe_models import ALL, build, loss_fn
 from support.tracked_trainings import BATCHES, TRAININGS, Training, of_model, run
 
 EVERYTHING = ("landscape", "ics", "growth", "activations", "conditioning", "updates")
@@ -49,7 +49,7 @@ class TestEveryTraining:
         assert run(make, careless) != run(make)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ALL)
 def test_every_model(name):
     def make():
         return of_model(name)

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise.instrument import modules
+from equipoise.instrument.batches import samples
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.instrument.recording.opaque import around_opaque_calls
 from equipoise.instrument.snapshot import untouched
@@ -68,7 +69,7 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
         weights = tracer.differentiate(loss, model)
     result = tracer.source(loss)
     made = result if isinstance(result, Made) else None
-    return Graph(tuple(tracer.nodes), float(loss.detach()), weights, _samples(batch), made)
+    return Graph(tuple(tracer.nodes), float(loss.detach()), weights, samples(batch), made)
 
 
 def operations_of(
@@ -371,10 +372,6 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if found is None and output.grad_fn is not None:
             found = get_gradient_edge(output)
         return found
-
-
-def _samples(batch: Any) -> int:
-    return next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), 0)
 
 
 def _tensors(values: Any) -> list[Tensor]:

@@ -1,0 +1,378 @@
+"""What modules keep outside of parameters and buffers: found, copied and restored in place.
+
+A forward pass may count its calls, average activations into a plain tensor, fill a cache or a
+queue. Containers and objects stay the same objects: their contents are restored. Tensors and
+arrays are the leaves, which have values of their own; for a while copies may stand in for them.
+"""
+
+from __future__ import annotations
+
+import array
+import functools
+import queue
+import random
+import sys
+import types
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+OwnGenerator: TypeAlias = (
+    torch.Generator | np.random.Generator | np.random.RandomState | random.Random
+)
+Named: TypeAlias = tuple[str, Any]
+# What stands in for a tensor or an array, by the id of the original.
+Replacements: TypeAlias = Mapping[int, Any]
+
+# Parameters, buffers, children and hooks.
+OF_EVERY_MODULE = vars(nn.Module())
+# Nothing in them can change, or nothing that they do depends on a training.
+_CONSTANT = (
+    int, float, complex, str, bytes, type(None), range, slice, type, frozenset, types.FunctionType,
+    types.BuiltinFunctionType, types.ModuleType, types.MappingProxyType, np.generic, np.dtype,
+    torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
+)  # fmt: skip
+_CONSTANT_TYPES = frozenset((*_CONSTANT, bool))
+_WRITTEN_WHOLE = (list, deque, set, bytearray, array.array)
+# What surrounds a model, and is not its state.
+_SURROUNDINGS = (Optimizer, DataLoader, Dataset, Sampler)
+_FRAMEWORKS = frozenset(
+    {"torch", "numpy", "lightning", "lightning_fabric", "pytorch_lightning", "accelerate"}
+)
+_LEFT_ALONE = (sys.stdlib_module_names - {"__main__", "collections", "types"}) | _FRAMEWORKS
+_WALKED = (types.SimpleNamespace, queue.Queue)
+
+
+class Leaf(Protocol):
+    """A tensor or array with a copy of its values."""
+
+    def restore(self) -> None:
+        """Write the values back."""
+
+    def replacement(self) -> Any:
+        """A new tensor or array with these values."""
+
+
+class SavedObjects:
+    """The contents of objects, as they are when this object is built.
+
+    Args:
+        roots: Names, for errors, and objects.
+        fixed: Ids of objects that something else restores, such as parameters and modules.
+        save_tensor: Makes the leaf of a tensor.
+
+    Raises:
+        ValueError: If an object among them can neither be copied nor put back.
+
+    Examples:
+        >>> calls = [0]
+        >>> saved = SavedObjects([("calls", calls)], set(), lambda tensor: None)
+        >>> calls[0] += 1
+        >>> _ = saved.restore()
+        >>> calls
+        [0]
+    """
+
+    def __init__(
+        self, roots: Iterable[Named], fixed: set[int], save_tensor: Callable[[Tensor], Leaf]
+    ) -> None:
+        self._containers: list[_Container] = []
+        self._leaves: dict[int, Leaf] = {}
+        self._tuples: dict[int, tuple[Any, ...]] = {}
+        self._iterators: dict[int, tuple[Any, Any]] = {}
+        for place, value in reachable(roots, fixed):
+            try:
+                self._save(place, value, save_tensor)
+            except (RuntimeError, NotImplementedError, TypeError, RecursionError) as error:
+                raise ValueError(
+                    f"{place} is a {type(value).__name__}, which cannot be copied "
+                    f"({str(error).splitlines()[0] if str(error) else type(error).__name__}), so "
+                    "a probe could not put it back as it was. Take it off the model while it is "
+                    "probed, or make it anew in each forward pass."
+                ) from error
+
+    def _save(self, place: str, value: Any, save_tensor: Callable[[Tensor], Leaf]) -> None:
+        if isinstance(value, Tensor):
+            self._leaves[id(value)] = save_tensor(value)
+        elif isinstance(value, np.ndarray):
+            self._leaves[id(value)] = _SavedArray(value)
+        elif isinstance(value, tuple):
+            self._tuples[id(value)] = value
+        elif _is_iterator(value):
+            self._iterators[id(value)] = value, _copied(value)
+        elif isinstance(value, dict):
+            self._containers.append(_Entries(value))
+        elif isinstance(value, _WRITTEN_WHOLE):
+            self._containers.append(_Elements(value))
+        elif not isinstance(value, types.MethodType | functools.partial | OwnGenerator):
+            self._containers.extend(_attributes(value))
+
+    def replacements(self) -> dict[int, Any]:
+        """New tensors and arrays with the saved values, and iterators at the saved place."""
+        return {key: leaf.replacement() for key, leaf in self._leaves.items()} | self._iterated()
+
+    def fill(self, replacements: Replacements) -> None:
+        """Restore the contents of all containers, with replacements where given."""
+        choose = self.chooser(replacements)
+        for container in self._containers:
+            container.fill(choose)
+
+    def restore(self) -> dict[int, Any]:
+        """Restore contents and values.
+
+        Returns:
+            What replaces iterators, which cannot be moved back: copies at the place of the
+            originals.
+        """
+        iterated = self._iterated()
+        self.fill(iterated)
+        for leaf in self._leaves.values():
+            leaf.restore()
+        return iterated
+
+    def _iterated(self) -> dict[int, Any]:
+        return {key: _copied(kept) for key, (_, kept) in self._iterators.items()}
+
+    def chooser(self, replacements: Replacements) -> Callable[[Any], Any]:
+        """What stands for a value: a replacement, also inside tuples, or the value itself."""
+        if not replacements:
+            return _itself
+
+        def choose(value: Any) -> Any:
+            found = replacements.get(id(value), value)
+            if found is value and id(value) in self._tuples:
+                chosen = [choose(item) for item in value]
+                if any(a is not b for a, b in zip(chosen, value, strict=True)):
+                    made = type(value)
+                    return made(*chosen) if hasattr(value, "_fields") else made(chosen)
+            return found
+
+        return choose
+
+
+def own_attributes(model: nn.Module) -> Iterator[Named]:
+    """What modules keep that not every module has, by the names of module and attribute."""
+    for name, module in model.named_modules():
+        place = f"{name}." if name else f"{type(module).__name__}."
+        for attribute, value in vars(module).items():
+            if attribute not in OF_EVERY_MODULE:
+                yield place + attribute, value
+
+
+def registered(model: nn.Module) -> set[int]:
+    """Ids of a model's modules, parameters and buffers."""
+    return {
+        id(item)
+        for module in model.modules()
+        for item in (module, *module._parameters.values(), *module._buffers.values())
+        if item is not None
+    }
+
+
+def reachable(roots: Iterable[Named], fixed: set[int]) -> Iterator[Named]:
+    """Every object that roots consist of and that may change, once each, in order.
+
+    These are tensors, arrays, random generators, iterators, containers, and objects with
+    attributes, but none of the standard library's or of a training framework's.
+
+    Args:
+        roots: Names and objects.
+        fixed: Ids of objects that are passed over.
+    """
+    seen: dict[int, Any] = {}  # keeps objects alive, so that ids stay theirs
+    waiting = [root for root in roots if _may_change(root[1])]
+    waiting.reverse()
+    while waiting:
+        place, value = waiting.pop()
+        if id(value) in seen or id(value) in fixed or _is_left_alone(value):
+            continue
+        seen[id(value)] = value
+        yield place, value
+        waiting.extend(reversed(_parts(place, value)))
+
+
+def _is_left_alone(value: Any) -> bool:
+    if isinstance(value, Tensor | np.ndarray | dict | tuple | nn.Module | OwnGenerator):
+        return isinstance(value, random.SystemRandom)  # it has no state
+    if isinstance(value, (*_WRITTEN_WHOLE, *_WALKED, types.MethodType, functools.partial)):
+        return False
+    if isinstance(value, (*_CONSTANT, *_SURROUNDINGS)):
+        return True
+    if _is_iterator(value):
+        return False
+    return type(value).__module__.partition(".")[0] in _LEFT_ALONE
+
+
+def _is_iterator(value: Any) -> bool:
+    """Whether it is an iterator of Python's own, which every use moves on."""
+    kind = type(value)
+    known = kind.__module__ == "itertools" or kind.__module__ == "builtins"
+    return (known and hasattr(kind, "__next__")) or isinstance(value, types.GeneratorType)
+
+
+def _parts(place: str, value: Any) -> list[Named]:
+    """What a value consists of, without constants."""
+    if isinstance(value, dict):
+        return [(f"{place}[{_key(k)}]", v) for k, v in value.items() if _may_change(v)]
+    if isinstance(value, list | tuple | deque | set):
+        return [(f"{place}[{i}]", v) for i, v in enumerate(value) if _may_change(v)]
+    if isinstance(value, types.MethodType):
+        return [(place, value.__self__)]
+    if isinstance(value, functools.partial):
+        items = (value.func, *value.args, *value.keywords.values())
+        return [(place, item) for item in items if _may_change(item)]
+    if isinstance(value, Tensor | np.ndarray | OwnGenerator) or _is_iterator(value):
+        return []
+    entries = [entry for part in _attributes(value) for entry in part.entries.items()]
+    return [(f"{place}.{name}", item) for name, item in entries if _may_change(item)]
+
+
+def _key(key: Any) -> str:
+    return f"{key!r:.40}" if isinstance(key, str | int) else type(key).__name__
+
+
+def _may_change(value: Any) -> bool:
+    return type(value) not in _CONSTANT_TYPES
+
+
+class _Container(Protocol):
+    def fill(self, choose: Callable[[Any], Any]) -> None: ...
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+class _Entries:
+    """A dictionary and its entries, in order."""
+
+    __slots__ = ("_value", "entries")
+
+    def __init__(self, value: dict[Any, Any]) -> None:
+        self._value, self.entries = value, dict(value)
+
+    def fill(self, choose: Callable[[Any], Any]) -> None:
+        value, entries = self._value, self.entries
+        if choose is not _itself:
+            entries = {key: choose(item) for key, item in entries.items()}
+        refill(value, entries)
+
+
+class _Elements:
+    """A list, queue, set or array and its elements."""
+
+    __slots__ = ("_elements", "_value")
+
+    def __init__(self, value: Any) -> None:
+        self._value, self._elements = value, list(value)
+
+    def fill(self, choose: Callable[[Any], Any]) -> None:
+        value = self._value
+        elements = self._elements if choose is _itself else [*map(choose, self._elements)]
+        if len(value) == len(elements) and all(
+            a is b for a, b in zip(value, elements, strict=True)
+        ):
+            return
+        if isinstance(value, set):
+            value.clear()
+            value.update(elements)
+        elif isinstance(value, array.array):
+            value[:] = array.array(value.typecode, elements)
+        elif isinstance(value, deque):
+            value.clear()
+            value.extend(elements)
+        else:
+            value[:] = elements
+
+
+class _Slots:
+    """The attributes of an object that stand in slots."""
+
+    __slots__ = ("_value", "entries")
+
+    def __init__(self, value: Any, names: Iterable[str]) -> None:
+        self._value = value
+        self.entries = {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+    def fill(self, choose: Callable[[Any], Any]) -> None:
+        for name, item in self.entries.items():
+            chosen = choose(item)
+            if getattr(self._value, name, None) is not chosen:
+                object.__setattr__(self._value, name, chosen)  # also of a frozen dataclass
+
+
+def _attributes(value: Any) -> list[_Entries | _Slots]:
+    found: list[_Entries | _Slots] = []
+    if isinstance(getattr(value, "__dict__", None), dict):
+        found.append(_Entries(value.__dict__))
+    names = [
+        name
+        for kind in type(value).__mro__
+        for name in _strings(kind.__dict__.get("__slots__", ()))
+        if name not in ("__dict__", "__weakref__") and not name.startswith("__")
+    ]
+    if names:
+        found.append(_Slots(value, names))
+    return found
+
+
+def _strings(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def refill(value: dict[Any, Any], entries: dict[Any, Any]) -> None:
+    """Give a dictionary these entries again, in this order; write only if something differs."""
+    if len(value) == len(entries) and all(
+        a is b and x is y for (a, x), (b, y) in zip(value.items(), entries.items(), strict=True)
+    ):
+        return
+    for key in [key for key in value if key not in entries]:
+        del value[key]
+    value.update(entries)
+    if [*value] != [*entries]:  # an entry was removed and came back
+        value.clear()
+        value.update(entries)
+
+
+class _SavedArray:
+    __slots__ = ("_array", "_values")
+
+    def __init__(self, value: np.ndarray[Any, Any]) -> None:
+        self._array, self._values = value, value.copy()
+
+    def restore(self) -> None:
+        if self._array.flags.writeable:
+            self._array[...] = self._values
+
+    def replacement(self) -> np.ndarray[Any, Any]:
+        return self._values.copy()
+
+
+def _copied(iterator: Any) -> Any:
+    """An iterator over the same objects, at the same place; a generator raises ``TypeError``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of itertools, from Python 3.12 on
+        make, arguments, *state = iterator.__reduce__()
+    made = make(*_copied_inside(arguments))
+    for place in state:
+        # What a cycle has seen so far is a list that every pass extends.
+        made.__setstate__(_copied_inside(place, lists=True) if isinstance(place, tuple) else place)
+    return made
+
+
+def _copied_inside(values: tuple[Any, ...], *, lists: bool = False) -> tuple[Any, ...]:
+    return tuple(
+        _copied(value)
+        if _is_iterator(value)
+        else [*value]
+        if lists and isinstance(value, list)
+        else value
+        for value in values
+    )
