@@ -1,6 +1,7 @@
 """attach(): any optimizer, groups and schedulers untouched, decay decoupled, misuse refused."""
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -219,7 +220,7 @@ class TestRefusals:
             lambda: optimizer.step(lambda: 0.0),
             lambda: optimizer.step(closure=lambda: 0.0),
         ):
-            with pytest.raises(RuntimeError, match=r"Call backward\(\), then step\(\)"):
+            with pytest.raises(TypeError, match=r"Call backward\(\), then step\(\)"):
                 call()
 
     def test_a_closure_may_be_run_once(self):
@@ -259,7 +260,7 @@ class TestRefusals:
         pre.attach(optimizer)
         with pytest.raises(ValueError, match="attached already"):
             pre.attach(optimizer)
-        with pytest.raises(RuntimeError, match="Leave step"):
+        with pytest.raises(ValueError, match="Leave step"):
             pre.step()
 
     @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
@@ -274,7 +275,7 @@ class TestRefusals:
         pre = BNP(model)
         model(batches(1)[0][0]).sum().backward()
         pre.step()
-        with pytest.raises(RuntimeError, match="twice"):
+        with pytest.raises(ValueError, match="twice"):
             pre.step()
 
     @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ class TestRefusals:
             ({"eps": (-1.0, 0.0)}, "eps must be two"),
             ({"variance": "within"}, "variance must be one of total, batch"),
             ({"conv_stats": "tap"}, "conv_stats must be one of"),
-            ({"rows": 3}, "rows must be one of"),
+            ({"rows": "none"}, "rows must be one of"),
             ({"update_every": 0}, "update_every must be a positive int"),
             ({"max_norm": 0.0}, "max_norm must be positive"),
             ({"row_scale": "mine"}, "row_scale must be"),
@@ -295,6 +296,113 @@ class TestRefusals:
     def test_options(self, options, message):
         with pytest.raises(ValueError, match=message):
             BNP(mlp(), **options)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"rho": "0.9"},
+            {"rho": None},
+            {"rho": True},
+            {"eps": 0.01},
+            {"eps": ("a", 0.0)},
+            {"variance": 3},
+            {"bias_correction": "no"},
+            {"update_every": 2.0},
+            {"max_norm": "1"},
+            {"include": 3},
+            {"exclude": [3]},
+            {"include": "0"},
+        ],
+        ids=str,
+    )
+    def test_types_of_options(self, options):
+        with pytest.raises(TypeError, match=next(iter(options))):
+            BNP(mlp(), **options)
+
+    @pytest.mark.parametrize("damage", ["steps", "layers", "seen", "mean", "variance", "weight"])
+    def test_states_that_are_not_whole(self, damage):
+        """Whatever is missing or of another type; the statistics stay as they are."""
+        _, _, pre = attached(mlp(), "adam", batches(2))
+        for kind in ("missing", "text", None):
+            state, before = pre.state_dict(), repr(pre.state_dict())
+            holder = state if damage in state else state["layers"]["2"]
+            holder[damage] = kind
+            if kind == "missing":
+                del holder[damage]
+            with pytest.raises(ValueError, match=r"state .*Give what BNP\.state_dict"):
+                pre.load_state_dict(state)
+            assert repr(pre.state_dict()) == before
+
+    def trained(self):
+        model = mlp()
+        optimizer = OPTIMIZERS["adam"](model.parameters())
+        pre = BNP(model).attach(optimizer)
+        train(model, optimizer, batches(4)[:2])
+        return model, optimizer, pre
+
+    def test_a_second_bnp_of_one_optimizer(self):
+        """Two would precondition twice; the first goes on as if nothing had been asked."""
+        model, optimizer, _ = self.trained()
+        second = BNP(model)
+        with pytest.raises(ValueError, match=r"Another BNP .* detach"):
+            second.attach(optimizer)
+        with pytest.raises(ValueError, match="Another BNP"):
+            BNP(model, rho=0.5).attach(optimizer)
+        second.detach()
+        train(model, optimizer, batches(4)[2:])
+        assert torch.equal(flat(model), flat(attached(mlp(), "adam", batches(4))[0]))
+
+    def test_after_the_first_is_detached_the_second_is_welcome(self):
+        model, optimizer, first = self.trained()
+        first.detach()
+        BNP(model).attach(optimizer)
+
+    def test_refusals_keep_nothing_alive(self):
+        model, optimizer, pre = self.trained()
+        foreign = torch.optim.SGD(mlp().parameters(), lr=0.1)
+        other = BNP(model)
+
+        def refused():
+            for call in (
+                lambda: pre.attach(optimizer),
+                lambda: other.attach(optimizer),
+                lambda: pre.attach(foreign),
+                lambda: pre.attach("sgd"),
+                lambda: optimizer.step(lambda: 0.0),
+                lambda: BNP(model, rho=2.0),
+                lambda: BNP(nn.ReLU()),
+            ):
+                with pytest.raises((TypeError, ValueError)):
+                    call()
+
+        def count():
+            gc.collect()
+            return sum(type(o).__module__.startswith("equipoise") for o in gc.get_objects())
+
+        refused()
+        before = count()
+        refused()
+        assert count() == before
+
+
+def test_sparse_gradients_of_an_embedding_are_clipped_with_the_rest():
+    """The norm is that of all gradients, dense or sparse."""
+
+    def trained(sparse):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.EmbeddingBag(9, 6, sparse=sparse), nn.Linear(6, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        BNP(model, max_norm=0.01).attach(optimizer)
+        tokens = torch.tensor([[0, 1], [1, 1], [2, 3], [4, 5]])
+        for _ in range(3):
+            model.zero_grad()
+            model(tokens).square().mean().backward()
+            raw = model[0].weight.grad.clone()
+            optimizer.step()
+            assert torch.equal(model[0].weight.grad.to_dense(), raw.to_dense())
+        return flat(model)
+
+    torch.testing.assert_close(trained(sparse=True), trained(sparse=False))
 
 
 def test_squared_factors_are_both_maps_in_turn():

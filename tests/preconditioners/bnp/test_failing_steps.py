@@ -83,6 +83,20 @@ def assert_same(model, optimizer, before, *, versions=True):
         assert now["versions"] == before["versions"]
 
 
+def structure(optimizer):
+    """State and groups; of tensors with several elements, which ones they are."""
+    return repr(
+        [
+            (
+                {k: id(v) if torch.is_tensor(v) and v.numel() > 1 else v for k, v in s.items()}
+                if isinstance(s, dict)
+                else s
+            )
+            for s in optimizer.state.values()
+        ]
+    ) + repr([{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups])
+
+
 def boom(error):
     def hook(*_):
         raise error
@@ -161,6 +175,45 @@ class TestOptimizerThatRaises:
         with pytest.raises(MemoryError):
             optimizer.step()
         assert_same(model, optimizer, before, versions=False)
+
+    @pytest.mark.parametrize("steps", [0, 2])
+    def test_halfway_its_groups_counters_and_our_parameters_are_undone(self, steps):
+        """Between two groups: the first has been stepped. Moments stay as PyTorch leaves them."""
+
+        class Halfway(torch.optim.Optimizer):
+            failing = False
+
+            @torch.no_grad()
+            def step(self, closure=None):
+                for number, group in enumerate(self.param_groups):
+                    if self.failing and number:
+                        group["lr"] = 7.0
+                        self.state["scratch"] = 1
+                        self.param_groups.pop()
+                        raise MemoryError
+                    for p in group["params"]:
+                        state = self.state[p]
+                        state["step"] = state.get("step", 0) + 1
+                        state.setdefault("m", torch.zeros_like(p)).lerp_(p.grad, 0.1)
+                        p.sub_(group["lr"] * state["m"])
+                        p.grad.zero_()
+
+        model = mixed()
+        optimizer = Halfway(
+            [{"params": model[0].parameters()}, {"params": model[1:].parameters(), "lr": 0.1}],
+            {"lr": 0.01, "weight_decay": 0.3},
+        )
+        BNP(model, max_norm=1.0).attach(optimizer)
+        for number in range(steps):
+            backward(model, number)
+            optimizer.step()
+        backward(model)
+        before, state = look(model, optimizer), structure(optimizer)
+        optimizer.failing = True
+        with pytest.raises(MemoryError):
+            optimizer.step()
+        assert_same(model, optimizer, before, versions=False)
+        assert structure(optimizer) == state
 
     def test_training_goes_on(self):
         runs = []

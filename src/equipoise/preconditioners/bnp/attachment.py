@@ -7,7 +7,10 @@ instead, it would cancel the scales and break the coupling of bias and weight.
 
 Between steps nothing is changed: gradients and parameter groups are given back as found. PyTorch
 runs no post hooks when a step raises, so ``optimizer.step`` of the instance is wrapped as well, as
-learning rate schedulers do, and undoes a step that fails.
+learning rate schedulers do. Of a step that fails it undoes whatever was changed about gradients,
+groups, counters of the state and preconditioned parameters. Moments and parameters that are not
+preconditioned stay as PyTorch leaves them: copies would cost as much as half of a step. Plain SGD
+has no state, and its parameters are not copied either.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from torch import Tensor, nn
 from torch.optim import ASGD, LBFGS, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from equipoise.instrument.optimizer_step import optimizer_saved
+from equipoise.instrument.saved_objects import SavedObjects
 from equipoise.preconditioners.bnp.banks import Banks
 from equipoise.preconditioners.bnp.layer import WatchedLayer
 from equipoise.preconditioners.bnp.maps import (
@@ -100,11 +105,19 @@ class _Decay:
 
 
 class _Value(NamedTuple):
-    """A parameter before the step: a copy of its value, and the version that was copied."""
+    """A parameter or gradient before the step: a copy of its value, and the version copied."""
 
-    parameter: nn.Parameter
+    tensor: Tensor
     value: Tensor
     version: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Value:
+        return cls(tensor, tensor.detach().clone(), tensor._version)
+
+    def restore(self) -> None:
+        if self.tensor._version != self.version:
+            self.tensor.copy_(self.value)
 
 
 @dataclass(slots=True)
@@ -116,12 +129,17 @@ class _Step:
         parts: Whose change is to be mapped.
         before: Parameters that the step may change, by id.
         decay: What the optimizer does not see.
+        raw: Parameters that are not preconditioned, with their gradients, to undo a step that
+            fails.
+        optimizer: Groups and state of the optimizer but for moments, too.
     """
 
     gradients: list[tuple[nn.Parameter, Tensor, Tensor]] = field(default_factory=list)
     parts: list[tuple[_Part, Factors]] = field(default_factory=list)
     before: dict[int, _Value] = field(default_factory=dict)
     decay: _Decay = field(default_factory=_Decay)
+    raw: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    optimizer: SavedObjects | None = None
 
     def show(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         """Show the optimizer another gradient than the user's."""
@@ -137,7 +155,17 @@ class _Step:
             changed.append(part.layer.bias)
         for p in changed:
             if p is not None:
-                self.before[id(p)] = _Value(p, p.clone(), p._version)
+                self.before[id(p)] = _Value.of(p)
+
+    def remember_the_rest(self, optimizer: Optimizer) -> None:
+        """Keep what else the step may change, if that is small: it may fail halfway."""
+        self.optimizer = optimizer_saved(optimizer, moments=False)
+        self.raw = [
+            (p, p.grad)
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if id(p) not in self.before
+        ]
 
     def give_back(self, optimizer: Optimizer, *, only_ours: bool = False) -> None:
         """Give groups and gradients back.
@@ -151,12 +179,16 @@ class _Step:
             if not only_ours or parameter.grad is shown:
                 parameter.grad = raw
 
-    def reset_parameters(self) -> None:
-        """Undo the optimizer's changes, which are those of standardised parameters."""
+    def undo(self, optimizer: Optimizer) -> None:
+        """Undo what was changed, but for moments and parameters that are not preconditioned."""
+        self.give_back(optimizer)
         with torch.no_grad():
-            for parameter, value, version in self.before.values():
-                if parameter._version != version:
-                    parameter.copy_(value)
+            if self.optimizer is not None:
+                self.optimizer.restore()
+            for saved in self.before.values():
+                saved.restore()
+        for parameter, gradient in self.raw:
+            parameter.grad = gradient
 
 
 class Attachment:
@@ -176,7 +208,7 @@ class Attachment:
     def __init__(
         self, banks: Banks, optimizer: Optimizer, *, leads: bool, run_closure: bool
     ) -> None:
-        _check(optimizer)
+        _check(optimizer, banks)
         self.banks = banks
         self.optimizer = optimizer
         self.leads = leads
@@ -269,11 +301,10 @@ class Attachment:
             self.banks.schedule.count_step()
 
     def _undo(self) -> None:
-        """Restore gradients, groups and preconditioned parameters after a step that raised."""
+        """Restore parameters, gradients, groups and state after a step that raised."""
         step, self._step = self._step, None
         if step is not None:
-            step.give_back(self.optimizer)
-            step.reset_parameters()
+            step.undo(self.optimizer)
 
     def _abandon(self) -> None:
         """Forget a step that failed earlier, after its caller had got round the wrapper.
@@ -307,6 +338,7 @@ class Attachment:
         active = self._active(squared=False)
         for part, factors in active:
             step.remember(part, factors)
+        step.remember_the_rest(self.optimizer)
         step.parts = active
         for part, factors in active:
             self._show(part, factors, to_standardised, step)
@@ -377,16 +409,22 @@ class Attachment:
         if closure is None:
             return None
         if not self.run_closure:
-            raise RuntimeError(
+            raise TypeError(
                 "BNP cannot precondition step(closure): the closure recomputes gradients after "
-                "the hook. Call backward(), then step()."
+                "the hook. Call backward(), then step(), or attach(optimizer, run_closure=True)."
             )
         with torch.enable_grad():
             loss = closure()
         return (args[0], lambda: loss), {k: v for k, v in kwargs.items() if k != "closure"}
 
 
-def _check(optimizer: Optimizer) -> None:
+def attached_to(optimizer: Optimizer) -> Attachment | None:
+    """What preconditions the steps of an optimizer now."""
+    owners = (getattr(h, "__self__", None) for h in optimizer._optimizer_step_pre_hooks.values())
+    return next((owner for owner in owners if isinstance(owner, Attachment)), None)
+
+
+def _check(optimizer: Optimizer, banks: Banks) -> None:
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
             f"attach needs a torch.optim.Optimizer, got {type(optimizer).__name__}. Give the "
@@ -401,4 +439,12 @@ def _check(optimizer: Optimizer) -> None:
         raise TypeError(
             "BNP cannot attach to ASGD, which averages parameters inside the step. "
             "Call BNP.step() before optimizer.step() instead."
+        )
+    other = attached_to(optimizer)
+    if other is not None and other.banks is banks:
+        raise ValueError("This optimizer is attached already. Call detach() first.")
+    if other is not None:
+        raise ValueError(
+            "Another BNP preconditions this optimizer already, and two would do it twice. Call "
+            "detach() of the first, or build the optimizer anew if the first is out of reach."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -148,18 +149,18 @@ class Banks:
         return {name: entry for bank in self._banks for name, entry in bank.state().items()}
 
     def load(self, state: dict[str, dict[str, Tensor]]) -> None:
-        """Replace all statistics.
-
-        Raises:
-            ValueError: If the state is that of other layers, or of other statistics.
-        """
-        check_state(state, self.layers)
+        """Replace all statistics by a state that :func:`check_state` has accepted."""
         for bank in self.banks:
             bank.load(state)
 
 
 def check_state(state: dict[str, dict[str, Tensor]], layers: Sequence[WatchedLayer]) -> None:
-    """Refuse a state that does not fit the layers."""
+    """Refuse a state that does not fit the layers.
+
+    Raises:
+        ValueError: If it is that of other layers, or of other statistics.
+        AttributeError, KeyError, TypeError: If it is not made as a state is.
+    """
     here = {layer.name for layer in layers}
     if state.keys() != here:
         missing, foreign = sorted(here - state.keys()), sorted(state.keys() - here)
@@ -168,9 +169,12 @@ def check_state(state: dict[str, dict[str, Tensor]], layers: Sequence[WatchedLay
             "Build BNP with the model, include and exclude that it was saved with."
         )
     for layer in layers:
-        saved = state[layer.name]["mean"].numel()
-        if saved != layer.geometry.length:
+        entry = state[layer.name]
+        operator.index(entry["seen"])
+        saved = {entry[name].numel() for name in _SAVED}
+        scalars = {entry[name].numel() for name in _SAVED_SCALARS}
+        if saved != {layer.geometry.length} or scalars != {1}:
             raise ValueError(
-                f"The saved state has {saved} means for {layer.name!r}, which needs "
+                f"The saved state has {max(saved)} means for {layer.name!r}, which needs "
                 f"{layer.geometry.length}. Use the layer sizes and conv_stats it was saved with."
             )

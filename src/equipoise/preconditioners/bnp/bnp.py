@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,8 +15,8 @@ from torch import nn
 from torch.optim import ASGD, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from equipoise.preconditioners.bnp.attachment import Attachment
-from equipoise.preconditioners.bnp.banks import Banks
+from equipoise.preconditioners.bnp.attachment import Attachment, attached_to
+from equipoise.preconditioners.bnp.banks import Banks, check_state
 from equipoise.preconditioners.bnp.layer import RecordingHook, UpdateSchedule, WatchedLayer
 from equipoise.preconditioners.bnp.maps import (
     clip_gradients,
@@ -82,6 +83,7 @@ class BNP:
             bounds the raw gradients only, which preconditioning may enlarge a lot.
 
     Raises:
+        TypeError: If an option is of another type.
         ValueError: If an option is out of range, or no layer can be preconditioned.
 
     Examples:
@@ -118,7 +120,7 @@ class BNP:
     ) -> None:
         settings = Settings(
             rho=rho,
-            eps=(float(eps[0]), float(eps[1])) if len(eps) == 2 else eps,
+            eps=eps,
             bias_correction=bias_correction,
             variance=variance,
             row_scale=row_scale,
@@ -152,9 +154,10 @@ class BNP:
 
         The optimizer sees Pᵀg/q and its step Δ becomes PΔ/q. Weight decay of preconditioned
         parameters is applied decoupled, θ ← (1 − lr · decay) θ + PΔ/q. Gradients, groups and
-        states stay those of the user. If a step raises, preconditioned parameters keep the values
-        from before it, and gradients and groups are given back too. Several optimizers may be
-        attached; the statistics are updated with the steps of the first.
+        states stay those of the user. Of a step that raises, what was changed about gradients,
+        groups, counters and preconditioned parameters is undone; moments, and parameters that
+        are not preconditioned, stay as PyTorch leaves them. Several optimizers may be attached;
+        the statistics are updated with the steps of the first.
 
         Args:
             optimizer: Any first-order optimizer that trains parameters of this model.
@@ -164,10 +167,8 @@ class BNP:
         Raises:
             TypeError: If it is no optimizer, or needs closures (LBFGS) or averages parameters
                 (ASGD).
-            ValueError: If it trains none of the layers, or is attached already.
+            ValueError: If it trains none of the layers, or a BNP is attached to it already.
         """
-        if any(a.optimizer is optimizer for a in self._attachments):
-            raise ValueError("This optimizer is attached already. Call detach() first.")
         for layer in self._banks.layers:
             layer.refresh()
         attachment = Attachment(
@@ -189,7 +190,7 @@ class BNP:
 
         Raises:
             TypeError: If the optimizer is not of the SGD family.
-            RuntimeError: If an optimizer is attached, or these gradients have been preconditioned.
+            ValueError: If an optimizer is attached, or these gradients have been preconditioned.
         """
         if self._schedule.paused:
             return
@@ -198,8 +199,13 @@ class BNP:
                 f"step() is for SGD, got {type(optimizer).__name__}: adaptive optimizers cancel "
                 "the scaling of a preconditioned gradient and diverge. Use attach(optimizer)."
             )
+        if optimizer is not None and attached_to(optimizer) not in (None, *self._attachments):
+            raise ValueError(
+                "Another BNP preconditions this optimizer already, and step() would do it twice. "
+                "Leave step() out, or call detach() of the other."
+            )
         if self._attachments:
-            raise RuntimeError(
+            raise ValueError(
                 f"{type(self._attachments[0].optimizer).__name__} is attached, so its steps are "
                 "preconditioned already. Leave step() out, or do not attach."
             )
@@ -213,7 +219,7 @@ class BNP:
             else:
                 found.append((layer, gradient))
         if done and not found:
-            raise RuntimeError(
+            raise ValueError(
                 "step() was called twice for the same gradients, which would precondition them "
                 "twice. Call it once between backward() and optimizer.step()."
             )
@@ -297,8 +303,16 @@ class BNP:
         """
         if not isinstance(state, dict) or state.get("format") != 1:
             raise ValueError("This is not a state of BNP. Give what BNP.state_dict() returned.")
-        self._banks.load(state["layers"])
-        self._schedule.steps = int(state["steps"])
+        try:
+            steps, layers = operator.index(state["steps"]), state["layers"]
+            check_state(layers, self._banks.layers)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"This state of BNP is not whole ({type(error).__name__}: {error}). Give what "
+                "BNP.state_dict() returned, unchanged."
+            ) from error
+        self._banks.load(layers)
+        self._schedule.steps = steps
         self._schedule.refresh()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BNP:

@@ -216,7 +216,12 @@ def _matcher(
         raise TypeError(
             f"{option} must be several names, got the one name {choice!r}. Use a list."
         )
-    patterns = list(choice)
+    patterns = [*choice] if isinstance(choice, Iterable) else [choice]
+    if not isinstance(choice, Iterable) or not all(isinstance(p, str) for p in patterns):
+        raise TypeError(
+            f"{option} must be names of modules, such as ['head'], or a function of name and "
+            f"module, got {choice!r:.40}."
+        )
     names = [name for name, _ in model.named_modules()]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
@@ -30,6 +31,21 @@ class Settings:
     max_norm: float | None = None
 
     def __post_init__(self) -> None:
+        _check_number("rho", self.rho)
+        if not isinstance(self.bias_correction, bool):
+            raise TypeError(f"bias_correction must be a bool, got {self.bias_correction!r:.40}.")
+        if not isinstance(self.eps, tuple | list):
+            raise TypeError(
+                f"eps must be two numbers, such as (1e-2, 1e-4), got {type(self.eps).__name__}."
+            )
+        for number in self.eps:
+            _check_number("eps", number)
+        if not isinstance(self.update_every, int):
+            raise TypeError(
+                f"update_every must be an int, got {type(self.update_every).__name__}."
+            )
+        if self.max_norm is not None:
+            _check_number("max_norm", self.max_norm)
         if not 0 <= self.rho < 1:
             raise ValueError(f"rho must lie in [0, 1), got {self.rho}.")
         if len(self.eps) != 2 or any(not 0 <= e < math.inf for e in self.eps):
@@ -42,6 +58,10 @@ class Settings:
             ("conv_stats", self.conv_stats, get_args(ConvStatistics)),
             ("rows", self.rows, get_args(Rows)),
         ):
+            if not isinstance(value, str):
+                raise TypeError(
+                    f"{name} must be one of {', '.join(known)}; got {type(value).__name__}."
+                )
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
         whole = isinstance(self.update_every, int) and not isinstance(self.update_every, bool)
@@ -72,10 +92,16 @@ def with_preset(settings: Settings, preset: Preset | None) -> Settings:
     )
 
 
-def _check_row_scale(scale: RowScale) -> None:
-    if scale == "paper" or callable(scale):
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__} {value!r:.40}.")
+
+
+def _check_row_scale(scale: Any) -> None:
+    if callable(scale) or scale == "paper":
         return
-    if not isinstance(scale, int | float) or not 0 < scale < math.inf:
+    number = isinstance(scale, numbers.Real) and not isinstance(scale, bool)
+    if not number or not 0 < scale < math.inf:
         raise ValueError(
             f"row_scale must be 'paper', a positive q², or a function of (fan_in, samples, "
             f"positions); got {scale!r}."
