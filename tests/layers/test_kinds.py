@@ -61,7 +61,7 @@ def test_four_things_and_lp_norm_are_no_batch_norms():
     """Tools that fold batch norms into weights must leave them alone."""
     batch_norms = {name for name, cls in LAYERS.values() if issubclass(cls, nn.BatchNorm2d)}
     others = {name for name, _ in LAYERS.values()} - batch_norms
-    assert others == {"four_things", "lp", "instance", "group", "layer", "rms"}
+    assert others == {"four_things", "frozen", "lp", "instance", "group", "layer", "rms"}
     for name, cls in LAYERS.values():
         layer = TestFacts().layer(name, cls)
         assert is_batch_norm(layer) == (name in batch_norms)

@@ -1,39 +1,13 @@
-"""Losses are chosen by the targets, and refuse shapes that do not fit."""
+"""Losses refuse shapes that do not fit."""
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.training.losses import (
-    LOSSES,
-    cross_entropy,
-    default_loss,
-    mean_squared_error,
-)
+from equipoise.training.losses import cross_entropy, mean_squared_error
 
 identity = nn.Identity()
-
-
-@pytest.mark.parametrize(
-    ("targets", "loss"),
-    [
-        (torch.tensor([0, 1]), cross_entropy),
-        (torch.tensor([0, 1], dtype=torch.uint8), cross_entropy),
-        (torch.tensor([0.0, 1.0]), mean_squared_error),
-        (torch.tensor([False, True]), mean_squared_error),
-    ],
-)
-def test_whole_numbers_are_classes(targets, loss):
-    assert default_loss((torch.zeros(2, 2), targets)) is loss
-
-
-@pytest.mark.parametrize(
-    "batch", [torch.zeros(2), (torch.zeros(2),), (torch.zeros(2), [1, 2]), {}]
-)
-def test_batches_without_targets_have_no_default(batch):
-    with pytest.raises(ValueError, match="can only be chosen for batches of"):
-        default_loss(batch)
 
 
 def test_cross_entropy_is_that_of_torch():
@@ -61,7 +35,3 @@ def test_squared_error_reshapes_a_last_dimension_of_one():
 def test_squared_error_never_broadcasts():
     with pytest.raises(ValueError, match=r"returned shape \(5, 2\), the targets have \(5,\)"):
         mean_squared_error(identity, (torch.zeros(5, 2), torch.zeros(5)))
-
-
-def test_names():
-    assert {"cross-entropy": cross_entropy, "mse": mean_squared_error} == LOSSES

@@ -77,7 +77,7 @@ def importing(spec: str) -> Iterator[None]:
     folders = [str(Path.cwd())]
     if _is_file(target):
         # The file's folder comes first, as it does for `python file.py`.
-        folders.insert(0, str(Path(target).expanduser().resolve().parent))
+        folders.insert(0, str(_path(target).parent))
     sys.path[:0] = folders
     importlib.invalidate_caches()
     try:
@@ -104,8 +104,15 @@ def _is_file(target: str) -> bool:
     return target.endswith(".py") or "/" in target or "\\" in target
 
 
+def _path(target: str) -> Path:
+    try:
+        return Path(target).expanduser().resolve()
+    except RuntimeError as error:  # Python's class for a user without a home
+        raise ValueError(f"{target!r} is in the home of a user that is not there.") from error
+
+
 def _load_file(target: str, spec: str) -> ModuleType:
-    path = Path(target).expanduser().resolve()
+    path = _path(target)
     if not path.is_file():
         raise ValueError(
             f"There is no file {target!r}, asked for by {spec!r}; the current directory is "

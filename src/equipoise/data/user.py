@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import itemgetter
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from equipoise.data.source import (
@@ -20,11 +22,12 @@ from equipoise.data.source import (
     randomness_from,
     shuffled_indices,
 )
+from equipoise.instrument.batches import fields, mapped, plain, tensors
 from equipoise.instrument.types import Batch
 
 _ACCEPTED = (
-    "an iterable of (input, target) batches, a DataLoader, a torch Dataset, a pair of tensors, "
-    "or a function without arguments that returns one of these"
+    "a DataLoader, a Dataset, an iterable of batches, one batch (a pair of tensors, or a tuple or "
+    "dictionary of them), or a function without arguments that returns one of these"
 )
 
 
@@ -37,7 +40,7 @@ class LoaderSource:
 
     Args:
         name: The data as the user named them.
-        loader: Iterable of pairs (input, target).
+        loader: Iterable of batches.
     """
 
     name: str
@@ -50,7 +53,7 @@ class LoaderSource:
 
         Raises:
             ValueError: If the loader is empty, a one-shot iterator runs dry, or what it
-                yields is not a pair (input, target).
+                yields holds no tensor.
         """
         check_request(batch_size, count, generator)
         return self._draw(count, generator)
@@ -76,7 +79,7 @@ class IndexedSource:
 
     Args:
         name: The data as the user named them.
-        dataset: Has a length, and a pair (input, target) at every index.
+        dataset: Has a length, and a sample at every index.
     """
 
     name: str
@@ -85,15 +88,14 @@ class IndexedSource:
     fixed_batches: bool = field(default=False, init=False)
 
     def __len__(self) -> int:
-        # _from_object refuses data sets without a length.
-        return len(self.dataset)  # type: ignore[arg-type]
+        return len(self.dataset)  # type: ignore[arg-type]  # those without a length are refused
 
     def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
         """Yield ``count`` full random batches.
 
         Raises:
-            ValueError: If ``batch_size`` exceeds the number of samples, or samples are not
-                pairs that stack to tensors.
+            ValueError: If ``batch_size`` exceeds the number of samples, or samples do not stack
+                to tensors.
         """
         check_request(batch_size, count, generator)
         check_enough(self.name, len(self), batch_size)
@@ -112,7 +114,7 @@ class StreamedSource:
 
     Args:
         name: The data as the user named them.
-        dataset: Yields single samples, pairs (input, target).
+        dataset: Yields single samples.
     """
 
     name: str
@@ -124,8 +126,8 @@ class StreamedSource:
         """Yield ``count`` full batches of consecutive samples, starting over at the end.
 
         Raises:
-            ValueError: If the stream is shorter than one batch, or samples are not pairs
-                that stack to tensors.
+            ValueError: If the stream is shorter than one batch, or samples do not stack to
+                tensors.
         """
         check_request(batch_size, count, generator)
         return self._draw(batch_size, count, generator)
@@ -140,13 +142,48 @@ class StreamedSource:
             yield _stack(samples, self.name)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsSource:
+    """Random rows of tensors that are equally long.
+
+    Args:
+        name: The data as the user named them.
+        rows: A nest of tensors.
+        length: Their common length.
+    """
+
+    name: str
+    rows: Any
+    length: int
+    classes: int | None = field(default=None, init=False)
+    fixed_batches: bool = field(default=False, init=False)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
+        """Yield ``count`` full random batches.
+
+        Raises:
+            ValueError: If ``batch_size`` exceeds the number of rows.
+        """
+        check_request(batch_size, count, generator)
+        check_enough(self.name, self.length, batch_size)
+        return (
+            mapped(itemgetter(chosen), self.rows)
+            for chosen in shuffled_indices(self.length, batch_size, count, generator)
+        )
+
+
 def as_source(data: object, name: str) -> Source:
     """Wrap the user's data, so that batches can be drawn from them.
 
     Args:
-        data: An iterable of (input, target) batches, a ``DataLoader``, a torch ``Dataset``,
-            a pair of tensors, or a function without arguments that returns one of these.
-            Loaders and iterables keep their own batch size; the rest is batched here.
+        data: A ``DataLoader``, an iterable of batches, or anything with ``train_dataloader``
+            such as a Lightning data module, which keep their own batch size; a ``Dataset`` or
+            anything else with a length and samples at indices, batched here; one batch, which
+            is a tuple of tensors or of nests of them, or a dictionary; or a function without
+            arguments that returns one of these.
         name: What to call it in messages and reports.
 
     Raises:
@@ -158,7 +195,7 @@ def as_source(data: object, name: str) -> Source:
         True
         >>> as_source(3, "three")
         Traceback (most recent call last):
-        ValueError: three is of type int; expected an iterable of (input, target) batches, ...
+        ValueError: three is of type int; expected a DataLoader, a Dataset, ...
     """
     if isinstance(data, type) or (
         callable(data) and not isinstance(data, Iterable | Dataset | nn.Module | Source)
@@ -170,20 +207,92 @@ def as_source(data: object, name: str) -> Source:
 def _from_object(data: object, name: str) -> Source:
     if isinstance(data, Source):
         return data
-    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(x, Tensor) for x in data):
-        return Samples(name, data[0], data[1])
+    if callable(getattr(data, "train_dataloader", None)):
+        return _from_module(data, f"train_dataloader of {name}")
+    if isinstance(data, str | bytes | nn.Module):
+        raise _refused(data, name)
     if isinstance(data, IterableDataset):
         return StreamedSource(name, data)
-    if isinstance(data, Dataset):
-        if not hasattr(data, "__len__"):
-            raise ValueError(f"{name} is a {type(data).__name__} without __len__; add it.")
-        return IndexedSource(name, data)
-    if isinstance(data, DataLoader) or (
-        isinstance(data, Iterable)
-        and not isinstance(data, str | bytes | Mapping | Tensor | np.ndarray | nn.Module)
-    ):
+    if isinstance(data, DataLoader):
         return LoaderSource(name, data)
-    raise ValueError(f"{name} is of type {type(data).__name__}; expected {_ACCEPTED}.")
+    batch = _one_batch(data)
+    if batch is not None:
+        return _from_batch(batch, name)
+    if isinstance(data, Dataset) and not hasattr(data, "__len__"):
+        raise ValueError(f"{name} is a {type(data).__name__} without __len__; add it.")
+    if isinstance(data, Dataset) or (
+        not isinstance(data, Sequence | Mapping | Iterator | np.ndarray | Tensor)
+        and all(hasattr(data, method) for method in ("__len__", "__getitem__"))
+    ):
+        return IndexedSource(name, cast(Dataset[Any], data))
+    if isinstance(data, Iterable) and not isinstance(data, Mapping | np.ndarray):
+        return LoaderSource(name, data)
+    raise _refused(data, name)
+
+
+def _refused(data: object, name: str) -> ValueError:
+    return ValueError(f"{name} is of type {type(data).__name__}; expected {_ACCEPTED}.")
+
+
+def _from_module(data: Any, name: str) -> Source:
+    """A Lightning data module, or whatever else makes a loader for training."""
+    loader = _call(lambda: _training_loader(data), name)
+    if isinstance(loader, Mapping):
+        raise ValueError(f"the {name} returns several loaders, {list(loader)}. Pass one of them.")
+    return _from_object(loader, name)
+
+
+def _training_loader(data: Any) -> object:
+    for method, arguments in (("prepare_data", ()), ("setup", ("fit",))):
+        function = getattr(data, method, None)
+        if callable(function):
+            function(*arguments)
+    return data.train_dataloader()
+
+
+def _one_batch(data: object) -> Any:
+    """The data as one batch, if they are one, and not several."""
+    data = plain(data)
+    if isinstance(data, Tensor):
+        return data
+    if isinstance(data, Mapping):
+        return data if tensors(data) else None
+    if not isinstance(data, tuple | list) or not data:
+        return _named_tensors(data)
+    if all(isinstance(part, Tensor) for part in data):
+        # Three and more equal tensors in a list are batches of inputs without targets.
+        alike = len({part.shape for part in data}) == 1
+        return tuple(data) if len(data) > 1 and not (alike and len(data) > 2) else None
+    if isinstance(data, list) or all(_is_pair(part) for part in data):
+        return None
+    return data if tensors(data) else None
+
+
+def _named_tensors(data: object) -> Any:
+    """An object with named tensors, such as a graph, if it is one."""
+    if isinstance(data, Tensor | Dataset | DataLoader) or not fields(data):
+        return None
+    return data if tensors(data) else None
+
+
+def _is_pair(part: object) -> bool:
+    return isinstance(part, tuple | list) and len(part) == 2 and isinstance(part[1], Tensor)
+
+
+def _from_batch(batch: Any, name: str) -> Source:
+    """Rows of equally long tensors are drawn in any number; another nest is one batch."""
+    if isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(x, Tensor) for x in batch):
+        return Samples(name, batch[0], batch[1])
+    lengths = {len(tensor) if tensor.ndim else -1 for tensor in tensors(batch)}
+    rows = lengths.pop() if len(lengths) == 1 else 0
+    nested = isinstance(batch, Tensor | Mapping | tuple)
+    if rows < 1 or not nested or any(_is_loose(leaf) for leaf in pytree.tree_leaves(batch)):
+        return LoaderSource(name, [batch])
+    return RowsSource(name, batch, rows)
+
+
+def _is_loose(leaf: object) -> bool:
+    return not isinstance(leaf, Tensor)
 
 
 def _from_function(function: Callable[..., object], name: str) -> Source:
@@ -267,43 +376,41 @@ def _cycle(items: Iterable[Any], count: int, generator: torch.Generator) -> Iter
 
 
 def _stack(samples: list[Any], name: str) -> Batch:
-    first = samples[0]
-    if not isinstance(first, tuple | list) or len(first) != 2:
-        raise _not_a_pair(first, name, "samples")
     try:
-        inputs, targets = default_collate([tuple(sample) for sample in samples])
-    except (TypeError, RuntimeError, ValueError) as error:
+        batch = default_collate([plain(sample) for sample in samples])
+    except (TypeError, RuntimeError, ValueError, KeyError) as error:
         raise ValueError(
             f"{name}: samples do not stack to a batch ({error}). Make the data set return "
-            "tensors of one shape."
+            "tensors of one shape, or pass a DataLoader with a collate_fn."
         ) from error
-    return _as_batch((inputs, targets), name)
+    return _as_batch(batch, name)
 
 
 def _as_batch(item: object, name: str) -> Batch:
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        raise _not_a_pair(item, name, "batches")
-    inputs, targets = (torch.as_tensor(x) if isinstance(x, np.ndarray) else x for x in item)
-    if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
-        raise ValueError(
-            f"{name} yields a pair of {type(inputs).__name__} and {type(targets).__name__}; "
-            "expected two tensors, inputs and targets."
-        )
-    if not inputs.ndim or not targets.ndim or len(inputs) != len(targets):
-        raise ValueError(
-            f"{name} yields inputs of shape {list(inputs.shape)} with targets of shape "
-            f"{list(targets.shape)}; expected one target for each input."
-        )
-    return inputs, targets
+    batch = plain(item)
+    if isinstance(batch, list):  # what PyTorch's collate function makes of a pair
+        batch = tuple(batch)
+    if isinstance(batch, tuple) and len(batch) == 1:
+        (batch,) = batch
+    if not tensors(batch):
+        raise ValueError(f"{name} yields batches without a tensor: {_form(item)}. {_WRAP}")
+    if isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(x, Tensor) for x in batch):
+        inputs, targets = batch
+        if not inputs.ndim or not targets.ndim or len(inputs) != len(targets):
+            raise ValueError(
+                f"{name} yields inputs of shape {list(inputs.shape)} with targets of shape "
+                f"{list(targets.shape)}; expected one target for each input."
+            )
+    return batch
 
 
-def _not_a_pair(item: object, name: str, what: str) -> ValueError:
+_WRAP = "Wrap it in a function that yields batches of tensors."
+
+
+def _form(item: object) -> str:
     kind = type(item).__name__
     if isinstance(item, tuple | list):
-        kind += f" of {len(item)}"
-    elif isinstance(item, Mapping):
-        kind += f" with the keys {list(item)}"
-    return ValueError(
-        f"{name} yields {what} of another form than (input, target): a {kind}. Wrap it in a "
-        "function that yields such pairs."
-    )
+        return f"a {kind} of {len(item)}"
+    if isinstance(item, Mapping):
+        return f"a {kind} with the keys {list(item)}"
+    return f"a {kind}"

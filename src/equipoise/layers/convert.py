@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import parametrize
 
+from equipoise.instrument.modules import places, put
 from equipoise.instrument.normalisers import NormaliserKind, is_batch_norm
 from equipoise.layers.batch_renorm import RenormSchedule
 from equipoise.layers.four_things import check_example_weight
@@ -108,8 +109,8 @@ def convert(
     r"""Exchange normalisation layers, keeping weights where that is meaningful.
 
     Kinds are ``"batch"``, ``"batch_renorm"``, ``"ghost"``, ``"four_things"``, ``"noisy"``,
-    ``"synchronised"``, ``"instance"``, ``"group"``, ``"layer"``, ``"rms"`` and, as target,
-    ``"none"`` (``nn.Identity``).
+    ``"synchronised"``, ``"frozen"``, ``"instance"``, ``"group"``, ``"layer"``, ``"rms"`` and, as
+    target, ``"none"`` (``nn.Identity``).
 
     * γ and β are the same parameters as before, so that optimizers, shared parameters and
       ``requires_grad`` remain valid; no parameter is added. RMS norm has no β, "none" has
@@ -244,7 +245,7 @@ def _check_synchronised(module: nn.Module, skipped: Skipped) -> None:
 def _places(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
     """Every module once, with all names under which the model holds it."""
     found: dict[nn.Module, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
+    for name, module in places(model).items():
         found.setdefault(module, []).append(name)
     return [(module, tuple(names)) for module, names in found.items()]
 
@@ -320,6 +321,5 @@ def _replace(model: nn.Module, plan: _Plan) -> nn.Module:
     if "" in plan.names:
         return plan.new
     for name in plan.names:
-        parent, _, leaf = name.rpartition(".")
-        setattr(model.get_submodule(parent), leaf, plan.new)
+        put(model, name, plan.new)
     return model

@@ -31,6 +31,7 @@ from equipoise.layers.four_things import (
     FourThingsBatchNorm2d,
     FourThingsBatchNorm3d,
 )
+from equipoise.layers.frozen_batch_norm import FrozenBatchNorm
 from equipoise.layers.ghost_batch_norm import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
 from equipoise.layers.lp_norm import LpNorm
 from equipoise.layers.noisy_batch_norm import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d
@@ -67,11 +68,17 @@ _SYNCHRONISED = _batch_kind(
     "synchronised", SynchronisedBatchNorm1d, SynchronisedBatchNorm2d, SynchronisedBatchNorm3d
 )
 _batch_kind("lp", LpNorm)
+_FROZEN = register(
+    NormaliserKind(
+        "frozen", (FrozenBatchNorm,), shares_batch_statistics=False, channels_first=True
+    )
+)
 
 SOURCES = {
     kind.name: kind
     for kind in (
-        BATCH, _RENORM, _GHOST, _FOUR_THINGS, _NOISY, _SYNCHRONISED, INSTANCE, GROUP, LAYER, RMS
+        BATCH, _RENORM, _GHOST, _FOUR_THINGS, _NOISY, _SYNCHRONISED, _FROZEN, INSTANCE, GROUP,
+        LAYER, RMS,
     )
 }  # fmt: skip
 """Kinds that can be exchanged, by name."""
@@ -231,6 +238,11 @@ def build(kind: str, source: Normaliser, options: Options) -> nn.Module:
             return _like_batch_norm(source, _NOISY)
         case "synchronised":
             return _like_batch_norm(source, _SYNCHRONISED, process_group=options.process_group)
+        case "frozen":
+            _check_channels_first(source)
+            return FrozenBatchNorm(
+                source.channels, source.eps, source.affine, source.device, source.dtype
+            )
         case "instance":
             return _instance_norm(source)
         case "group":

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise.instrument.forward import run_on_batch
-from equipoise.instrument.types import LossFunction
 
 
 class UnsuitableBatchError(ValueError):
@@ -47,24 +45,3 @@ def mean_squared_error(model: nn.Module, batch: Any) -> Tensor:
             )
         targets = targets.reshape(output.shape)
     return F.mse_loss(output, targets.to(output.dtype))
-
-
-def default_loss(batch: Any) -> LossFunction:
-    """Cross-entropy for whole-number targets, squared error for others.
-
-    Raises:
-        UnsuitableBatchError: If the batch has no targets.
-    """
-    if not (isinstance(batch, tuple | list) and len(batch) >= 2 and isinstance(batch[1], Tensor)):
-        raise UnsuitableBatchError(
-            "the loss can only be chosen for batches of (input, target) tensors."
-        )
-    targets: Tensor = batch[1]
-    whole = not targets.is_floating_point() and targets.dtype != torch.bool
-    return cross_entropy if whole else mean_squared_error
-
-
-LOSSES: dict[str, LossFunction] = {
-    "cross-entropy": cross_entropy,
-    "mse": mean_squared_error,
-}
