@@ -55,16 +55,17 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--device", default="cpu", help="where to train")
     args = parser.parse_args()
     print("| architecture | change | trains with | progress |", "|---|---|---|---|", sep="\n")
     for name, subject in subjects().items():
         if args.quick and name != QUICK:
             continue
         if not args.names or name in args.names:
-            report(name, subject, train=args.train)
+            report(name, subject, train=args.train, device=args.device)
 
 
-def report(name: str, subject: Subject, *, train: bool) -> None:
+def report(name: str, subject: Subject, *, train: bool, device: str) -> None:
     """Print the rows of one architecture."""
     whole = 0.0
     for change, broken in {"none": lambda model: None, **BROKEN}.items():
@@ -85,7 +86,9 @@ def report(name: str, subject: Subject, *, train: bool) -> None:
             chance = f"refused: {error}"
         progress = ""
         if train:
-            reached = max(gained(model, batches, subject.loss, rate) for rate in RATES)
+            there = [(x.to(device), y.to(device)) for x, y in batches]
+            model.to(device)
+            reached = max(gained(model, there, subject.loss, rate) for rate in RATES)
             whole = whole or reached
             progress = f"{reached / whole:.2f}"
         print(f"| {name} | {change} | {chance} | {progress} |", flush=True)

@@ -1,6 +1,6 @@
 """Equipoise keeps deep networks in balance: it predicts, measures and repairs.
 
-Seven verbs stand in front; everything else is in the rooms, such as :mod:`equipoise.theory`. Names
+Nine verbs stand in front; everything else is in the rooms, such as :mod:`equipoise.theory`. Names
 are imported on first use, so that ``equipoise --help`` does not wait for torch.
 """
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from equipoise.diagnosis.checkup import checkup
+    from equipoise.diagnosis.fix.applied import apply
+    from equipoise.diagnosis.fix.measure import fix
     from equipoise.diagnosis.predict import predict
     from equipoise.diagnosis.probe import probe as measure
     from equipoise.diagnosis.trainability.measure import assert_trainable
@@ -18,10 +20,22 @@ if TYPE_CHECKING:
     from equipoise.theory import tune
 
 __version__ = version("equipoise")
-__all__ = ["BNP", "assert_trainable", "checkup", "measure", "predict", "track", "tune"]
+__all__ = [
+    "BNP",
+    "apply",
+    "assert_trainable",
+    "checkup",
+    "fix",
+    "measure",
+    "predict",
+    "track",
+    "tune",
+]
 
 _HOMES = {
     "BNP": ("preconditioners", "BNP"),
+    "apply": ("diagnosis.fix.applied", "apply"),
+    "fix": ("diagnosis.fix.measure", "fix"),
     "assert_trainable": ("diagnosis.trainability.measure", "assert_trainable"),
     "checkup": ("diagnosis.checkup", "checkup"),
     "measure": ("diagnosis.probe", "probe"),

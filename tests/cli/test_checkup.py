@@ -1,10 +1,11 @@
 """``equipoise checkup`` on users' own files."""
 
 import json
+import re
 
 import pytest
 
-FAST = ("--seeds", 2, "--batches", 1, "--batch-size", 16)
+FAST = ("--seeds", 2, "--batches", 1, "--batch-size", 16, "--fix", "none")
 
 
 def checkup(equipoise, target, *rest):
@@ -14,7 +15,8 @@ def checkup(equipoise, target, *rest):
 class TestReports:
     def test_a_factory_in_a_file(self, equipoise, folder):
         done = checkup(equipoise, "nets.py:build")
-        assert (done.code, done.err) == (0, "")
+        assert done.code == 0
+        assert re.fullmatch(r"A training step takes .* Left out: .*--hessian.*\n", done.err)
         assert "nets.py:build" in done.out
         assert "Report: equipoise-report/report.html" in done.out
         assert "equipoise" in (folder / "equipoise-report" / "report.html").read_text("utf-8")
@@ -111,7 +113,6 @@ BAD = {
     "loss that is none": (("nets.py:build", "--loss", "nets.py:number"), "a loss is a function"),
     "unknown device": (("nets.py:build", "--device", "abacus"), "cannot use device 'abacus'"),
     "device that is not there": (("nets.py:build", "--device", "vulkan"), "Try --device cpu"),
-    "no seeds": (("nets.py:build", "--seeds", "0"), "seeds must be at least 1"),
 }
 
 
@@ -159,41 +160,54 @@ class TestOutput:
         done = checkup(equipoise, "nets.py:build")
         assert (done.code, done.err) == (130, "equipoise checkup: interrupted.\n")
 
-    def test_other_exceptions_surface_whole(self, equipoise, monkeypatch):
+    def test_exceptions_of_users_code_are_one_line_that_names_it(self, equipoise, monkeypatch):
         def fail(*args, **keywords):
             raise RuntimeError("out of memory")
 
         monkeypatch.setattr("equipoise.diagnosis.checkup.checkup", fail)
+        done = checkup(equipoise, "nets.py:build")
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "RuntimeError: out of memory" in done.err
+        assert "test_checkup.py" in done.err
+        assert " in fail" in done.err
         with pytest.raises(RuntimeError, match="out of memory"):
-            checkup(equipoise, "nets.py:build")
+            checkup(equipoise, "nets.py:build", "--debug")
+
+    @pytest.mark.parametrize("count", ["0", "999999999999", "many"])
+    def test_a_number_of_seeds_that_makes_no_sense_is_a_usage_error(self, equipoise, count):
+        done = checkup(equipoise, "nets.py:build", "--seeds", count)
+        assert done.code == 2
+        assert f"takes a whole number from 1 to 10,000, got '{count}'" in done.err
 
 
-class TestTryingBnp:
+class TestFixing:
     def test_the_outcome_joins_the_report(self, equipoise, folder):
-        done = checkup(equipoise, "nets.py:build", "--try", "bnp", "--steps", 4)
-        assert (done.code, done.err) == (0, "")
-        assert "Trained side by side" in done.out
+        done = checkup(equipoise, "nets.py:build", "--fix", "bnp", "--steps", 4)
+        assert done.code == 0
+        assert "What to change" in done.out
         stored = json.loads((folder / "equipoise-report" / "report.json").read_text("utf-8"))
-        assert stored["trial"]["steps"] == 4
-        assert [arm["name"] for arm in stored["trial"]["arms"]][:3] == [
-            "unchanged",
-            "standardised inputs",
-            "BNP",
-        ]
+        assert stored["fix"]["steps"] == 4
+        assert stored["fix"]["arms"][0]["name"] == "as it is"
+        assert {arm["name"] for arm in stored["fix"]["arms"]} >= {"BNP"}
 
     @pytest.mark.usefixtures("no_page")
     def test_without_it_nothing_is_trained(self, equipoise):
-        assert checkup(equipoise, "nets.py:build", "--json").json["trial"] is None
+        assert checkup(equipoise, "nets.py:build", "--json").json["fix"] is None
 
-    def test_too_few_steps_are_refused_before_any_work(self, equipoise):
-        done = checkup(equipoise, "nets.py:build", "--try", "bnp", "--steps", 2)
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("--fix", "--steps", 2), "steps must be at least 4, got 2"),
+            (("--fix", "magic"), "'bnp'"),
+            (("--fix", "--budget", "soon"), "'soon' is no time"),
+            (("--fix", "--budget", "0s"), "budget must be at least 1 second"),
+            (("--steps", 9), "--steps belongs to --fix"),
+        ],
+    )
+    def test_wrong_options_are_refused_before_any_work(self, equipoise, arguments, message):
+        done = checkup(equipoise, "nets.py:build", *arguments)
         assert done.code == 2
-        assert "steps must be at least 4, got 2" in done.err
-
-    def test_other_remedies_are_unknown(self, equipoise):
-        done = checkup(equipoise, "nets.py:build", "--try", "magic")
-        assert done.code == 2
-        assert "'bnp'" in done.err
+        assert message in done.err
 
 
 @pytest.mark.usefixtures("no_page")

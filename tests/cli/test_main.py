@@ -62,3 +62,52 @@ class TestABrokenCommand:
         done = equipoise("report", "nowhere")
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert "nowhere does not exist" in done.err
+
+
+class TestCodeOfTheUserThatFailsLate:
+    LOSS = (
+        "from torch.nn import functional as F\n"
+        "calls = []\n"
+        "def loss(model, batch):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) > 1: raise {error}\n"
+        "    return F.cross_entropy(model(batch[0]), batch[1])\n"
+    )
+
+    @pytest.mark.parametrize("error", ["KeyError('item 7')", "OSError(5, 'broken disk')"])
+    def test_one_line_names_its_last_frame(self, equipoise, folder, error):
+        (folder / "late.py").write_text(self.LOSS.format(error=error))
+        small = ("--data", "random:64:10", "--seeds", "1", "--batches", "1")
+        found = equipoise("checkup", "nets.py:build", "--loss", "late.py:loss", *small)
+        assert found.code == 2
+        line = found.err.splitlines()[-1]
+        assert line.startswith("equipoise checkup: ")
+        assert error[:7] in line
+        assert "late.py:5 in loss" in line
+        assert "Traceback" not in found.err
+
+    def test_debug_shows_the_whole_trace(self, equipoise, folder):
+        (folder / "late.py").write_text(self.LOSS.format(error="KeyError(7)"))
+        small = ("--data", "random:64:10", "--seeds", "1", "--batches", "1", "--debug")
+        with pytest.raises(KeyError):
+            equipoise("checkup", "nets.py:build", "--loss", "late.py:loss", *small)
+
+
+@pytest.mark.parametrize("seeds", ["0", "999999999999", "many"])
+def test_numbers_that_would_never_end_are_refused_at_once(equipoise, seeds):
+    found = equipoise("checkup", "--seeds", seeds)
+    assert found.code == 2
+    assert "takes a whole number from 1 to 10,000" in found.err
+
+
+def test_names_that_no_file_can_have_are_refused_in_one_line(equipoise):
+    found = equipoise("checkup", "--out", "x" * 5000)
+    assert found.code == 2
+    assert "File name too long" in found.err
+    assert len(found.err) < 300
+
+
+def test_the_home_of_nobody_is_said(equipoise):
+    found = equipoise("checkup", "~nosuchuser/x.py:build")
+    assert found.code == 2
+    assert "is in the home of a user that is not there" in found.err

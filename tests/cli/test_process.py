@@ -93,7 +93,9 @@ class TestAReaderThatStopsEarly:
 
     def test_gets_the_report_of_a_checkup(self, folder):
         small = ("--seeds", "1", "--batches", "1", "--data", "random:64:10")
-        assert self.stop_after(0, folder, "checkup", "nets.py:build", *small) == ("", 0)
+        told, code = self.stop_after(0, folder, "checkup", "nets.py:build", *small)
+        assert (code, told.count("\n")) == (0, 1)
+        assert told.startswith("A training step takes")
         names = sorted(path.name for path in (folder / "equipoise-report").iterdir())
         assert names == ["report.html", "report.json"]
 
@@ -121,6 +123,54 @@ def test_without_a_standard_output_the_report_is_written(folder, part):
     )
     assert (done.returncode, done.stderr) == (130, "Report: part/report.html\n")
     assert (part / "report.html").is_file()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_full_standard_output_is_said_in_one_line(folder, part, form):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "report", "part", *form],
+            cwd=folder,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 3
+    assert "cannot write to standard output: No space left on device." in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert (part / "report.html").is_file()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of a process")
+class TestNoRoomForFiles:
+    """As behind ``ulimit -f`` or on a full disk."""
+
+    def limited(self, folder, *arguments):
+        import resource
+
+        return run(
+            *arguments,
+            cwd=folder,
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (2048, 2048)),
+        )
+
+    def test_a_result_goes_to_standard_output_instead(self, folder, part):
+        done = self.limited(folder, "report", "part")
+        assert done.returncode == 3
+        first, second = done.stderr.splitlines()
+        assert first == "equipoise report: cannot write part: File too large."
+        assert "its JSON follows" in second
+        assert json.loads(done.stdout) == json.loads((part / "report.json").read_text("utf-8"))
+        assert [path.name for path in part.iterdir()] == ["report.json"]
+
+    def test_is_seen_before_anything_is_measured(self, folder):
+        done = self.limited(folder, "checkup", "nets.py:raises")
+        assert done.returncode == 3
+        (line,) = done.stderr.splitlines()
+        assert "'equipoise-report': File too large. It may need 4 MB." in line
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for children")

@@ -60,7 +60,7 @@ def test_a_file_of_another_name_leaves_its_neighbours_alone(equipoise, stored):
         ("[]", "is not a check-up"),
         ('{"schema": 1}', "Run the check-up again to write it in the new form"),
         ('{"schema": 999}', "Upgrade equipoise"),
-        ('{"schema": 4}', "is not a whole check-up: Checkup lacks the fields"),
+        ('{"schema": 5}', "is not a whole check-up: Checkup lacks the fields"),
     ],
 )
 def test_broken_reports_are_one_line_and_exit_code_two(equipoise, folder, content, message):

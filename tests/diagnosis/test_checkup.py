@@ -313,6 +313,7 @@ class TestReplicates:
         assert report.growth.rate is not None
 
 
+SMALL = {"seeds": 2, "batches": 2, "batch_size": 16}
 STAGES = [
     "predicting",
     "measuring gradients",
@@ -335,7 +336,7 @@ class TestInterruption:
             if name == stage and next(calls) >= half_way:
                 raise KeyboardInterrupt
 
-        report = checkup(self.deep, DIGITS, seeds=2, batches=2, batch_size=16, progress=progress)
+        report = checkup(self.deep, DIGITS, **SMALL, preconditioning=True, progress=progress)
         assert report.interrupted
         reached = STAGES.index(stage)
         assert bool(report.sites) == (reached > 0 or half_way)
@@ -362,7 +363,9 @@ class TestInterruption:
         def progress(name, done, total):
             seen[name] = done, total
 
-        report = checkup(self.deep, DIGITS, seeds=2, batches=2, batch_size=16, progress=progress)
+        report = checkup(
+            self.deep, DIGITS, **SMALL, preconditioning=True, smoothness=True, progress=progress
+        )
         assert list(seen) == STAGES
         assert all(done == total for done, total in seen.values())
         assert {remedy.parameter for remedy in report.remedies} == {"bias"}

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from equipoise.diagnosis.findings import advice, conclude
-from equipoise.diagnosis.record import Comparison, Remedy
+from equipoise.diagnosis.record import Comparison, Recommendation
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
 from equipoise.records import Estimate, Finding
@@ -55,7 +55,7 @@ def layer(raw=10.0, scaled=5.0, rows=64, columns=11, zero=0, constant=0, skipped
 
 def remedy(verified, rate=1.26):
     measured = Estimate(rate, 0.01, "fit")
-    return Remedy(
+    return Recommendation(
         normaliser="batch norm",
         parameter="bias",
         value=0.5,

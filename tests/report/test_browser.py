@@ -30,7 +30,7 @@ def test_layout(browser, pages, name, width, mobile, scheme):
         " const box = figure.getBoundingClientRect();"
         " return [box.width, box.height] })"
     )
-    further = [part for part in (checkup.trial, checkup.smoothness) if part is not None]
+    further = [part for part in (checkup.fix, checkup.smoothness) if part is not None]
     assert len(sizes) == (4 if checkup.growth else 0) + len(further)
     assert all(min(width, 300) <= w and h > 150 for w, h in sizes)
     assert browser.get_log("browser") == []
@@ -59,7 +59,7 @@ def test_letters_in_figures_are_legible_on_a_phone(browser, pages):
 def test_the_scheme_changes_page_and_figures(browser, pages):
     page = pages / "checkup-deep.html"
     measurement = (
-        "const stroke = document.querySelector('svg [style*=\"--figure-first\"]');"
+        "const stroke = document.querySelector('svg [style*=\"stroke: var(--figure-first\"]');"
         "return [getComputedStyle(document.body).backgroundColor,"
         " getComputedStyle(document.querySelector('svg text')).fill,"
         " getComputedStyle(stroke).stroke]"

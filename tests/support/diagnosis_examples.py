@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from equipoise import data, models
-from equipoise.diagnosis.record import Remedy
+from equipoise.diagnosis.record import Recommendation
 from equipoise.records import Estimate
 
 DIGITS = data.load("digits")
@@ -27,7 +27,7 @@ def noisy():
 
 def shift_remedy(value, *, verified=True):
     rate = Estimate(1.1, 0.0, "theory")
-    return Remedy(
+    return Recommendation(
         normaliser="batch norm",
         parameter="bias",
         value=value,

@@ -6,13 +6,16 @@ import dataclasses
 import functools
 import math
 
+from equipoise.diagnosis.fix.applied import code_lines, in_words
+from equipoise.diagnosis.fix.record import Arm, Fix, Gain, Proposal
+from equipoise.diagnosis.fix.remedy import Edit, Remedy
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.record import (
     SCHEMA_VERSION,
     Checkup,
     Comparison,
     LayerPrediction,
-    Remedy,
+    Recommendation,
     Verdict,
 )
 from equipoise.diagnosis.smoothness.record import (
@@ -23,7 +26,6 @@ from equipoise.diagnosis.smoothness.record import (
 )
 from equipoise.diagnosis.trainability.quantities import Quantities
 from equipoise.diagnosis.trainability.record import Depth, Trainability
-from equipoise.diagnosis.trial.record import Arm, Gain, Trial
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
 from equipoise.records import Estimate, Finding
@@ -51,7 +53,7 @@ HOSTILE_NAMES = (
 def remedy(parameter, value, predicted, probability):
     """A remedy that was tried and verified."""
     word = "shift β" if parameter == "bias" else "scale γ"
-    return Remedy(
+    return Recommendation(
         normaliser="batch norm",
         parameter=parameter,
         value=value,
@@ -174,7 +176,7 @@ def deep_checkup() -> Checkup:
             Finding("good", "Predictions agree with measurements", "2 of 3 within 3 errors."),
         ),
         preconditioning=(preconditioned("head"), *(coupled(f"fc{i}") for i in range(1, 33))),
-        trial=trial(),
+        fix=fixing(),
         smoothness=smoothness(),
     )
 
@@ -194,7 +196,7 @@ def interrupted_checkup() -> Checkup:
         remedies=(),
         findings=(),
         preconditioning=(),
-        trial=None,
+        fix=None,
         smoothness=None,
     )
 
@@ -261,7 +263,7 @@ def hostile_checkup() -> Checkup:
             *(dataclasses.replace(infinite, layer=name, skipped=name) for name in names),
         ),
         remedies=(
-            Remedy(
+            Recommendation(
                 normaliser=names[0],
                 parameter="bias",
                 value=math.nan,
@@ -278,14 +280,19 @@ def hostile_checkup() -> Checkup:
             *(dataclasses.replace(coupled(name), reason=name) for name in names),
             dataclasses.replace(preconditioned(names[0]), inputs=math.inf, hessian=math.inf),
         ),
-        trial=dataclasses.replace(
-            trial(),
+        fix=dataclasses.replace(
+            fixing(),
             optimizer=names[0],
             arms=(
-                *(dataclasses.replace(arm("unchanged", 2.3), name=name) for name in names[:2]),
-                failed_arm(names[2]),
+                *(dataclasses.replace(arm("", None, 2.3), name=name) for name in names[:2]),
+                failed_arm(names[2], SHIFT),
+                dataclasses.replace(failed_arm(names[3], SHIFT), reason=names[4]),
             ),
-            gains=(Gain(names[1], Estimate(math.nan, math.nan, ""), None, None, None),),
+            proposals=(Proposal(Remedy((Edit("weights", None, names[0]),)), names[1], math.nan),),
+            gains=(Gain(names[1], Estimate(math.nan, math.nan, ""), math.nan, math.nan, None),),
+            best=None,
+            code=names,
+            remarks=names,
         ),
         smoothness=dataclasses.replace(
             smoothness(),
@@ -328,38 +335,85 @@ def coupled(name: str) -> LayerPreconditioning:
     )
 
 
-def trial() -> Trial:
-    """A short training in which preconditioning is ahead and another variant diverged."""
-    return Trial(
-        "sgd",
-        200,
-        3,
-        (
-            arm("unchanged", 0.557),
-            arm("standardised inputs", 0.537),
-            arm("BNP", 0.164),
-            failed_arm("BNP instead of batch norm"),
+SHIFT = Remedy((Edit("shift", 0.5),))
+GROUPS = Remedy((Edit("norm", 8.0, "group"), Edit("shift", 0.5)))
+
+
+def fixing() -> Fix:
+    """Short trainings in which a start of β is ahead and group norm diverged."""
+    shift, groups = in_words(SHIFT), in_words(GROUPS)
+    return Fix(
+        family="all",
+        optimizer="sgd",
+        steps=200,
+        seeds=3,
+        held_out=256,
+        judged_by="held-out",
+        proposals=(
+            Proposal(SHIFT, "starts", 0.96),
+            Proposal(GROUPS, "pairs", None),
+            Proposal(Remedy((Edit("batch", 256.0),)), "batch", 0.99),
         ),
-        (
-            Gain("standardised inputs", Estimate(-0.02, 0.0085, "mean"), 164, 0.12, False),
-            Gain("BNP", Estimate(-0.393, 0.0031, "mean"), 64, 0.06, True),
+        arms=(
+            arm("as it is", None, 0.557),
+            arm(shift, SHIFT, 0.164),
+            failed_arm(groups, GROUPS),
+            dataclasses.replace(
+                failed_arm("tanh", Remedy((Edit("activation", None, "tanh"),))),
+                reason="there is no <layer>",
+                seeds=0,
+            ),
         ),
+        gains=(
+            Gain(shift, Estimate(-0.393, 0.0031, "mean"), -0.41, -0.38, True),
+            Gain(groups, Estimate(math.nan, math.nan, "mean"), math.nan, math.nan, False),
+        ),
+        best=SHIFT,
+        code=code_lines(SHIFT),
+        seconds=12.0,
+        interrupted=False,
+        remarks=("The budget ended before every run; a larger one tells more.",),
     )
 
 
-def arm(name: str, final: float) -> Arm:
+def arm(name: str, remedy: Remedy | None, final: float) -> Arm:
     steps = tuple(range(4, 201, 4))
     losses = tuple(final + 2.3 * math.exp(-step / 40) for step in steps)
-    rates = ((0.01, final), (0.03, 2 * final), (0.1, math.inf))
-    curve, spread = Curve(steps, losses), tuple(0.05 * loss for loss in losses)
     loss = Estimate(final, 0.017, "mean over seeds")
-    return Arm(name, 0.01, rates, False, loss, curve, spread, 6.8e-4, 0)
+    return Arm(
+        name=name,
+        remedy=remedy,
+        predicted=0.9,
+        measured=0.8,
+        rate=0.01,
+        rates=((0.01, final), (0.03, 2 * final), (0.1, math.inf)),
+        at_edge=False,
+        rounds=3,
+        loss=loss,
+        held_out=Estimate(final + 0.1, 0.02, "mean over seeds"),
+        accuracy=Estimate(0.9, 0.01, "mean over seeds"),
+        curve=Curve(steps, losses),
+        spread=tuple(0.05 * loss for loss in losses),
+        step_seconds=6.8e-4,
+        diverged=0,
+        seeds=3,
+    )
 
 
-def failed_arm(name: str) -> Arm:
-    rates = ((0.01, math.inf), (0.03, math.inf))
+def failed_arm(name: str, remedy: Remedy | None) -> Arm:
     nothing = Estimate(math.inf, math.nan, "mean over seeds")
-    return Arm(name, math.nan, rates, True, nothing, None, (), 7.1e-4, 3)
+    return dataclasses.replace(
+        arm(name, remedy, 1.0),
+        rate=math.nan,
+        rates=((0.01, math.inf), (0.03, math.inf)),
+        at_edge=True,
+        loss=nothing,
+        held_out=nothing,
+        accuracy=None,
+        curve=None,
+        spread=(),
+        diverged=3,
+    )
 
 
 def smoothness() -> Smoothness:

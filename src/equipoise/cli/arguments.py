@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from errno import ENOTDIR
+import errno
+import os
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
+
+# A full disk, a quota, and a limit on the size of files (ulimit -f).
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Bytes that a report may need: the largest of the tests' have 1 MB, of a model of 200 layers.
+_ROOM = 4 * 2**20
+_LONGEST = 200
 
 
 def add_inputs(parser: ArgumentParser) -> None:
@@ -25,6 +33,13 @@ def add_inputs(parser: ArgumentParser) -> None:
         help="keyword argument for the factory; may be repeated",
     )
     parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="weights that torch.save wrote, or a training's whole checkpoint; the model is then "
+        "checked as it is",
+    )
+    parser.add_argument(
         "--data",
         default="digits",
         help="digits, fashion-mnist, mnist, cifar10, cifar100, random:3x32x32:10, or "
@@ -42,16 +57,46 @@ def add_inputs(parser: ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="such as cpu, cuda, mps")
 
 
+def whole(most: int) -> Callable[[str], int]:
+    """A type of argument: a whole number from 1 to ``most``, beyond which nothing would end."""
+
+    def number(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = 0
+        if not 1 <= found <= most:
+            raise ArgumentTypeError(f"takes a whole number from 1 to {most:,}, got {text[:40]!r}")
+        return found
+
+    return number
+
+
 def check_writable(path: Path) -> None:
-    """Before any work is lost, see that the report can be written."""
-    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    """Before any work is lost, see that a report can be written and finds room.
+
+    Raises:
+        ValueError: If it cannot be written there.
+        OSError: If there is no room for it: a full disk, a quota or a limit on files.
+    """
     try:
+        os.path.lexists(path)  # a name may be too long to ask for
+        existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not existing.is_dir():
-            raise NotADirectoryError(ENOTDIR, "it is not a folder")
-        with TemporaryFile(dir=existing):
-            pass
+            raise NotADirectoryError(errno.ENOTDIR, "it is not a folder")
+        with TemporaryFile(dir=existing) as file:
+            file.write(bytes(_ROOM))
     except OSError as error:
-        raise ValueError(
-            f"cannot write the report to {str(path)!r}: {error.strerror}. Name another folder "
-            "with --out."
-        ) from error
+        why = f"cannot write the report to {shortened(path)!r}: {error.strerror}."
+        if error.errno in NO_ROOM:
+            room = (
+                f"It may need {_ROOM // 2**20} MB. Make room, or name another folder with --out."
+            )
+            raise OSError(error.errno, f"{why} {room}") from error
+        raise ValueError(f"{why} Name another folder with --out.") from error
+
+
+def shortened(path: Path) -> str:
+    """A path for a message, cut in the middle if it is very long."""
+    text = str(path)
+    return text if len(text) <= _LONGEST else f"{text[:60]}…{text[-30:]}"

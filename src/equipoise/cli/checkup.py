@@ -2,56 +2,95 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equipoise.cli.arguments import add_inputs, check_writable
+from equipoise.cli.arguments import add_inputs, check_writable, whole
 
 if TYPE_CHECKING:  # --help does not wait for torch
     from rich.console import Console
 
+    from equipoise.diagnosis.fix.options import FixOptions
     from equipoise.diagnosis.record import Checkup
 
 
 # Seeds of --smoothness, at most: its trainings are measured on the way, which takes longer.
 _MOST_TRAININGS = 3
+# Budget of --fix for the default model.
+_DEFAULT_SECONDS = 20.0
 
 
 def configure(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     add_inputs(parser)
     parser.add_argument(
-        "--seeds", type=int, default=6, help="initialisations to measure (default: %(default)s)"
+        "--seeds",
+        type=whole(10_000),
+        default=5,
+        help="initialisations to measure (default: %(default)s)",
     )
     parser.add_argument(
-        "--batches", type=int, default=4, help="batches for each of them (default: %(default)s)"
+        "--batches",
+        type=whole(10_000),
+        default=2,
+        help="batches for each of them (default: %(default)s)",
     )
     parser.add_argument(
-        "--try",
-        dest="remedy",
-        choices=("bnp",),
-        help="train the model for a short while side by side: unchanged, on standardised inputs, "
-        "and with batch normalisation preconditioning (bnp)",
+        "--fix",
+        nargs="?",
+        const="all",
+        choices=("all", "norms", "starts", "weights", "activations", "bnp", "none"),
+        help="train remedies beside the model as it is, each at its best learning rate, and rank "
+        "them: all that apply, or only other norms, starts of their shift and scale, sizes of "
+        "weights, activations, or batch normalisation preconditioning (default: none for a model "
+        "of yours, all for the default model)",
+    )
+    parser.add_argument(
+        "--budget",
+        type=_seconds,
+        metavar="TIME",
+        help="for all trainings of --fix, such as 60s or 5m (default: 60s, of the default model "
+        "20s); without --fix, for the whole check-up, so that optional measurements that fit are "
+        "made",
     )
     parser.add_argument(
         "--smoothness",
         action="store_true",
         help="train the model for 60 steps with and without its normalisers, and with a verified "
-        "remedy, and measure how far the gradient is reliable; without it, measure only at "
-        "initialisation",
+        "remedy, and measure how far the gradient is reliable; within a --budget that is measured "
+        "at initialisation alone",
+    )
+    parser.add_argument(
+        "--preconditioning",
+        action="store_true",
+        help="measure what preconditioning would do to the condition numbers of layers' inputs",
+    )
+    parser.add_argument(
+        "--hessian",
+        action="store_true",
+        help="and to those of the Hessian of one unit of every layer; takes long",
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="print the whole report, not its first screen alone"
+    )
+    parser.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print a summary in Markdown, such as for a pull request",
     )
     parser.add_argument(
         "--steps",
-        type=int,
-        default=200,
-        help="steps of each training of --try (default: %(default)s)",
+        type=whole(10_000_000),
+        help="steps of each judged training of --fix (default: what fits into the budget, at most "
+        "200)",
     )
     parser.add_argument(
         "--optimizer",
         choices=("sgd", "adam", "adamw"),
         default="sgd",
-        help="optimiser of --try (sgd with momentum) and --smoothness (sgd without), each variant "
+        help="optimiser of --fix (sgd with momentum) and --smoothness (sgd without), each variant "
         "at its best learning rate (default: %(default)s)",
     )
     parser.add_argument(
@@ -72,18 +111,24 @@ def run(args: Namespace) -> Checkup:
     """Run the check-up."""
     from equipoise import data, diagnosis
     from equipoise.cli.progress import bars
-    from equipoise.cli.targets import choose_device, choose_loss, choose_target
+    from equipoise.cli.targets import (
+        choose_device,
+        choose_loss,
+        choose_target,
+        with_checkpoint,
+    )
     from equipoise.diagnosis.checkup import checkup
 
     check_writable(args.out)
-    trial = smoothness = None
-    if args.remedy == "bnp":
-        trial = diagnosis.TrialOptions(args.optimizer, steps=args.steps)
+    smoothness = None
+    fix = _fix(args)
     if args.smoothness:
         seeds = max(1, min(args.seeds, _MOST_TRAININGS))
         smoothness = diagnosis.SmoothnessOptions(args.optimizer, seeds=seeds)
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
     name, build = choose_target(args.target, args.arg, source, args.batch_size)
+    if args.checkpoint is not None:
+        build = with_checkpoint(build, args.checkpoint)
     with bars() as progress:
         return checkup(
             build,
@@ -94,10 +139,38 @@ def run(args: Namespace) -> Checkup:
             batches=args.batches,
             device=choose_device(args.device),
             target=name,
-            trial=trial,
+            fix=fix,
+            folder=args.out,
             smoothness=smoothness,
+            preconditioning=args.preconditioning,
+            hessian=args.hessian,
+            budget=None if fix is not None else args.budget,
+            notice=lambda words: print(words, file=sys.stderr, flush=True),
             progress=progress,
         )
+
+
+def _fix(args: Namespace) -> FixOptions | None:
+    """Which remedies to train; of the default model all, for a short while."""
+    from equipoise.diagnosis.fix.options import FixOptions
+
+    family, budget = args.fix, args.budget
+    if family is None and args.target is None:
+        family, budget = "all", budget or _DEFAULT_SECONDS
+    if family in (None, "none"):
+        if args.steps is not None:
+            raise ValueError("--steps belongs to --fix. Add --fix.")
+        return None
+    return FixOptions(family, args.optimizer, budget=budget, steps=args.steps)
+
+
+def _seconds(text: str) -> float:
+    """Seconds of a time such as 60s, 5m or 90."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in ("s", "m") else (text, "s")
+    try:
+        return float(number) * (60.0 if unit == "m" else 1.0)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is no time; write 60s or 5m") from error
 
 
 def save(checkup: Checkup, args: Namespace) -> Path:
@@ -121,6 +194,10 @@ def verify(checkup: Checkup, args: Namespace) -> None:
 
 def show(checkup: Checkup, args: Namespace, console: Console) -> None:
     """Print the report."""
+    from equipoise.report.checkup.markdown import markdown
     from equipoise.report.checkup.terminal.overview import print_checkup
 
-    print_checkup(checkup, console)
+    if args.markdown:
+        print(markdown(checkup))
+    else:
+        print_checkup(checkup, console, full=args.full)

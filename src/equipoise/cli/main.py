@@ -9,7 +9,10 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import sysconfig
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -17,13 +20,15 @@ from rich.console import Console
 
 from equipoise import __version__
 from equipoise.cli import checkup, probe, report, theory
+from equipoise.cli.arguments import NO_ROOM, shortened
 
 # Subcommands of other packages: named here to say how to get them.
 _GROUP = "equipoise.commands"
 _ELSEWHERE = dict.fromkeys(("gather", "reproduce", "sweep"), "equipoise-papers")
 
-# Conventions of the shell: failure, bad usage, and ended by Ctrl-C.
-_FAILED, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
+# Conventions of the shell: failure, bad usage, and ended by Ctrl-C. A result that was measured but
+# could not be written where it was asked for has a code of its own.
+_FAILED, _BAD_INPUT, _NOT_WRITTEN, _INTERRUPTED = 1, 2, 3, 130
 
 
 class Command(Protocol):
@@ -71,22 +76,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, ChildProcessError) as error:
         if args.debug:
             raise
-        print(f"equipoise {args.command}: {error}", file=sys.stderr)
+        place = _last_frame_of_user(error)
+        where = "" if place is None else f" ({place})"
+        print(f"equipoise {args.command}: {error}{where}", file=sys.stderr)
         return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
     except KeyboardInterrupt:
         print(f"equipoise {args.command}: interrupted.", file=sys.stderr)
         return _INTERRUPTED
+    except Exception as error:
+        place = _last_frame_of_user(error)
+        no_room = isinstance(error, OSError) and error.errno in NO_ROOM
+        if args.debug or (place is None and not no_room):
+            raise
+        print(f"equipoise {args.command}: {_in_one_line(error, place)}", file=sys.stderr)
+        return _NOT_WRITTEN if no_room else _BAD_INPUT
 
 
 def _run(command: Command, args: argparse.Namespace) -> int:
-    with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
+    with _printing_to_stderr() if args.json else contextlib.nullcontext():
         result = command.run(args)  # user code may print
     if result is None:
         return 0
     save = getattr(command, "save", None)
     # Files first: a reader that stops early, such as head, must not cost the report.
-    page: Path | None = None if save is None else save(result, args)
-    with _until_closed(sys.stdout):
+    page: Path | None = None
+    written = True
+    if save is not None:
+        page, written = _saved(save, result, args)
+    with _until_closed(sys.stdout) as whole:
         if args.json:
             json.dump(to_json(result), sys.stdout, indent=1, allow_nan=False)
             print()
@@ -97,10 +114,29 @@ def _run(command: Command, args: argparse.Namespace) -> int:
         stream = sys.stderr if args.json else sys.stdout
         with _until_closed(stream):
             print(f"Report: {page}", file=stream, flush=True)
+    if not (written and whole):
+        return _NOT_WRITTEN
     verify = getattr(command, "verify", None)
     if verify is not None:
         verify(result, args)
     return _INTERRUPTED if getattr(result, "interrupted", False) else 0
+
+
+@contextlib.contextmanager
+def _printing_to_stderr() -> Iterator[None]:
+    """Keep standard output for JSON, whatever Python code and compiled libraries print."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        try:
+            sys.__stdout__.flush()  # type: ignore[union-attr]  # a closed one is refused below
+            kept = os.dup(1)
+        except (OSError, AttributeError, ValueError):  # closed, or not a file
+            yield
+            return
+        stack.callback(os.close, kept)
+        os.dup2(2, 1)
+        stack.callback(os.dup2, kept, 1)
+        yield
 
 
 def to_json(result: Any) -> Any:
@@ -116,14 +152,94 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-@contextlib.contextmanager
-def _until_closed(stream: TextIO) -> Iterator[None]:
-    """Write until the reader closes the pipe, as head does once it has seen enough."""
+def _saved(
+    save: Callable[[Any, argparse.Namespace], Path], result: Any, args: argparse.Namespace
+) -> tuple[Path | None, bool]:
+    """Write the result's files, to a temporary folder or as JSON to stdout if all else fails.
+
+    Returns:
+        The page, if there is one, and whether it is where it was asked for.
+    """
     try:
-        yield
-    except BrokenPipeError:
+        return save(result, args), True
+    except OSError as error:
+        asked = getattr(args, "out", None) or getattr(args, "directory", None)
+        where = "the report" if asked is None else shortened(Path(asked))
+        _complain(args, f"cannot write {where}: {error.strerror or error}.")
+    with contextlib.suppress(OSError):
+        elsewhere = Path(tempfile.mkdtemp(prefix="equipoise-"))
+        kept = argparse.Namespace(**(vars(args) | {"out": elsewhere, "directory": elsewhere}))
+        page = save(result, kept)
+        _complain(args, f"the report is in {elsewhere} instead.")
+        return page, False
+    _complain(args, "nor to a temporary folder; its JSON follows on standard output.")
+    args.json = True
+    return None, False
+
+
+def _complain(args: argparse.Namespace, message: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"equipoise {args.command}: {message}", file=sys.stderr, flush=True)
+
+
+# Where Python, the library and what is installed lie: everything else is the user's.
+_INSTALLED = tuple(
+    {f"{Path(path).resolve()}{os.sep}" for path in sysconfig.get_paths().values()}
+    | {f"{Path(__file__).resolve().parents[1]}{os.sep}"}
+)
+
+
+def _last_frame_of_user(error: BaseException) -> str | None:
+    """The last line of the user's own files that an error, or one behind it, went through."""
+    chain: list[BaseException] = []
+    step: BaseException | None = error
+    while step is not None and step not in chain:
+        chain.append(step)
+        step = step.__cause__ or step.__context__
+    for one in reversed(chain):
+        for frame in reversed(traceback.extract_tb(one.__traceback__)):
+            path = frame.filename
+            if Path(path).is_file() and not str(Path(path).resolve()).startswith(_INSTALLED):
+                return f"{path}:{frame.lineno} in {frame.name}"
+    return None
+
+
+def _in_one_line(error: Exception, place: str | None) -> str:
+    stage = "".join(f"{note} " for note in getattr(error, "__notes__", ()))
+    message = " ".join(str(error).split())
+    if isinstance(error, OSError) and place is None:
+        return f"{stage}{error.strerror or message}"
+    known = f"{stage}{type(error).__name__}: {message:.500}".rstrip(": ")
+    return f"{known} ({place}; --debug shows the whole trace.)"
+
+
+@contextlib.contextmanager
+def _until_closed(stream: TextIO) -> Iterator[_Whole]:
+    """Write until the reader closes the pipe, as head does once it has seen enough.
+
+    Yields:
+        True, until a full disk has cut the text short.
+    """
+    whole = _Whole()
+    try:
+        yield whole
+    except OSError as error:
         # What is still buffered goes nowhere; otherwise Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):
+            whole.value = False
+            with contextlib.suppress(OSError):
+                why = error.strerror or error
+                print(f"equipoise: cannot write to standard output: {why}.", file=sys.stderr)
+
+
+class _Whole:
+    """Whether a text was written to its end."""
+
+    value = True
+
+    def __bool__(self) -> bool:
+        return self.value
 
 
 def _prepare_streams() -> None:

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equipoise.cli.arguments import add_inputs, check_writable
+from equipoise.cli.arguments import add_inputs, check_writable, whole
 
 if TYPE_CHECKING:  # --help does not wait for torch
     from rich.console import Console
@@ -35,7 +35,10 @@ def configure(parser: ArgumentParser) -> None:
         help="measurements during the training (default: %(default)s)",
     )
     parser.add_argument(
-        "--seeds", type=int, default=3, help="trainings, one for each seed (default: %(default)s)"
+        "--seeds",
+        type=whole(10_000),
+        default=3,
+        help="trainings, one for each seed (default: %(default)s)",
     )
     parser.add_argument(
         "--hessian",
@@ -56,7 +59,12 @@ def run(args: Namespace) -> Probe:
     """Probe."""
     from equipoise import data, diagnosis
     from equipoise.cli.progress import bars
-    from equipoise.cli.targets import choose_device, choose_loss, choose_target
+    from equipoise.cli.targets import (
+        choose_device,
+        choose_loss,
+        choose_target,
+        with_checkpoint,
+    )
     from equipoise.diagnosis.probe import probe
 
     check_writable(args.out)
@@ -67,6 +75,8 @@ def run(args: Namespace) -> Probe:
         )
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
     name, build = choose_target(args.target, args.arg, source, args.batch_size)
+    if args.checkpoint is not None:
+        build = with_checkpoint(build, args.checkpoint)
     with bars() as progress:
         return probe(
             build,

@@ -10,6 +10,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -38,7 +39,7 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
         disable=not watched,
         speed_estimate_period=_MEMORY,
     ) as progress:
-        tasks = {}
+        tasks: dict[str, TaskID] = {}
 
         def update(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
@@ -46,4 +47,9 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
                 tasks[stage] = progress.add_task(stage, total=total, completed=done)
             progress.update(tasks[stage], completed=done, total=total)
 
-        yield update
+        try:
+            yield update
+        except Exception as error:
+            if tasks:
+                error.add_note(f"while {[*tasks][-1]}:")
+            raise

@@ -17,6 +17,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "directory", type=Path, metavar="DIR", help="folder with report.json, or a JSON file"
     )
+    parser.add_argument(
+        "--full", action="store_true", help="print the whole report, not its first screen alone"
+    )
 
 
 def run(args: Namespace) -> Checkup:
@@ -38,4 +41,4 @@ def show(checkup: Checkup, args: Namespace, console: Console) -> None:
     """Print the report."""
     from equipoise.report.checkup.terminal.overview import print_checkup
 
-    print_checkup(checkup, console)
+    print_checkup(checkup, console, full=args.full)

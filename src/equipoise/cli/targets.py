@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from equipoise.data.resolve import importing, resolve
 from equipoise.data.source import Source
-from equipoise.instrument.types import LossFunction
+from equipoise.diagnosis.inputs.adapt import CRITERIA, Loss
 from equipoise.models.mlp import mlp
-from equipoise.training.losses import LOSSES
 
 # Deep enough for gradients to differ by e^12: past half of what still trains.
 _DEPTH, _WIDTH = 32, 256
@@ -59,7 +59,71 @@ def choose_target(
     return name, build
 
 
-def choose_loss(spec: str) -> LossFunction | None:
+# Where trainings keep the weights in their checkpoints.
+_WEIGHTS = ("state_dict", "model_state_dict", "model", "module", "net", "weights")
+# What wrappers put before the names of weights.
+_PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
+
+
+def with_checkpoint(build: Build, path: Path) -> Build:
+    """Load a checkpoint into the models of a factory.
+
+    Raises:
+        ValueError: If the file cannot be read, holds no weights, or those of another model.
+    """
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no checkpoint {str(path)!r}.") from error
+    except Exception as error:  # of pickle, zip and torch
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"cannot read the checkpoint {str(path)!r}: {reason} Save the weights alone, with "
+            "torch.save(model.state_dict(), path)."
+        ) from error
+    weights = _weights_of(held)
+    if weights is None:
+        keys = list(held) if isinstance(held, Mapping) else type(held).__name__
+        raise ValueError(f"the checkpoint {str(path)!r} holds no weights, but {keys}.")
+
+    def loaded() -> nn.Module:
+        model = build()
+        wanted = model.state_dict().keys()
+        for found in _renamed(weights):
+            if found.keys() == wanted:
+                model.load_state_dict(found)
+                return model
+        missing = sorted(wanted - weights.keys())[:3]
+        extra = sorted(weights.keys() - wanted)[:3]
+        raise ValueError(
+            f"the checkpoint {str(path)!r} is of another model: it lacks {missing} and has "
+            f"{extra}. Give the factory the --arg values that it was trained with."
+        )
+
+    return loaded
+
+
+def _weights_of(held: object) -> dict[str, Tensor] | None:
+    if not isinstance(held, Mapping):
+        return None
+    if held and all(isinstance(value, Tensor) for value in held.values()):
+        return dict(held)
+    for name in _WEIGHTS:
+        inner = _weights_of(held.get(name))
+        if inner is not None:
+            return inner
+    return None
+
+
+def _renamed(weights: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """The weights, and the weights without what wrappers put before their names."""
+    yield weights
+    for prefix in _PREFIXES:
+        if all(name.startswith(prefix) for name in weights):
+            yield from _renamed({k.removeprefix(prefix): v for k, v in weights.items()})
+
+
+def choose_loss(spec: str) -> Loss | None:
     """Return a loss function, or None to choose by the targets.
 
     Raises:
@@ -67,17 +131,17 @@ def choose_loss(spec: str) -> LossFunction | None:
     """
     if spec == "auto":
         return None
-    if spec in LOSSES:
-        return LOSSES[spec]
+    if spec in CRITERIA:
+        return spec
     if ":" not in spec:
-        known = ", ".join(["auto", *LOSSES])
+        known = ", ".join(["auto", *CRITERIA])
         raise ValueError(f"unknown loss {spec!r}; known are {known}, and file.py:name.")
     found = resolve(spec)
     if not callable(found):
         raise ValueError(
             f"{spec} is a {type(found).__name__}; a loss is a function of (model, batch)."
         )
-    return cast(LossFunction, found)
+    return found
 
 
 def choose_device(name: str) -> torch.device:

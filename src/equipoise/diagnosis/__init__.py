@@ -1,11 +1,12 @@
 """Compare predictions with measurements, conclude, and try remedies."""
 
+from equipoise.diagnosis.fix.applied import fixed
+from equipoise.diagnosis.fix.options import FixOptions
 from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.probe import Probe
 from equipoise.diagnosis.record import Checkup
 from equipoise.diagnosis.smoothness.measure import SmoothnessOptions, smoothness
 from equipoise.diagnosis.trainability.measure import trainability
-from equipoise.diagnosis.trial.measure import TrialOptions
 from equipoise.diagnosis.width.measure import coordinate_check
 
 __all__ = [
@@ -15,10 +16,12 @@ __all__ = [
     # before training
     "initialisation",
     "trainability",
+    # remedies
+    "FixOptions",
+    "fixed",
     # over widths
     "coordinate_check",
     # short trainings
     "smoothness",
     "SmoothnessOptions",
-    "TrialOptions",
 ]

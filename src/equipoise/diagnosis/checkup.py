@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from equipoise import probes
 from equipoise.diagnosis import verdict
 from equipoise.diagnosis.comparison import compare, is_straight, predicted_rate
 from equipoise.diagnosis.findings import advice, conclude
+from equipoise.diagnosis.fix.findings import conclude_fix
+from equipoise.diagnosis.fix.measure import run_fix
+from equipoise.diagnosis.fix.options import FixOptions
+from equipoise.diagnosis.fix.record import Fix
 from equipoise.diagnosis.initialisation.findings import conclude_initialisation
 from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
+from equipoise.diagnosis.inputs.adapt import Loss
+from equipoise.diagnosis.preconditioning import measure as preconditioned
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
-from equipoise.diagnosis.preconditioning.measure import preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.prediction import TracedModel, traced
+from equipoise.diagnosis.price import Plan, plan
 from equipoise.diagnosis.problem import Model, Problem, draws_new_weights, facts, name_of
 from equipoise.diagnosis.record import (
     SCHEMA_VERSION,
     Checkup,
     Comparison,
     LayerPrediction,
-    Remedy,
+    Recommendation,
 )
 from equipoise.diagnosis.remedies import Outlook, recommend
 from equipoise.diagnosis.second_order.findings import conclude_second_order
@@ -44,19 +53,21 @@ from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.findings import conclude_trainability
 from equipoise.diagnosis.trainability.judge import judge, predicted_probability
 from equipoise.diagnosis.trainability.record import Trainability
-from equipoise.diagnosis.trial.findings import conclude_trial
-from equipoise.diagnosis.trial.measure import TrialOptions, run_trial
-from equipoise.diagnosis.trial.record import Trial
 from equipoise.instrument.modules import unwatched
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.progress import silent, staged
-from equipoise.instrument.types import Batch, LossFunction, Progress
+from equipoise.instrument.threads import suitable_threads
+from equipoise.instrument.types import Batch, Progress
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.sites import Share, Site
 
+# Initialisations on which remedies are tried.
+_TRIED = 2
+# Multiplications that condition numbers may take: about a second.
+_EFFORT = 1e10
 # Several times as many rows as most layers have inputs.
 _ROWS = 1024
 # Models that train with a higher probability need no remedy.
@@ -65,37 +76,56 @@ _LIKELY = 0.9
 
 def checkup(
     model: Model,
-    data: object,
+    data: object = None,
     *,
-    loss_fn: LossFunction | None = None,
+    loss_fn: Loss | None = None,
     batch_size: int = 64,
-    seeds: int = 6,
-    batches: int = 4,
-    device: torch.device | str = "cpu",
+    seeds: int = 5,
+    batches: int = 2,
+    device: torch.device | str | None = None,
     target: str | None = None,
     seed: int = 0,
-    trial: TrialOptions | None = None,
-    smoothness: SmoothnessOptions | None = None,
+    fix: FixOptions | None = None,
+    folder: str | Path | None = None,
+    smoothness: SmoothnessOptions | bool | None = None,
+    preconditioning: bool = False,
+    hessian: bool = False,
+    budget: float | None = None,
+    notice: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Checkup:
     """Predict from theory, measure on the model, and say what to change.
 
+    It takes about as long as 25 training steps and 3 seconds. What is dearer has to be asked for
+    or to fit a budget.
+
     Args:
-        model: A callable that returns a new model with freshly drawn weights, in the mode it is
-            trained in. A module keeps its weights, and is not changed.
-        data: A name such as ``"digits"``, a ``DataLoader``, a ``Dataset``, an iterable of
-            (input, target) batches, or a pair of tensors.
-        loss_fn: ``loss_fn(model, batch)``; by default cross-entropy for whole-number targets
-            and the squared error for others.
+        model: A class or a function that returns a new model with freshly drawn weights, in the
+            mode it is trained in. A module keeps its weights, and is not changed. A
+            LightningModule trains by its ``training_step``, a Hugging Face Trainer by its
+            ``compute_loss``.
+        data: A ``DataLoader``, a ``Dataset``, an iterable of batches, one batch (a pair of
+            tensors, a dictionary), a Lightning data module, or a name such as ``"digits"``; may be
+            left out if the model brings them along.
+        loss_fn: ``loss_fn(model, batch)``, a criterion of (output, target) such as
+            ``nn.CrossEntropyLoss()``, or ``"cross-entropy"`` or ``"mse"``; by default the model's
+            own loss, or what outputs and targets ask for.
         batch_size: Samples per batch, where the data do not fix it.
         seeds: Initialisations to measure.
         batches: Batches to measure for each.
-        device: Where the model runs.
+        device: Where the model runs; by default where a module is.
         target: What to call the model; by default its class or its factory's name.
         seed: Seed of initialisations and batches.
-        trial: How to train side by side with and without preconditioning; by default not at all.
+        fix: Which remedies to train beside the model as it is, and for how long; by default none,
+            see :func:`equipoise.fix`.
+        folder: Where finished runs of ``fix`` are kept, so that an interrupted call can go on.
         smoothness: How to train and measure smoothness on the way, with and without normalisers
-            and with a verified remedy; by default only the initialisation is measured.
+            and with a verified remedy; ``True`` for a measurement at initialisation alone.
+        preconditioning: Whether to measure what preconditioning would do to condition numbers.
+        hessian: Whether to measure those of the Hessian of one unit of every layer too.
+        budget: Seconds; optional measurements that fit are made, the cheapest first.
+        notice: Called once, before anything is measured, with the time that the check-up takes,
+            and with what is left out at which price.
         progress: Called with a stage, finished and total steps.
 
     Returns:
@@ -114,32 +144,52 @@ def checkup(
     for name, value in (("batch_size", batch_size), ("seeds", seeds), ("batches", batches)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}.")
-    started = time.perf_counter()
-    report = progress or silent
-    problem = Problem.prepare(
-        model,
-        data,
-        loss_fn=loss_fn,
-        batch_size=batch_size,
-        batches=batches,
-        device=device,
-        seed=seed,
-    )
-    fresh = problem.fresh(seed)
+    if budget is not None and not 0 < budget < math.inf:
+        raise ValueError(f"budget is a positive number of seconds, got {budget}.")
+    asked = {
+        "preconditioning": preconditioning,
+        "hessian": hessian,
+        "smoothness": bool(smoothness),
+    }
+    training = smoothness if isinstance(smoothness, SmoothnessOptions) else None
+    started, report = time.perf_counter(), progress or silent
     work = _Work()
-    try:
-        _run(work, problem, fresh, seeds, report)
-        fix = fixes(work.remedies)
-        work.smoothness = smoothness_at_start(problem, fix)
-        if trial is not None:
-            work.trial = run_trial(problem, trial, report)
-        if smoothness is not None:
-            work.smoothness = smoothness_in_training(problem, smoothness, fix, report)
-    except probes.GrowthInterrupted as interruption:
-        work.interrupted = True
-        work.growth = work.growth or interruption.finished
-    except KeyboardInterrupt:  # report what was finished
-        work.interrupted = True
+    with suitable_threads() as refine_threads:
+        problem = Problem.prepare(
+            model,
+            data,
+            loss_fn=loss_fn,
+            batch_size=batch_size,
+            batches=batches,
+            device=device,
+            seed=seed,
+        )
+        fresh = problem.fresh(seed)
+        if problem.device.type == "cpu":
+            refine_threads(lambda: problem.rehearse(fresh))
+        chosen = plan(
+            problem.step_seconds,
+            layers=sum(isinstance(m, nn.Linear | _ConvNd) for m in fresh.modules()),
+            asked=[name for name, wanted in asked.items() if wanted],
+            budget=budget,
+        )
+        if notice is not None:
+            notice(chosen.notice)
+        try:
+            _run(work, problem, fresh, seeds, chosen, report)
+            changes = fixes(work.remedies)
+            if chosen.smoothness:
+                work.smoothness = smoothness_at_start(problem, changes)
+            if fix is not None:
+                work.fix = run_fix(problem, fix, folder, report)
+                work.interrupted = work.fix.interrupted
+            if training is not None and not work.interrupted:
+                work.smoothness = smoothness_in_training(problem, training, changes, report)
+        except probes.GrowthInterrupted as interruption:
+            work.interrupted = True
+            work.growth = work.growth or interruption.finished
+        except KeyboardInterrupt:  # report what was finished
+            work.interrupted = True
     findings = conclude(
         work.growth,
         work.sites,
@@ -151,13 +201,15 @@ def checkup(
             *_left_out(work.untraced, work.unjudged),
             *conclude_initialisation(work.initialisation, work.unchecked),
             *conclude_preconditioning(work.preconditioning),
-            *conclude_trial(work.trial),
             *conclude_second_order(work.second_order),
             *conclude_smoothness(work.smoothness),
         ],
-        conclude_trainability(
-            work.trainability, advice(work.growth, work.attribution, work.remedies)
-        ),
+        [
+            *conclude_trainability(
+                work.trainability, advice(work.growth, work.attribution, work.remedies)
+            ),
+            *conclude_fix(work.fix),
+        ],
     )
     depth = len(work.growth.layers if work.growth else work.predictions)
     return Checkup(
@@ -179,8 +231,9 @@ def checkup(
         findings=findings,
         preconditioning=work.preconditioning,
         second_order=work.second_order,
-        trial=work.trial,
+        fix=work.fix,
         smoothness=work.smoothness,
+        left_out=chosen.left_out,
     )
 
 
@@ -196,8 +249,8 @@ class _Work:
     conditioning: tuple[LayerConditioning, ...] = ()
     preconditioning: tuple[LayerPreconditioning, ...] = ()
     second_order: tuple[SecondOrderPooling, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
-    trial: Trial | None = None
+    remedies: tuple[Recommendation, ...] = ()
+    fix: Fix | None = None
     smoothness: Smoothness | None = None
     initialisation: Initialisation | None = None
     unchecked: str = ""
@@ -207,11 +260,12 @@ class _Work:
     interrupted: bool = False
 
 
-def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Progress) -> None:
+def _run(
+    work: _Work, problem: Problem, model: nn.Module, seeds: int, chosen: Plan, report: Progress
+) -> None:
     seed, loss, batch = problem.seed, problem.loss_fn, problem.first
-    sample = _sample(model, problem)
     report("predicting", 0, 1)
-    trace = _predicted(work, problem, model)
+    trace = _predicted(work, problem, model, chosen)
     report("predicting", 1, 1)
     try:
         work.initialisation = initialisation(model)
@@ -243,11 +297,20 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
         trace = None  # it holds all tensors of a pass, and is for remedies only
     work.comparisons = compare(growth, work.predictions)
     work.conditioning = probes.conditioning(
-        model, batch, forward=loss, progress=staged(report, "measuring conditioning")
+        model,
+        batch,
+        forward=loss,
+        effort=_EFFORT,
+        progress=staged(report, "measuring conditioning"),
     )
-    work.preconditioning = preconditioning(
-        model, sample, loss, progress=staged(report, "measuring preconditioning")
-    )
+    if chosen.preconditioning:
+        work.preconditioning = preconditioned.preconditioning(
+            model,
+            _sample(model, problem),
+            loss,
+            hessian=chosen.hessian,
+            progress=staged(report, "measuring preconditioning"),
+        )
     work.second_order = second_order(model, batch, loss)
 
     if trace is not None and growth.rate is not None:
@@ -264,7 +327,7 @@ def _run(work: _Work, problem: Problem, model: nn.Module, seeds: int, report: Pr
         work.remedies = recommend(
             model,
             predict,
-            lambda change: measure(change, min(seeds, 3), "trying remedies"),
+            lambda change: measure(change, min(seeds, _TRIED), "trying remedies"),
             growth.rate,
         )
 
@@ -277,11 +340,13 @@ def _sample(model: nn.Module, problem: Problem) -> Batch:
     return problem.joined(_ROWS) or problem.first
 
 
-def _predicted(work: _Work, problem: Problem, model: nn.Module) -> TracedModel | None:
+def _predicted(
+    work: _Work, problem: Problem, model: nn.Module, chosen: Plan
+) -> TracedModel | None:
     """Predict every operation; None if the model cannot be traced."""
     try:
         trace = traced(problem, model)
-        propagation = trace.predict()
+        propagation = trace.predict(allowance=chosen.theory_seconds)
     except Exception as error:  # whatever a model does, it is measured
         work.untraced = f"{type(error).__name__}: {error}"
         return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from equipoise.diagnosis.comparison import AGREEMENT
 from equipoise.diagnosis.preconditioning.findings import WORTHWHILE
-from equipoise.diagnosis.record import PROFILE, Comparison, Remedy
+from equipoise.diagnosis.record import PROFILE, Comparison, Recommendation
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
@@ -22,6 +22,8 @@ _BALANCED = 3.0
 # A step of e^3 beyond the fitted rate is a factor 20.
 _LARGE_STEP = 3.0
 _ILL_CONDITIONED = 1e4
+# With fewer, the variance that batch norm divides by has a relative error above 35 %.
+_ENOUGH_ROWS = 16
 # Layers that a finding names, at most.
 _NAMES = 3
 # Operations that change gradients by more than a factor of e^0.5 in all are named as a cause.
@@ -45,6 +47,7 @@ def conclude(
     """Turn records into findings, most severe first, and of equal ones ``leading`` first."""
     findings = [*leading]
     if growth is not None:
+        findings += _few_rows(growth)
         findings += _gradients(growth, attribution)
     findings += _agreement(comparisons)
     findings += _coverage(sites)
@@ -59,6 +62,26 @@ def _gradients(growth: GradientGrowth, attribution: Sequence[Share]) -> list[Fin
     if growth.rate is not None:
         findings.append(_depth(growth, growth.rate, attribution))
     return findings
+
+
+def _few_rows(growth: GradientGrowth) -> list[Finding]:
+    """Batch norms whose statistics are those of few rows."""
+    few = [x for x in growth.layers if "BatchNorm" in x.kind and x.rows < _ENOUGH_ROWS]
+    if not few:
+        return []
+    least = min(few, key=lambda layer: layer.rows)
+    return [
+        Finding(
+            "warning",
+            f"Batch statistics of {wording.count(least.rows, 'row')} are noise",
+            f"{wording.count(len(few), 'batch norm')}, {least.layer} among them, average fewer "
+            f"than {_ENOUGH_ROWS} rows: the statistics of training vary by "
+            f"{wording.percent((2 / least.rows) ** 0.5)} from batch to batch, and differ from "
+            "those of evaluation.",
+            f"Batches of {-(-_ENOUGH_ROWS // least.rows)} times the size, or norms of single "
+            'samples: model = equipoise.layers.convert(model, "batch", "group").model',
+        )
+    ]
 
 
 def _without_gradient(growth: GradientGrowth) -> list[Finding]:
@@ -150,7 +173,7 @@ def _origin(attribution: Sequence[Share], explodes: bool) -> str:
 
 
 def advice(
-    growth: GradientGrowth | None, attribution: Sequence[Share], remedies: Sequence[Remedy]
+    growth: GradientGrowth | None, attribution: Sequence[Share], remedies: Sequence[Recommendation]
 ) -> str:
     """What to change in a model that will not train."""
     best = next((remedy for remedy in remedies if remedy.verified), None)

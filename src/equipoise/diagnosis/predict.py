@@ -9,9 +9,10 @@ from typing import Any, Unpack, overload
 import torch
 from torch import nn
 
+from equipoise.diagnosis.inputs.adapt import Loss
+from equipoise.diagnosis.inputs.frameworks import is_lightning, is_trainer
 from equipoise.diagnosis.problem import Problem
 from equipoise.instrument.recording.tracer import trace
-from equipoise.instrument.types import LossFunction
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions
 from equipoise.theory.propagation.propagate import Propagation, propagate
@@ -33,9 +34,9 @@ def predict(
     data: object,
     /,
     *,
-    loss_fn: LossFunction | None = None,
+    loss_fn: Loss | None = None,
     batch_size: int = 64,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     seed: int = 0,
 ) -> Propagation: ...
 
@@ -84,10 +85,14 @@ def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
     References:
         [yang2019], Theorem 9 for the rate; docs/propagation.md for models.
     """
-    if given is None or isinstance(given, Number):
+    if isinstance(given, Number) or (given is None and not _brings_data(subject)):
         sizes: Any = None if given is None else [given]  # checked by the setting
         (prediction,) = prediction_table([subject], sizes, **options)
         return prediction
     problem = Problem.prepare(subject, given, **options)
     model = problem.fresh(problem.seed)
     return propagate(trace(model, problem.first, problem.loss_fn).kept())
+
+
+def _brings_data(subject: Any) -> bool:
+    return is_trainer(subject) or (isinstance(subject, nn.Module) and is_lightning(subject))

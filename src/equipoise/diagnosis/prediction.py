@@ -32,9 +32,11 @@ class TracedModel:
     graph: Graph
     layers: dict[str, Made | None]
 
-    def predict(self, parameters: Mapping[str, Tensor] | None = None) -> Propagation:
+    def predict(
+        self, parameters: Mapping[str, Tensor] | None = None, allowance: float | None = None
+    ) -> Propagation:
         """Carry moments through every operation, if need be with other values of parameters."""
-        return propagate(self.graph.with_parameters(parameters or {}))
+        return propagate(self.graph.with_parameters(parameters or {}), allowance=allowance)
 
     def at_layers(self, propagation: Propagation) -> tuple[LayerPrediction, ...]:
         """What is predicted at the watched layers, or why nothing is."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from equipoise import probes
+from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem, facts, name_of
 from equipoise.diagnosis.record import Examination
 from equipoise.diagnosis.smoothness.findings import conclude_smoothness
@@ -22,7 +23,7 @@ from equipoise.diagnosis.smoothness.measure import (
 )
 from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.instrument.progress import silent, staged
-from equipoise.instrument.types import LossFunction, Progress
+from equipoise.instrument.types import Progress
 from equipoise.probes.covariate_shift import CovariateShift
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.probes.hessian.record import Hessian
@@ -68,14 +69,14 @@ _SHORT_TRAINING = SmoothnessOptions()
 
 def probe(
     model: Model,
-    data: object,
+    data: object = None,
     *,
-    loss_fn: LossFunction | None = None,
+    loss_fn: Loss | None = None,
     batch_size: int = 64,
     rate: float | None = None,
     training: SmoothnessOptions | None = _SHORT_TRAINING,
     hessian: bool = False,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     target: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -83,10 +84,13 @@ def probe(
     """Measure the loss around a new model's weights, and along a short training.
 
     Args:
-        model: A callable that returns a new model with freshly drawn weights, in the mode it is
-            trained in. A module keeps its weights, and is not changed.
-        data: A name such as ``"digits"``, a ``DataLoader``, a ``Dataset``, an iterable of
-            (input, target) batches, or a pair of tensors.
+        model: A class or a function that returns a new model with freshly drawn weights, in the
+            mode it is trained in. A module keeps its weights, and is not changed. A
+            LightningModule trains by its ``training_step``, a Hugging Face Trainer by its
+            ``compute_loss``.
+        data: A ``DataLoader``, a ``Dataset``, an iterable of batches, one batch (a pair of
+            tensors, a dictionary), a Lightning data module, or a name such as ``"digits"``; may be
+            left out if the model brings them along.
         loss_fn: ``loss_fn(model, batch)``; by default as in :func:`equipoise.checkup`.
         batch_size: Samples per batch, where the data do not fix it.
         rate: Learning rate of plain SGD; by default what the short training found best, or 0.1
@@ -95,7 +99,7 @@ def probe(
             training. Its learning rate is ``rate``.
         hessian: Whether to find the extremal eigenvalues of the Hessian, of the whole model and
             of each layer, to 1 %; this takes the longest.
-        device: Where the model runs.
+        device: Where the model runs; by default where a module is.
         target: What to call the model; by default its class or its factory's name.
         seed: Seed of weights and batches.
         progress: Called with a stage, finished and total steps.

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import copy
+import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from equipoise.data.catalogue import load
 from equipoise.data.source import Samples, Source
-from equipoise.data.user import as_source
-from equipoise.instrument.forward import run_on_batch
+from equipoise.data.user import RowsSource, as_source
+from equipoise.diagnosis.inputs.adapt import Loss, find_loss, warm_up
+from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
+from equipoise.instrument.batches import cast, moved, samples, shapes, tensors
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
-from equipoise.training.losses import UnsuitableBatchError, default_loss
+from equipoise.training.losses import UnsuitableBatchError
 
-Model: TypeAlias = nn.Module | Callable[[], nn.Module]
+Model: TypeAlias = nn.Module | Callable[[], nn.Module] | Any
+"""A module, a factory or class, or a Hugging Face Trainer."""
 
+_WEIGHTS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # With fewer rows the expectation of 1/variance is infinite.
 _LEAST_ROWS = 4
 
@@ -41,6 +46,9 @@ class Problem:
         device: Where the model runs.
         seed: Seed of weights and batches.
         held: Batches that were drawn for the check, and are measured on.
+        assumptions: How model, data and loss were made to fit together.
+        step_seconds: What one training step about takes.
+        dtype: What floating-point data are converted to; None leaves them as they are.
     """
 
     build: Callable[[], nn.Module]
@@ -50,44 +58,70 @@ class Problem:
     device: torch.device
     seed: int
     held: tuple[Batch, ...]
+    assumptions: tuple[str, ...] = ()
+    dtype: torch.dtype | None = None
+    step_seconds: float = math.nan
 
     @classmethod
     def prepare(
         cls,
         model: Model,
-        data: object,
+        data: object = None,
         *,
-        loss_fn: LossFunction | None = None,
+        loss_fn: Loss | None = None,
         batch_size: int = 64,
         batches: int = 1,
-        device: torch.device | str = "cpu",
+        device: torch.device | str | None = None,
         seed: int = 0,
     ) -> Problem:
-        """Draw batches, choose a loss by their targets if none is given, and run the model once.
+        """Draw batches, find the loss if none is given, and run the model once.
 
         Args:
-            model: A factory; or a module, which is copied and so not changed.
-            data: A name, or anything that :func:`equipoise.checkup` takes.
-            loss_fn: ``loss_fn(model, batch)``.
-            batch_size: Samples per batch, where the data do not fix it; at most as many as a pair
-                of tensors has.
+            model: A factory or a class; a module, which is copied and so not changed; or a
+                Hugging Face Trainer.
+            data: A name, or anything that :func:`equipoise.checkup` takes; by default those that
+                the model brings along.
+            loss_fn: ``loss_fn(model, batch)``, a criterion of (output, target), or a name.
+            batch_size: Samples per batch, where the data do not fix it; at most as many as
+                tensors that were given have.
             batches: How many to draw.
-            device: Where the model runs.
+            device: Where the model runs; by default where a module is.
             seed: Seed of weights and batches.
 
         Raises:
             ValueError: If the factory, the data, the loss or the batch size cannot be used.
         """
-        build = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
-        source = load(data) if isinstance(data, str) else as_source(data, type(data).__name__)
-        place = torch.device(device)
-        if isinstance(source, Samples) and not isinstance(data, str | Samples):
-            batch_size = min(batch_size, len(source))  # a pair of tensors may be one small batch
+        given = taken_apart(model)
+        place = _place(model if device is None else device)
+        if data is None:
+            data = given.data if given.data is not None else _own_data(model, given.build, seed)
+        source = load(data) if isinstance(data, str) else as_source(data, _name_of_data(data))
+        if isinstance(source, Samples | RowsSource) and not isinstance(data, str | Source):
+            batch_size = min(batch_size, len(source))  # tensors may be one small batch
         held = _draw(source, batch_size, batches, place, seed)
-        loss = loss_fn or default_loss(held[0])
-        problem = cls(build, source, loss, batch_size, place, seed, held)
-        problem.rehearse(problem.fresh(seed))
-        return problem
+        made = fresh(given.build, held[0], seed)
+        held, dtype = _in_type_of(made, held)
+        assumed = list(given.words)
+        if dtype is not None:
+            assumed.append(f"floating-point data are converted to {_short(dtype)}")
+        if loss_fn is None and given.compute_loss is not None:
+            loss_fn = given.compute_loss
+        try:
+            found = find_loss(made, held[0], loss_fn, _counting_rows)
+        except UnsuitableBatchError:
+            raise
+        except Exception as error:
+            raise _failed(held[0], source.name, error) from error
+        assumed += found.words
+        if not made.training:
+            assumed.append("the model is in evaluation mode, and is checked in it")
+        problem = cls(
+            given.build, source, found.loss, batch_size, place, seed, held, tuple(assumed), dtype
+        )
+        started = time.perf_counter()
+        problem.rehearse(made)
+        # Of a training step a third is the forward pass.
+        return replace(problem, step_seconds=3 * (time.perf_counter() - started))
 
     @property
     def first(self) -> Batch:
@@ -104,20 +138,30 @@ class Problem:
 
     def draw(self, count: int, seed: int) -> tuple[Batch, ...]:
         """Draw batches of one size."""
-        return _draw(self.source, self.batch_size, count, self.device, seed)
+        drawn = _draw(self.source, self.batch_size, count, self.device, seed)
+        return tuple(map(self._typed, drawn))
 
     def batches(self, steps: int, seed: int) -> Iterator[Batch]:
         """Yield one batch per training step."""
         generator = torch.Generator().manual_seed(seed)
-        for x, y in self.source.batches(self.batch_size, steps, generator):
-            yield x.to(self.device), y.to(self.device)
+        for batch in self.source.batches(self.batch_size, steps, generator):
+            yield self.placed(batch)
 
     def joined(self, rows: int) -> Batch | None:
-        """Join batches to one of at least ``rows`` rows; ``None`` if their shapes differ."""
+        """Join pairs to one of at least ``rows`` rows; ``None`` without pairs of one shape."""
         drawn = self.draw(max(1, -(-rows // self.batch_size)), self.seed)
+        if not all(map(is_pair, drawn)):
+            return None
         if len({(x.shape[1:], y.shape[1:]) for x, y in drawn}) != 1:
             return None
         return torch.cat([x for x, _ in drawn]), torch.cat([y for _, y in drawn])
+
+    def placed(self, batch: Batch) -> Batch:
+        """A batch on the device and in the type of the weights."""
+        return self._typed(moved(batch, self.device))
+
+    def _typed(self, batch: Batch) -> Batch:
+        return batch if self.dtype is None else cast(batch, self.dtype)
 
 
 def facts(problem: Problem, model: nn.Module, target: str, started: float) -> dict[str, Any]:
@@ -136,14 +180,16 @@ def facts(problem: Problem, model: nn.Module, target: str, started: float) -> di
         "target": target,
         "data": problem.source.name,
         "device": str(problem.device),
-        "batch_size": len(problem.first[0]),
+        "batch_size": samples(problem.first),
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "seconds": time.perf_counter() - started,
+        "assumptions": problem.assumptions,
     }
 
 
 def name_of(model: Model) -> str:
     """Name a model for a report: its class, or its factory's name."""
+    model = getattr(model, "model", model) if is_trainer(model) else model
     if isinstance(model, nn.Module):
         return type(model).__name__
     name = getattr(model, "__name__", type(model).__name__)
@@ -155,9 +201,78 @@ def _draw(
 ) -> tuple[Batch, ...]:
     """Draw batches of one size; a loader's shorter last batch is left out."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = [(x.to(device), y.to(device)) for x, y in source.batches(batch_size, count, generator)]
-    largest = max(len(x) for x, _ in drawn)
-    return tuple(batch for batch in drawn if len(batch[0]) == largest)
+    drawn = [moved(batch, device) for batch in source.batches(batch_size, count, generator)]
+    largest = max(map(samples, drawn))
+    return tuple(batch for batch in drawn if samples(batch) == largest)
+
+
+def _place(where: Any) -> torch.device:
+    """A device, or that of a module's weights."""
+    if isinstance(where, str | torch.device):
+        return torch.device(where)
+    model = where.model if is_trainer(where) else where
+    if isinstance(model, nn.Module):
+        held = next((p for p in model.parameters() if p.device.type != "meta"), None)
+        if held is not None:
+            return held.device
+    return torch.device("cpu")
+
+
+def _own_data(model: Model, build: Callable[[], nn.Module], seed: int) -> Any:
+    """What a LightningModule trains on, if it says so."""
+    with seeded(seed):
+        data = own_data(model if isinstance(model, nn.Module) else _built(build))
+    if data is None:
+        raise ValueError(
+            f"{name_of(model)} brings no data along. Give a DataLoader, a Dataset, a batch, or a "
+            "name such as 'digits' as the second argument."
+        )
+    return data
+
+
+def _name_of_data(data: object) -> str:
+    loader = getattr(data, "dataset", None)
+    kind = type(data).__name__
+    return f"{kind} of {type(loader).__name__}" if isinstance(data, DataLoader) else kind
+
+
+def _in_type_of(
+    model: nn.Module, held: tuple[Batch, ...]
+) -> tuple[tuple[Batch, ...], torch.dtype | None]:
+    """Batches in the type of the model's weights, as far as these are of one type."""
+    types = {p.dtype for p in model.parameters() if p.dtype in _WEIGHTS}
+    found = {x.dtype for x in tensors(held[0]) if x.is_floating_point()}
+    if len(types) != 1 or found <= types:
+        return held, None
+    (dtype,) = types
+    return tuple(cast(batch, dtype) for batch in held), dtype
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def is_pair(batch: Batch) -> bool:
+    """Whether a batch is an (input, target) pair of tensors."""
+    return (
+        isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(x, Tensor) for x in batch)
+    )
+
+
+def _built(build: Callable[[], nn.Module]) -> nn.Module:
+    try:
+        model = build()
+    except Exception as error:
+        raise ValueError(
+            f"the model factory raised {type(error).__name__}: {error}. Call it by hand with "
+            "the same arguments to see where."
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"the model factory returned {type(model).__name__}, not a torch.nn.Module. Point "
+            "to a callable that builds and returns the model."
+        )
+    return model
 
 
 def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None) -> nn.Module:
@@ -172,23 +287,17 @@ def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None)
         ValueError: If the factory raises, or does not return a module.
     """
     with seeded(seed) if seed is not None else contextlib.nullcontext():
-        try:
-            model = build()
-        except Exception as error:
-            raise ValueError(
-                f"the model factory raised {type(error).__name__}: {error}. Call it by hand with "
-                "the same arguments to see where."
-            ) from error
-        if not isinstance(model, nn.Module):
-            raise ValueError(
-                f"the model factory returned {type(model).__name__}, not a torch.nn.Module. Point "
-                "to a callable that builds and returns the model."
-            )
-        model = model.to(batch[0].device)
+        model = _built(build).to(_device_of(batch))
         if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
-            with torch.no_grad():
-                run_on_batch(model, batch)
+            try:
+                warm_up(model, batch)
+            except Exception as error:
+                raise _failed(batch, "the data", error) from error
         return model
+
+
+def _device_of(batch: Batch) -> torch.device:
+    return next((x.device for x in tensors(batch)), torch.device("cpu"))
 
 
 @contextlib.contextmanager
@@ -206,26 +315,33 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
         ValueError: If the model fails, a batch norm has too few rows, or the loss is not a finite
             scalar.
     """
-    shape = list(batch[0].shape)
     try:
         with untouched(model), _counting_rows(model):
             value = loss(model, batch)
     except UnsuitableBatchError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"the model or the loss failed on a batch of {data} with inputs of shape {shape}: "
-            f"{reason} (--debug shows where.) Give data of the shape that the model takes."
-        ) from error
+        raise _failed(batch, data, error) from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"the loss must be a tensor with one number, got {got}.")
     if not torch.isfinite(value):
         raise ValueError(
-            f"the loss is {value.item()} on a batch of {data} with inputs of shape {shape}. "
-            "Check the scale of the data and of the initial weights."
+            f"the loss is {value.item()} on a batch of {data} with inputs of shape "
+            f"{_shape(batch)}. Check the scale of the data and of the initial weights."
         )
+
+
+def _failed(batch: Batch, data: str, error: Exception) -> ValueError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return ValueError(
+        f"the model or the loss failed on a batch of {data} with inputs of shape {_shape(batch)}: "
+        f"{reason} (--debug shows where.) Give data of the shape that the model takes."
+    )
+
+
+def _shape(batch: Batch) -> str:
+    return str(list(batch[0].shape)) if is_pair(batch) else shapes(batch)
 
 
 @contextlib.contextmanager

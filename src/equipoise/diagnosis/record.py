@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from equipoise.diagnosis.fix.record import Fix
 from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
+from equipoise.diagnosis.price import LeftOut
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
 from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.diagnosis.trainability.record import Trainability
-from equipoise.diagnosis.trial.record import Trial
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
@@ -19,7 +20,7 @@ from equipoise.records.shown import Shown
 from equipoise.theory.propagation.sites import Share, Site
 
 # Raise by one whenever a stored report of the old form can no longer be read.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class LayerPrediction:
     reason: str | None
 
 
+# Findings on the first screen.
+_HEADLINES = 3
 # What a check-up compares, each at most once.
 GROWTH = "gradient growth per layer"
 PROFILE = "gradient at the worst layer"
@@ -70,7 +73,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class Recommendation:
     """A change to the model that theory recommends, and whether it helped.
 
     Args:
@@ -130,6 +133,7 @@ class Examination(Shown):
         parameters: Trainable numbers in the model.
         seconds: Wall time.
         interrupted: Whether the user stopped it; the record holds what was finished.
+        assumptions: How model, data and loss were made to fit together.
     """
 
     schema: int
@@ -143,6 +147,7 @@ class Examination(Shown):
     parameters: int
     seconds: float
     interrupted: bool
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +168,12 @@ class Checkup(Examination):
         remedies: Changes that theory recommends.
         findings: Conclusions, the most severe first.
         preconditioning: What batch normalisation preconditioning would do, per layer.
-        trial: A short side-by-side training, if one was asked for.
+        fix: Remedies trained beside the model as it is, if that was asked for.
         smoothness: How far the gradient is reliable, at initialisation or, if it was asked for,
             along a short training.
         second_order: Second-order pooling layers, before and after normalisation.
         initialisation: What the weights look like, and whether they were meant to.
+        left_out: What was not measured for its price, and how to ask for it.
     """
 
     depth: int
@@ -180,13 +186,28 @@ class Checkup(Examination):
     growth: GradientGrowth | None
     comparisons: tuple[Comparison, ...]
     conditioning: tuple[LayerConditioning, ...]
-    remedies: tuple[Remedy, ...]
+    remedies: tuple[Recommendation, ...]
     findings: tuple[Finding, ...]
     preconditioning: tuple[LayerPreconditioning, ...] = ()
-    trial: Trial | None = None
+    fix: Fix | None = None
     smoothness: Smoothness | None = None
     second_order: tuple[SecondOrderPooling, ...] = ()
     initialisation: Initialisation | None = None
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def headlines(self) -> tuple[Finding, ...]:
+        """At most three findings that say what to do, the most severe first.
+
+        Notes without a remedy, which are true of most networks, are details.
+        """
+        telling = [
+            one
+            for one in self.findings
+            if one.severity in ("critical", "warning")
+            or (one.severity == "note" and one.remedy is not None)
+        ]
+        return tuple(telling[:_HEADLINES])
 
     def comparison(self, quantity: str) -> Comparison | None:
         """Return the comparison of a quantity, or None if it was not compared."""

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from equipoise.diagnosis.record import Remedy
+from equipoise.diagnosis.record import Recommendation
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
@@ -51,7 +51,7 @@ def recommend(
     predict: Predict,
     measure: Callable[[Callable[[], None]], GradientGrowth],
     today: Estimate,
-) -> tuple[Remedy, ...]:
+) -> tuple[Recommendation, ...]:
     """Find the mildest change of β and of γ with which the model should train, and try it.
 
     Args:
@@ -81,7 +81,7 @@ def recommend(
         value, predicted = found
         measured = measure(partial(_fill, list(tensors.values()), value)).rate
         remedies.append(
-            Remedy(
+            Recommendation(
                 normaliser="batch norm",
                 parameter=parameter,
                 value=value,

@@ -49,6 +49,12 @@ class Variant:
     change_inputs: Callable[[Tensor], Tensor] = lambda inputs: inputs
     attach: Attach = lambda model, optimizer: contextlib.nullcontext()
 
+    def changed(self, batch: Any) -> Any:
+        """Transform the inputs of a pair; other batches stay as they are."""
+        if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[0], Tensor):
+            return self.change_inputs(batch[0]), batch[1]
+        return batch
+
 
 def check_options(
     optimizer: str, optimizers: Mapping[str, object], steps: int, seeds: int

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    pass
 
 # Height of a page inside a notebook's cell, in pixels.
 _HEIGHT = 640
@@ -23,11 +23,15 @@ class View:
         print: Print a record to a console.
         save: Write a record into a folder, and return the page to open.
         page: Render a record as a self-contained HTML page.
+        cell: Render what a notebook shows of it; by default the page in a frame.
+        figure: Draw its one picture with matplotlib.
     """
 
-    print: Callable[[Any, Console], None]
+    print: Callable[..., None]
     save: Callable[[Any, Path], Path]
     page: Callable[[Any], str]
+    cell: Callable[[Any], str] | None = None
+    figure: Callable[[Any], Any] | None = None
 
 
 class Shown:
@@ -35,11 +39,29 @@ class Shown:
 
     __slots__ = ()
 
-    def show(self) -> None:
-        """Print the report to the terminal or below a notebook's cell."""
+    def show(self, *, full: bool = False) -> None:
+        """Print the report to the terminal or below a notebook's cell.
+
+        Args:
+            full: Whether to print all of it, where it has a first screen.
+        """
         from rich.console import Console
 
-        self._view().print(self, Console(highlight=False))
+        self._view().print(self, Console(highlight=False), full=full)
+
+    def figure(self) -> Any:
+        """Draw the one picture of the report.
+
+        Returns:
+            A ``matplotlib.figure.Figure``.
+
+        Raises:
+            ValueError: If there is nothing to draw.
+        """
+        draw = self._view().figure
+        if draw is None:
+            raise ValueError(f"a {type(self).__name__} has no picture; save() writes its page.")
+        return draw(self)
 
     def save(self, directory: str | Path) -> Path:
         """Write the report as JSON and as an HTML page.
@@ -53,6 +75,9 @@ class Shown:
         return self._view().save(self, Path(directory))
 
     def _repr_html_(self) -> str:
+        cell = self._view().cell
+        if cell is not None:
+            return cell(self)
         page = escape(self._view().page(self), quote=True)
         return f'<iframe srcdoc="{page}" width="100%" height="{_HEIGHT}" frameborder="0"></iframe>'
 

@@ -26,6 +26,11 @@ _COLOURS = {
     THIRD: "var(--figure-third, #0f766e)",
 }
 
+_REAL = {
+    INK: "#111827", MUTED: "#6b7280", GRID: "#d1d5db", FIRST: "#1d4ed8", SECOND: "#b45309",
+    THIRD: "#0f766e",
+}  # fmt: skip
+
 # 380 points wide: on a phone's 340 pixels, letters of 12 points are still 11 pixels high.
 _WIDTH = 380.0
 _STYLE: dict[str, Any] = {
@@ -79,6 +84,41 @@ def draw_svg(name: str, label: str, height: float, paint: Callable[[Figure], Non
             axes.patch.set_visible(False)
         figure.savefig(target, format="svg", metadata={"Date": None})
     return _inline(target.getvalue(), name, label)
+
+
+def picture_of(height: float, paint: Callable[[Figure], None]) -> Figure:
+    """Draw the same figure in real colours, for a notebook or a file."""
+    from matplotlib import rc_context, rcParamsDefault
+    from matplotlib.figure import Figure
+
+    style: Any = _neutral(rcParamsDefault) | _STYLE
+    with rc_context(style):
+        figure = Figure(figsize=(_WIDTH / 72, height / 72), layout="constrained")
+        paint(figure)
+    for artist in figure.findobj():
+        for get, put in (
+            ("get_color", "set_color"),
+            ("get_markerfacecolor", "set_markerfacecolor"),
+            ("get_markeredgecolor", "set_markeredgecolor"),
+            ("get_edgecolor", "set_edgecolor"),
+        ):
+            _recolour(artist, get, put)
+    return figure
+
+
+def _recolour(artist: Any, get: str, put: str) -> None:
+    from matplotlib.colors import same_color
+
+    if not (hasattr(artist, get) and hasattr(artist, put)):
+        return
+    found = getattr(artist, get)()
+    for sentinel, colour in _REAL.items():
+        try:
+            if same_color(found, sentinel):
+                getattr(artist, put)(colour)
+                return
+        except (ValueError, TypeError):
+            return
 
 
 def log_scale(axes: Axes) -> None:

@@ -2,7 +2,9 @@ import dataclasses
 import json
 
 import pytest
+import torch
 
+from equipoise.diagnosis.fix.applied import as_remedy
 from equipoise.diagnosis.record import SCHEMA_VERSION, Checkup
 from equipoise.records import from_plain, to_plain
 from equipoise.records.codec import write_json
@@ -26,7 +28,18 @@ def test_nothing_else_is_left_behind(tmp_path, interrupted):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
 
 
-@pytest.mark.parametrize("section", ["preconditioning", "trial", "smoothness", "second_order"])
+def test_a_recommended_remedy_is_written_for_apply(tmp_path, deep):
+    deep.save(tmp_path)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["fix.py", "remedy.json", "report.html", "report.json"]
+    assert as_remedy(tmp_path / "remedy.json") == deep.fix.best
+    names = {}
+    exec((tmp_path / "fix.py").read_text(encoding="utf-8"), names)
+    model = names["wrap"](lambda: torch.nn.Sequential(torch.nn.BatchNorm1d(2)))()
+    assert model[0].bias.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("section", ["preconditioning", "fix", "smoothness", "second_order"])
 def test_reports_of_releases_without_a_section_can_be_read(deep, section):
     plain = to_plain(deep)
     del plain[section]

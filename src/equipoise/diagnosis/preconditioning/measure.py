@@ -20,6 +20,7 @@ from torch.nn.modules.conv import _ConvNd
 from equipoise import preconditioners
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.problem import seeded
+from equipoise.instrument.batches import cast as cast_batch
 from equipoise.instrument.progress import silent
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
@@ -45,6 +46,7 @@ def preconditioning(
     batch: Any,
     loss: LossFunction,
     *,
+    hessian: bool = True,
     progress: Progress = silent,
 ) -> tuple[LayerPreconditioning, ...]:
     """Measure every layer that the preconditioner would use, and leave the model bit-identical.
@@ -54,6 +56,7 @@ def preconditioning(
             to the loss the Hessian does not have the form ĤᵀSĤ, and only inputs are measured.
         batch: What the loss takes.
         loss: ``loss(model, batch)``.
+        hessian: Whether the Hessian of one unit is measured too, which takes the longest.
         progress: Called with a stage, finished and total layers.
 
     Returns:
@@ -72,7 +75,7 @@ def preconditioning(
 
         inputs = _inputs(single, run)
         for number, layer in enumerate(single, start=1):
-            found.append(_measure(layer, inputs.get(layer.name, ()), run))
+            found.append(_measure(layer, inputs.get(layer.name, ()), run if hessian else None))
             progress("preconditioning", number, len(single))
     return tuple(found)
 
@@ -88,7 +91,7 @@ def _in_float64(model: nn.Module, batch: Any, loss: LossFunction) -> tuple[nn.Mo
     try:
         with seeded(0), torch.no_grad():
             twin = copy.deepcopy(model).double()
-            wide = tuple(x.double() if x.is_floating_point() else x for x in batch)
+            wide = cast_batch(batch, torch.float64)
             loss(copy.deepcopy(twin), wide)
     except Exception:  # users' code may raise anything
         return model, batch
@@ -116,7 +119,7 @@ def _inputs(layers: Sequence[WatchedLayer], run: Callable[[], Any]) -> dict[str,
 
 
 def _measure(
-    watched: WatchedLayer, calls: Sequence[Tensor], run: Callable[[], Tensor]
+    watched: WatchedLayer, calls: Sequence[Tensor], run: Callable[[], Tensor] | None
 ) -> LayerPreconditioning:
     layer = cast(Layer, watched.modules[0])
     bias = layer.bias is not None
@@ -136,7 +139,11 @@ def _measure(
     unit = torch.finfo(fed.dtype).eps
     before = preconditioners.condition(matrix, rounding=unit)
     after = preconditioners.condition(transform.normalise(matrix), rounding=unit)
-    hessian, reason = _hessian(layer, transform, rows // len(fed), run)
+    hessian, reason = (
+        (None, "asked for by --hessian")
+        if run is None
+        else _hessian(layer, transform, rows // len(fed), run)
+    )
     return LayerPreconditioning(
         layer=watched.name,
         kind=type(layer).__name__,

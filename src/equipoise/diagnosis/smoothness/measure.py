@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.short_training import (
     ADAPTIVE,
@@ -29,7 +30,7 @@ from equipoise.diagnosis.smoothness.record import Smoothness, SmoothnessArm, Smo
 from equipoise.diagnosis.smoothness.training import Course
 from equipoise.diagnosis.smoothness.variants import Change, changed, variants
 from equipoise.instrument.progress import StageCounter
-from equipoise.instrument.types import LossFunction, Progress
+from equipoise.instrument.types import Progress
 from equipoise.training.rates import TunedRate, tune_rate
 
 # What [santurkar2018] trains VGG with. At initialisation no rate is tuned yet, so the points lie
@@ -110,13 +111,13 @@ def smoothness_at_start(problem: Problem, fixes: Mapping[str, Change] | None = N
 
 def smoothness(
     model: Model,
-    data: object,
+    data: object = None,
     options: SmoothnessOptions | None = None,
     *,
-    loss_fn: LossFunction | None = None,
+    loss_fn: Loss | None = None,
     batch_size: int = 64,
     fixes: Mapping[str, Change] | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Smoothness:
@@ -128,16 +129,19 @@ def smoothness(
     bit.
 
     Args:
-        model: A callable that returns a new model with freshly drawn weights, in the mode it is
-            trained in. A module keeps its weights, and is not changed.
-        data: A name such as ``"digits"``, a ``DataLoader``, a ``Dataset``, an iterable of
-            (input, target) batches, or a pair of tensors.
+        model: A class or a function that returns a new model with freshly drawn weights, in the
+            mode it is trained in. A module keeps its weights, and is not changed. A
+            LightningModule trains by its ``training_step``, a Hugging Face Trainer by its
+            ``compute_loss``.
+        data: A ``DataLoader``, a ``Dataset``, an iterable of batches, one batch (a pair of
+            tensors, a dictionary), a Lightning data module, or a name such as ``"digits"``; may be
+            left out if the model brings them along.
         options: Optimiser, rate, steps, measurements and seeds; by default
             :class:`SmoothnessOptions`'s own.
         loss_fn: ``loss_fn(model, batch)``; by default as in :func:`equipoise.checkup`.
         batch_size: Samples per batch, where the data do not fix it.
         fixes: Further changes by name, each of which returns a changed copy of a model.
-        device: Where the model runs.
+        device: Where the model runs; by default where a module is.
         seed: Seed of the run that chooses the rate; the next ones are measured.
         progress: Called with a stage, finished and total runs.
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from equipoise.diagnosis.problem import Problem
-from equipoise.diagnosis.record import Remedy
+from equipoise.diagnosis.record import Recommendation
 from equipoise.diagnosis.short_training import UNCHANGED, Variant
 from equipoise.layers.convert import convert
 from equipoise.layers.kinds import SOURCES, exchangeable_kind
@@ -49,7 +49,7 @@ def changed(variant: Variant, model: nn.Module, problem: Problem) -> nn.Module:
     return result
 
 
-def fixes(remedies: Sequence[Remedy]) -> dict[str, Change]:
+def fixes(remedies: Sequence[Recommendation]) -> dict[str, Change]:
     """Return the first verified remedy as a change by name, or nothing."""
     for remedy in remedies:
         if remedy.verified:

@@ -6,36 +6,39 @@ from typing import Any
 
 import torch
 
+from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.judge import judge
 from equipoise.diagnosis.trainability.record import Trainability
 from equipoise.instrument.recording.tracer import trace
-from equipoise.instrument.types import LossFunction
 from equipoise.records import wording
 from equipoise.theory.propagation.propagate import propagate
 
 
 def trainability(
     model: Model,
-    data: object,
+    data: object = None,
     *,
-    loss_fn: LossFunction | None = None,
+    loss_fn: Loss | None = None,
     batch_size: int = 64,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     seed: int = 0,
     depth: bool = True,
 ) -> Trainability:
     """How probably a model trains, from theory and one traced pass.
 
     Args:
-        model: A module, which is not changed, or a function that makes one.
-        data: A name such as ``"digits"``, a ``DataLoader``, a ``Dataset``, an iterable of
-            (input, target) batches, or a pair of tensors.
-        loss_fn: ``loss_fn(model, batch)``; by default cross-entropy for whole-number targets
-            and the squared error for others.
+        model: A module, which is not changed; a function or class that makes one; or a Hugging
+            Face Trainer.
+        data: A ``DataLoader``, a ``Dataset``, an iterable of batches, one batch (a pair of
+            tensors, a dictionary), a Lightning data module, or a name such as ``"digits"``; may be
+            left out if the model brings them along.
+        loss_fn: ``loss_fn(model, batch)``, a criterion of (output, target) such as
+            ``nn.CrossEntropyLoss()``, or ``"cross-entropy"`` or ``"mse"``; by default the model's
+            own loss, or what outputs and targets ask for.
         batch_size: Samples per batch, where the data do not fix it.
-        device: Where the model runs.
+        device: Where the model runs; by default where a module is.
         seed: Seed of a factory's weights and of the batch.
         depth: Whether to find how many of its repeated blocks could train, which takes as long as
             several predictions.
@@ -67,7 +70,7 @@ def trainability(
 
 
 def assert_trainable(
-    model: Model, data: object, *, at_least: float = 0.5, **options: Any
+    model: Model, data: object = None, *, at_least: float = 0.5, **options: Any
 ) -> Trainability:
     """Fail if a model will probably not train; for test suites.
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
+from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Problem, fresh, rehearse, seeded
 from equipoise.diagnosis.short_training import check_least
 from equipoise.diagnosis.width.findings import conclude_coordinate_check
@@ -45,9 +46,9 @@ def coordinate_check(
     optimizer: OptimizerOf = adam,
     steps: int = 3,
     seeds: int = 4,
-    loss_fn: LossFunction | None = None,
+    loss_fn: Loss | None = None,
     batch_size: int = 64,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
 ) -> CoordinateCheck:
     r"""Measure and predict how activations and updates depend on width.
 
@@ -65,7 +66,7 @@ def coordinate_check(
         seeds: Initialisations of every width.
         loss_fn: ``loss_fn(model, batch)``; chosen by the targets if omitted.
         batch_size: Samples in the batch, where the data do not fix it.
-        device: Where the model runs.
+        device: Where the model runs; by default where a module is.
 
     Returns:
         For every layer the sizes of output and change over widths, slopes with standard errors,

@@ -9,11 +9,12 @@ from equipoise.diagnosis.record import GROWTH, Checkup
 from equipoise.diagnosis.trainability.record import Depth
 from equipoise.records import wording
 from equipoise.report.checkup.words import (
+    first_screen,
+    fix,
     overview,
     preconditioning,
     second_order,
     smoothness,
-    trial,
 )
 from equipoise.report.pages import LONG_TABLE, environment
 
@@ -21,11 +22,12 @@ _WORST = 8
 
 # What templates call the modules that word each section.
 WORDS = {
+    "first": first_screen,
     "overview": overview,
     "bnp": preconditioning,
     "pooling": second_order,
     "smooth": smoothness,
-    "trial": trial,
+    "fix": fix,
 }
 
 
@@ -64,9 +66,9 @@ def _figures(checkup: Checkup) -> dict[str, Any]:
     from markupsafe import Markup
 
     from equipoise.report.checkup.figures import layers as figures
+    from equipoise.report.checkup.figures.fix import fix_figure
     from equipoise.report.checkup.figures.profile import profile_figure
     from equipoise.report.checkup.figures.smoothness import smoothness_figure
-    from equipoise.report.checkup.figures.trial import trial_figure
 
     drawn: dict[str, str] = {}
     if checkup.growth is not None and checkup.growth.layers:
@@ -77,8 +79,8 @@ def _figures(checkup: Checkup) -> dict[str, Any]:
         drawn["profile"] = profile_figure(overview.computed(checkup.sites))
     if any(layer.skipped is None for layer in checkup.conditioning):
         drawn["conditioning"] = figures.conditioning_figure(checkup.conditioning)
-    if checkup.trial is not None:
-        drawn["trial"] = trial_figure(checkup.trial)
+    if checkup.fix is not None and any(arm.curve for arm in checkup.fix.arms if arm.seeds):
+        drawn["fix"] = fix_figure(checkup.fix)
     if checkup.smoothness is not None and smoothness.tried(checkup.smoothness):
         drawn["smoothness"] = smoothness_figure(checkup.smoothness)
     # Safe to leave unescaped: the figures hold numbers and our own words only.

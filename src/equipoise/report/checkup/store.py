@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from equipoise.diagnosis.fix.export import module_of
 from equipoise.diagnosis.record import SCHEMA_VERSION, Checkup
 from equipoise.files import write_text
 from equipoise.records.codec import from_plain, write_json
@@ -15,9 +16,15 @@ HTML_NAME = "report.html"
 
 
 def save(checkup: Checkup, directory: Path) -> Path:
-    """Write a check-up as JSON and as HTML, each file whole or not at all; return the page."""
+    """Write a check-up as JSON and as HTML, each file whole or not at all; return the page.
+
+    A recommended remedy is written too: ``remedy.json`` for ``equipoise.apply``, and ``fix.py``.
+    """
     # First the numbers: they cost a measurement, the page only a rendering.
     write_json(directory / JSON_NAME, checkup)
+    if checkup.fix is not None and checkup.fix.best is not None:
+        write_json(directory / "remedy.json", checkup.fix.best)
+        write_text(directory / "fix.py", module_of(checkup.fix.best))
     return save_page(checkup, directory / HTML_NAME)
 
 

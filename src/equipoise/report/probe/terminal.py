@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from equipoise.probes.landscape import Landscape
 
 
-def print_probe(probe: Probe, console: Console) -> None:
+def print_probe(probe: Probe, console: Console, *, full: bool = True) -> None:
     """Print a whole probe; names in it are printed literally."""
     probe = wording.printable(probe)
     facts = {

@@ -1,3 +1,6 @@
+import dataclasses
+from functools import partial
+
 import pytest
 from rich.cells import cell_len
 
@@ -5,9 +8,38 @@ from equipoise.report.checkup.terminal.overview import log_bars, print_checkup, 
 from support.console import printed
 from support.report_examples import HOSTILE_NAMES
 
+whole = partial(print_checkup, full=True)
+
+
+class TestFirstScreen:
+    def test_it_fits_on_a_screen(self, deep):
+        deep = dataclasses.replace(deep, fix=None, smoothness=None, preconditioning=())
+        assert len(printed(print_checkup, deep).splitlines()) <= 40
+
+    def test_verdict_picture_findings_and_remedy_stand_there(self, deep):
+        text = printed(print_checkup, deep)
+        assert text.index("Will probably not train") < text.index("█")
+        assert all(finding.title in text for finding in deep.headlines)
+        assert "torch.nn.init.constant_(norm.bias" in text
+        assert "--full" in text
+
+    def test_what_was_asked_for_follows(self, deep):
+        assert "What to change" in printed(print_checkup, deep)
+
+    def test_tables_and_good_news_are_left_to_the_whole_report(self, deep):
+        assert "Where gradients grow" not in printed(print_checkup, deep)
+        assert all(finding.severity != "good" for finding in deep.headlines)
+        assert len(deep.headlines) <= 3
+
+    def test_notes_that_ask_for_nothing_are_details(self, deep):
+        silent = tuple(
+            dataclasses.replace(one, severity="note", remedy=None) for one in deep.findings
+        )
+        assert dataclasses.replace(deep, findings=silent).headlines == ()
+
 
 def test_the_facts_are_there(deep):
-    text = printed(print_checkup, deep)
+    text = printed(whole, deep)
     for fact in (
         "Will probably not train (12 %, between 5 and 22)",
         "about 21 could train",
@@ -32,7 +64,7 @@ def test_the_facts_are_there(deep):
 
 
 def test_findings_come_first_and_in_their_order(deep):
-    text = printed(print_checkup, deep)
+    text = printed(whole, deep)
     titles = [text.index(finding.title) for finding in deep.findings]
     assert titles == sorted(titles)
     assert titles[-1] < text.index("Predicted and measured")
@@ -40,37 +72,35 @@ def test_findings_come_first_and_in_their_order(deep):
 
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_no_line_is_wider_than_the_terminal(checkup, width):
-    lines = printed(print_checkup, checkup, width).splitlines()
+    lines = printed(whole, checkup, width).splitlines()
     assert max(map(cell_len, lines)) <= width
 
 
 def test_an_interrupted_checkup_says_so(interrupted):
-    text = printed(print_checkup, interrupted)
+    text = printed(whole, interrupted)
     assert "Interrupted" in text
     assert "Where gradients grow" not in text
 
 
 def test_names_are_not_markup(hostile):
-    text = printed(print_checkup, hostile, width=400)
+    text = printed(whole, hostile, width=400)
     for name in HOSTILE_NAMES[:8]:
         assert name in text
 
 
 def test_names_cannot_steer_the_terminal(hostile):
-    text = printed(print_checkup, hostile, width=400)
+    text = printed(whole, hostile, width=400)
     assert "\x1b" not in text
     assert r"esc\x1b[31m\udcff" in text
     assert text.encode("utf-8")
 
 
 def test_colours_appear_where_the_terminal_has_them(deep):
-    assert "\x1b[1;31m" in printed(
-        print_checkup, deep, force_terminal=True, color_system="standard"
-    )
+    assert "\x1b[1;31m" in printed(whole, deep, force_terminal=True, color_system="standard")
 
 
 def test_what_is_not_finite_is_named(hostile):
-    text = printed(print_checkup, hostile)
+    text = printed(whole, hostile)
     assert "Gradients are not finite" in text
     assert "NaN" in text
     assert "∞" in text

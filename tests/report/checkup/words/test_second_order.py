@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 
 from equipoise.diagnosis.second_order.record import MatrixSpectrum, SecondOrderPooling
 from equipoise.records import Estimate
@@ -32,7 +33,7 @@ TWICE = dataclasses.replace(
 def reports(*layers):
     """What the terminal and the page show of these layers."""
     checkup = dataclasses.replace(interrupted_checkup(), second_order=layers)
-    return printed(print_checkup, checkup), render_checkup(checkup)
+    return printed(partial(print_checkup, full=True), checkup), render_checkup(checkup)
 
 
 def test_both_reports_say_what_normalisation_did():

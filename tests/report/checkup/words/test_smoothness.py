@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import pytest
 
@@ -76,7 +77,9 @@ class TestWords:
         nothing = dataclasses.replace(smooth_start(), arms=arms)
         assert words.conditions(nothing) == "Nothing could be measured."
         checkup = checkup_with(nothing)
-        assert "Unchanged: not tried, it failed" in printed(print_checkup, checkup)
+        assert "Unchanged: not tried, it failed" in printed(
+            partial(print_checkup, full=True), checkup
+        )
         assert "it failed" in render_checkup(checkup)
 
 
@@ -86,13 +89,13 @@ FOUND = {"training": smoothness(), "start": smooth_start()}
 class TestTheTerminal:
     @pytest.mark.parametrize("found", FOUND.values(), ids=FOUND)
     def test_80_columns_hold_every_word(self, found):
-        text = printed(print_checkup, checkup_with(found))
+        text = printed(partial(print_checkup, full=True), checkup_with(found))
         assert max(map(len, text.splitlines())) <= 80
         assert "How far the gradient is reliable" in text
         assert "without normalisers" in text.lower()
 
     def test_the_training(self):
-        text = printed(print_checkup, checkup_with(smoothness()))
+        text = printed(partial(print_checkup, full=True), checkup_with(smoothness()))
         for part in (
             "Unchanged: learning rate 0.1, final loss",
             "along the step",
@@ -103,7 +106,7 @@ class TestTheTerminal:
             assert part in text
 
     def test_the_start(self):
-        text = printed(print_checkup, checkup_with(smooth_start()))
+        text = printed(partial(print_checkup, full=True), checkup_with(smooth_start()))
         assert "change at 0.1" in text
         assert "3×10⁻⁴" in text
 

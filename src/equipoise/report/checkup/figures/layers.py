@@ -42,22 +42,29 @@ def gradient_figure(
     Returns:
         An ``<svg>`` element. Values without a logarithm are left out, and a note says so.
     """
-    gradients = [layer.gradient for layer in growth.layers]
-    weights = [layer.weight_gradient for layer in growth.layers]
 
     def paint(figure: Figure) -> None:
-        axes = figure.subplots()
-        points = _scatter(axes, gradients, "pre-activations ∂E/∂h", FIRST, marker="o")
-        _scatter(axes, weights, "weights ∂E/∂W", SECOND, marker="D", faint=True)
-        _predicted_line(axes, [None if one is None else one.gradient for one in predictions])
-        log_scale(axes)
-        _layer_axis(axes, len(gradients))
-        axes.set_ylabel("squared gradient norm")
-        legend(axes)
-        omitted = len(gradients) - len(points)
-        note(figure, omitted, "layer", "without a finite, positive gradient")
+        paint_gradients(figure, growth, predictions)
 
     return draw_svg("gradients", "Squared gradient norm per layer, log scale", 290, paint)
+
+
+def paint_gradients(
+    figure: Figure, growth: GradientGrowth, predictions: Sequence[LayerPrediction | None] = ()
+) -> None:
+    """Draw squared gradient norms per layer into a figure."""
+    gradients = [layer.gradient for layer in growth.layers]
+    weights = [layer.weight_gradient for layer in growth.layers]
+    axes = figure.subplots()
+    points = _scatter(axes, gradients, "pre-activations ∂E/∂h", FIRST, marker="o")
+    _scatter(axes, weights, "weights ∂E/∂W", SECOND, marker="D", faint=True)
+    _predicted_line(axes, [None if one is None else one.gradient for one in predictions])
+    log_scale(axes)
+    _layer_axis(axes, len(gradients))
+    axes.set_ylabel("squared gradient norm")
+    legend(axes)
+    omitted = len(gradients) - len(points)
+    note(figure, omitted, "layer", "without a finite, positive gradient")
 
 
 def forward_figure(growth: GradientGrowth) -> str:

@@ -10,16 +10,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.diagnosis.record import Checkup, Comparison, LayerPrediction, Remedy
+from equipoise.diagnosis.record import Checkup, Comparison, LayerPrediction, Recommendation
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
+from equipoise.report.checkup.terminal.fix import print_fix
 from equipoise.report.checkup.terminal.preconditioning import print_preconditioning
 from equipoise.report.checkup.terminal.second_order import print_second_order
 from equipoise.report.checkup.terminal.smoothness import print_smoothness
-from equipoise.report.checkup.terminal.trial import print_trial
-from equipoise.report.checkup.words import overview
+from equipoise.report.checkup.words import first_screen, overview
 from equipoise.report.console import (
+    STYLES,
     excerpt,
     heading,
     new_table,
@@ -28,6 +29,7 @@ from equipoise.report.console import (
     remark,
     text,
 )
+from equipoise.report.pages import MARKS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,12 +43,15 @@ _MOST_CONDITIONED = 8
 _BAR_WIDTH = 14
 
 
-def print_checkup(checkup: Checkup, console: Console) -> None:
-    """Print a whole check-up.
+def print_checkup(checkup: Checkup, console: Console, *, full: bool = False) -> None:
+    """Print a check-up's first screen, or all of it.
 
     Names in it are printed literally: neither as markup nor as control sequences.
     """
     checkup = wording.printable(checkup)
+    if not full:
+        _first_screen(checkup, console)
+        return
     verdict = checkup.verdict
     facts = {
         "data": checkup.data,
@@ -55,6 +60,7 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
         "parameters": f"{checkup.parameters:,}",
         "depth": wording.count(checkup.depth, "layer"),
         "predicted": overview.coverage(checkup),
+        "assumed": "; ".join(checkup.assumptions) or "nothing",
         "measured": f"{overview.sampling(checkup)}, {wording.number(checkup.seconds)} s",
     }
     print_header(
@@ -66,6 +72,7 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
         severity=verdict.severity,
         interrupted=checkup.interrupted,
     )
+    print_fix(checkup.fix, console)
     print_findings(checkup.findings, console)
     _comparisons(checkup.comparisons, console)
     if checkup.growth is not None:
@@ -76,8 +83,46 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
     print_preconditioning(checkup.preconditioning, console)
     print_smoothness(checkup.smoothness, console)
     _remedies(checkup.remedies, console)
-    print_trial(checkup.trial, console)
     console.print()
+
+
+def _first_screen(checkup: Checkup, console: Console) -> None:
+    verdict = checkup.verdict
+    facts = {
+        "data": f"{checkup.data}, batches of {checkup.batch_size:,}, on {checkup.device}",
+        "assumed": first_screen.assumed(checkup),
+    }
+    print_header(
+        "check-up",
+        checkup.target,
+        (verdict.sentence, verdict.details),
+        facts,
+        console,
+        severity=verdict.severity,
+        interrupted=checkup.interrupted,
+    )
+    print_fix(checkup.fix, console)
+    if checkup.growth is not None and len(checkup.growth.layers) > 1:
+        values = [layer.gradient.value for layer in checkup.growth.layers]
+        line = sparkline(values, console.width - 18)
+        console.print(Text.assemble("\n ", ("input ", "dim"), (line, "blue"), (" output", "dim")))
+        remark(first_screen.measured(checkup), console)
+    console.print()
+    grid = Table.grid(padding=(0, 1))
+    for finding in checkup.headlines:
+        mark = Text(MARKS[finding.severity], STYLES[finding.severity])
+        grid.add_row(mark, text(finding.title, "bold"))
+        grid.add_row("", text(finding.detail if finding.remedy is None else f"→ {finding.remedy}"))
+    console.print(Padding(grid, (0, 1)))
+    code = first_screen.remedy_as_code(checkup)
+    if code:
+        console.print()
+        console.print(Padding(text(code, "cyan"), (0, 3)))
+    # These were asked for.
+    print_preconditioning(checkup.preconditioning, console)
+    print_smoothness(checkup.smoothness, console)
+    console.print()
+    remark(f"{first_screen.rest(checkup)} The whole report: --full, or show(full=True)", console)
 
 
 def _comparisons(comparisons: Sequence[Comparison], console: Console) -> None:
@@ -202,7 +247,7 @@ def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -
         remark(f"Skipped {wording.listed(names)}: {reason}", console)
 
 
-def _remedies(remedies: Sequence[Remedy], console: Console) -> None:
+def _remedies(remedies: Sequence[Recommendation], console: Console) -> None:
     if not remedies:
         return
     heading("Remedies", console)

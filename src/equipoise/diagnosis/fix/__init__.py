@@ -1,0 +1,1 @@
+"""Remedies: proposed by theory, trained beside the model as it is, ranked, and handed over."""

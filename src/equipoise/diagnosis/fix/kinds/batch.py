@@ -1,0 +1,33 @@
+"""Another number of samples in each batch."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from equipoise.diagnosis.fix.kinds.kind import Undo
+from equipoise.diagnosis.fix.remedy import Edit
+from equipoise.instrument.recording.graph import Graph
+from equipoise.theory.propagation.what_if.answer import Changes
+
+
+def words(edit: Edit) -> str:
+    """Name the size."""
+    return f"batches of {edit.value:g} samples"
+
+
+def code(edit: Edit) -> tuple[str, ...]:
+    """What to do to the loader; accumulation does not do it."""
+    return (
+        f"loader = DataLoader(dataset, batch_size={edit.value:g})  # accumulating gradients does "
+        "not change batch norm's statistics",
+    )
+
+
+def change_model(model: nn.Module, edit: Edit) -> Undo:
+    """The model stays."""
+    return lambda: None
+
+
+def change_graph(graph: Graph, edit: Edit, model: nn.Module) -> Graph:
+    """More samples of the same kind in the trace."""
+    return Changes(batch_size=int(edit.value or graph.batch)).made_to(graph)

@@ -1,0 +1,86 @@
+"""Where the norms' shift β and scale γ start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.diagnosis.fix.kinds.kind import Undo, UnsuitableRemedyError, kept
+from equipoise.diagnosis.fix.remedy import Edit
+from equipoise.instrument.normalisers import is_normaliser
+from equipoise.instrument.recording.graph import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NAMES = {"shift": ("β", "bias"), "scale": ("γ", "weight")}
+
+
+def words(edit: Edit) -> str:
+    """Say where they start."""
+    letter, _ = _NAMES[edit.kind]
+    return f"start every norm's {edit.kind} {letter} at {edit.value:g}"
+
+
+def code(edit: Edit) -> tuple[str, ...]:
+    """Lines that fill them."""
+    _, name = _NAMES[edit.kind]
+    return (
+        "for module in model.modules():",
+        "    if equipoise.instrument.normalisers.is_normaliser(module):",
+        f'        if getattr(module, "{name}", None) is not None:',
+        f"            nn.init.constant_(module.{name}, {edit.value!r})",
+    )
+
+
+def change_model(model: nn.Module, edit: Edit) -> Undo:
+    """Fill them."""
+    tensors = list(starts(model, edit).values())
+    if not tensors:
+        letter, name = _NAMES[edit.kind]
+        raise UnsuitableRemedyError(f"no norm of the model has {letter} ({name!r}).")
+    restore = kept(tensors)
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.fill_(_value(edit))
+    return restore
+
+
+def change_graph(graph: Graph, edit: Edit, model: nn.Module) -> Graph:
+    """Fill them in the trace."""
+    values = {
+        name: torch.full_like(tensor.detach(), _value(edit))
+        for name, tensor in starts(model, edit).items()
+    }
+    return with_values(graph, values)
+
+
+def with_values(graph: Graph, values: Mapping[str, Tensor]) -> Graph:
+    """Set parameters of a trace; those that operations no longer take do not matter.
+
+    Raises:
+        UnsuitableRemedyError: If the trace takes none of them.
+    """
+    used = {name: value for name, value in values.items() if name in graph.parameters}
+    if not used:
+        raise UnsuitableRemedyError("no operation takes the parameters that are changed.")
+    return graph.with_parameters(used)
+
+
+def starts(model: nn.Module, edit: Edit) -> dict[str, Tensor]:
+    """β or γ of every norm, by name."""
+    _, attribute = _NAMES[edit.kind]
+    found = {}
+    for name, module in model.named_modules():
+        tensor = getattr(module, attribute, None)
+        if is_normaliser(module) and isinstance(tensor, Tensor):
+            found[f"{name}.{attribute}".lstrip(".")] = tensor
+    return found
+
+
+def _value(edit: Edit) -> float:
+    if edit.value is None:
+        raise ValueError(f"Edit({edit.kind!r}) needs a value, such as 0.5.")
+    return edit.value

@@ -1,0 +1,71 @@
+"""How long remedies are trained, and which."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from equipoise.diagnosis.fix.propose import FAMILIES
+from equipoise.diagnosis.short_training import ADAPTIVE, MakeOptimizer, check_least, check_options
+from equipoise.training.rates import check_rates
+
+# SGD has the momentum that most users give it.
+OPTIMIZERS: dict[str, tuple[MakeOptimizer, tuple[float, ...]]] = {
+    "sgd": (partial(torch.optim.SGD, momentum=0.9), (0.003, 0.01, 0.03, 0.1)),
+    **ADAPTIVE,
+}
+_LEAST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FixOptions:
+    """Which remedies are tried, and how long they are trained.
+
+    Args:
+        family: ``"all"``, ``"norms"``, ``"starts"``, ``"weights"``, ``"activations"`` or
+            ``"bnp"``.
+        optimizer: ``"sgd"`` (momentum 0.9), ``"adam"`` or ``"adamw"``.
+        rates: Learning rates to try first, by default a grid of four; the grid is extended once
+            where its best is at an edge.
+        budget: Seconds for all trainings, about; they decide how long each one is, and how many
+            remedies start. By default 60, without a limit if ``steps`` are given.
+        steps: Steps of each judged run, at least 4; by default as many as fit into the budget, at
+            most 200.
+        seeds: Initialisations and data orders to judge by; the rate is chosen on another.
+        arms: Remedies that start at most; by default what fits into the budget, at most 11.
+
+    Raises:
+        ValueError: If an option is out of range.
+    """
+
+    family: str = "all"
+    optimizer: str = "sgd"
+    rates: tuple[float, ...] | None = None
+    budget: float | None = None
+    steps: int | None = None
+    seeds: int = 3
+    arms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {self.family!r}.")
+        check_options(
+            self.optimizer, OPTIMIZERS, 4 if self.steps is None else self.steps, self.seeds
+        )
+        check_least(arms=(1 if self.arms is None else self.arms, 1))
+        if self.budget is not None and not self.budget >= _LEAST_SECONDS:
+            raise ValueError(
+                f"budget must be at least {_LEAST_SECONDS:g} second, got {self.budget}."
+            )
+        if self.rates is not None:
+            check_rates(self.rates)
+
+    @property
+    def seconds(self) -> float:
+        """The budget; infinite if only steps limit it."""
+        if self.budget is not None:
+            return self.budget
+        return 60.0 if self.steps is None else math.inf

@@ -1,0 +1,205 @@
+"""A race: every arm starts, the better half goes on, and the best are judged on other seeds.
+
+Three rounds, each with longer trainings of fewer arms: all rates of a grid at a quarter of the
+steps; of the better half the two best rates at half of them, both on one seed; then the model as
+it is and the two best remedies at their best rates on other seeds, in full. A budget in seconds
+decides how many steps that makes, and is looked at before every run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from equipoise.diagnosis.fix.applied import in_words
+from equipoise.diagnosis.fix.division import Division
+from equipoise.diagnosis.fix.options import OPTIMIZERS, FixOptions
+from equipoise.diagnosis.fix.remedy import Remedy
+from equipoise.diagnosis.fix.runs import Run, Runs, train_once
+from equipoise.diagnosis.problem import Problem
+from equipoise.instrument.progress import StageCounter
+from equipoise.instrument.types import Progress
+from equipoise.training.rates import TunedRate, tune_rate
+
+# Parts of the steps that the first rounds train, and the least.
+_FIRST, _SECOND, _LEAST = 0.25, 0.5, 8
+# Rates of the second round, and remedies of the last.
+_RATES, _FINALISTS = 2, 2
+# How many remedies start, the most that leave this many steps to the judged runs.
+_ARMS, _ENOUGH, _MOST_STEPS = (11, 7, 5, 3), 80, 200
+# Parts of the budget after which no further run of the first two rounds begins.
+_FIRST_ENDS, _SECOND_ENDS = 0.5, 0.65
+# Arms take longer than the model as it is; grids are extended.
+_OVERHEAD = 1.4
+_STAGE = "training remedies"
+
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True)
+class Contender:
+    """An arm in the race.
+
+    Args:
+        remedy: The change; ``None`` for the model as it is.
+        tuned: The rates of the first round.
+        rate: The best rate so far.
+        score: Its score in the last choosing round.
+        rounds: Rounds that it took part in.
+        judged: Its judging runs.
+    """
+
+    remedy: Remedy | None
+    tuned: TunedRate | None = None
+    rate: float = math.nan
+    score: float = math.inf
+    rounds: int = 0
+    judged: list[Run] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What is changed, in words."""
+        return in_words(self.remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How large the race is.
+
+    Args:
+        steps: Of a judged run.
+        arms: Remedies that start.
+    """
+
+    steps: int
+    arms: int
+
+    @staticmethod
+    def of(options: FixOptions, step_seconds: float, available: int) -> Plan:
+        """Fit the race to the budget."""
+        most = _ARMS[0] if options.arms is None else options.arms
+        if options.steps is not None:
+            fits = [n for n in _ARMS if _seconds(n, options, options.steps, step_seconds)]
+            arms = next((n for n in fits if n <= most), min(most, _ARMS[-1]))
+            return Plan(options.steps, min(arms if options.arms is None else most, available))
+        for arms in (*(n for n in _ARMS if n <= most), min(most, _ARMS[-1])):
+            started = min(arms, available)
+            steps = int(options.seconds / (_OVERHEAD * step_seconds * _runs(started, options)))
+            if steps >= _ENOUGH:
+                break
+        return Plan(max(2 * _LEAST, min(steps, _MOST_STEPS)), started)
+
+
+def _runs(arms: int, options: FixOptions) -> float:
+    """How many judged runs all trainings take as long as."""
+    rates = len(options.rates or OPTIMIZERS[options.optimizer][1])
+    last = (1 + min(_FINALISTS, arms)) * options.seeds
+    return _FIRST * (arms + 1) * rates + _SECOND * _RATES * (1 + math.ceil(arms / 2)) + last
+
+
+def _seconds(arms: int, options: FixOptions, steps: int, step_seconds: float) -> bool:
+    return _OVERHEAD * step_seconds * steps * _runs(arms, options) <= options.seconds
+
+
+class Race:
+    """Train arms in rounds.
+
+    Args:
+        problem: Model, loss and device.
+        division: Data to train on and to judge by.
+        options: Rates, seeds and budget.
+        plan: How large the race is.
+        runs: Finished runs.
+        progress: Called with finished and expected runs.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        division: Division,
+        options: FixOptions,
+        plan: Plan,
+        runs: Runs,
+        progress: Progress | None,
+    ) -> None:
+        self._problem, self._division, self._options = problem, division, options
+        self._plan, self._runs = plan, runs
+        self._make, grid = OPTIMIZERS[options.optimizer]
+        self._rates = options.rates or grid
+        started = plan.arms + 1
+        total = len(self._rates) * started + _RATES * math.ceil(started / 2)
+        total += (1 + min(_FINALISTS, plan.arms)) * options.seeds
+        self._counter = StageCounter(progress, _STAGE, total)
+        self._started = time.monotonic()
+        self.out_of_time = False
+
+    def run(self, contenders: Sequence[Contender]) -> None:
+        """Train the contenders, the model as it is first; their fields tell the outcome.
+
+        After an exception, such as Ctrl-C, they hold what was finished.
+        """
+        plain, *others = contenders
+        for one in self._while(_FIRST_ENDS, contenders, least=2):
+            self._first_round(one)
+        begun = [one for one in others if one.rounds]
+        ahead = sorted(begun, key=_score)[: max(_FINALISTS, math.ceil(len(begun) / 2))]
+        for one in self._while(_SECOND_ENDS, [plain, *ahead], least=2):
+            self._second_round(one)
+        reached = [one for one in ahead if one.rounds > 1] or ahead
+        finalists = [plain, *sorted(reached, key=_score)[:_FINALISTS]]
+        seeds = range(self._problem.seed + 1, self._problem.seed + 1 + self._options.seeds)
+        # All finalists in turn, so that a busy machine slows them alike.
+        for seed in self._while(1.0, seeds, least=2):
+            for one in finalists:
+                one.judged.append(self._train(one, one.rate, seed, self._plan.steps))
+        self._counter.finish()
+
+    def _while(self, share: float, items: Sequence[Item], least: int) -> Iterator[Item]:
+        """Yield items until a part of the budget is used up, at least some."""
+        for number, item in enumerate(items):
+            late = time.monotonic() - self._started > share * self._options.seconds
+            if number >= least and late:
+                self.out_of_time = True
+                return
+            yield item
+
+    def _first_round(self, one: Contender) -> None:
+        steps = max(_LEAST, round(_FIRST * self._plan.steps))
+        seed = self._problem.seed
+        one.tuned = tune_rate(
+            lambda rate: self._train(one, rate, seed, steps).score, self._rates, extensions=1
+        )
+        one.rate = one.tuned.safest
+        one.score, one.rounds = min(score for _, score in one.tuned.scores), 1
+
+    def _second_round(self, one: Contender) -> None:
+        assert one.tuned is not None
+        steps = max(_LEAST, round(_SECOND * self._plan.steps))
+        rates = [rate for rate, _ in sorted(one.tuned.scores, key=lambda pair: pair[1])[:_RATES]]
+        runs = [self._train(one, rate, self._problem.seed, steps) for rate in rates]
+        best = min(runs, key=lambda run: run.score)
+        one.rate, one.score, one.rounds = best.rate, best.score, 2
+
+    def _train(self, one: Contender, rate: float, seed: int, steps: int) -> Run:
+        self._counter.begin()
+
+        def train() -> Run:
+            return train_once(
+                self._problem,
+                self._division,
+                one.remedy,
+                self._make,
+                arm=one.name,
+                rate=rate,
+                seed=seed,
+                steps=steps,
+            )
+
+        return self._runs.of(one.name, rate, seed, steps, train)
+
+
+def _score(one: Contender) -> float:
+    return one.score

@@ -1,0 +1,113 @@
+"""A remedy: one change of a model, or several, as a record that can be written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+KindName: TypeAlias = Literal[
+    "shift", "scale", "eps", "weights", "activation", "norm", "bnp", "batch"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A number for one parameter.
+
+    Args:
+        name: The parameter's name in the model.
+        value: What it is multiplied by.
+    """
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change of a model.
+
+    Args:
+        kind: What is changed: the start of every norm's β (``shift``) or γ (``scale``), its ε
+            (``eps``), the size of initial ``weights``, every ``activation``, every ``norm``, how
+            steps are preconditioned (``bnp``), or the ``batch`` size.
+        value: The number that belongs to it, such as β, or groups of ``norm`` ``"group"``.
+        choice: The name that belongs to it, such as ``"group"`` or ``"gelu"``; of ``weights``,
+            which of them in words.
+        factors: Of ``weights``, what each parameter is multiplied by.
+    """
+
+    kind: KindName
+    value: float | None = None
+    choice: str = ""
+    factors: tuple[Factor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Changes that are made together, in order.
+
+    Args:
+        edits: At least one.
+
+    Examples:
+        >>> Remedy((Edit("norm", 8, "group"), Edit("shift", 0.5))).name
+        'norm=group:8 shift=0.5'
+    """
+
+    edits: tuple[Edit, ...]
+
+    def __post_init__(self) -> None:
+        if not self.edits:
+            raise ValueError("a remedy has at least one edit, such as Edit('shift', 0.5).")
+
+    @property
+    def name(self) -> str:
+        """A short name; that of factors leaves out their values."""
+        return " ".join(map(_short, self.edits))
+
+    @property
+    def kinds(self) -> tuple[KindName, ...]:
+        """What is changed."""
+        return tuple(edit.kind for edit in self.edits)
+
+    @staticmethod
+    def named(name: str) -> Remedy:
+        """Read a name back.
+
+        Raises:
+            ValueError: If it is no name of a remedy, or one whose factors are not in it.
+
+        Examples:
+            >>> Remedy.named("norm=group:8 shift=0.5").edits[0]
+            Edit(kind='norm', value=8.0, choice='group', factors=())
+        """
+        return Remedy(tuple(_read(word) for word in name.split()))
+
+
+# Kinds whose name holds a number, and those whose name holds a word and perhaps a number.
+_NUMBERS: tuple[KindName, ...] = ("shift", "scale", "eps", "batch")
+_WORDS: tuple[KindName, ...] = ("activation", "norm", "bnp")
+
+
+def _short(edit: Edit) -> str:
+    number = "" if edit.value is None else f"{edit.value:.10g}"
+    return f"{edit.kind}={':'.join(filter(None, (edit.choice.replace(' ', '-'), number)))}"
+
+
+def _read(word: str) -> Edit:
+    kind, equals, rest = word.partition("=")
+    choice, _, number = rest.partition(":")
+    try:
+        for known in _NUMBERS:
+            if kind == known and equals:
+                return Edit(known, float(rest))
+        for known in _WORDS:
+            if kind == known and choice:
+                return Edit(known, float(number) if number else None, choice)
+    except ValueError:
+        pass
+    raise ValueError(
+        f"no remedy is called {word!r}. Names are such as shift=0.5, scale=0.2, eps=1e-5, "
+        "activation=gelu, norm=group:8 and bnp=beside; factors of weights are in remedy.json."
+    )

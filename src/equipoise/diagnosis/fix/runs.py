@@ -1,0 +1,231 @@
+"""Runs of a race: one training each, kept as soon as it is finished."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.diagnosis.fix.applied import apply
+from equipoise.diagnosis.fix.division import Division
+from equipoise.diagnosis.fix.remedy import Remedy
+from equipoise.diagnosis.inputs.adapt import AdaptedLoss
+from equipoise.diagnosis.problem import Problem, seeded
+from equipoise.diagnosis.short_training import LAST, MakeOptimizer
+from equipoise.instrument.batches import samples, tensors
+from equipoise.records.codec import from_plain, write_json
+from equipoise.training.loop import train
+from equipoise.training.record import History
+
+# By then running statistics with PyTorch's momentum of 0.1 have forgotten their start: 0.9^50 is
+# half a per cent. Earlier, losses in evaluation mode tell more of that start than of training.
+_SETTLED = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training.
+
+    Args:
+        arm: Name of what was changed.
+        rate: Learning rate.
+        seed: Of weights, batches and noise.
+        steps: How many were asked for.
+        history: Losses and seconds.
+        held_out: Loss on held-out data in evaluation mode; nan without such data.
+        accuracy: Likewise; nan where targets are no classes.
+    """
+
+    arm: str
+    rate: float
+    seed: int
+    steps: int
+    history: History
+    held_out: float
+    accuracy: float
+
+    @property
+    def loss(self) -> float:
+        """Mean training loss over the last quarter of the steps."""
+        return self.history.mean_loss(LAST)
+
+    @property
+    def judged_by(self) -> str:
+        """Which loss ranks."""
+        settled = self.steps >= _SETTLED and not math.isnan(self.held_out)
+        return "held-out" if settled else "training"
+
+    @property
+    def score(self) -> float:
+        """What ranks, the lower the better; infinite if training diverged."""
+        if self.history.diverged_at is not None:
+            return math.inf
+        score = self.held_out if self.judged_by == "held-out" else self.loss
+        return score if math.isfinite(score) else math.inf
+
+    @property
+    def step_seconds(self) -> float:
+        """Time of a step."""
+        return self.history.seconds / max(1, len(self.history.losses))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is written to a file."""
+
+    fingerprint: str
+    steps: int
+    arms: int
+    runs: tuple[Run, ...]
+
+
+class Runs:
+    """Finished runs, in memory and in a file if there is one.
+
+    Args:
+        path: A file from which runs of the same model, data and settings are taken over, and to
+            which every finished one is added.
+        fingerprint: Tells whether they are the same.
+    """
+
+    def __init__(self, path: Path | None, fingerprint: str) -> None:
+        self._path, self._fingerprint = path, fingerprint
+        self._runs: dict[tuple[str, float, int, int], Run] = {}
+        self.plan: tuple[int, int] | None = None
+        self.taken_over = 0
+        kept = _read(path)
+        if kept is not None and kept.fingerprint == fingerprint:
+            self.plan = kept.steps, kept.arms
+            self._runs = {(r.arm, r.rate, r.seed, r.steps): r for r in kept.runs}
+            self.taken_over = len(self._runs)
+
+    def of(self, arm: str, rate: float, seed: int, steps: int, train: Callable[[], Run]) -> Run:
+        """A finished run, or one that is trained now and kept."""
+        key = arm, rate, seed, steps
+        if key not in self._runs:
+            self._runs[key] = train()
+            self._write()
+        return self._runs[key]
+
+    def has(self, arm: str, rate: float, seed: int, steps: int) -> bool:
+        """Whether a run is finished."""
+        return (arm, rate, seed, steps) in self._runs
+
+    def finished(self, arm: str) -> list[Run]:
+        """All runs of an arm."""
+        return [run for run in self._runs.values() if run.arm == arm]
+
+    def _write(self) -> None:
+        if self._path is not None:
+            steps, arms = self.plan or (0, 0)
+            kept = _Kept(self._fingerprint, steps, arms, tuple(self._runs.values()))
+            write_json(self._path, kept)
+
+
+def _read(path: Path | None) -> _Kept | None:
+    if path is None or not path.is_file():
+        return None
+    try:
+        return from_plain(_Kept, json.loads(path.read_text(encoding="utf-8")))
+    except ValueError:  # of another version: it is written anew
+        return None
+
+
+def train_once(
+    problem: Problem,
+    division: Division,
+    remedy: Remedy | None,
+    make: MakeOptimizer,
+    *,
+    arm: str,
+    rate: float,
+    seed: int,
+    steps: int,
+) -> Run:
+    """Train a new model, changed by a remedy, and judge it.
+
+    Weights, batches, their order and noise depend on the seed alone, so that arms differ in
+    nothing but the remedy.
+    """
+    model = problem.fresh(seed)
+    applied = None if remedy is None else apply(model, remedy)
+    optimizer = make([p for p in model.parameters() if p.requires_grad], lr=rate)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = division.train.batches(problem.batch_size, steps, generator)
+    batches = map(problem.placed, drawn)
+    with seeded(seed):
+        if applied is None:
+            history = train(model, batches, problem.loss_fn, optimizer)
+        else:
+            with applied.attach(optimizer):
+                history = train(model, batches, problem.loss_fn, optimizer)
+        held_out, accuracy = _judged(problem, division, model, history)
+    return Run(arm, rate, seed, steps, history, held_out, accuracy)
+
+
+def _judged(
+    problem: Problem, division: Division, model: nn.Module, history: History
+) -> tuple[float, float]:
+    """Loss and accuracy on held-out data, in evaluation mode."""
+    if not division.held_out or history.diverged_at is not None:
+        return math.nan, math.nan
+    model.eval()
+    loss, right, targets, judged = 0.0, 0, 0, 0
+    with torch.no_grad():
+        for batch in map(problem.placed, division.held_out):
+            loss += float(problem.loss_fn(model, batch)) * samples(batch)
+            judged += samples(batch)
+            found = _right(problem, model, batch)
+            right, targets = right + found[0], targets + found[1]
+    value = loss / judged
+    accuracy = right / targets if targets else math.nan
+    return (value if math.isfinite(value) else math.inf), accuracy
+
+
+def _right(problem: Problem, model: nn.Module, batch: Any) -> tuple[int, int]:
+    """How many classes are right, and how many there are; none of what is no classification."""
+    loss = problem.loss_fn
+    if not isinstance(loss, AdaptedLoss) or loss.inputs_as_target:
+        return 0, 0
+    target = loss.call.target_of(batch)
+    if not isinstance(target, Tensor) or target.is_floating_point() or target.dtype == torch.bool:
+        return 0, 0
+    output = loss.call.run(model, batch)
+    if not isinstance(output, Tensor) or output.ndim != target.ndim + 1:
+        return 0, 0
+    axis = next((i for i in (1, output.ndim - 1) if _without(output, i) == target.shape), None)
+    if axis is None:
+        return 0, 0
+    return int((output.argmax(axis) == target).sum()), target.numel()
+
+
+def _without(output: Tensor, axis: int) -> torch.Size:
+    return output.shape[:axis] + output.shape[axis + 1 :]
+
+
+def fingerprint(problem: Problem, *settings: object) -> str:
+    """Tell a model, its data and settings from others by their content."""
+    digest = hashlib.sha256()
+    model = problem.fresh(problem.seed)
+    for name, value in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(_bytes(value))
+    for value in tensors(problem.first):
+        digest.update(_bytes(value))
+    with seeded(problem.seed), torch.no_grad():
+        loss = float(problem.loss_fn(model, problem.first))
+    digest.update(repr((loss, str(model), torch.__version__, *settings)).encode())
+    return digest.hexdigest()
+
+
+def _bytes(tensor: object) -> bytes:
+    if not isinstance(tensor, torch.Tensor):
+        return repr(tensor).encode()
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()

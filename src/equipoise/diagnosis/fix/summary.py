@@ -1,0 +1,103 @@
+"""Summarise the race: means over seeds, and differences seed by seed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from scipy.special import stdtrit
+
+from equipoise.diagnosis.fix.race import Contender
+from equipoise.diagnosis.fix.record import Arm, Gain
+from equipoise.diagnosis.fix.runs import Run
+from equipoise.diagnosis.short_training import NOT_TRAINED, mean_over_seeds
+from equipoise.records.estimate import Estimate
+from equipoise.training.record import Curve
+
+_POINTS = 50
+# Of a two-sided interval that holds 9 of 10 cases, one end is exceeded in 1 of 20.
+_CONFIDENCE = 0.95
+
+
+def arm_record(
+    one: Contender,
+    runs: Sequence[Run],
+    predicted: float | None,
+    measured: float | None,
+    reason: str | None = None,
+) -> Arm:
+    """Summarise an arm by its judging runs, or by the longest that it finished."""
+    judged = one.judged or _longest(runs)
+    diverged = sum(run.history.diverged_at is not None for run in judged)
+    curve, spread = (None, ()) if diverged or not judged else _mean_curve(judged)
+    accuracies = [run.accuracy for run in judged]
+    known = bool(judged) and not any(map(math.isnan, accuracies))
+    return Arm(
+        name=one.name,
+        remedy=one.remedy,
+        predicted=predicted,
+        measured=measured,
+        rate=math.nan if one.tuned is None or math.isinf(one.score) else one.rate,
+        rates=() if one.tuned is None else one.tuned.scores,
+        at_edge=one.tuned is not None and one.tuned.at_edge,
+        rounds=3 if one.judged else one.rounds,
+        loss=mean_over_seeds([run.loss for run in judged]) if judged else NOT_TRAINED,
+        held_out=_held_out(judged),
+        accuracy=mean_over_seeds(accuracies) if known else None,
+        curve=curve,
+        spread=spread,
+        step_seconds=min((run.step_seconds for run in runs), default=math.nan),
+        diverged=diverged,
+        seeds=len(one.judged),
+        reason=reason if judged or reason else "it was not reached",
+    )
+
+
+def gain_record(name: str, plain: Sequence[Run], changed: Sequence[Run]) -> Gain:
+    r"""Compare a remedy with the model as it is, on the seeds that both were trained with.
+
+    With d the differences of scores over n seeds, the interval is
+    :math:`\bar d \pm t_{0.95}\,s_d/\sqrt n`.
+    """
+    before = {run.seed: run.score for run in plain}
+    pairs = [(before[run.seed], run.score) for run in changed if run.seed in before]
+    finite = [b - a for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    difference = mean_over_seeds(finite)
+    width = math.nan
+    if len(finite) > 1:
+        width = float(stdtrit(len(finite) - 1, _CONFIDENCE)) * difference.error
+    helps: bool | None
+    if any(math.isinf(b) for _, b in pairs):
+        helps = False
+    elif len(pairs) < 2:
+        helps = None
+    elif any(math.isinf(a) for a, _ in pairs):
+        helps = True  # trains where the model as it is diverges
+    else:
+        helps = difference.value + width < 0
+    return Gain(name, difference, difference.value - width, difference.value + width, helps)
+
+
+def _held_out(runs: Sequence[Run]) -> Estimate:
+    values = [run.held_out for run in runs]
+    if not values or all(
+        math.isnan(v) and r.history.diverged_at is None for v, r in zip(values, runs, strict=True)
+    ):
+        return NOT_TRAINED
+    return mean_over_seeds([math.inf if math.isnan(value) else value for value in values])
+
+
+def _longest(runs: Sequence[Run]) -> list[Run]:
+    """The best of the longest runs."""
+    if not runs:
+        return []
+    steps = max(run.steps for run in runs)
+    return [min((run for run in runs if run.steps == steps), key=lambda run: run.score)]
+
+
+def _mean_curve(runs: Sequence[Run]) -> tuple[Curve, tuple[float, ...]]:
+    curves = [run.history.curve(_POINTS) for run in runs]
+    columns = list(zip(*(curve.losses for curve in curves), strict=True))
+    spread = tuple(statistics.stdev(column) if len(column) > 1 else 0.0 for column in columns)
+    return Curve(curves[0].steps, tuple(map(statistics.fmean, columns))), spread

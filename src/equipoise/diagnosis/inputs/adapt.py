@@ -1,0 +1,233 @@
+"""Find the loss that a model is trained with, by trying the ways in which it may take a batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from equipoise.diagnosis.inputs import objectives
+from equipoise.diagnosis.inputs.calls import Call, calls, is_input, takes_time
+from equipoise.diagnosis.inputs.frameworks import is_lightning, step_loss
+from equipoise.diagnosis.inputs.objectives import Objective
+from equipoise.instrument.snapshot import untouched
+from equipoise.instrument.types import LossFunction
+from equipoise.training.losses import UnsuitableBatchError
+
+Loss: TypeAlias = LossFunction | nn.Module | Callable[..., Any] | str
+"""A function of (model, batch) or of (output, target), or a name."""
+
+CRITERIA: dict[str, Callable[[Any, Any], Tensor]] = {
+    "cross-entropy": lambda output, target: objectives.by_classes(output, target).of(
+        output, target
+    ),
+    "mse": objectives.squared_error,
+}
+# What the first argument of a criterion is called; that of a loss is the model.
+_OF_OUTPUTS = (
+    "input", "inputs", "output", "outputs", "out", "pred", "preds", "prediction", "predictions",
+    "logits", "scores", "y_hat", "yhat", "y_pred",
+)  # fmt: skip
+_OF_TARGETS = ("target", "targets", "label", "labels", "y", "y_true")
+# Steps of the noise schedule of diffusions, and the last one's variance of noise per step.
+_TIMES, _FIRST_NOISE, _LAST_NOISE = 1000, 1e-4, 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedLoss:
+    """A loss as a function of model and batch.
+
+    Args:
+        call: How the model takes the batch.
+        objective: What is made of its output.
+        inputs_as_target: Whether the output is compared with the input.
+    """
+
+    call: Call
+    objective: Objective
+    inputs_as_target: bool = False
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        """Run the model on the batch, and return the loss."""
+        output = self.call.run(model, batch)
+        if self.inputs_as_target:
+            return self.objective.of(output, self.call.inputs_of(batch)[0])
+        return self.objective.of(output, self.call.target_of(batch))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A loss, and what was assumed to find it.
+
+    Args:
+        loss: ``loss(model, batch)``.
+        words: The assumptions.
+    """
+
+    loss: LossFunction
+    words: tuple[str, ...]
+
+
+def find_loss(
+    model: nn.Module,
+    batch: Any,
+    given: Loss | None = None,
+    checks: Callable[[nn.Module], AbstractContextManager[None]] = lambda model: nullcontext(),
+) -> Found:
+    """Find the loss of a model on a batch; the model is left untouched.
+
+    Args:
+        model: In the mode it is trained in.
+        batch: What the loader yields.
+        given: What the user gave: ``loss(model, batch)``, a criterion of (output, target), or a
+            name; by default the model's own loss, or what outputs and targets ask for.
+        checks: Entered while the model runs.
+
+    Raises:
+        UnsuitableBatchError: If outputs and targets fit no loss.
+        Exception: What the model raised, if it takes the batch in no way.
+
+    Examples:
+        >>> found = find_loss(nn.Linear(3, 2), (torch.ones(4, 3), torch.tensor([0, 1, 1, 0])))
+        >>> found.words
+        ('loss: cross-entropy of 2 classes between model(batch[0]) and batch[1]',)
+    """
+    if given is None and is_lightning(model):
+        return Found(step_loss, ("loss: the module's own training_step",))
+    criterion: Callable[[Any, Any], Any] | None = None
+    if isinstance(given, str):
+        criterion, name = CRITERIA[given], given
+    elif given is not None:
+        if not _is_criterion(given):
+            return Found(_reduced(given), ())
+        criterion, name = given, _name_of(given)
+    first: Exception | None = None
+    unfit: Exception | None = None
+    for call in calls(model, batch):
+        try:
+            with untouched(model), checks(model), torch.inference_mode(False), torch.enable_grad():
+                output = call.run(model, batch)
+                found = _adapted(
+                    call, output, batch, None if criterion is None else (criterion, name)
+                )
+        except UnsuitableBatchError as error:
+            unfit = unfit or error
+        except Exception as error:  # another way to call it may fit
+            first = first or error
+        else:
+            return Found(found, (_words(found),))
+    if criterion is None and takes_time(model):
+        return _denoising()
+    raise unfit or first or UnsuitableBatchError("the batch holds nothing to call the model with.")
+
+
+def warm_up(model: nn.Module, batch: Any) -> None:
+    """Give lazy layers their shapes.
+
+    Raises:
+        Exception: What the model raised, if it takes the batch in no way.
+    """
+    first: Exception | None = None
+    with torch.no_grad():
+        if is_lightning(model):
+            step_loss(model, batch)
+            return
+        for call in calls(model, batch):
+            try:
+                call.run(model, batch)
+            except Exception as error:
+                first = first or error
+            else:
+                return
+    if first is not None:
+        raise first
+
+
+def _adapted(
+    call: Call, output: Any, batch: Any, given: tuple[Callable[[Any, Any], Any], str] | None
+) -> AdaptedLoss:
+    target = call.target_of(batch)
+    if given is not None:
+        objective = objectives.with_criterion(*given)
+        objective.of(output, target)  # whether it fits
+        return AdaptedLoss(call, objective)
+    own = objectives.own_loss(output)
+    if own is not None:
+        return AdaptedLoss(call, own)
+    inputs = call.inputs_of(batch)
+    if target is None and len(inputs) == 1 and is_input(inputs[0]):
+        rebuilt = objectives.by_targets(output, inputs[0])
+        return AdaptedLoss(call, rebuilt, inputs_as_target=True)
+    return AdaptedLoss(call, objectives.by_targets(output, target))
+
+
+def _words(found: AdaptedLoss) -> str:
+    call, objective = found.call, found.objective
+    if found.inputs_as_target:
+        return f"loss: {objective.words} between {call.words} and its input (no targets)"
+    if "own" in objective.words or "model" in objective.words or call.target is None:
+        return f"loss: {objective.words}, from {call.words}"
+    return f"loss: {objective.words} between {call.words} and {call.target_words}"
+
+
+def _is_criterion(given: Any) -> bool:
+    """Whether it takes (output, target) rather than (model, batch)."""
+    if isinstance(given, nn.Module):
+        return True
+    try:
+        names = list(inspect.signature(given).parameters)
+    except (TypeError, ValueError):
+        return False
+    if len(names) < 2:
+        return False
+    return names[0] in _OF_OUTPUTS or (names[1] in _OF_TARGETS and names[0] not in ("model", "m"))
+
+
+def _name_of(given: Any) -> str:
+    return str(getattr(given, "__name__", type(given).__name__))
+
+
+def _reduced(given: Callable[..., Any]) -> LossFunction:
+    """The user's function, of whose several results the loss is taken."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        value = given(model, batch)
+        if isinstance(value, Mapping | tuple | list):
+            own = objectives.own_loss(value)
+            if own is not None:
+                return own.of(value, None)
+        return value  # type: ignore[no-any-return]  # checked by the rehearsal
+
+    return loss
+
+
+def _denoising() -> Found:
+    """What diffusions are trained with: the noise is to be told from the noisy input."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        x = batch if isinstance(batch, Tensor) else next(iter(_values(batch)))
+        keep = torch.linspace(_FIRST_NOISE, _LAST_NOISE, _TIMES, device=x.device)
+        kept = (1 - keep).cumprod(0)
+        t = torch.randint(_TIMES, (len(x),), device=x.device)
+        noise, share = torch.randn_like(x), kept[t].reshape(-1, *[1] * (x.ndim - 1)).to(x.dtype)
+        output = model(share.sqrt() * x + (1 - share).sqrt() * noise, t)
+        return F.mse_loss(objectives.outputs(output), noise)
+
+    return Found(
+        loss,
+        (
+            "loss: squared error of the predicted noise, from model(noisy batch, t) at random "
+            f"times t < {_TIMES} of a linear schedule",
+        ),
+    )
+
+
+def _values(batch: Any) -> Any:
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    return (value for value in values if is_input(value))

@@ -1,0 +1,213 @@
+"""Models that bring their own training: those of Lightning, and trainers of Hugging Face.
+
+They are known by their methods, so that none of the packages is imported.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from equipoise.training.losses import UnsuitableBatchError
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a user gave, taken apart.
+
+    Args:
+        build: Makes a model.
+        data: Data that came with the model; None without.
+        compute_loss: The loss that came with it; None without.
+        words: What was taken from where.
+    """
+
+    build: Callable[[], nn.Module]
+    data: Any = None
+    compute_loss: Callable[[nn.Module, Any], Any] | None = None
+    words: tuple[str, ...] = ()
+
+
+def taken_apart(subject: Any) -> Given:
+    """Find the model, and what comes with it, in a trainer, a module or a factory.
+
+    Raises:
+        ValueError: If it is none of these.
+    """
+    if is_trainer(subject):
+        return _of_trainer(subject)
+    if isinstance(subject, nn.Module):
+        return Given(lambda: copied(subject))
+    if callable(subject):
+        return Given(subject)
+    raise ValueError(
+        f"the model is a {type(subject).__name__}; expected a torch.nn.Module, a class or a "
+        "function without arguments that makes one, a LightningModule, or a Hugging Face Trainer."
+    )
+
+
+def is_trainer(subject: Any) -> bool:
+    """Whether it is a Hugging Face Trainer, or one of its relatives."""
+    return not isinstance(subject, nn.Module | type) and all(
+        callable(getattr(subject, name, None)) for name in ("get_train_dataloader", "compute_loss")
+    )
+
+
+def _of_trainer(trainer: Any) -> Given:
+    model, make = trainer.model, getattr(trainer, "model_init", None)
+
+    def build() -> nn.Module:
+        made = copied(model) if make is None else make()
+        return made.train() if isinstance(made, nn.Module) else made
+
+    return Given(
+        build,
+        _TrainerData(trainer),
+        lambda model, batch: trainer.compute_loss(model, dict(batch)),
+        ("loss: the Trainer's compute_loss",),
+    )
+
+
+class _TrainerData:
+    """A Trainer's loader, made only if no other data are given."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def train_dataloader(self) -> Any:
+        return self._trainer.get_train_dataloader()
+
+
+def is_lightning(model: nn.Module) -> bool:
+    """Whether a module trains itself by ``training_step``."""
+    return all(
+        callable(getattr(model, name, None)) for name in ("training_step", "configure_optimizers")
+    )
+
+
+def own_data(model: nn.Module) -> Any:
+    """The module itself, if it makes a loader for training; else None."""
+    if not is_lightning(model):
+        return None
+    trainer = getattr(model, "_trainer", None)
+    module = getattr(trainer, "datamodule", None)
+    if module is not None:
+        return module
+    hook = getattr(type(model), "train_dataloader", None)
+    # Lightning's own one only raises.
+    own = hook is not None and not hook.__module__.startswith(("lightning", "pytorch_lightning"))
+    return model if own else None
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """Copy a module, but not the trainer that it is attached to.
+
+    Raises:
+        ValueError: If it cannot be copied.
+    """
+    trainer = getattr(model, "_trainer", None)
+    memo: dict[int, Any] = {} if trainer is None else {id(trainer): None}
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise ValueError(
+            f"the model cannot be copied ({type(error).__name__}: {error}). Give a function that "
+            "builds it, such as lambda: Net()."
+        ) from error
+
+
+class _Stop(Exception):  # noqa: N818  # ends a training step, and is no error
+    """Raised by the first backward pass of a manual optimisation."""
+
+    def __init__(self, loss: Tensor) -> None:
+        super().__init__()
+        self.loss = loss
+
+
+def step_loss(model: nn.Module, batch: Any) -> Tensor:
+    """The loss of a LightningModule's ``training_step``, without a trainer.
+
+    With manual optimisation it is the first loss that the step passes to ``manual_backward``.
+
+    Raises:
+        UnsuitableBatchError: If the step returns no loss.
+    """
+    with _without_trainer(model):
+        try:
+            found: Any = model.training_step(*_step_arguments(model, batch))  # type: ignore[operator]
+        except _Stop as stop:
+            return stop.loss
+    if isinstance(found, dict):
+        found = found.get("loss")
+    if not isinstance(found, Tensor):
+        raise UnsuitableBatchError(
+            f"training_step returned {type(found).__name__}, not a loss. Return the loss, or give "
+            "one: loss_fn=, a function of (model, batch)."
+        )
+    return found
+
+
+def _step_arguments(model: nn.Module, batch: Any) -> tuple[Any, ...]:
+    signature = inspect.signature(model.training_step)  # type: ignore[arg-type]
+    arguments: tuple[Any, ...] = (batch, 0)
+    parameters = list(signature.parameters)
+    if "optimizer_idx" in parameters or "dataloader_idx" in parameters:
+        return (batch, 0, 0)
+    return arguments[: len(parameters)] if len(parameters) < len(arguments) else arguments
+
+
+class _Inert:
+    """Stands for an optimiser of a manual optimisation: whatever is called does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> _Inert:
+        return self
+
+    def __iter__(self) -> Iterator[_Inert]:
+        return iter((self, self))
+
+    def __getitem__(self, _: Any) -> _Inert:
+        return self
+
+    def __enter__(self) -> _Inert:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _stop(loss: Tensor, *_: Any, **__: Any) -> None:
+    raise _Stop(loss)
+
+
+@contextmanager
+def _without_trainer(model: nn.Module) -> Iterator[None]:
+    """Inside the block logging does nothing, and a backward pass by hand ends the step."""
+    nothing = _Inert()
+    replaced: dict[str, Any] = {
+        "log": nothing,
+        "log_dict": nothing,
+        "optimizers": lambda *_, **__: nothing,
+        "lr_schedulers": lambda *_, **__: nothing,
+        "toggle_optimizer": nothing,
+        "untoggle_optimizer": nothing,
+        "manual_backward": _stop,
+    }
+    before = {name: model.__dict__[name] for name in replaced if name in model.__dict__}
+    model.__dict__.update(replaced)
+    try:
+        yield
+    finally:
+        for name in replaced:
+            model.__dict__.pop(name, None)
+        model.__dict__.update(before)

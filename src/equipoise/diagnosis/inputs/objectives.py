@@ -1,0 +1,275 @@
+"""Which loss the output of a model asks for, by what it is and by what the targets are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from equipoise.instrument.batches import fields
+from equipoise.training.losses import UnsuitableBatchError
+
+# Where outputs with names keep what is compared with targets.
+_OUTPUTS = ("logits", "out", "output", "outputs", "pred", "preds", "prediction", "sample", "x",
+            "prediction_logits", "start_logits", "last_hidden_state", "reconstruction",
+            "reconstructed", "recon", "pooler_output")  # fmt: skip
+# Autograd's names of what only moves numbers.
+_RESHAPES = ("Squeeze", "Unsqueeze", "View", "UnsafeView", "Reshape", "Permute", "Transpose",
+             "Alias", "Select", "ToCopy")  # fmt: skip
+# Of segmentation sets: pixels that no class is given to.
+_VOID = 255
+_WHICH = "Give a loss of your own: loss_fn=, or --loss file.py:name, a function of (model, batch)."
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A loss of an output and a target.
+
+    Args:
+        words: What it is.
+        of: Takes output and target.
+    """
+
+    words: str
+    of: Callable[[Any, Any], Tensor]
+
+
+def own_loss(output: Any) -> Objective | None:
+    """The loss that an output brings along, if it does.
+
+    Examples:
+        >>> box, kind = torch.tensor([1.0, 4.0], requires_grad=True).unbind()
+        >>> found = own_loss({"box": box, "class": kind})
+        >>> found.words, float(found.of({"box": box, "class": kind}, None).detach())
+        ("the sum of the model's losses box, class", 5.0)
+    """
+    if _is_loss(output):
+        return Objective("what the model returns, a single number", lambda output, _: output.sum())
+    named = fields(output)
+    if named is not None:
+        if _is_loss(named.get("loss")):
+            return Objective(
+                "the model's own loss", lambda output, _: _parts(output)["loss"].sum()
+            )
+        losses = [name for name, value in named.items() if _is_loss(value)]
+        if losses and (len(losses) == len(named) or all("loss" in name for name in losses)):
+            return Objective(
+                f"the sum of the model's losses {', '.join(losses)}",
+                lambda output, _: torch.stack([_parts(output)[n].sum() for n in losses]).sum(),
+            )
+        return None
+    if isinstance(output, tuple | list):
+        places = [i for i, value in enumerate(output) if _is_loss(value)]
+        if len(places) == 1:
+            (place,) = places
+            return Objective("the model's own loss", lambda output, _: output[place].sum())
+    return None
+
+
+def _is_loss(value: Any) -> bool:
+    """A single number with a graph; the sum over parallel replicas may have several."""
+    return (
+        isinstance(value, Tensor)
+        and value.ndim == 0
+        and value.is_floating_point()
+        and value.requires_grad
+    )
+
+
+def by_targets(output: Any, target: Any) -> Objective:
+    """The loss that output and target ask for.
+
+    Raises:
+        UnsuitableBatchError: If they fit no loss.
+
+    Examples:
+        >>> by_targets(torch.zeros(8, 5), torch.zeros(8, dtype=torch.int64)).words
+        'cross-entropy of 5 classes'
+        >>> by_targets(torch.zeros(8, 1), torch.zeros(8)).words
+        'squared error'
+    """
+    place, scores = _scores(output)
+    chosen = _by_tensors(scores, target)
+    if place is None:
+        return chosen
+
+    def of(output: Any, target: Any) -> Tensor:
+        return chosen.of(_at(output, place), target)
+
+    shown = place if isinstance(place, str) else f"[{place}]"
+    return Objective(f"{chosen.words} of the output's {shown}", of)
+
+
+def with_criterion(criterion: Callable[[Any, Any], Any], name: str) -> Objective:
+    """A loss of output and target that the user gave, such as ``nn.CrossEntropyLoss()``."""
+    return Objective(f"{name}(output, target)", criterion)
+
+
+def _at(output: Any, place: str | int) -> Tensor:
+    found: Tensor = output[place] if isinstance(place, int) else _parts(output)[place]
+    return found
+
+
+def _parts(output: Any) -> dict[str, Any]:
+    return fields(output) or {}
+
+
+def outputs(output: Any) -> Tensor:
+    """The tensor of an output that is compared with targets."""
+    return _scores(output)[1]
+
+
+def _scores(output: Any) -> tuple[str | int | None, Tensor]:
+    """The part of an output that is compared with targets."""
+    if isinstance(output, Tensor):
+        return None, output
+    named = fields(output)
+    if named is not None:
+        held = [name for name, value in named.items() if isinstance(value, Tensor)]
+        name = next((name for name in _OUTPUTS if name in held), held[0] if held else None)
+        if name is not None:
+            return name, named[name]
+    elif isinstance(output, tuple | list):
+        for i, value in enumerate(output):
+            if isinstance(value, Tensor):
+                return i, value
+    raise UnsuitableBatchError(
+        f"the model returned {type(output).__name__}, in which no loss and no tensor of outputs "
+        f"was found. {_WHICH}"
+    )
+
+
+def _by_tensors(output: Tensor, target: Any) -> Objective:
+    if isinstance(target, Mapping | tuple | list):
+        raise UnsuitableBatchError(
+            f"the targets are a {type(target).__name__}, and the model returned no loss of its "
+            f"own. {_WHICH}"
+        )
+    if not isinstance(target, Tensor):
+        raise UnsuitableBatchError(f"the batch has no targets, and the model no loss. {_WHICH}")
+    if not target.is_floating_point():
+        return by_classes(output, target)
+    if target.shape == output.shape and target.ndim > 1 and _are_probabilities(target, output):
+        return Objective(
+            f"cross-entropy of {output.shape[1]} classes with probabilities", F.cross_entropy
+        )
+    if target.shape == output.shape and target.ndim > 1 and _are_bits(target) and _varies(target):
+        return _bits(output)
+    if target.numel() == output.numel():
+        return Objective("squared error", squared_error)
+    raise _unfit(output, target)
+
+
+def by_classes(output: Tensor, target: Tensor) -> Objective:
+    """Whole numbers: classes along an axis of the output, bits, or counts."""
+    shape = tuple(target.shape)
+    if output.ndim > 2 and tuple(output.shape[:-1]) == shape and output.ndim == 3:
+        _check_classes(target, output.shape[-1])
+        return Objective(
+            f"cross-entropy of {output.shape[-1]} tokens at every position", _last_axis
+        )
+    for squeezed in (target, target.squeeze(1) if target.ndim > 1 else target):
+        if output.ndim > 1 and shape_without(output, 1) == tuple(squeezed.shape):
+            if output.shape[1] == 1 and _are_bits(target):
+                return _bits(output)
+            classes = output.shape[1]
+            void = _has_void(squeezed, classes)
+            if not void:
+                _check_classes(squeezed, classes)
+            extra = " at every position" if squeezed.ndim > 1 else ""
+            note = f", {_VOID} ignored" if void else ""
+
+            def of(output: Tensor, target: Tensor, void: bool = void) -> Tensor:
+                if target.ndim == output.ndim:
+                    target = target.squeeze(1)
+                return F.cross_entropy(output, target.long(), ignore_index=_VOID if void else -100)
+
+            return Objective(f"cross-entropy of {classes} classes{extra}{note}", of)
+    if tuple(output.shape[:-1]) == shape:
+        _check_classes(target, output.shape[-1])
+        return Objective(f"cross-entropy of {output.shape[-1]} classes", _last_axis)
+    if output.numel() == target.numel():
+        if _are_bits(target):
+            return _bits(output)
+        return Objective("squared error", squared_error)
+    raise _unfit(output, target)
+
+
+def shape_without(tensor: Tensor, axis: int) -> tuple[int, ...]:
+    """The shape without one axis."""
+    return (*tensor.shape[:axis], *tensor.shape[axis + 1 :])
+
+
+def _last_axis(output: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(output.flatten(0, -2), target.flatten().long())
+
+
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """Mean squared difference; targets take the output's shape."""
+    if output.numel() != target.numel():
+        raise _unfit(output, target)
+    return F.mse_loss(output, target.reshape(output.shape).to(output.dtype))
+
+
+def _bits(output: Tensor) -> Objective:
+    if _is_sigmoid(output):
+        return Objective(
+            "binary cross-entropy of probabilities",
+            lambda output, target: F.binary_cross_entropy(
+                output.clamp(0, 1), target.reshape(output.shape).to(output.dtype)
+            ),
+        )
+    return Objective(
+        "binary cross-entropy of logits",
+        lambda output, target: F.binary_cross_entropy_with_logits(
+            output, target.reshape(output.shape).to(output.dtype)
+        ),
+    )
+
+
+def _is_sigmoid(output: Tensor) -> bool:
+    """Whether the last operation but for reshapes is a sigmoid; values alone could be chance."""
+    node = output.grad_fn
+    while node is not None and node.name().startswith(_RESHAPES):
+        node = node.next_functions[0][0]
+    return node is not None and node.name().startswith("SigmoidBackward")
+
+
+def _are_bits(target: Tensor) -> bool:
+    return target.dtype == torch.bool or bool(((target == 0) | (target == 1)).all())
+
+
+def _varies(target: Tensor) -> bool:
+    return bool((target != target.flatten()[0]).any())
+
+
+def _are_probabilities(target: Tensor, output: Tensor) -> bool:
+    """One-hot or smoothed labels: rows that sum to 1."""
+    if target.ndim != 2 or target.shape[1] < 2:
+        return False
+    return bool((target >= 0).all() and (target.sum(1) - 1).abs().max() < 1e-3)
+
+
+def _has_void(target: Tensor, classes: int) -> bool:
+    beyond = target[target >= classes]
+    return bool(beyond.numel() and target.ndim > 1 and (beyond == _VOID).all())
+
+
+def _check_classes(target: Tensor, classes: int) -> None:
+    if target.numel() and int(target.max()) >= classes:
+        raise UnsuitableBatchError(
+            f"the data have class {int(target.max())}, but the model returned only {classes} "
+            "logits. Give it at least one output per class."
+        )
+
+
+def _unfit(output: Tensor, target: Tensor) -> UnsuitableBatchError:
+    return UnsuitableBatchError(
+        f"the model returned shape {tuple(output.shape)}, the targets have shape "
+        f"{tuple(target.shape)} ({str(target.dtype).removeprefix('torch.')}); no loss fits both. "
+        f"{_WHICH}"
+    )

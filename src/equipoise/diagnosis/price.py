@@ -1,0 +1,136 @@
+"""What the parts of a check-up cost, in the user's training steps and in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from equipoise.records import wording
+
+# What the default check-up should cost: passes, and what does not depend on the model's size.
+# benchmarks/first_minute.py tells for which models it does.
+STEPS, SECONDS = 25, 3.0
+# Processor time that theory may take, beyond so many steps.
+THEORY_STEPS, THEORY_SECONDS = 10, 6.0
+# Passes of the optional parts.
+_OF_SMOOTHNESS = 20  # for each variant
+_OF_PRECONDITIONING = 6
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A part that was left out for its price.
+
+    Args:
+        what: The part.
+        option: How to ask for it.
+        seconds: What it would about take.
+    """
+
+    what: str
+    option: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which optional parts are run.
+
+    Args:
+        preconditioning: Condition numbers before and after preconditioning.
+        hessian: Those of the Hessian too.
+        smoothness: How far gradients are reliable at initialisation.
+        left_out: What is not run.
+        seconds: What the check-up will about take.
+        step_seconds: What one training step takes.
+    """
+
+    preconditioning: bool
+    hessian: bool
+    smoothness: bool
+    left_out: tuple[LeftOut, ...]
+    seconds: float
+    step_seconds: float
+
+    @property
+    def theory_seconds(self) -> float | None:
+        """Processor time that theory may take."""
+        return max(THEORY_SECONDS + THEORY_STEPS * self.step_seconds, self.seconds / 2)
+
+    @property
+    def notice(self) -> str:
+        """The plan in words.
+
+        Examples:
+            >>> print(plan(0.1, layers=10, budget=30).notice)
+            A training step takes 0.10 s, the check-up about 13 s. Left out: ...
+        """
+        words = (
+            f"A training step takes {_seconds(self.step_seconds)}, the check-up about "
+            f"{_seconds(self.seconds)}."
+        )
+        if self.left_out:
+            listed = "; ".join(
+                f"{one.what} (about {_seconds(one.seconds)}, {one.option})"
+                for one in self.left_out
+            )
+            words += f" Left out: {listed}."
+        return words
+
+
+def plan(
+    step_seconds: float,
+    *,
+    layers: int,
+    asked: Sequence[str] = (),
+    budget: float | None = None,
+) -> Plan:
+    """Choose the parts that were asked for, and those that fit a budget.
+
+    Args:
+        step_seconds: What one training step takes.
+        layers: Layers with weights.
+        asked: Names of parts that are run in any case.
+        budget: Seconds for all together; by default nothing beyond the default is run.
+
+    Examples:
+        >>> [one.option for one in plan(0.1, layers=10).left_out]
+        ['--preconditioning', '--smoothness', '--hessian']
+        >>> plan(0.1, layers=10, budget=100).left_out
+        ()
+    """
+    spent = STEPS * step_seconds + SECONDS
+    prices = {
+        "smoothness": 2 * _OF_SMOOTHNESS * step_seconds,
+        "preconditioning": _OF_PRECONDITIONING * step_seconds + 0.3 * layers,
+        "hessian": layers * (20 * step_seconds + 0.2),
+    }
+    names = {
+        "smoothness": ("how far gradients are reliable", "--smoothness"),
+        "preconditioning": ("what preconditioning would do", "--preconditioning"),
+        "hessian": ("condition numbers of the Hessian", "--hessian"),
+    }
+    run, left = set(asked), []
+    spent += sum(prices[name] for name in run)
+    for name, price in sorted(prices.items(), key=lambda pair: pair[1]):
+        if name in run:
+            continue
+        if budget is not None and spent + price <= budget:
+            run.add(name)
+            spent += price
+        else:
+            left.append(LeftOut(*names[name], price))
+    return Plan(
+        "preconditioning" in run or "hessian" in run,
+        "hessian" in run,
+        "smoothness" in run,
+        tuple(left),
+        spent,
+        step_seconds,
+    )
+
+
+def _seconds(value: float) -> str:
+    if value >= 90:
+        return f"{value / 60:.0f} min"
+    return f"{wording.number(value, 2)} s"

@@ -1,1 +1,0 @@
-"""Preconditioning tried in short trainings side by side."""

@@ -1,0 +1,49 @@
+"""What stands on the first screen of every report, beside the verdict and the headlines."""
+
+from __future__ import annotations
+
+from equipoise.diagnosis.record import Checkup
+from equipoise.records import wording
+
+
+def assumed(checkup: Checkup) -> str:
+    """What was assumed, in one line."""
+    return "; ".join(checkup.assumptions) or "nothing was assumed"
+
+
+def measured(checkup: Checkup) -> str:
+    """How gradients change per layer, as a caption of the picture."""
+    growth = checkup.growth
+    if growth is None:
+        return "Gradients were not measured."
+    if growth.rate is None:
+        return f"Squared gradient norm at {wording.count(len(growth.layers), 'layer')}."
+    return (
+        f"Squared gradient norm per layer: {wording.factor(growth.rate.value)} for each layer "
+        "towards the input."
+    )
+
+
+def remedy_as_code(checkup: Checkup) -> str:
+    """The first verified remedy as code for the user's own file; empty without one."""
+    remedy = next((one for one in checkup.remedies if one.verified), None)
+    if remedy is None:
+        return ""
+    return "\n".join(
+        (
+            f"# {remedy.change}: trains with {wording.percent(remedy.predicted_probability)}",
+            "for norm in model.modules():",
+            '    if "BatchNorm" in type(norm).__name__:',
+            f"        {remedy.code}",
+        )
+    )
+
+
+def rest(checkup: Checkup) -> str:
+    """How many findings are left, and what was left out at which price."""
+    more = len(checkup.findings) - len(checkup.headlines)
+    words = f"{wording.count(more, 'more finding')}" if more else "No more findings"
+    if checkup.left_out:
+        listed = "; ".join(f"{one.what} ({one.option})" for one in checkup.left_out)
+        words += f". Left out for its price: {listed}"
+    return words + "."

@@ -1,0 +1,209 @@
+"""Remedies are applied exactly, and undone exactly."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise.diagnosis.fix.applied import apply, change_graph, fixed
+from equipoise.diagnosis.fix.remedy import Edit, Factor, Remedy
+from equipoise.instrument.recording.tracer import trace
+from equipoise.records.codec import from_plain, to_plain
+from equipoise.theory.propagation.propagate import propagate
+from equipoise.training.losses import cross_entropy
+
+
+def network(activation=nn.ReLU) -> nn.Module:
+    """Two convolutions with batch norm, whose running statistics have moved."""
+    torch.manual_seed(0)
+    layers = []
+    for fan_in in (1, 8):
+        layers += [nn.Conv2d(fan_in, 8, 3, padding=1), nn.BatchNorm2d(8), activation()]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 16, 3))
+    model(torch.randn(4, 1, 4, 4))
+    return model
+
+
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(8, 1, 4, 4, generator=generator)
+    return x, torch.arange(8) % 3
+
+
+def steps(model: nn.Module, attach=None, count: int = 3) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if attach is not None:
+        attach(optimizer)
+    losses = []
+    for _ in range(count):
+        loss = cross_entropy(model, batch())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+ROOT = Path(__file__).parents[3]
+
+WEIGHTS = Edit("weights", None, "smaller", (Factor("0.weight", 0.25), Factor("7.bias", 0.0)))
+REMEDIES = [
+    Remedy((Edit("shift", 0.5),)),
+    Remedy((Edit("scale", 0.2),)),
+    Remedy((Edit("eps", 0.1),)),
+    Remedy((WEIGHTS,)),
+    Remedy((Edit("activation", None, "gelu"),)),
+    *(
+        Remedy((Edit("norm", value, choice),))
+        for choice, value in (
+            ("group", 2),
+            ("layer", None),
+            ("instance", None),
+            ("batch_renorm", None),
+            ("ghost", 4),
+            ("frozen", None),
+            ("none", None),
+        )
+    ),
+    Remedy((Edit("bnp", None, "beside"),)),
+    Remedy((Edit("norm", 2, "group"), Edit("shift", 0.5))),
+    Remedy((Edit("norm", None, "none"), Edit("bnp", None, "beside"))),
+]
+every = pytest.mark.parametrize("remedy", REMEDIES, ids=lambda remedy: remedy.name)
+
+
+@every
+def test_undoing_restores_the_model_bit_for_bit(remedy):
+    model, twin = network(), network()
+    modules, parameters = list(model.modules()), list(model.parameters())
+    applied = apply(model, remedy)
+    cross_entropy(model, batch())  # running statistics of the new norms move
+    restored = applied.undo()
+    if "norm" in remedy.kinds:
+        assert restored is model
+        assert list(model.modules()) == modules
+        assert all(p is q for p, q in zip(model.parameters(), parameters, strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(model.state_dict().values(), twin.state_dict().values(), strict=True)
+        )
+        assert steps(model) == steps(twin)
+    else:  # the pass above moved the model's own running statistics
+        cross_entropy(twin, batch())
+        assert steps(model) == steps(twin)
+    with pytest.raises(RuntimeError, match="undone before"):
+        applied.undo()
+
+
+@every
+def test_the_model_trains_otherwise_with_it(remedy):
+    if remedy.name == "norm=batch_renorm":
+        pytest.skip("batch renorm starts as batch norm")
+    changed = apply(network(), remedy)
+    assert steps(changed.model, changed.attach) != steps(network())
+
+
+@every
+def test_the_records_and_names_of_remedies_can_be_read_back(remedy):
+    assert from_plain(Remedy, to_plain(remedy)) == remedy
+    if "weights" not in remedy.kinds:
+        assert Remedy.named(remedy.name) == remedy
+
+
+@every
+def test_the_trace_changes_as_the_model_does(remedy):
+    """What theory predicts of the edited trace is what it predicts of the edited model."""
+    model = network()
+    graph = trace(model, batch(), cross_entropy)
+    predicted = propagate(change_graph(graph, remedy, model))
+    applied = apply(model, remedy).model
+    if "frozen" in remedy.name:
+        applied[1].running_mean.zero_(), applied[1].running_var.fill_(1 - 1e-5)
+        applied[4].running_mean.zero_(), applied[4].running_var.fill_(1 - 1e-5)
+    if "ghost" in remedy.name:
+        pytest.skip("the trace has the virtual batch's size, the model that of the batch")
+    direct = propagate(trace(applied, batch(), cross_entropy))
+    ends = [
+        next(site for site in reversed(found.sites) if site.module == "7" and site.second_moment)
+        for found in (predicted, direct)
+    ]
+    assert ends[0].second_moment == pytest.approx(ends[1].second_moment, rel=1e-3)
+    assert ends[0].row_correlation == pytest.approx(ends[1].row_correlation, rel=1e-2, abs=1e-3)
+
+
+def test_printed_code_trains_bit_for_bit_alike_in_a_fresh_process(tmp_path):
+    """All remedies in one process, which only has the printed lines and the network's code."""
+    source = textwrap.dedent(
+        """
+        import torch, equipoise
+        from torch import nn
+        from tests.diagnosis.fix.test_applied import REMEDIES, network, steps
+        from equipoise.diagnosis.fix.applied import code_lines
+        for remedy in REMEDIES:
+            model, code = network(), "\\n".join(code_lines(remedy))
+            names = {"model": model, "nn": nn, "torch": torch, "equipoise": equipoise}
+            def attach(optimizer):
+                exec(code, names | {"optimizer": optimizer})
+            if "bnp" in remedy.kinds:
+                print(steps(model, attach))
+            else:
+                exec(code, names)
+                print(steps(names["model"]))
+        """
+    )
+    script = tmp_path / "fresh.py"
+    script.write_text(source)
+    ran = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(torch.get_num_threads()), "PATH": ""},
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    here = []
+    for remedy in REMEDIES:
+        applied = apply(network(), remedy)
+        here.append(str(steps(applied.model, applied.attach)))
+    assert ran.stdout.splitlines() == here
+
+
+def test_a_wrapped_factory_builds_changed_models():
+    build = fixed(lambda activation: network(activation), "activation=tanh norm=group:4")
+    assert isinstance(build(nn.ReLU)[2], nn.Tanh)
+    assert build(activation=nn.ReLU)[1].num_groups == 4
+
+
+@pytest.mark.parametrize(
+    ("remedy", "message"),
+    [
+        ("norm=grup:4", "norm is one of"),
+        ("norm=rms", "does not fit"),
+        ("activation=relu", "no activation module"),
+        ("shift", "no remedy is called"),
+        ("shift=high", "no remedy is called"),
+        (Remedy((Edit("weights", None, "", (Factor("9.weight", 2.0),)),)), "'9.weight'"),
+        ("no/such/remedy.json", "holds no remedy"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_leaves_the_model(remedy, message):
+    model, twin = network(), network()
+    with pytest.raises(ValueError, match=message):
+        apply(model, remedy)
+    assert str(model) == str(twin)
+
+
+def test_a_mix_that_fails_midway_is_undone():
+    model = network()
+    with pytest.raises(ValueError, match="has no parameter"):
+        apply(model, Remedy((Edit("shift", 0.5), Edit("weights", factors=(Factor("x", 2.0),)))))
+    assert not model[1].bias.any()
+
+
+def test_a_factory_is_refused_with_the_wrapper_named():
+    with pytest.raises(ValueError, match="fixed"):
+        apply(network, "shift=0.5")

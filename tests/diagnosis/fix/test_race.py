@@ -1,0 +1,186 @@
+"""The race: fair to all arms, honest about chance, and taken up where it ended."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise.data.source import Samples
+from equipoise.diagnosis.fix import measure, race
+from equipoise.diagnosis.fix.division import Pool, divide
+from equipoise.diagnosis.fix.measure import fix
+from equipoise.diagnosis.fix.options import FixOptions
+from equipoise.diagnosis.fix.race import Plan
+from equipoise.diagnosis.fix.runs import Run
+from equipoise.diagnosis.fix.summary import gain_record
+from equipoise.training.record import History
+
+QUICK = FixOptions("starts", steps=12, arms=2, seeds=2, rates=(0.03, 0.1))
+
+
+def data(samples: int = 120):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, 6, generator=generator)
+    return x, (x[:, 0] > 0).long()
+
+
+def silenced() -> nn.Module:
+    """γ = 0 everywhere, so that nothing but the head's bias learns at first."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+    nn.init.zeros_(model[1].weight)
+    return model
+
+
+class TestDivision:
+    def test_held_out_samples_are_not_trained_on(self):
+        source = Samples("numbers", torch.arange(100.0), torch.arange(100))
+        division = divide(source, 8, 10, 0)
+        held = {int(v) for _, y in division.held_out for v in y}
+        drawn = division.train.batches(8, 40, torch.Generator())
+        assert len(held) == 20
+        assert not held & {int(v) for _, y in drawn for v in y}
+
+    def test_a_loaders_batches_are_divided_after_one_pass(self):
+        batches = [(torch.full((4, 1), float(i)), torch.full((4,), i)) for i in range(10)]
+        from equipoise.data.user import as_source
+
+        division = divide(as_source(batches, "ten"), 4, 100, 0)
+        held = {int(y[0]) for _, y in division.held_out}
+        assert isinstance(division.train, Pool)
+        drawn = division.train.batches(4, 30, torch.Generator())
+        assert len(held) == 2
+        assert {int(y[0]) for _, y in drawn} == set(range(10)) - held
+
+    def test_few_samples_are_not_divided(self):
+        division = divide(Samples("few", torch.zeros(9, 1), torch.zeros(9)), 8, 4, 0)
+        assert division.held_out == ()
+        assert "too few" in division.remark
+
+
+class TestFix:
+    def test_finds_that_scales_of_zero_should_start_at_one(self):
+        found = fix(silenced, data(), QUICK, batch_size=16)
+        assert [one.remedy.name for one in found.proposals] == ["scale=1"]
+        assert found.arms[0].remedy is None
+        assert found.arms[1].loss.value < found.arms[0].loss.value
+        assert found.held_out == 24
+        assert found.seeds == 2
+
+    def test_the_same_weights_and_batches_in_every_arm(self, monkeypatch):
+        """A remedy that changes nothing has the losses of the model as it is, bit for bit."""
+        monkeypatch.setattr(
+            "equipoise.diagnosis.fix.kinds.starts.change_model", lambda model, edit: lambda: None
+        )
+        found = fix(silenced, data(), QUICK, batch_size=16)
+        assert found.arms[1].loss == found.arms[0].loss
+        assert found.arms[1].held_out == found.arms[0].held_out
+        assert found.best is None
+        assert found.code == ()
+
+    def test_neither_model_nor_random_state_changes(self):
+        model, state = silenced(), torch.get_rng_state()
+        before = [value.clone() for value in model.state_dict().values()]
+        fix(model, data(), QUICK, batch_size=16)
+        assert all(map(torch.equal, before, model.state_dict().values()))
+        assert torch.equal(torch.get_rng_state(), state)
+
+    def test_finished_runs_are_taken_over(self, tmp_path, monkeypatch):
+        whole = fix(silenced, data(), QUICK, batch_size=16)
+        trained, once = [], race.train_once
+
+        def stop_at_nine(*args, **kwargs):
+            trained.append(kwargs)
+            if len(trained) == 9:
+                raise KeyboardInterrupt
+            return once(*args, **kwargs)
+
+        monkeypatch.setattr(race, "train_once", stop_at_nine)
+        part = fix(silenced, data(), QUICK, batch_size=16, folder=tmp_path)
+        assert part.interrupted
+        assert part.best is None
+        rest = fix(silenced, data(), QUICK, batch_size=16, folder=tmp_path)
+        assert "8 finished runs were taken over." in rest.remarks
+        assert not rest.interrupted
+        assert [arm.loss for arm in rest.arms] == [arm.loss for arm in whole.arms]
+
+    def test_runs_of_another_model_are_not(self, tmp_path):
+        fix(silenced, data(), QUICK, batch_size=16, folder=tmp_path)
+        other = fix(
+            lambda: nn.Sequential(silenced()), data(), QUICK, batch_size=16, folder=tmp_path
+        )
+        assert not any("taken over" in remark for remark in other.remarks)
+
+    def test_regression_has_no_accuracy_and_a_custom_loss_is_taken(self):
+        x, _ = data()
+        options = FixOptions("activations", steps=8, arms=1, seeds=2, rates=(0.01, 0.03))
+        build = lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))  # noqa: E731
+        loss = lambda model, batch: (model(batch[0]) - batch[1]).abs().mean()  # noqa: E731
+        found = fix(build, (x, x[:, :1]), options, loss_fn=loss, batch_size=16)
+        assert found.arms[1].remedy is not None
+        assert found.arms[1].accuracy is None
+        assert math.isfinite(found.arms[1].held_out.value)
+
+    def test_a_model_without_anything_to_change_gets_no_remedy(self):
+        found = fix(
+            lambda: nn.Sequential(nn.Linear(6, 2)),
+            data(),
+            FixOptions("norms", steps=8, seeds=2, rates=(0.01, 0.03)),
+            batch_size=16,
+        )
+        assert found.proposals == ()
+        assert found.best is None
+
+
+def runs(*scores: float) -> list[Run]:
+    return [
+        Run("arm", 0.1, seed, 10, History((score,), 1.0), math.nan, math.nan)
+        for seed, score in enumerate(scores)
+    ]
+
+
+class TestGain:
+    def test_equal_gains_help_and_scattered_ones_do_not(self):
+        plain = runs(1.0, 2.0, 3.0)
+        assert gain_record("a", plain, runs(0.9, 1.9, 2.91)).helps
+        assert not gain_record("b", plain, runs(0.1, 2.4, 2.9)).helps
+
+    def test_one_seed_is_no_evidence(self):
+        assert gain_record("a", runs(1.0), runs(0.1)).helps is None
+
+    def test_only_seeds_of_both_count(self):
+        assert gain_record("a", runs(1.0, 2.0, 9.0), runs(0.9, 1.9)).difference.value == (
+            pytest.approx(-0.1)
+        )
+
+
+class TestPlan:
+    def test_more_time_makes_more_arms_and_longer_runs(self):
+        small, large = (Plan.of(FixOptions(budget=b), 0.01, 30) for b in (10, 100))
+        assert small.arms < large.arms
+        assert small.steps < large.steps
+
+    def test_given_steps_are_kept(self):
+        assert Plan.of(FixOptions(steps=33), 0.01, 5) == Plan(33, 5)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"family": "normals"}, "family must be one of"),
+            ({"budget": 0.0}, "budget must be at least"),
+            ({"budget": math.nan}, "budget must be at least"),
+            ({"optimizer": "lbfgs"}, "optimizer must be one of"),
+            ({"steps": 1}, "steps must be at least"),
+            ({"rates": (0.1,)}, "at least two"),
+        ],
+    )
+    def test_bad_options_are_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            FixOptions(**options)
+
+
+def test_proposals_without_time_have_no_prediction(monkeypatch):
+    seen = []
+    monkeypatch.setattr(measure, "propose", lambda *a, **k: seen.append(k["patience"]) or ())
+    fix(silenced, data(), FixOptions(budget=20, rates=(0.01, 0.03), seeds=1), batch_size=16)
+    assert seen == [pytest.approx(3.0)]

@@ -1,0 +1,35 @@
+"""What is dear is asked for, or fits the budget."""
+
+from equipoise.diagnosis.price import SECONDS, STEPS, plan
+
+NAMES = ("preconditioning", "hessian", "smoothness")
+
+
+def run(chosen):
+    return {name for name in NAMES if getattr(chosen, name)}
+
+
+def test_by_default_nothing_optional_is_run():
+    chosen = plan(0.5, layers=20)
+    assert run(chosen) == set()
+    assert len(chosen.left_out) == len(NAMES)
+    assert chosen.seconds == STEPS * 0.5 + SECONDS
+
+
+def test_what_is_asked_for_is_run_whatever_the_budget():
+    chosen = plan(10.0, layers=20, asked=["smoothness"], budget=1)
+    assert run(chosen) == {"smoothness"}
+
+
+def test_a_budget_takes_the_cheapest_first_and_is_kept():
+    alone = plan(0.5, layers=20)
+    cheapest = min(alone.left_out, key=lambda one: one.seconds)
+    budget = alone.seconds + cheapest.seconds
+    chosen = plan(0.5, layers=20, budget=budget)
+    assert len(run(chosen)) == 1
+    assert cheapest not in chosen.left_out
+    assert chosen.seconds <= budget
+
+
+def test_the_hessian_brings_its_table_along():
+    assert run(plan(0.1, layers=2, asked=["hessian"])) == {"hessian", "preconditioning"}
