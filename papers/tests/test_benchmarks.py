@@ -12,6 +12,7 @@ BENCHMARKS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
 # What each prints, among much else.
 PRINTED = {
     "calibrate_trainability": "expected calibration error",
+    "depth_limit_scatter": "another training",
     "stacked_training": "thousands/layer",
 }
 

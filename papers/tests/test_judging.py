@@ -61,7 +61,7 @@ class TestThresholds:
 
 
 def test_words():
-    assert GAP.words() == "+2.0 ± 0.5"
-    assert GAP.words(3) == "+2.000 ± 0.500"
+    assert GAP.words() == "+2.0 ± 0.5 (90 %: +0.5 to +3.5)"
+    assert GAP.words(3) == "+2.000 ± 0.500 (90 %: +0.540 to +3.460)"
     assert spread([1.0, 2.0, 3.0], 2) == "2.00 ± 0.58"
     assert spread([1.0]) == "1.0"

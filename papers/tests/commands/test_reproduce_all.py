@@ -38,7 +38,7 @@ def broken(quick):
 def test_all_prints_every_verdict_and_tells_how_far_it_is(equipoise):
     done = equipoise("reproduce", "all", *SMOKE)
     assert done.code == 0
-    assert done.err.startswith("1 of 2: yang2019.fig1d: reproduced, ")
+    assert done.err.startswith("1 of 2: yang2019.fig1d: holds, ")
     assert "2 of 2: yang2019.fig4b: " in done.err
     for name in NAMES:
         assert name in done.out
@@ -83,7 +83,7 @@ def test_unpacked_records_are_enough_to_redraw(equipoise):
     assert done.code == 0
     assert "new: 2 cells of 1 experiment, 2 of them new" in done.out
     redrawn = equipoise("reproduce", NAMES[0], *SMOKE, "--out", "new", "--redraw", "--json").json
-    assert redrawn["panels"][0]["outcome"] == "reproduced"
+    assert redrawn["panels"][0]["outcome"] == "holds"
 
 
 @pytest.mark.parametrize(

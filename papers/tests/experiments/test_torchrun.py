@@ -59,7 +59,7 @@ def test_both_ranks_train_and_go_on_from_the_checkpoint(done):
 
 def test_rank_0_alone_reports(done):
     finished, folder = done
-    assert finished.stdout.count("toy.big reproduced at scale smoke") == 1
+    assert finished.stdout.count("toy.big holds same setting, at scale smoke") == 1
     assert (folder / "out" / "toy.big" / "smoke" / "verdict.json").exists()
 
 

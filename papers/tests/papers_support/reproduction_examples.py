@@ -10,20 +10,23 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from equipoise_papers.experiments.verdict import Check, Verdict
+from equipoise_papers.report.claims import Claim
 from equipoise_papers.report.record import (
     REPORT_SCHEMA,
+    Finding,
     ReportPaper,
     ReportRow,
     ReproductionReport,
     RowPart,
 )
-from equipoise_papers.reproduction.record import Reproduction
-from equipoise_papers.sweeps.store import SCHEMA
+from equipoise_papers.reproduction.record import VERDICT_SCHEMA, Reproduction
 from support.report_examples import HOSTILE_NAMES
 
 OPEN = Check("BN generalises better", "83.1 ± 0.9 % against 82.7 ± 0.8 %", None)
 HOLDS = Check("BN trains faster", "0.43 ± 0.01 against 1.01 ± 0.2", True)
 FAILS = Check("by two orders of magnitude", "a factor 3.2", False)
+RULES = ("seed by seed, by Student's t",)
+FOUND = (Finding("it is wrong", "one"),)
 SHARED = "Fashion-MNIST in place of CIFAR-10"
 
 
@@ -41,13 +44,14 @@ def verdict(name, checks=(HOLDS,), **changes):
     """A verdict on so many checks."""
     found = Verdict(tuple(checks), changes.pop("left_out", ()))
     parts = {
-        "schema": SCHEMA,
+        "schema": VERDICT_SCHEMA,
         "equipoise": "0.1.0",
         "experiment": name,
         "title": f"What {name} shows",
         "claim": f"The claim of {name}",
         "scale": "small",
         "outcome": found.outcome,
+        "fidelity": "reduced" if found.left_out else "same setting",
         "checks": found.checks,
         "left_out": found.left_out,
         "choices": (SHARED, f"a choice of {name}"),
@@ -55,6 +59,7 @@ def verdict(name, checks=(HOLDS,), **changes):
         "finished": 12,
         "failures": (),
         "seconds": 480.0,
+        "provenance": ("12 cells: commit 1a2b3c4, torch 2.12.0, cpu, threads 1, load 0.5 to 2.0",),
         "command": f"equipoise reproduce {name} --scale small --out /home/me",
         "created": "2026-11-21T10:39:12+00:00",
         "folder": f"/home/me/{name}/small",
@@ -75,9 +80,14 @@ def part(name, found=None, **changes):
     return RowPart(**(parts | changes))
 
 
-def row(label, status, *parts, see=(), reason=""):
+def row(label, status, *parts, see=(), reason="", checks=()):
     """A row of a paper."""
-    return ReportRow(label, f"What {label} shows.", status, parts, see, reason)
+    claim = Claim(f"Does {label} hold?", f"words of {label}", "Section 2")
+    found = [part.verdict.fidelity for part in parts if part.verdict and part.verdict.checks]
+    fidelity = max(found, default=None)
+    return ReportRow(
+        label, f"What {label} shows.", claim, status, fidelity, parts, checks, see, reason
+    )
 
 
 def whole(folder: Path) -> ReproductionReport:
@@ -89,10 +99,10 @@ def whole(folder: Path) -> ReproductionReport:
         figure.write_bytes(picture())
     unfinished = {"outcome": "incomplete", "checks": (), "finished": 7}
     first = (
-        row("Fig. 1", "reproduced", part("one.fig1", verdict("one.fig1"))),
+        row("Fig. 1", "holds", part("one.fig1", verdict("one.fig1"))),
         row(
             "Fig. 2, left",
-            "partly",
+            "mixed",
             part("one.fig2", verdict("one.fig2", (HOLDS, FAILS), left_out=("CIFAR-10",))),
             part("one.fig3", verdict("one.fig3", (FAILS,))),
         ),
@@ -102,12 +112,10 @@ def whole(folder: Path) -> ReproductionReport:
             "incomplete",
             part("one.fig4", verdict("one.fig4", failures=("x: OSError: no",), **unfinished)),
         ),
-        row("Fig. 5", "reproduced", see=("Fig. 1",), reason="As in Fig. 1."),
+        row("Fig. 5", "holds", see=("Fig. 1",), reason="As in Fig. 1."),
     )
     second = (
-        row(
-            "Table 1", "not reproduced", part("two.table1", verdict("two.table1", (FAILS, FAILS)))
-        ),
+        row("Table 1", "fails", part("two.table1", verdict("two.table1", (FAILS, FAILS)))),
         row("Fig. 1", "not run", part("two.fig1")),
         row("Fig. 2", "not judged", part("two.fig2", verdict("two.fig2", ()))),
         row("Fig. 3", "incomplete", part("two.fig3", problem="ValueError: no seeds")),
@@ -120,8 +128,8 @@ def whole(folder: Path) -> ReproductionReport:
         created="2026-11-21T10:39:12+00:00",
         seconds=5400.0,
         papers=(
-            ReportPaper("one", "A First Paper", "A. Author. 2018.", first),
-            ReportPaper("two", "A Second Paper", "B. Author. 2019.", second),
+            ReportPaper("one", "A First Paper", "A. Author. 2018.", RULES, FOUND, first),
+            ReportPaper("two", "A Second Paper", "B. Author. 2019.", (), (), second),
         ),
     )
 
@@ -129,7 +137,7 @@ def whole(folder: Path) -> ReproductionReport:
 def empty(folder: Path) -> ReproductionReport:
     """Nothing was run."""
     rows = (row("Fig. 1", "not run", part("one.fig1")),)
-    papers = (ReportPaper("one", "A First Paper", "A. Author. 2018.", rows),)
+    papers = (ReportPaper("one", "A First Paper", "A. Author. 2018.", (), (), rows),)
     return dataclasses.replace(whole(folder), papers=papers, created=None, seconds=0.0)
 
 
@@ -140,7 +148,9 @@ def hostile(folder: Path) -> ReproductionReport:
         ReportRow(
             f"Fig. {i}",
             name,
-            "partly",
+            Claim(name, name, name),
+            "mixed",
+            "reduced",
             (
                 part(
                     f"one.fig{i}",
@@ -158,11 +168,14 @@ def hostile(folder: Path) -> ReproductionReport:
                 ),
             ),
             (),
+            (),
             "",
         )
         for i, name in enumerate(names, start=1)
     )
-    papers = (ReportPaper("one", names[0], names[1], rows),)
+    papers = (
+        ReportPaper("one", names[0], names[1], (names[0],), (Finding(names[1], "one"),), rows),
+    )
     return dataclasses.replace(whole(folder), papers=papers)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from equipoise_papers.experiments.experiment import Experiment
+from equipoise_papers.report.claims import Claim
 from equipoise_papers.report.papers import Paper
 from equipoise_papers.report.rows import Row
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
@@ -22,6 +23,10 @@ PAPER = Paper(
         Row("Fig. 3", "The same again.", see=("Fig. 2",), reason="As in Fig. 2."),
         Row("Table 1", "Three squares, later.", (LATER,)),
     ),
+    claims={
+        label: Claim(f"Does {label} hold?", "", "nowhere")
+        for label in ("Fig. 1", "Fig. 2", "Fig. 3", "Table 1")
+    },
 )
 
 

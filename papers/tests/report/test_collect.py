@@ -42,7 +42,7 @@ class TestCollecting:
 
     def test_a_row_that_was_run_has_its_verdict(self, done):
         row = rows(done)["Fig. 2"]
-        assert row.status == "reproduced"
+        assert row.status == "holds"
         assert row.parts[0].verdict.checks[0].found == "14"
         assert row.parts[0].figure == f"{TOY}/small/figure.png"
 
@@ -62,7 +62,7 @@ class TestCollecting:
         assert rows(done)["Fig. 1"].reason == "It measures nothing."
 
     def test_a_row_that_another_shows_has_that_one_s_status(self, done):
-        assert rows(done)["Fig. 3"].status == "reproduced"
+        assert rows(done)["Fig. 3"].status == "holds"
 
     def test_what_could_not_be_judged_says_why(self, done):
         row = rows(done, problems={TOY: "ValueError: no"})["Fig. 2"]
@@ -105,10 +105,10 @@ class TestCollecting:
 @pytest.mark.parametrize(
     ("statuses", "word"),
     [
-        (["partly", "partly"], "partly"),
-        (["reproduced", "partly"], "partly"),
-        (["reproduced", "not reproduced"], "partly"),
-        (["reproduced", "incomplete"], "incomplete"),
+        (["mixed", "mixed"], "mixed"),
+        (["holds", "mixed"], "mixed"),
+        (["holds", "fails"], "mixed"),
+        (["holds", "incomplete"], "incomplete"),
         (["not run", "not run"], "not run"),
         (["not judged", "not run"], "incomplete"),
     ],
@@ -128,6 +128,7 @@ class TestPublishing:
             "index.md",
             "toy.md",
             f"figures/{TOY}.png",
+            f"figures/small/{TOY}.png",
             f"records/{TOY}.jsonl.xz",
         }
         assert {str(page / name) for name in names} == {*published.files}
@@ -168,7 +169,7 @@ class TestPublishing:
         unpack(tmp_path / "page" / "records", out=elsewhere)
         before = len(calculator.calls)
         (panel,) = reproduce(TOY, out=elsewhere, redraw=True).panels
-        assert panel.outcome == "reproduced"
+        assert panel.outcome == "holds"
         assert len(calculator.calls) == before
 
     def test_a_folder_without_records_is_refused(self, tmp_path):

@@ -42,11 +42,17 @@ def test_the_facts_are_there(tmp_path):
     report = whole(tmp_path)
     text = overview(report) + paper_page(report.papers[0], "small")
     for fact in (
-        "**2 reproduced, 1 partly, 1 not** of 8 figures",
-        "✔ **reproduced**",
+        "**2 claims hold, 1 is mixed, 1 fails** of 8 figures",
+        "✔ **holds**",
         "![What one.fig1 shows](figures/one.fig1.png)",
         "| by two orders of magnitude | a factor 3.2 | **no** |",
-        "Not attempted:\n\n- CIFAR-10",
+        "Unlike the paper:\n\n- CIFAR-10",
+        "> “words of Fig. 1” (Section 2)",
+        "How claims are decided:\n\n- seed by seed, by Student's t",
+        "Computed by:\n\n- 12 cells: commit 1a2b3c4",
+        "- **Holds:** [Fig. 1](one.md#fig-1), [Fig. 5](one.md#fig-5)",
+        "- **We found:** [it is wrong](../errata.md#one)",
+        "Refuted: by two orders of magnitude: a factor 3.2.",
         "Scale small, 12 cells, 8 min:",
         "$ equipoise reproduce one.fig1 --scale small",
         "As in Fig. 1. See [Fig. 1](#fig-1).",

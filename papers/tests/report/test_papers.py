@@ -89,6 +89,14 @@ def test_a_fault_would_be_found(changes, fault):
 
 
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.key)
+def test_every_row_has_its_claim_and_no_words_are_quoted_twice(paper):
+    assert {row.label for row in paper.rows} == paper.claims.keys()
+    assert all(claim.question.endswith("?") for claim in paper.claims.values())
+    quotes = [claim.quote for claim in paper.claims.values() if claim.quote]
+    assert len(set(quotes)) == len(quotes)
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.key)
 def test_labels_are_unique(paper):
     assert len({row.label for row in paper.rows}) == len(paper.rows)
 
@@ -114,5 +122,6 @@ def test_files_that_reasons_name_exist():
         for _, row in ROWS
         for name in re.findall(r"\b(?:tests|docs)/[\w./]+", row.reason)
     }
+    named |= {tested.test.split("::")[0] for _, row in ROWS for tested in row.tested}
     assert named
     assert all((ROOT / name).exists() for name in named)

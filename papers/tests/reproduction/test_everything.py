@@ -23,7 +23,7 @@ def calculators():
 def test_every_experiment_has_a_verdict(calculators, tmp_path):
     done = reproduce_all(scale="smoke", out=tmp_path)
     assert [(run.experiment, run.outcome) for run in done.runs] == [
-        (name, "reproduced") for name in NAMES
+        (name, "holds") for name in NAMES
     ]
     assert done.failed == ()
     assert all((tmp_path / name / "smoke" / "verdict.json").is_file() for name in NAMES)
@@ -39,7 +39,7 @@ def test_one_that_breaks_off_does_not_stop_the_others(calculators, tmp_path):
     (failed,) = done.failed
     assert (failed.experiment, failed.outcome) == ("toy.second", None)
     assert failed.failure == "ZeroDivisionError: no seeds"
-    assert done.runs[2].outcome == "reproduced"
+    assert done.runs[2].outcome == "holds"
 
 
 def test_failed_cells_are_a_failure_with_the_first_reason(calculators, tmp_path):

@@ -39,7 +39,7 @@ class TestResuming:
         with pytest.raises(stop):
             run(tmp_path)
         calculator.trouble, calculator.calls = {}, []
-        assert run(tmp_path).panels[0].outcome == "reproduced"
+        assert run(tmp_path).panels[0].outcome == "holds"
         assert calculator.calls == [3.0]
 
     def test_a_kill_costs_only_the_cell_at_work(self, tmp_path):
@@ -70,7 +70,7 @@ class TestResuming:
 
 class TestWhereToCompute:
     def test_on_threads(self, toy, calculator, tmp_path):
-        assert run(tmp_path, backend="threading", jobs=2).panels[0].outcome == "reproduced"
+        assert run(tmp_path, backend="threading", jobs=2).panels[0].outcome == "holds"
         assert sorted(calculator.calls) == [1.0, 2.0, 3.0]
 
     @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
@@ -120,7 +120,7 @@ class TestFailures:
         calculator.trouble = {2.0: ArithmeticError("it overflowed")}
         run(tmp_path)
         calculator.trouble, calculator.calls = {}, []
-        assert run(tmp_path).panels[0].outcome == "reproduced"
+        assert run(tmp_path).panels[0].outcome == "holds"
         assert calculator.calls == [2.0]
 
     def test_nothing_but_failures_is_no_crash(self, toy, calculator, tmp_path):
@@ -166,13 +166,13 @@ class TestOutputs:
         assert Path(result.figure).read_bytes().startswith(PNG)
         assert "<svg" in (folder / "figure.svg").read_text()
         verdict = json.loads((folder / "verdict.json").read_text())
-        assert verdict["outcome"] == "reproduced"
+        assert verdict["outcome"] == "holds"
         assert verdict["checks"] == [
             {"claim": "the squares add up to 14", "found": "14", "holds": True, "ours": False}
         ]
         assert verdict["command"].startswith("equipoise reproduce toy.squares --scale smoke")
         summary = (folder / "summary.md").read_text()
-        assert "**Verdict: reproduced** at scale *smoke*" in summary
+        assert "**The claim: holds** (same setting) at scale *smoke*" in summary
         assert "| the squares add up to 14 | 14 | yes |" in summary
 
     def test_a_claim_that_fails_is_not_reproduced(self, toy, calculator, monkeypatch, tmp_path):
@@ -180,7 +180,7 @@ class TestOutputs:
         wrong = squares(calculator, cells=lambda scale: tuple(map(calculator.number, (1.0, 4.0))))
         monkeypatch.setitem(EXPERIMENTS, "toy.squares", wrong)
         (panel,) = run(tmp_path).panels
-        assert panel.outcome == "not reproduced"
+        assert panel.outcome == "fails"
         assert not panel.checks[0].holds
 
 

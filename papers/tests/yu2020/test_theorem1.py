@@ -79,7 +79,7 @@ class TestTheorem1:
     def test_what_we_found_is_judged_partly_because_of_the_printed_proof(self):
         verdict = theorem1.judge(self.results())
         assert [c.holds for c in verdict.checks] == [True, True, True, True, False, True]
-        assert verdict.outcome == "partly"
+        assert verdict.outcome == "mixed"
 
     def test_a_wrong_theorem_fails_the_checks(self):
         off = theorem1.Comparison((0.1, 0.9, 0.0), (0.9, 0.1, 0.0), (0.01,) * 3, 80.0, 3)

@@ -78,6 +78,12 @@ def _configure_engine(parser: ArgumentParser) -> None:
         "starting workers would take longer than the work, as at scale smoke)",
     )
     group.add_argument(
+        "--device",
+        metavar="NAME",
+        help="where trainings run, such as cuda or cpu (default: cpu, but a GPU, if there is one, "
+        "for the residual networks and VGGs of scale paper)",
+    )
+    group.add_argument(
         "--backend",
         choices=("loky", "threading", "dask", "ray"),
         default="loky",
@@ -124,6 +130,10 @@ def run(args: Namespace) -> Result | None:
             raise ValueError(f"There is no folder {str(args.data_dir)!r} to look for data in.")
         # Worker processes inherit it.
         os.environ["EQUIPOISE_DATA"] = str(args.data_dir.resolve())
+    if args.device is not None:
+        from equipoise_papers.devices import DEVICE_VARIABLE, checked_device
+
+        os.environ[DEVICE_VARIABLE] = str(checked_device(args.device))
     others: dict[str, Callable[[Namespace], Result]] = {
         "all": _all,
         "report": _report,

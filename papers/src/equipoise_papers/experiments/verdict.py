@@ -1,13 +1,21 @@
-"""What the numbers of an experiment say about the source's claim."""
+"""What the numbers of an experiment say about the source's claim, and how near they are to it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 Outcome = Literal[
-    "reproduced", "partly", "not reproduced", "undecided", "incomplete", "not judged"
+    "holds",
+    "mixed",
+    "fails",
+    "undecided",
+    "not testable here",
+    "incomplete",
+    "not judged",
 ]
+Fidelity = Literal["same setting", "reduced", "stand-in data"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +56,58 @@ def ours(check: Check) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the numbers say about a claim.
+    """What the numbers say about a claim, on two axes that are never fused.
 
     Args:
         checks: The claim, sentence by sentence.
-        left_out: Parts of the published figure that were not attempted.
+        left_out: What the source's setting has and ours has not.
+        fidelity: Whether the setting is the source's, a smaller one, or one with other data.
 
     Examples:
         >>> Verdict((Check("2 + 2 = 4", "4", True), Check("2 + 2 = 5", "4", False))).outcome
-        'partly'
+        'mixed'
     """
 
     checks: tuple[Check, ...]
     left_out: tuple[str, ...] = ()
+    fidelity: Fidelity = "same setting"
 
     @property
     def outcome(self) -> Outcome:
-        """``reproduced`` only if the source's whole claim holds and nothing was left out."""
-        answers = [check.holds for check in self.checks if not check.ours]
-        if not answers:
-            return "not judged"
-        if any(answers):
-            return "reproduced" if all(answers) and not self.left_out else "partly"
-        return "undecided" if None in answers else "not reproduced"
+        """What became of the source's claim; see :func:`outcome_of`."""
+        return outcome_of(self.checks)
+
+
+def outcome_of(checks: tuple[Check, ...]) -> Outcome:
+    """Combine the checks of the source's sentences; those of ours do not count.
+
+    ``holds`` if all do; ``fails`` if one is refuted and none holds, ``mixed`` if one is refuted
+    and another holds; ``undecided`` if none is refuted and not all are decided.
+
+    Examples:
+        >>> outcome_of((Check("a", "", True), Check("b", "", None)))
+        'undecided'
+        >>> outcome_of((Check("a", "", False), Check("b", "", None)))
+        'fails'
+    """
+    answers = [check.holds for check in checks if not check.ours]
+    if not answers:
+        return "not judged"
+    if False in answers:
+        return "mixed" if True in answers else "fails"
+    return "undecided" if None in answers else "holds"
+
+
+def deciding(checks: tuple[Check, ...]) -> Check | None:
+    """The check that a verdict rests on: the first refuted one, else an open one, else the first.
+
+    Examples:
+        >>> deciding((Check("a", "", True), Check("b", "", False))).claim
+        'b'
+    """
+    theirs = [check for check in checks if not check.ours]
+    for answer in (False, None, True):
+        found = next((check for check in theirs if check.holds is answer), None)
+        if found is not None:
+            return found
+    return None

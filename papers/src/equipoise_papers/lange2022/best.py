@@ -122,9 +122,26 @@ def comparable(claim: str, one: Best, other: Best, *, points: float) -> Check:
     return Check(claim, found, gap.between(-points, points))
 
 
+def more_accurate(claim: str, one: Best, other: Best) -> Check:
+    """Check that final test accuracy is higher, by the same test."""
+    if not (one.trains and other.trains):
+        return Check(claim, _failures(one, other), one.trains)
+    gap = difference(one.accuracies, other.accuracies)
+    return Check(claim, f"accuracy {gap.words()} percentage points", gap.above())
+
+
 def does_not_train(claim: str, method: Best) -> Check:
-    """Check that a method fails on these batches."""
-    return Check(claim, f"{method.label}: {method.words()}", not method.trains)
+    """Check that a method fails on these batches.
+
+    That PyTorch refuses them is no training. With one sample batch norm's output is β whatever the
+    input, so that nothing before the last normaliser is learnt; renormalisation's is not.
+    """
+    if method.refused is None:
+        return Check(claim, f"{method.label}: {method.words()}", not method.trains)
+    if method.method != "bn":
+        return Check(claim, f"{method.label}: PyTorch refuses such batches; not trained", None)
+    found = "PyTorch refuses such batches; with μ and σ of one sample the output is β, whatever x"
+    return Check(claim, f"{method.label}: {found}", True)
 
 
 def _failures(*methods: Best) -> str:

@@ -177,6 +177,7 @@ def judge(results: Mapping[WatchedTraining, Course]) -> Verdict:
     few, many = _gains(results, _FEW), _gains(results, _MANY)
     promised = _promises(results, _FEW)
     scales = [math.sqrt(promise) for promise in promised]
+    inside = sum(100 <= scale <= 1e5 for scale in scales)
     plain, helped = (_final_loss(results, method) for method in _RATES)
     checks = (
         Check(
@@ -191,9 +192,9 @@ def judge(results: Mapping[WatchedTraining, Course]) -> Verdict:
             min(few) > 1,
         ),
         Check(
-            "κ(D) is in the range 10² to 10⁵",
-            f"{min(scales):.3g} to {max(scales):.3g}",
-            min(scales) >= 100 and max(scales) <= 1e5,
+            "κ(D) is in the range 10² to 10⁵ (at nine looks of ten)",
+            f"at {inside} of {len(scales)} looks; {min(scales):.3g} to {max(scales):.3g}",
+            inside >= 0.9 * len(scales),
         ),
         Check(
             "the condition number improves by roughly κ(D)² (median, within a factor 10)",
@@ -210,7 +211,9 @@ def judge(results: Mapping[WatchedTraining, Course]) -> Verdict:
             ours=True,
         ),
     )
-    return Verdict(checks)
+    if all(cell.data == "cifar10" for cell in results):
+        return Verdict(checks)
+    return Verdict(checks, ("CIFAR-10: no colour images here",), fidelity="stand-in data")
 
 
 def _roughly(gains: list[float], promises: list[float]) -> bool:

@@ -38,6 +38,8 @@ class Method:
         standardised: Whether inputs are standardised once, by statistics of the training set.
         preconditioner: Options of BNP; ``None`` for no preconditioning.
         adam: Whether the optimiser is Adam instead of plain SGD.
+        copies: How often each sample of a batch is given. Two copies have the mean and the
+            variance of one; so batch norm trains on a single sample, which PyTorch refuses.
     """
 
     label: str
@@ -45,6 +47,7 @@ class Method:
     standardised: bool = False
     preconditioner: dict[str, Any] | None = None
     adam: bool = False
+    copies: int = 1
 
 
 METHODS: dict[str, Method] = {
@@ -57,7 +60,9 @@ METHODS: dict[str, Method] = {
     "four_things": Method("BN w/ 4 Things", "four_things", adam=True),
     "bnp_paper": Method("BNP (paper)", preconditioner={"preset": "paper"}),
     "bnp": Method("BNP", preconditioner={}),
-    "adam": Method("Adam", adam=True),
+    "bn_copies": Method("BN", "batch", copies=2),
+    "renorm_copies": Method("BN Renorm", "batch_renorm", copies=2),
+    "adam": Method("vanilla, Adam", adam=True),
     "bnp_adam": Method("BNP with Adam", preconditioner={}, adam=True),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from equipoise_papers.lange2022.best import (
     best_of,
     comparable,
     does_not_train,
+    more_accurate,
     not_behind,
 )
 from equipoise_papers.lange2022.regimes import Regime
@@ -51,8 +53,18 @@ def _judge(
 ) -> Verdict:
     if any(cell.data == "digits" for cell in results):
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
-    on_cifar = any(cell.data.startswith("cifar") for cell in results)
-    return Verdict(checks(best_of(results)), left_out=() if on_cifar else (_STAND_IN,))
+    sets: dict[str, dict[Training, Run]] = {cell.data: {} for cell in results}
+    for cell, run in results.items():
+        sets[cell.data][cell] = run
+    if any(data.startswith("cifar") for data in sets):
+        # Each set of images has best rates, and an answer, of its own.
+        found = [
+            replace(check, claim=f"{data}: {check.claim}" if len(sets) > 1 else check.claim)
+            for data, mine in sets.items()
+            for check in checks(best_of(mine))
+        ]
+        return Verdict(tuple(found))
+    return Verdict(checks(best_of(results)), (_STAND_IN,), fidelity="stand-in data")
 
 
 def _batch_60(best: dict[str, Best]) -> tuple[Check, ...]:
@@ -62,6 +74,7 @@ def _batch_60(best: dict[str, Best]) -> tuple[Check, ...]:
         ahead("BNP is ahead of the vanilla network", bnp, best["vanilla"]),
         ahead("BN is ahead of the vanilla network", bn, best["vanilla"]),
         ahead("BNP is ahead of LN", bnp, best["ln"]),
+        ahead("LN is ahead of the vanilla network", best["ln"], best["vanilla"]),
         ahead("BNP outperforms BN later", bnp, bn),
         ours(ahead("BNP gains more than standardised inputs", bnp, best["standardised"])),
     )
@@ -96,6 +109,9 @@ def _cnn_1(best: dict[str, Best]) -> tuple[Check, ...]:
         does_not_train("BN does not train", best["bn"]),
         does_not_train("BN Renorm does not train", best["renorm"]),
         ahead("BNP is ahead of the vanilla network", bnp, best["vanilla"]),
+        more_accurate(
+            "BNP reaches a higher accuracy than the vanilla network", bnp, best["vanilla"]
+        ),
         ahead("BNP is far ahead of BN w/ 4 Things", bnp, best["four_things"]),
         ahead(
             "the vanilla network is ahead of BN w/ 4 Things", best["vanilla"], best["four_things"]
@@ -106,7 +122,9 @@ def _cnn_1(best: dict[str, Best]) -> tuple[Check, ...]:
 def _cnn_128(best: dict[str, Best]) -> tuple[Check, ...]:
     bnp, bn = best["bnp_paper"], best["bn"]
     return (
-        comparable("BN and BNP are comparable (within 3 points)", bnp, bn, points=3.0),
+        not_behind("BNP is level with BN or better in the second half", bnp, bn),
+        # After 150 steps BN's running statistics still hold a fifth of their start.
+        ours(comparable("test accuracies are within 3 points", bnp, bn, points=3.0)),
         ahead("BN is ahead of the vanilla network", bn, best["vanilla"]),
         ahead("BNP is ahead of the vanilla network", bnp, best["vanilla"]),
         not_behind("BN is level with BNP or better in the second half", bn, bnp),
@@ -120,7 +138,10 @@ def _cnn_2(best: dict[str, Best]) -> tuple[Check, ...]:
         ahead("BNP is far ahead of BN", bnp, best["bn"]),
         ahead("BNP is far ahead of BN Renorm", bnp, best["renorm"]),
         ahead("BNP is far ahead of BN w/ 4 Things", bnp, best["four_things"]),
-        ahead("BN underperforms the vanilla network", best["vanilla"], best["bn"]),
+        *(
+            ahead(f"BN underperforms {best[method].label}", best[method], best["bn"])
+            for method in ("vanilla", "renorm", "four_things")
+        ),
     )
 
 
@@ -134,8 +155,16 @@ def _panel(
         return regimes.cells(regime, scale)
 
     def draw(figure: FigureBase, results: Mapping[Training, Run]) -> None:
-        data = next(iter(results)).data
-        curves.draw(figure, results, f"{regime.name}, {data}", regime.paper_rates)
+        sets = list(dict.fromkeys(cell.data for cell in results))
+        if len(sets) == 1:
+            return curves.draw(
+                figure, results, f"{regime.name}, {sets[0]}", regime.reported(sets[0])
+            )
+        places = figure.subfigures(1, len(sets), squeeze=False).flat
+        for place, data in zip(places, sets, strict=True):
+            mine = {cell: run for cell, run in results.items() if cell.data == data}
+            curves.draw(place, mine, f"{regime.name}, {data}", regime.reported(data))
+        return None
 
     return Experiment(
         name=f"lange2022.{name}",

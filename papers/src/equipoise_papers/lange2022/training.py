@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
 from equipoise import data
+from equipoise.instrument import Batch
 from equipoise.training import Curve, Evaluation, cross_entropy, evaluate, train
+from equipoise_papers.devices import moved, training_device
 from equipoise_papers.lange2022.methods import METHODS, attached, build, loss_of, optimizer
 from equipoise_papers.sweeps.cell import Cell
 
@@ -69,25 +72,33 @@ class Training(Cell[Run]):
     evaluations: int = 6
     test_samples: int = 2000
 
+    def runs_on(self) -> torch.device:
+        """Where to train: on the CPU without ``--device``."""
+        return training_device(large=self.data == "cifar10" and self.network == "cnn5")
+
     def run(self) -> Run:
         """Train once."""
         method = METHODS[self.method]
+        device = self.runs_on()
         train_set, test_set = _samples(self.data, method.standardised, self.network == "fc")
-        x, y = test_set.inputs[: self.test_samples], test_set.targets[: self.test_samples]
+        x = test_set.inputs[: self.test_samples].to(device)
+        y = test_set.targets[: self.test_samples].to(device)
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             model = build(
                 self.network, method, self.batch_size, self.steps, train_set.inputs.shape[1:]
-            )
+            ).to(device)
             stepper = optimizer(method, model, self.rate)
             batches = train_set.batches(
                 self.batch_size, self.steps, torch.Generator().manual_seed(self.seed)
             )
+            if method.copies > 1:
+                batches = _repeated(batches, method.copies)
             try:
                 with attached(method, model, stepper):
                     history = train(
                         model,
-                        batches,
+                        moved(batches, device),
                         loss_of(method),
                         stepper,
                         evaluate=lambda step: evaluate(model, x, y, cross_entropy, step=step),
@@ -106,6 +117,12 @@ class Training(Cell[Run]):
             refused=None,
             step_seconds=history.seconds / len(history.losses),
         )
+
+
+def _repeated(batches: Iterable[Batch], copies: int) -> Iterator[Batch]:
+    """Every batch with each of its samples several times, which leaves mean and variance alone."""
+    for x, y in batches:
+        yield x.repeat_interleave(copies, dim=0), y.repeat_interleave(copies, dim=0)
 
 
 def _moments(cell: Training) -> tuple[int, ...]:

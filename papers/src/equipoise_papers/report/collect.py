@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from equipoise import __version__
 from equipoise.instrument import Progress
 from equipoise.records import from_plain
 from equipoise_papers.experiments.experiment import Scale
+from equipoise_papers.experiments.verdict import Check, Fidelity, outcome_of
+from equipoise_papers.report.claims import Claim
 from equipoise_papers.report.markdown import save_markdown
 from equipoise_papers.report.page import HTML_NAME, save_reproduction
 from equipoise_papers.report.papers import PAPERS, Paper
@@ -29,8 +32,7 @@ from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 from equipoise_papers.reproduction.everything import redraw_all
 from equipoise_papers.reproduction.folders import has_records, require_stores
 from equipoise_papers.reproduction.outputs import VERDICT_NAME
-from equipoise_papers.reproduction.record import Reproduction
-from equipoise_papers.sweeps.store import SCHEMA
+from equipoise_papers.reproduction.record import VERDICT_SCHEMA, Reproduction
 
 _FIGURE = "figure.png"
 RECORDS = "records"
@@ -107,20 +109,30 @@ def _paper(paper: Paper, root: Path, scale: Scale, problems: Mapping[str, str]) 
         row.label: tuple(_part(name, root, scale, problems.get(name)) for name in row.experiments)
         for row in paper.rows
     }
-    rows = tuple(_row(row, parts) for row in paper.rows)
-    return ReportPaper(paper.key, paper.title, paper.reference, rows)
+    rows = tuple(_row(row, paper.claims[row.label], parts) for row in paper.rows)
+    return ReportPaper(paper.key, paper.title, paper.reference, paper.rules, paper.found, rows)
 
 
-def _row(row: Row, parts: Mapping[str, tuple[RowPart, ...]]) -> ReportRow:
+def _row(row: Row, claim: Claim, parts: Mapping[str, tuple[RowPart, ...]]) -> ReportRow:
     shown = [*parts[row.label], *(part for label in row.see for part in parts[label])]
+    checks = tuple(tested.check() for tested in row.tested)
     return ReportRow(
         label=row.label,
         shows=row.shows,
-        status=combined([_status(part) for part in shown]),
+        claim=claim,
+        status=_outcome(row, checks, shown),
+        fidelity="same setting" if checks else farthest(shown),
         parts=parts[row.label],
+        checks=checks,
         see=row.see,
         reason=row.reason,
     )
+
+
+def _outcome(row: Row, checks: tuple[Check, ...], shown: Sequence[RowPart]) -> RowStatus:
+    if row.unavailable:
+        return "not testable here"
+    return outcome_of(checks) if checks else combined([_status(part) for part in shown])
 
 
 def _part(name: str, root: Path, scale: Scale, problem: str | None) -> RowPart:
@@ -151,8 +163,8 @@ def _verdict(folder: Path) -> Reproduction | None:
     path = folder / VERDICT_NAME
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["schema"] != SCHEMA:
-            raise ValueError(f"schema {data['schema']!r} is not {SCHEMA}")
+        if data["schema"] != VERDICT_SCHEMA:
+            raise ValueError(f"schema {data['schema']!r} is not {VERDICT_SCHEMA}")
         return from_plain(Reproduction, data)
     except FileNotFoundError:
         return None
@@ -173,16 +185,26 @@ def combined(statuses: list[RowStatus]) -> RowStatus:
     """Combine the statuses of several parts into one.
 
     Examples:
-        >>> combined(["reproduced", "reproduced"]), combined(["reproduced", "not reproduced"])
-        ('reproduced', 'partly')
-        >>> combined(["reproduced", "not run"]), combined([])
-        ('incomplete', 'no experiment')
+        >>> combined(["holds", "holds"]), combined(["holds", "fails"])
+        ('holds', 'mixed')
+        >>> combined(["holds", "undecided"]), combined(["holds", "not run"]), combined([])
+        ('undecided', 'incomplete', 'no experiment')
     """
     kinds = {*statuses}
     if len(kinds) <= 1:
         return statuses[0] if statuses else "no experiment"
-    unfinished = kinds & {"incomplete", "not run", "not judged"}
-    return "incomplete" if unfinished else "partly"
+    if kinds & {"incomplete", "not run", "not judged"}:
+        return "incomplete"
+    if "mixed" in kinds or {"holds", "fails"} <= kinds:
+        return "mixed"
+    return "fails" if "fails" in kinds else "undecided"
+
+
+def farthest(parts: Sequence[RowPart]) -> Fidelity | None:
+    """The fidelity of the part that is farthest from the paper's setting."""
+    order: tuple[Fidelity, ...] = get_args(Fidelity)
+    judged = [part.verdict.fidelity for part in parts if part.verdict and part.verdict.checks]
+    return max(judged, key=order.index) if judged else None
 
 
 def _seconds(root: Path, scale: Scale) -> float:

@@ -18,7 +18,14 @@ from equipoise_papers.report.record import (
     RowStatus,
 )
 
-FIGURES = "figures"
+FIGURES, THUMBNAILS = "figures", "figures/small"
+_SUMMARY: tuple[tuple[str, RowStatus], ...] = (
+    ("Holds", "holds"),
+    ("Mixed", "mixed"),
+    ("Fails", "fails"),
+    ("Undecided", "undecided"),
+    ("Not testable here", "not testable here"),
+)
 _ACTIVE = re.compile(r"([\\`*_{}\[\]<>#|$~&^@])")
 # Sphinx would turn two hyphens into a dash, except in code.
 _OPTION = re.compile(r"(?<!\S)(--[a-z][a-z-]*)")
@@ -46,7 +53,7 @@ def save_markdown(report: ReproductionReport, directory: str | Path) -> tuple[Pa
 
 
 def overview(report: ReproductionReport) -> str:
-    """Write how many rows hold, and every row in a table that links to its details."""
+    """Write a summary of each paper, and the answer to every question in a table with pictures."""
     lines = [
         "# Reproduction of the four papers",
         "",
@@ -54,35 +61,55 @@ def overview(report: ReproductionReport) -> str:
         "",
         *(f"- {name}: {value}" for name, value in words.facts(report).items()),
         "",
-        "A verdict is *reproduced* if every check of the paper's claim holds on our records and "
-        "nothing of the figure was left out, *partly* if some do, *undecided* if none does and "
-        "some are neither borne out nor refuted beyond chance, *not reproduced* if none does. A "
-        "claim that fails is a finding. Times add up the cells' own, one core each, other work on "
-        "that machine included; cells that several experiments share count for each of them, but "
-        "once in the sum.",
+        "Two axes, never fused: the **outcome** of the paper's claim (*holds*, *mixed*, *fails*, "
+        "*undecided*, *not testable here*) and the **fidelity** of our setting (*same setting*, "
+        "*reduced*, *stand-in data*). What decides the outcome stands beside it, with effect and "
+        "error; the paper's words, the rules and every check are on its page. Wrong statements, "
+        "corrections and new results: [errata](../errata.md). Times add up the cells' own, one "
+        "core each, other work on that machine included.",
         "",
     ]
     for paper in report.papers:
         lines += [f"## {escaped(paper.title)}", "", escaped(paper.reference), ""]
+        lines += _summary(paper)
         lines += _table(
-            ("", "Claim", "Verdict", "Why", "Time"),
+            ("", "Question", "Outcome", "Fidelity", "What decides it"),
             (_overview_row(paper, row, report.scale) for row in paper.rows),
         )
     return "\n".join([*lines, *_how_it_is_made(report), *_contents(report)])
+
+
+def _summary(paper: ReportPaper) -> list[str]:
+    """What holds, what fails, what is open, and what we found, on a few lines."""
+    lines = []
+    for heading, status in _SUMMARY:
+        rows = words.holding(paper, status)
+        if rows:
+            links = ", ".join(_link(paper, row) for row in rows)
+            lines.append(f"- **{heading}:** {links}")
+    found = ", ".join(f"[{escaped(one.says)}](../errata.md#{one.anchor})" for one in paper.found)
+    return [*lines, *([f"- **We found:** {found}"] if found else []), ""]
+
+
+def _link(paper: ReportPaper, row: ReportRow) -> str:
+    return f"[{escaped(row.label)}]({paper.key}.md#{words.slug(row.label)})"
 
 
 def paper_page(paper: ReportPaper, scale: str) -> str:
     """Write every row of a paper with figure, checks and origin."""
     shared = words.shared_choices(paper)
     lines = [f"# {escaped(paper.title)}", "", escaped(paper.reference), ""]
+    lines += _listed("How claims are decided", paper.rules)
     for row in paper.rows:
-        lines += [f"## {escaped(row.label)}", "", f"{_verdict(row.status)}: {escaped(row.shows)}"]
-        lines.append("")
+        lines += [f"## {escaped(row.label)}", "", f"**{escaped(row.claim.question)}**", ""]
+        lines += [f"{_verdict(row)}: {escaped(row.shows)}", ""]
+        lines += [f"> {escaped(words.quoted(row))}", ""]
         for part in row.parts:
             lines += _part(part, scale, shared, with_outcome=len(row.parts) > 1)
         if row.reason:
             seen = ", ".join(f"[{escaped(label)}](#{words.slug(label)})" for label in row.see)
             lines += [escaped(row.reason) + (f" See {seen}." if seen else ""), ""]
+        lines += _checks(row.checks)
     if shared:
         named = [f"{choice} ({words.who_made(paper, choice)})" for choice in shared]
         lines += ["---", "", *_listed("Choices that several of these experiments share", named)]
@@ -100,44 +127,57 @@ def escaped(text: str) -> str:
 
 
 def _overview_row(paper: ReportPaper, row: ReportRow, scale: str) -> tuple[str, ...]:
+    picture = next((part for part in row.parts if part.figure is not None), None)
+    address = f"{paper.key}.md#{words.slug(row.label)}"
+    # No text beside the picture: the next cell says what it shows.
+    shown = (
+        "" if picture is None else f"<br>[![]({THUMBNAILS}/{picture.experiment}.png)]({address})"
+    )
     return (
-        f"[{escaped(row.label)}]({paper.key}.md#{words.slug(row.label)})",
-        escaped(words.claim(row) or row.shows),
-        _verdict(row.status),
+        f"{_link(paper, row)}{shown}",
+        escaped(row.claim.question),
+        f"{words.MARKS[row.status]} **{row.status}**",
+        row.fidelity or "",
         escaped(words.reason(row, scale)),
-        words.seconds(row),
     )
 
 
 def _part(part: RowPart, scale: str, shared: Sequence[str], *, with_outcome: bool) -> list[str]:
-    lines = [f"*Claim.* {escaped(part.claim)}", ""] if part.claim else []
+    lines = []
     if part.figure is not None:
         lines += [f"![{escaped(part.title)}]({FIGURES}/{part.experiment}.png)", ""]
     verdict = part.verdict
-    outcome = f"{_verdict(verdict.outcome)}. " if with_outcome and verdict is not None else ""
+    outcome = (
+        f"{words.MARKS[verdict.outcome]} **{verdict.outcome}**. "
+        if with_outcome and verdict is not None
+        else ""
+    )
     lines += [f"{outcome}{escaped(words.why(part, scale))}", ""]
     if verdict is not None:
-        lines += _table(
-            ("Check", "Found", "Holds"),
-            (
-                (escaped(check.sentence), escaped(check.found), _answer(check))
-                for check in verdict.checks
-            ),
-        )
-        lines += _listed("Not attempted", verdict.left_out)
+        lines += _checks(verdict.checks)
+        lines += _listed("Unlike the paper", verdict.left_out)
         lines += _listed("Cells that failed", verdict.failures[: words.MOST_FAILURES])
         lines += _listed("Our choices", words.own_choices(part, shared))
+        lines += _listed("Computed by", verdict.provenance)
         effort = words.effort(part)
         lines += [f"{effort[0].upper()}{effort[1:]}:", ""]
     return [*lines, "```console", f"$ {part.command}", "```", ""]
+
+
+def _checks(checks: Sequence[Check]) -> list[str]:
+    return _table(
+        ("Check", "Found", "Holds"),
+        ((escaped(check.sentence), escaped(check.found), _answer(check)) for check in checks),
+    )
 
 
 def _answer(check: Check) -> str:
     return "**no**" if check.holds is False else check.answer
 
 
-def _verdict(status: RowStatus) -> str:
-    return f"{words.MARKS[status]} **{status}**"
+def _verdict(row: ReportRow) -> str:
+    setting = f", {row.fidelity}" if row.fidelity is not None else ""
+    return f"{words.MARKS[row.status]} **{row.status}**{setting}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -176,13 +216,19 @@ def _contents(report: ReproductionReport) -> list[str]:
 
 
 def _save_figures(report: ReproductionReport, folder: Path) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
+    small = folder / Path(THUMBNAILS).name
+    small.mkdir(parents=True, exist_ok=True)
     written = []
     for part in report.parts:
         if part.figure is None:
             continue
-        written.append(folder / f"{part.experiment}.png")
-        write_bytes(written[-1], pictures.reduced(Path(report.folder) / part.figure))
-    for path in {*folder.glob("*.png")} - {*written}:
+        source = Path(report.folder) / part.figure
+        for path, picture in (
+            (folder / f"{part.experiment}.png", pictures.reduced(source)),
+            (small / f"{part.experiment}.png", pictures.thumbnail(source)),
+        ):
+            written.append(path)
+            write_bytes(path, picture)
+    for path in {*folder.glob("*.png"), *small.glob("*.png")} - {*written}:
         path.unlink()
     return written

@@ -5,11 +5,16 @@ from __future__ import annotations
 import base64
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 # A figure of one panel is 896 pixels wide; sheets of several panels need not be wider than this.
 _MOST_PIXELS = 1400
-# Enough for lines, bands and a colour scale; the file shrinks to a third or a quarter.
-_COLOURS = 64
+# With fewer, or cut at medians alone, the rare bright end of a colour scale joins the background.
+_COLOURS = 128
+_THUMBNAIL_PIXELS = 200
 
 
 def reduced(picture: Path) -> bytes:
@@ -25,10 +30,33 @@ def reduced(picture: Path) -> bytes:
     if image.width > _MOST_PIXELS:
         height = round(image.height * _MOST_PIXELS / image.width)
         image = image.resize((_MOST_PIXELS, height), Image.Resampling.LANCZOS)
-    few = image.quantize(_COLOURS, dither=Image.Dither.NONE)
+    return min((_of_few_colours(image), picture.read_bytes()), key=len)
+
+
+def thumbnail(picture: Path) -> bytes:
+    """Return a picture as a PNG of 200 pixels' width.
+
+    Raises:
+        OSError: If there is no picture, or it cannot be read.
+    """
+    from PIL import Image  # comes with matplotlib
+
+    with Image.open(picture) as opened:
+        image = opened.convert("RGB")
+    height = max(1, round(image.height * _THUMBNAIL_PIXELS / image.width))
+    size = (_THUMBNAIL_PIXELS, height)
+    return _of_few_colours(image.resize(size, Image.Resampling.LANCZOS), 32)
+
+
+def _of_few_colours(image: Image.Image, colours: int = _COLOURS) -> bytes:
+    from PIL import Image
+
+    few = image.quantize(
+        colours, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE
+    )
     buffer = io.BytesIO()
     few.save(buffer, format="png", optimize=True)
-    return min((buffer.getvalue(), picture.read_bytes()), key=len)
+    return buffer.getvalue()
 
 
 def size(picture: bytes) -> tuple[int, int]:

@@ -6,21 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from equipoise_papers.experiments.experiment import Scale
+from equipoise_papers.experiments.verdict import Check, Fidelity, Outcome
+from equipoise_papers.report.claims import Claim
 from equipoise_papers.reproduction.record import Reproduction
 
 # Raise by one whenever a stored report of the old form can no longer be read.
-REPORT_SCHEMA = 1
+REPORT_SCHEMA = 2
 
-RowStatus = Literal[
-    "reproduced",
-    "partly",
-    "not reproduced",
-    "undecided",
-    "incomplete",
-    "not judged",
-    "not run",
-    "no experiment",
-]
+RowStatus = Literal[Outcome, "not run", "no experiment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +47,37 @@ class ReportRow:
     Args:
         label: The paper's own, such as ``Fig. 2a``.
         shows: What the paper has there, in our words.
-        status: The verdict in a word, of all parts together.
+        claim: The question, and the paper's words.
+        status: What became of the claim, of all parts together.
+        fidelity: How near the setting is to the paper's; ``None`` if nothing was judged.
         parts: Experiments that reproduce it.
+        checks: Statements that tests decide, where there is no experiment.
         see: Labels of the rows whose experiments show this one too.
         reason: Why there is no experiment of its own; empty if there is one.
     """
 
     label: str
     shows: str
+    claim: Claim
     status: RowStatus
+    fidelity: Fidelity | None
     parts: tuple[RowPart, ...]
+    checks: tuple[Check, ...]
     see: tuple[str, ...]
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A result of ours about a paper.
+
+    Args:
+        says: What it says, on one line.
+        anchor: Where on the page of errata it is shown.
+    """
+
+    says: str
+    anchor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +88,16 @@ class ReportPaper:
         key: Key of the bibliography, such as ``yang2019``.
         title: Its title.
         reference: Authors, place and year.
+        rules: How its claims are decided.
+        found: What we found beyond the paper, as names and anchors of the page of errata.
         rows: Every figure and table, and the statements.
     """
 
     key: str
     title: str
     reference: str
+    rules: tuple[str, ...]
+    found: tuple[Finding, ...]
     rows: tuple[ReportRow, ...]
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from equipoise_papers.report import statements
+from equipoise_papers.report.statements import DecidedByTest
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -15,6 +18,8 @@ class Row:
         experiments: Names of our experiments that reproduce it.
         see: Labels of the rows whose experiments show this one too.
         reason: Why there is no experiment of its own; empty exactly if there is one.
+        tested: Statements that tests decide instead of an experiment.
+        unavailable: Whether nobody here can test it, for want of the text or the data.
     """
 
     label: str
@@ -22,6 +27,8 @@ class Row:
     experiments: tuple[str, ...] = ()
     see: tuple[str, ...] = ()
     reason: str = ""
+    tested: tuple[DecidedByTest, ...] = ()
+    unavailable: bool = False
 
 
 _SCHEMATIC = "A drawing that explains a notation; it measures nothing."
@@ -89,9 +96,9 @@ YANG2019 = (
         "Theorems",
         "Theorems 1 to 9 and those of the appendix: fixed points, eigenvalues and the explosion "
         "of gradients.",
-        reason="Proved in the paper. The library's theory computes these formulas; tests/theory "
-        "holds them against slow transcriptions, closed forms and random networks, and "
-        "docs/theory.md lists where the printed form differs.",
+        reason="Judged by tests, which hold the library's formulas against slow transcriptions, "
+        "closed forms and random networks.",
+        tested=statements.YANG2019,
     ),
 )
 
@@ -256,9 +263,10 @@ LANGE2022 = (
         "Theorems",
         "Theorems 1, 3 and 4, Propositions 2, 5 to 7 and 9 to 11, Lemma 8: convergence, Hessian "
         "blocks, and what preconditioning does to condition numbers.",
-        reason="Proved in the paper. The tests in tests/preconditioners hold BNP against explicit "
-        "PPᵀ, Hessian blocks against automatic differentiation, and show each erratum by a "
-        "counterexample; Fig. 8 measures what Theorem 4 promises.",
+        reason="Judged by tests, which hold BNP against explicit PPᵀ, Hessian blocks against "
+        "automatic differentiation, and show each erratum by a counterexample; Fig. 8 measures "
+        "what Theorem 4 promises.",
+        tested=statements.LANGE2022,
     ),
 )
 
@@ -272,14 +280,15 @@ YU2020 = (
     Row(
         "Back-propagation",
         "The gradient of RUN, formulas 18 to 26 (supplement, section 2).",
-        reason="A derivation without numbers. The library's backward is compared with automatic "
-        "differentiation and finite differences in tests/layers, where the printed (20) and (22) "
-        "are shown to be wrong.",
+        reason="A derivation without numbers, judged by tests, which compare the library's "
+        "backward with automatic differentiation and finite differences.",
+        tested=statements.YU2020,
     ),
     Row(
         "Speed",
-        "330 times as fast as Newton–Schulz in full bilinear pooling, 5400 times as fast as an "
-        "SVD in compact pooling (abstract).",
+        "330 times as fast as Newton–Schulz in full bilinear pooling, 5,400 times as fast as an "
+        "SVD in compact pooling (abstract of the preprint; the published one names no factor, "
+        "only a “substantial” and a “significant” gain).",
         ("yu2020.speed",),
     ),
     Row(
@@ -293,5 +302,6 @@ YU2020 = (
         reason="The main paper's body was not available; the supplement has no figure and no "
         "table, and no source that was read states benchmarks, backbone, accuracies or "
         "hardware. Nothing is compared with numbers that we have not seen.",
+        unavailable=True,
     ),
 )

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 _MEGABYTE = 1e6
 _STYLES = {
-    "reproduced": "bold green",
-    "partly": "bold yellow",
-    "not reproduced": "bold red",
+    "holds": "bold green",
+    "mixed": "bold yellow",
+    "fails": "bold red",
     "undecided": "bold yellow",
+    "not testable here": "bold",
     "incomplete": "bold magenta",
     "not judged": "bold",
 }
@@ -39,7 +40,10 @@ def show_reproductions(run: Reproductions, console: Console) -> None:
         console.print(
             Text(panel.experiment, "bold"),
             Text(panel.outcome, _STYLES[panel.outcome]),
-            Text(f"at scale {panel.scale}, {duration(panel.seconds)}", "dim"),
+            Text(
+                f"{panel.fidelity}, at scale {panel.scale}, {duration(panel.seconds)}",
+                "dim",
+            ),
         )
         console.print(Padding(Text(panel.title), (0, 1)))
         table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False, header_style="bold")
@@ -129,7 +133,7 @@ def _left(row: SweepProgress) -> str:
 
 
 def _remarks(panel: Reproduction) -> list[str]:
-    remarks = [f"not attempted: {part}" for part in panel.left_out]
+    remarks = [f"unlike the source: {part}" for part in panel.left_out]
     if panel.finished < panel.cells:
         remarks.append(f"{panel.finished} of {panel.cells} cells are finished")
     remarks += [f"failed: {failure}" for failure in panel.failures[:MOST_FAILURES]]

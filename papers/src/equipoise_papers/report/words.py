@@ -6,8 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from typing import get_args
 
 from equipoise.report import wording
+from equipoise_papers.experiments.verdict import Check, Fidelity, deciding
 from equipoise_papers.report.record import (
     ReportPaper,
     ReportRow,
@@ -19,26 +21,28 @@ from equipoise_papers.reproduction.summary import duration
 
 # From best to least known; the tone is a class of the page's style sheet.
 TONES: dict[RowStatus, str] = {
-    "reproduced": "good",
-    "partly": "warning",
-    "not reproduced": "critical",
+    "holds": "good",
+    "mixed": "warning",
+    "fails": "critical",
     "undecided": "note",
+    "not testable here": "none",
     "incomplete": "note",
     "not judged": "note",
     "not run": "none",
     "no experiment": "none",
 }
 MARKS: dict[RowStatus, str] = {
-    "reproduced": "✔",
-    "partly": "◐",
-    "not reproduced": "✖",
+    "holds": "✔",
+    "mixed": "◐",
+    "fails": "✖",
     "undecided": "?",
+    "not testable here": "∅",
     "incomplete": "…",
     "not judged": "·",
     "not run": "○",
     "no experiment": "–",
 }
-_JUDGED: tuple[RowStatus, ...] = ("reproduced", "partly", "not reproduced", "undecided")
+_JUDGED: tuple[RowStatus, ...] = ("holds", "mixed", "fails", "undecided")
 CHECK_TONES = {"yes": "good", "no": "critical", "undecided": "note"}
 CHECK_MARKS = {"yes": "✔", "no": "✖", "undecided": "?"}
 # Further ones are folded, so that one row does not fill the page.
@@ -46,27 +50,27 @@ MOST_CHECKS, MOST_FAILURES = 8, 3
 
 
 def sentence(report: ReproductionReport) -> str:
-    """Say how many rows hold, and how many do not."""
+    """Say how many claims hold, and how many do not."""
     found = Counter(row.status for row in report.rows)
     if not any(found[status] for status in _JUDGED):
         return "Nothing is judged yet"
-    whole, partly, failed, undecided = (found[status] for status in _JUDGED)
-    parts = [f"{whole} reproduced"]
-    parts += [f"{partly} partly"] if partly else []
-    parts += [f"{failed} not"] if failed else []
-    parts += [f"{undecided} undecided"] if undecided else []
+    whole, mixed, failed, undecided = (found[status] for status in _JUDGED)
+    parts = [f"{whole} claims hold" if whole != 1 else "1 claim holds"]
+    parts += [f"{mixed} {'is' if mixed == 1 else 'are'} mixed"] if mixed else []
+    parts += [f"{failed} {'fails' if failed == 1 else 'fail'}"] if failed else []
+    parts += [f"{undecided} {'is' if undecided == 1 else 'are'} undecided"] if undecided else []
     return ", ".join(parts)
 
 
 def scope(report: ReproductionReport) -> str:
     """Say what the sentence counts."""
     rows = report.rows
-    empty = sum(row.status == "no experiment" for row in rows)
+    empty = sum(row.status in ("no experiment", "not testable here") for row in rows)
     open_ = sum(row.status in ("incomplete", "not judged", "not run") for row in rows)
     text = f"of {len(rows) - empty} figures, tables and statements of {len(report.papers)} papers"
     if open_:
         text += f"; {open_} not finished or judged"
-    return f"{text}. {empty} more have no experiment, and say why."
+    return f"{text}. {empty} more measure nothing or were not available, and say so."
 
 
 def shares(rows: Sequence[ReportRow]) -> list[tuple[RowStatus, int]]:
@@ -78,11 +82,11 @@ def shares(rows: Sequence[ReportRow]) -> list[tuple[RowStatus, int]]:
 def facts(report: ReproductionReport) -> dict[str, str]:
     """Numbers about the whole report."""
     verdicts = [part.verdict for part in report.parts if part.verdict is not None]
-    checks = [c for verdict in verdicts for c in verdict.checks if not c.ours]
+    settings = Counter(row.fidelity for row in report.rows if row.fidelity is not None)
     return {
         "Scale": report.scale,
         "Experiments run": f"{len(verdicts)} of {len(report.parts)}",
-        "Sentences that hold": f"{sum(c.holds is True for c in checks)} of {len(checks)}",
+        "Settings": ", ".join(f"{settings[name]} {name}" for name in get_args(Fidelity)),
         "Computing time, one core": duration(report.seconds),
     }
 
@@ -97,39 +101,35 @@ def why(part: RowPart, scale: str) -> str:
     if verdict.outcome == "incomplete":
         done = f"{verdict.finished} of {verdict.cells} cells are finished"
         return f"{done}; a claim is never judged by part of its numbers."
-    answers = [check.holds for check in verdict.checks if not check.ours]
-    if not answers:
-        alone = "The source claims nothing here that could be judged; we add a check of ours."
+    decisive = deciding(verdict.checks)
+    if decisive is None:
+        alone = "The source claims nothing here that could be judged; we add checks of ours."
         return alone if verdict.checks else f"Nothing is judged at scale {scale}."
-    held = _held(answers.count(True), len(answers))
-    if None in answers:
-        held += f", {answers.count(None)} undecided"
-    # Parts that were left out make a verdict "partly" even where every sentence holds.
-    return f"{held}; not everything was attempted." if verdict.left_out else f"{held}."
+    return _decided(decisive)
 
 
-def _held(held: int, sentences: int) -> str:
-    if sentences == 1:
-        return "The claim holds" if held else "The claim does not hold"
-    if not held:
-        return f"None of the claim's {sentences} sentences holds"
-    if held < sentences:
-        verb = "holds" if held == 1 else "hold"
-        return f"{held} of the claim's {sentences} sentences {verb}"
-    every = "Both" if sentences == 2 else f"All {sentences}"
-    return f"{every} sentences of the claim hold"
+def _decided(check: Check) -> str:
+    answer = {True: "Holds", False: "Refuted", None: "Undecided"}[check.holds]
+    return f"{answer}: {check.claim}: {check.found}."
 
 
 def reason(row: ReportRow, scale: str) -> str:
-    """Explain a row's verdict in a few words."""
-    if not row.parts:
-        return row.reason
-    return " ".join(dict.fromkeys(why(part, scale) for part in row.parts))
+    """Say what decides a row, with its numbers."""
+    if row.parts:
+        return " ".join(dict.fromkeys(why(part, scale) for part in row.parts))
+    decisive = deciding(row.checks)
+    return row.reason if decisive is None else _decided(decisive)
 
 
-def claim(row: ReportRow) -> str:
-    """The source's claims of all parts, each once."""
-    return " ".join(dict.fromkeys(part.claim for part in row.parts))
+def quoted(row: ReportRow) -> str:
+    """The paper's words, with their place."""
+    claim = row.claim
+    return f"“{claim.quote}” ({claim.place})" if claim.quote else claim.place
+
+
+def holding(paper: ReportPaper, status: RowStatus) -> tuple[ReportRow, ...]:
+    """A paper's rows with a status."""
+    return tuple(row for row in paper.rows if row.status == status)
 
 
 def effort(part: RowPart) -> str:

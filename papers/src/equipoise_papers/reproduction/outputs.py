@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any
 from equipoise import __version__
 from equipoise.files import write_text
 from equipoise.records import write_json
+from equipoise.report import wording
 from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.experiments.style import empty_figure, house_style, save_figure
 from equipoise_papers.experiments.verdict import Outcome, Verdict
-from equipoise_papers.reproduction.record import Reproduction
+from equipoise_papers.reproduction.record import VERDICT_SCHEMA, Reproduction
 from equipoise_papers.reproduction.summary import summary
 from equipoise_papers.sweeps.cell import Cell, Result
-from equipoise_papers.sweeps.store import SCHEMA
 
 VERDICT_NAME, SUMMARY_NAME = "verdict.json", "summary.md"
 # Panels side by side on one sheet.
@@ -86,13 +87,14 @@ def _conclude(
     verdict = experiment.judge(records) if whole else Verdict(())
     outcome: Outcome = verdict.outcome if whole else "incomplete"
     return Reproduction(
-        schema=SCHEMA,
+        schema=VERDICT_SCHEMA,
         equipoise=__version__,
         experiment=experiment.name,
         title=experiment.title,
         claim=experiment.claim,
         scale=scale,
         outcome=outcome,
+        fidelity=verdict.fidelity,
         checks=verdict.checks,
         left_out=verdict.left_out,
         choices=experiment.choices,
@@ -100,7 +102,29 @@ def _conclude(
         finished=len(records),
         failures=tuple(f"{r.cell}: {r.failure}" for r in results if r.failure is not None),
         seconds=sum(result.seconds for result in results),
+        provenance=_provenance(results),
         command=command,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         folder=str(folder),
+    )
+
+
+def _provenance(results: Sequence[Result[Any]]) -> tuple[str, ...]:
+    """Name what computed the cells, with the range of the machines' loads."""
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for result in results:
+        made = result.provenance
+        key = () if made is None else (made.commit, made.torch, made.device, str(made.threads))
+        groups.setdefault(key, []).append(math.nan if made is None else made.load)
+    return tuple(_origin(key, loads) for key, loads in groups.items())
+
+
+def _origin(key: tuple[str, ...], loads: list[float]) -> str:
+    cells = wording.count(len(loads), "cell")
+    if not key:
+        return f"{cells}: not kept, on CPUs, one thread, other work on the machine"
+    commit, torch, device, threads = key
+    return (
+        f"{cells}: commit {commit}, torch {torch}, {device}, threads {threads}, load "
+        f"{min(loads):.1f} to {max(loads):.1f}"
     )

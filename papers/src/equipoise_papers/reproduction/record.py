@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from equipoise_papers.experiments.experiment import Scale
-from equipoise_papers.experiments.verdict import Check, Outcome
+from equipoise_papers.experiments.verdict import Check, Fidelity, Outcome
+
+# Raise by one whenever a stored verdict of the old form can no longer be read.
+VERDICT_SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,20 +16,22 @@ class Reproduction:
     """One experiment's verdict and origin; ``verdict.json`` is this record.
 
     Args:
-        schema: :data:`equipoise_papers.sweeps.store.SCHEMA` of the writer.
+        schema: :data:`VERDICT_SCHEMA` of the writer.
         equipoise: Version of the library that judged.
         experiment: Name, such as ``yang2019.fig1a``.
         title: What the figure shows.
         claim: What the source says that it shows.
         scale: How much of the source's effort was spent.
         outcome: The verdict in a word; ``incomplete`` if cells are missing or failed.
+        fidelity: Whether the setting is the source's, a smaller one, or one with other data.
         checks: The claim, sentence by sentence; empty if incomplete.
-        left_out: Parts of the published figure that were not attempted.
+        left_out: What the source's setting has and ours has not.
         choices: What the source does not state, and what was chosen.
         cells: Cells that the experiment has at this scale.
         finished: Cells with a record.
         failures: Failed cells and why they failed.
         seconds: Time that all cells took when they were computed.
+        provenance: By what cells were computed, with how many of them by each.
         command: What to type for the same records.
         created: Time of the verdict, ISO 8601, UTC.
         folder: Where the figure, this record and the summary lie.
@@ -39,6 +44,7 @@ class Reproduction:
     claim: str
     scale: Scale
     outcome: Outcome
+    fidelity: Fidelity
     checks: tuple[Check, ...]
     left_out: tuple[str, ...]
     choices: tuple[str, ...]
@@ -46,6 +52,7 @@ class Reproduction:
     finished: int
     failures: tuple[str, ...]
     seconds: float
+    provenance: tuple[str, ...]
     command: str
     created: str
     folder: str

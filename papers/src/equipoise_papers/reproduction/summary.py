@@ -12,7 +12,8 @@ def summary(reproduction: Reproduction) -> str:
     lines = [
         f"# {reproduction.experiment}: {reproduction.title}",
         "",
-        f"**Verdict: {reproduction.outcome}** at scale *{reproduction.scale}*.",
+        f"**The claim: {reproduction.outcome}** ({reproduction.fidelity}) at scale "
+        f"*{reproduction.scale}*.",
         "",
         f"The source's claim: {reproduction.claim}",
         "",
@@ -26,7 +27,7 @@ def summary(reproduction: Reproduction) -> str:
             for check in reproduction.checks
         ]
         lines.append("")
-    lines += _listed("Not attempted", reproduction.left_out)
+    lines += _listed("Unlike the source", reproduction.left_out)
     lines += _listed("Our choices, where the source states none", reproduction.choices)
     lines += _listed("Cells that failed", reproduction.failures[:MOST_FAILURES])
     lines += [
@@ -44,10 +45,10 @@ def overview(run: Reproductions) -> str:
     """Write the verdicts of a whole figure as Markdown that links to its panels."""
     scale = run.panels[0].scale
     lines = [f"# {run.name} at scale {scale}", "", "![figure](figure.png)", ""]
-    lines += ["| Panel | Verdict | Shows |", "|---|---|---|"]
+    lines += ["| Panel | Outcome | Fidelity | Shows |", "|---|---|---|---|"]
     lines += [
         f"| [{panel.experiment}](../../{panel.experiment}/{scale}/summary.md) | {panel.outcome} "
-        f"| {_on_one_line(panel.title)} |"
+        f"| {panel.fidelity} | {_on_one_line(panel.title)} |"
         for panel in run.panels
     ]
     return "\n".join([*lines, ""])

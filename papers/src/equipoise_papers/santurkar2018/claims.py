@@ -1,61 +1,75 @@
-"""The paper's sentences about each figure, checked on runs."""
+"""The paper's sentences about each figure, checked on runs, seed by seed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 
-from equipoise_papers.experiments.verdict import Check
+from equipoise_papers.experiments.verdict import Check, ours
+from equipoise_papers.judging import Difference, difference
 from equipoise_papers.santurkar2018.grids import LABELS
 from equipoise_papers.santurkar2018.summaries import (
-    Spread,
+    alike,
     average,
-    below,
     best_rate,
     beta,
     change_width,
     cosine,
-    drift,
+    deviations,
+    drifts,
     loss_width,
+    lower,
+    lower_by_factor,
+    ratios_at_equal_distances,
     relative_shift,
     runs_of,
-    series,
     spread,
     typical,
-    typically_below,
 )
 from equipoise_papers.santurkar2018.training import Look, Normaliser, ProbedTraining, Run
 
 Results = Mapping[ProbedTraining, Run]
-_PLAIN: tuple[Normaliser, ...] = ("none", "batch")
 # With batch norm, compared to without.
 _BN: tuple[Normaliser, Normaliser] = ("batch", "none")
-# Two methods are level if their losses differ by at most this share.
-_LEVEL = 0.2
+_LP: tuple[Normaliser, ...] = ("l1", "l2", "linf")
+# Two methods are level if one's loss is at most this many times the other's.
+_LEVEL = 1.2
 # "Close to two orders of magnitude": within a factor of three of it.
 _TWO_ORDERS = 30.0
+# Cosines are similar if they differ by less.
+_SIMILAR = 0.1
+# "Almost no" shift: a cosine above; "almost uncorrelated": below, in absolute value.
+_ALMOST_NONE, _UNCORRELATED = 0.8, 0.2
+# The paper's test accuracies without augmentation, in per cent.
+_WITH_BN, _WITHOUT = 83.0, 80.0
+_POINTS = 2.0
 
 
-def _losses(results: Results, norm: Normaliser) -> Spread:
-    return spread(run.loss for run in runs_of(results, norm))
+def _losses(results: Results, norm: Normaliser) -> list[float]:
+    return [run.loss for run in runs_of(results, norm)]
 
 
-def _level(claim: str, results: Results, one: Normaliser, other: Normaliser) -> Check:
-    a, b = _losses(results, one), _losses(results, other)
-    found = f"{LABELS[one]} {a}, {LABELS[other]} {b}"
-    return Check(claim, found, abs(a.mean - b.mean) <= _LEVEL * b.mean)
+def _names(one: Normaliser, other: Normaliser) -> tuple[str, str]:
+    return LABELS[one], LABELS[other]
+
+
+def _no_worse(claim: str, results: Results, one: Normaliser, other: Normaliser) -> Check:
+    losses = _losses(results, one), _losses(results, other)
+    claim = f"{claim} (loss at most {_LEVEL:g} times)"
+    return lower_by_factor(claim, *losses, _names(one, other), factor=_LEVEL)
 
 
 def _lower_loss(claim: str, results: Results, one: Normaliser, other: Normaliser) -> Check:
-    names = LABELS[one], LABELS[other]
-    return below(claim, _losses(results, one), _losses(results, other), names)
+    losses = _losses(results, one), _losses(results, other)
+    return lower_by_factor(claim, *losses, _names(one, other))
 
 
 def _tuned(claim: str, results: Results, one: Normaliser, other: Normaliser) -> Check:
     """Compare losses at the best rate of each."""
     (rate_a, a), (rate_b, b) = best_rate(results, one), best_rate(results, other)
     names = f"{LABELS[one]} at {rate_a:g}", f"{LABELS[other]} at {rate_b:g}"
-    return below(claim, a, b, names)
+    return lower_by_factor(claim, a, b, names)
 
 
 def _compare(
@@ -64,199 +78,216 @@ def _compare(
     value: Callable[[Look], float],
     one: Normaliser,
     other: Normaliser,
+    *,
+    factor: float = 1.0,
+    looks: slice = slice(1, None),
 ) -> Check:
     """Check that a number is typically lower with one normaliser than with the other."""
-    a, b = (typical(runs_of(results, norm), value) for norm in (one, other))
-    return typically_below(claim, a, b, (LABELS[one], LABELS[other]))
+    a, b = (typical(runs_of(results, norm), value, looks) for norm in (one, other))
+    return lower_by_factor(claim, a, b, _names(one, other), factor=factor)
+
+
+def _one_sample(values: Sequence[float], level: float) -> Difference:
+    return difference(values, [level] * len(values))
 
 
 def training(results: Results) -> tuple[Check, ...]:
     """Fig. 1."""
-    a, b = (spread(r.accuracy for r in runs_of(results, n)) for n in ("none", "batch"))
+    a, b = ([100 * r.accuracy for r in runs_of(results, n)] for n in _BN)
+    gap = difference(a, b)
+    points = f"BN {spread(a)} %, standard {spread(b)} %; {gap.words(1)} points"
+    low = _WITH_BN - _WITHOUT - _POINTS
     return (
-        _lower_loss("BN trains faster at the paper's rate", results, "batch", "none"),
-        _tuned("BN trains faster with the best rate of each", results, "batch", "none"),
-        below("BN tests better", a, b, ("standard", "BN")),
+        _lower_loss("BN trains faster at the paper's rate", results, *_BN),
+        _tuned("BN trains faster with the best rate of each", results, *_BN),
+        Check("BN tests better", points, gap.above()),
+        Check(
+            f"by about 3 points (83 % against 80 %; within {_POINTS:g} points)",
+            points,
+            gap.between(low, low + 2 * _POINTS),
+        ),
         *distributions(results),
     )
 
 
 def distributions(results: Results) -> tuple[Check, ...]:
-    """Figs. 1 and 8."""
-    standard, normalised = (drift(runs_of(results, n)) for n in _PLAIN)
+    """Fig. 1 (c)."""
+    a, b = (drifts(runs_of(results, n)) for n in _BN)
+    claim = "distributions are about as stable with BN as without (drift within a factor 3)"
+    return (alike(claim, a, b, _names(*_BN), factor=3.0),)
+
+
+def scales(results: Results) -> tuple[Check, ...]:
+    """Fig. 8."""
+    found = deviations(runs_of(results, "batch"))
+    gap = _one_sample([math.log(value) for value in found], 0.0)
+    text = f"σ over layers and looks: {gap.factor().removeprefix('a factor ')}"
     return (
-        Check(
-            "distributions of layer inputs evolve with little difference (drift per look within "
-            "a factor 3)",
-            f"standard {standard}, BN {normalised}",
-            1 / 3 < standard.mean / normalised.mean < 3,
-        ),
+        Check("σ tends to be large in the network with BN (above 1)", text, gap.above()),
+        *map(ours, distributions(results)),
     )
 
 
 def noisy(results: Results) -> tuple[Check, ...]:
     """Fig. 2."""
+    losses = _losses(results, "noise")
+    guessing = _one_sample(losses, 0.9 * math.log(10))
     return (
-        _level("noisy BN trains almost as well as BN", results, "noisy", "batch"),
-        _lower_loss("noisy BN is far ahead of standard", results, "noisy", "none"),
+        _no_worse("noisy BN trains almost as well as BN", results, "noisy", "batch"),
+        _lower_loss("noisy BN is ahead of standard", results, "noisy", "none"),
         _tuned("also with the best rate of each", results, "noisy", "none"),
-        _lower_loss("standard with the same noise is behind standard", results, "none", "noise"),
+        _lower_loss("standard is ahead of standard with the same noise", results, "none", "noise"),
         Check(
-            "standard with the same noise does not train at all",
-            f"loss {_losses(results, 'noise')}; chance is {math.log(10):.2f}",
-            _losses(results, "noise").mean > 0.9 * math.log(10),
+            "standard with the same noise does not train at all (loss above 0.9 ln 10)",
+            f"loss {spread(losses)}; guessing has {math.log(10):.2f}",
+            guessing.above(),
         ),
     )
 
 
 def moments(results: Results) -> tuple[Check, ...]:
     """Fig. 7."""
-    noisy, standard = (drift(runs_of(results, n)) for n in ("noisy", "none"))
+    standard, noised = (drifts(runs_of(results, n)) for n in ("none", "noisy"))
     return (
-        _level("noisy BN trains almost as well as BN", results, "noisy", "batch"),
-        below(
-            "moments of layer inputs are less stable with noisy BN than in the standard network",
+        lower_by_factor(
+            "layer inputs are less stable with noisy BN than in the standard network",
             standard,
-            noisy,
-            ("standard", "noisy BN"),
+            noised,
+            _names("none", "noisy"),
         ),
+        _lower_loss("yet it trains better", results, "noisy", "none"),
     )
 
 
 def shift_vgg(results: Results) -> tuple[Check, ...]:
     """Figs. 3 and 6, VGG."""
-    start = {n: spread(cosine(r.looks[0]) for r in runs_of(results, n)) for n in _PLAIN}
+    a, b = (average(runs_of(results, n), cosine, slice(0, 1)) for n in _BN)
+    during = [average(runs_of(results, n), cosine) for n in _BN]
     return (
-        below(
-            "ICS is larger with BN at the start (lower cosine)",
-            start["batch"],
-            start["none"],
-            ("BN", "standard"),
+        lower(
+            f"ICS is similar or larger with BN (mean cosine over training at most {_SIMILAR:g} "
+            "higher)",
+            during[0],
+            during[1],
+            _names(*_BN),
+            margin=_SIMILAR,
         ),
-        _not_reduced("BN does not reduce ICS over training (cosine no higher)", results),
+        lower("at the start it is larger with BN (lower cosine)", a, b, _names(*_BN)),
+        ours(lower("over training it is larger with BN", during[0], during[1], _names(*_BN))),
     )
-
-
-def _not_reduced(claim: str, results: Results) -> Check:
-    a, b = (average(runs_of(results, n), cosine) for n in ("batch", "none"))
-    joint = math.hypot(*(e if math.isfinite(e) else 0.0 for e in (a.error, b.error)))
-    return Check(claim, f"BN {a}, standard {b}", a.mean <= b.mean + 2 * joint)
 
 
 def shift_linear(results: Results) -> tuple[Check, ...]:
     """Figs. 3 and 6, deep linear network."""
-    start = {n: spread(cosine(r.looks[0]) for r in runs_of(results, n)) for n in _PLAIN}
-    steps, spreads = series(runs_of(results, "none"), cosine)
-    late = next((s for s, c in zip(steps, spreads, strict=True) if c.mean < 0.5), None)
+    a, b = (average(runs_of(results, n), cosine, slice(0, 1)) for n in _BN)
+    least = [min(map(cosine, run.looks)) for run in runs_of(results, "none")]
+    with_bn = average(runs_of(results, "batch"), lambda look: abs(cosine(look)))
+    almost, uncorrelated = _one_sample(least, _ALMOST_NONE), _one_sample(with_bn, _UNCORRELATED)
     return (
-        below(
-            "ICS is larger with BN at the start",
-            start["batch"],
-            start["none"],
-            ("BN", "standard"),
+        Check(
+            "the standard network has almost no ICS for the entirety of training (cosine above "
+            f"{_ALMOST_NONE:g} at every look)",
+            f"least cosine {spread(least)}",
+            almost.above(),
         ),
         Check(
-            "the standard network has almost no ICS for the entirety of training (cosine > 0.8)",
-            f"from {spreads[0].mean:.2f} down to {min(s.mean for s in spreads):.2f}; below 0.5 "
-            f"from step {late}"
-            if late is not None
-            else f"at least {min(s.mean for s in spreads):.2f}",
-            min(s.mean for s in spreads) > 0.8,
+            f"with BN G and G′ are almost uncorrelated (mean |cosine| below {_UNCORRELATED:g})",
+            f"mean |cosine| {spread(with_bn)}",
+            uncorrelated.below(),
         ),
+        lower("ICS is larger with BN at the start (lower cosine)", a, b, _names(*_BN)),
         _compare("relative l2 shift is larger with BN", results, relative_shift, "none", "batch"),
     )
 
 
 def landscape(results: Results) -> tuple[Check, ...]:
     """Figs. 4 and 9."""
-    worst = {n: typical(runs_of(results, n), change_width) for n in _PLAIN}
-    ratio = worst["none"].mean / worst["batch"].mean
     return (
         _compare("the loss varies less along the gradient with BN", results, loss_width, *_BN),
         _compare("the gradient changes less with BN", results, change_width, *_BN),
         _compare("effective β is smaller with BN", results, beta, *_BN),
-        Check(
-            "gradient predictiveness improves by close to two orders of magnitude",
-            f"factor {ratio:.3g} (typical look; worst look "
-            f"{_worst(results, 'none') / _worst(results, 'batch'):.3g})",
-            ratio > _TWO_ORDERS,
+        ours(
+            _compare(
+                "in the last quarter of looks the loss varies less with BN",
+                results,
+                loss_width,
+                *_BN,
+                looks=_last_quarter(results),
+            )
         ),
     )
 
 
-def _worst(results: Results, norm: Normaliser) -> float:
-    return max(change_width(look) for run in runs_of(results, norm) for look in run.looks)
+def landscape_vgg(results: Results) -> tuple[Check, ...]:
+    """Fig. 4."""
+    words = "gradient predictiveness improves by close to two orders of magnitude"
+    return (
+        *landscape(results),
+        _compare(
+            f"{words} (a factor of at least {_TWO_ORDERS:g})",
+            results,
+            change_width,
+            *_BN,
+            factor=1 / _TWO_ORDERS,
+        ),
+    )
+
+
+def _last_quarter(results: Results) -> slice:
+    looks = len(runs_of(results, "batch")[0].looks)
+    return slice(looks - max(1, looks // 4), None)
 
 
 def distance(results: Results) -> tuple[Check, ...]:
     """Fig. 10."""
-    a, b = (_slope(results, norm) for norm in ("batch", "none"))
+    by_seed = ratios_at_equal_distances(runs_of(results, "batch"), runs_of(results, "none"))
+    ratios = [ratio for found in by_seed for ratio in found]
+    if not ratios or not all(by_seed):
+        words, gap = "their distances do not overlap", Difference(math.nan, math.nan, 0)
+    else:
+        gap = _one_sample([statistics.fmean(found) for found in by_seed], 0.0)
+        less = sum(ratio < 0 for ratio in ratios)
+        words = f"BN's changes less in {less} of {len(ratios)} cases; {gap.factor()}"
     return (
-        Check(
-            "the gradient error grows with the distance moved",
-            f"median rank correlation {min(a, b):.2f} or more",
-            min(a, b) > 0,
-        ),
-        _compare(
-            "BN is smoother over the distances probed (effective β)",
-            results,
-            beta,
-            *_BN,
-        ),
+        Check("at equal distances the gradient changes less with BN", words, gap.below()),
+        _compare("effective β over the distances probed is smaller with BN", results, beta, *_BN),
     )
 
 
-def _slope(results: Results, norm: Normaliser) -> float:
-    """Median over looks of the rank correlation of distance and gradient change."""
-    from scipy import stats
-
+def lp_smoother(results: Results) -> tuple[Check, ...]:
+    """Figs. 11 and 12."""
     found = []
-    for run_ in runs_of(results, norm):
-        for look in run_.looks:
-            changes = look.landscape.gradient_changes
-            if changes is not None and all(map(math.isfinite, changes)):
-                found.append(float(stats.spearmanr(look.landscape.distances, changes).statistic))
-    return sorted(found)[len(found) // 2] if found else math.nan
+    for norm in _LP:
+        name = LABELS[norm]
+        found += [
+            _lower_loss(f"{name} trains better than standard", results, norm, "none"),
+            _compare(f"{name}: the loss varies less", results, loss_width, norm, "none"),
+            _compare(f"{name}: the gradient changes less", results, change_width, norm, "none"),
+            _compare(f"{name}: effective β is smaller", results, beta, norm, "none"),
+        ]
+    return tuple(found)
 
 
-def lp_vgg(results: Results) -> tuple[Check, ...]:
-    """Figs. 11 and 13, VGG."""
-    return (
-        _level("l1 trains as well as BN", results, "l1", "batch"),
-        _level("l2 trains as well as BN", results, "l2", "batch"),
-        _level("l∞ trains as well as BN", results, "linf", "batch"),
-        _lower_loss("every lp normalisation is ahead of standard (l∞)", results, "linf", "none"),
-        _compare(
-            "the gradient changes less than in standard (l1)", results, change_width, "l1", "none"
-        ),
-    )
+def lp_as_good(results: Results) -> tuple[Check, ...]:
+    """Fig. 13."""
+    claim = "{} trains as well as BN or better"
+    return tuple(_no_worse(claim.format(LABELS[norm]), results, norm, "batch") for norm in _LP)
 
 
-def lp_linear(results: Results) -> tuple[Check, ...]:
-    """Figs. 12 and 13, deep linear network."""
-    return (
-        _lower_loss("l1 is ahead of BN", results, "l1", "batch"),
-        _lower_loss("l1 is ahead of standard", results, "l1", "none"),
-        _lower_loss("l2 is ahead of standard", results, "l2", "none"),
-        _lower_loss("l∞ is ahead of standard", results, "linf", "none"),
-        _compare(
-            "the gradient changes less than in standard (l∞)",
-            results,
-            change_width,
-            "linf",
-            "none",
-        ),
-    )
+def lp_as_good_linear(results: Results) -> tuple[Check, ...]:
+    """Fig. 13, deep linear network."""
+    return (*lp_as_good(results), _lower_loss("ℓ₁ is ahead of BN", results, "l1", "batch"))
 
 
 def histograms_lp(results: Results) -> tuple[Check, ...]:
     """Fig. 14."""
-    return (
-        _level("l1 trains as well as BN", results, "l1", "batch"),
-        below(
-            "lp normalisation lets distributions shift more than the standard network does (l1)",
-            drift(runs_of(results, "none")),
-            drift(runs_of(results, "l1")),
-            ("standard", "l1"),
-        ),
-    )
+    standard = drifts(runs_of(results, "none"))
+    found = []
+    for norm in _LP:
+        own = drifts(runs_of(results, norm))
+        claim = f"distributions shift more under {LABELS[norm]} than in the standard network"
+        found += [
+            lower_by_factor(claim, standard, own, _names("none", norm)),
+            _lower_loss(f"{LABELS[norm]} trains better all the same", results, norm, "none"),
+        ]
+    return tuple(found)

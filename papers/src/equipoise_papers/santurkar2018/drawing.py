@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -77,12 +78,16 @@ def bands(
     band: Callable[[Look], tuple[float, float] | None],
     name: str,
 ) -> None:
-    """Smallest and largest value along the gradient at every look, of the first seed."""
+    """Smallest and largest value along the gradient at every look, geometric mean over seeds."""
     for norm in norms_of(results):
-        looks = [look for look in runs_of(results, norm)[0].looks if band(look) is not None]
-        steps = [look.step for look in looks]
-        pairs = [band(look) or (0.0, 0.0) for look in looks]
-        low, high = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        steps, low, high = [], [], []
+        for step, looks in looks_by_step(runs_of(results, norm)):
+            pairs = [found for look in looks if (found := band(look)) is not None]
+            pairs = [pair for pair in pairs if pair[0] > 0 and pair[1] < float("inf")]
+            if pairs:
+                steps.append(step)
+                low.append(statistics.geometric_mean(pair[0] for pair in pairs))
+                high.append(statistics.geometric_mean(pair[1] for pair in pairs))
         axes.fill_between(
             steps, low, high, color=_COLOURS[norm], alpha=0.3, label=LABELS[norm], linewidth=0
         )
@@ -92,9 +97,20 @@ def bands(
     axes.legend(fontsize=7)
 
 
-def landscapes(figure: FigureBase, results: Mapping[ProbedTraining, Run], title: str) -> None:
-    """The paper's three plots: loss, gradient predictiveness, effective smoothness."""
-    left, middle, right = figure.subplots(1, 3)
+def landscapes(
+    figure: FigureBase,
+    results: Mapping[ProbedTraining, Run],
+    title: str,
+    *,
+    training: bool = False,
+) -> None:
+    """The paper's plots: loss, gradient predictiveness, effective smoothness; training before."""
+    if training:
+        (first, left), (middle, right) = figure.subplots(2, 2)
+        curves(first, results)
+        first.get_legend().remove()
+    else:
+        left, middle, right = figure.subplots(1, 3)
     bands(left, results, lambda look: look.landscape.loss_band, "loss along the gradient")
     bands(
         middle,

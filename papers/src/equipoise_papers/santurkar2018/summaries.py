@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from equipoise_papers.experiments.verdict import Check, Verdict
-from equipoise_papers.judging import positive, standard_error
+from equipoise_papers.judging import Difference, difference, standard_error
 from equipoise_papers.santurkar2018.training import Look, Normaliser, ProbedTraining, Run
 
 _WEIGHTS = ("Conv2d", "Linear")
+# Of the deep linear network.
+_PAPER_STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,17 @@ def norms_of(results: Mapping[ProbedTraining, Run]) -> list[Normaliser]:
     return list(dict.fromkeys(cell.norm for cell in results))
 
 
-def best_rate(results: Mapping[ProbedTraining, Run], norm: Normaliser) -> tuple[float, Spread]:
-    """The rate with the lowest mean loss, and that loss; runs with and without probes count."""
-    rates: dict[float, list[float]] = {}
+def best_rate(
+    results: Mapping[ProbedTraining, Run], norm: Normaliser
+) -> tuple[float, list[float]]:
+    """The rate with the lowest mean loss, and each seed's loss there; all runs count."""
+    rates: dict[float, dict[int, float]] = {}
     for cell, run in results.items():
         if cell.norm == norm:
-            rates.setdefault(cell.rate, []).append(run.loss)
-    rate = min(rates, key=lambda rate: (statistics.fmean(rates[rate]), rate))
-    return rate, spread(rates[rate])
+            rates.setdefault(cell.rate, {})[cell.seed] = run.loss
+    means = {rate: statistics.fmean(found.values()) for rate, found in rates.items()}
+    rate = min(means, key=lambda rate: (means[rate], rate))
+    return rate, [loss for _, loss in sorted(rates[rate].items())]
 
 
 def looks_by_step(runs: Sequence[Run]) -> list[tuple[int, list[Look]]]:
@@ -102,12 +107,12 @@ def beta(look: Look) -> float:
     return look.landscape.beta
 
 
-def drift(runs: Sequence[Run]) -> Spread:
-    r"""How far one unit's distribution moves from look to look.
+def drifts(runs: Sequence[Run]) -> list[float]:
+    r"""How far one unit's distribution moves from look to look, seed by seed.
 
     Mean of :math:`|\Delta\mu| / \sigma + |\Delta\log\sigma|` over layers and looks.
     """
-    return spread(_drift(run) for run in runs)
+    return [_drift(run) for run in runs]
 
 
 def _drift(run: Run) -> float:
@@ -121,53 +126,128 @@ def _drift(run: Run) -> float:
     return statistics.fmean(moves) if moves else math.nan
 
 
-@dataclass(frozen=True, slots=True)
-class Typical:
-    """Geometric mean over seeds and looks, with its error as a factor, because tails are heavy."""
+def deviations(runs: Sequence[Run]) -> list[float]:
+    """Geometric mean over layers and looks of one unit's standard deviation, seed by seed."""
+    return [
+        statistics.geometric_mean(
+            math.sqrt(found.variance)
+            for look in run.looks
+            for found in look.activations
+            if found.variance > 0
+        )
+        for run in runs
+    ]
 
-    mean: float
-    factor: float
 
-    def __str__(self) -> str:
-        return f"{self.mean:.3g} (×/÷ {self.factor:.2g})"
-
-
-def typical(runs: Sequence[Run], value: Callable[[Look], float], *, skip: int = 1) -> Typical:
-    """Geometric mean of a positive number over seeds and over looks after the first ``skip``."""
-    logs = []
+def typical(
+    runs: Sequence[Run], value: Callable[[Look], float], looks: slice = slice(1, None)
+) -> list[float]:
+    """Geometric mean of a positive number over looks after the first, seed by seed."""
+    found = []
     for run in runs:
-        values = [value(look) for look in run.looks[skip:]]
-        known = [math.log(v) for v in values if math.isfinite(v) and v > 0]
-        if known:
-            logs.append(statistics.fmean(known))
-    found = spread(logs)
-    factor = math.exp(found.error) if math.isfinite(found.error) else 1.0
-    return Typical(math.exp(found.mean), factor)
+        known = [v for v in map(value, run.looks[looks]) if math.isfinite(v) and v > 0]
+        found.append(statistics.geometric_mean(known) if known else math.nan)
+    return found
 
 
-def average(runs: Sequence[Run], value: Callable[[Look], float], *, skip: int = 1) -> Spread:
-    """Mean of a number over seeds and over looks after the first ``skip``."""
-    per_run = []
+def average(
+    runs: Sequence[Run], value: Callable[[Look], float], looks: slice = slice(1, None)
+) -> list[float]:
+    """Mean of a number over looks after the first, seed by seed."""
+    found = []
     for run in runs:
-        known = [v for v in map(value, run.looks[skip:]) if math.isfinite(v)]
-        if known:
-            per_run.append(statistics.fmean(known))
-    return spread(per_run)
+        known = [v for v in map(value, run.looks[looks]) if math.isfinite(v)]
+        found.append(statistics.fmean(known) if known else math.nan)
+    return found
 
 
-def typically_below(claim: str, one: Typical, other: Typical, names: tuple[str, str]) -> Check:
-    """Check that one geometric mean is below another by more than twice their joint error."""
-    found = f"{names[0]} {one}, {names[1]} {other}"
-    joint = math.hypot(math.log(one.factor), math.log(other.factor))
-    return Check(claim, found, positive(math.log(other.mean / one.mean), 2 * joint))
+def lower(
+    claim: str,
+    one: Sequence[float],
+    other: Sequence[float],
+    names: tuple[str, str],
+    *,
+    margin: float = 0.0,
+) -> Check:
+    """Check that values are lower than others by seed, or higher by less than a margin."""
+    gap = difference(one, other)
+    found = f"{names[0]} {spread(one)}, {names[1]} {spread(other)}; {gap.words(3)}"
+    return Check(claim, found, gap.below(margin))
 
 
-def below(claim: str, one: Spread, other: Spread, names: tuple[str, str]) -> Check:
-    """Check that one mean is below another by more than twice their joint error."""
-    gap = other.mean - one.mean
-    joint = math.hypot(*(e if math.isfinite(e) else 0.0 for e in (one.error, other.error)))
-    found = f"{names[0]} {one}, {names[1]} {other}; gap {gap:.3g}, needed {2 * joint:.3g}"
-    return Check(claim, found, positive(gap, 2 * joint))
+def lower_by_factor(
+    claim: str,
+    one: Sequence[float],
+    other: Sequence[float],
+    names: tuple[str, str],
+    *,
+    factor: float = 1.0,
+) -> Check:
+    """Check that positive values are below ``factor`` times others, by seed, in logarithms."""
+    gap = _log_ratio(one, other)
+    found = f"{names[0]} {_geometric(one)}, {names[1]} {_geometric(other)}; {gap.factor()}"
+    return Check(claim, found, gap.below(math.log(factor)))
+
+
+def alike(
+    claim: str,
+    one: Sequence[float],
+    other: Sequence[float],
+    names: tuple[str, str],
+    *,
+    factor: float,
+) -> Check:
+    """Check that positive values differ by less than a factor either way, in logarithms."""
+    gap = _log_ratio(one, other)
+    found = f"{names[0]} {_geometric(one)}, {names[1]} {_geometric(other)}; {gap.factor()}"
+    return Check(claim, found, gap.between(-math.log(factor), math.log(factor)))
+
+
+def _log_ratio(one: Sequence[float], other: Sequence[float]) -> Difference:
+    # A run that diverged has an infinite loss, which no logarithm compares.
+    if not all(math.isfinite(v) and v > 0 for v in (*one, *other)):
+        return Difference(math.nan, math.nan, len(one))
+    return difference([math.log(v) for v in one], [math.log(v) for v in other])
+
+
+def _geometric(values: Sequence[float]) -> str:
+    known = [v for v in values if math.isfinite(v) and v > 0]
+    return f"{statistics.geometric_mean(known):.3g}" if known else "diverged"
+
+
+def ratios_at_equal_distances(runs: Sequence[Run], others: Sequence[Run]) -> list[list[float]]:
+    """Log ratio of gradient changes at the same distance moved, seed by seed, look by look.
+
+    Changes of the others are interpolated between their distances, in logarithms of both; points
+    outside are left out.
+    """
+    found = []
+    for run, other in zip(runs, others, strict=True):
+        logs: list[float] = []
+        for look, reference in zip(run.looks[1:], other.looks[1:], strict=True):
+            logs += _at_equal_distances(look, reference)
+        found.append(logs)
+    return found
+
+
+def _at_equal_distances(look: Look, reference: Look) -> list[float]:
+    mine, theirs = _logs(look), _logs(reference)
+    found = []
+    for distance, change in mine:
+        for (low, before), (high, after) in pairwise(theirs):
+            if low <= distance <= high and high > low:
+                share = (distance - low) / (high - low)
+                found.append(change - (before + share * (after - before)))
+                break
+    return found
+
+
+def _logs(look: Look) -> list[tuple[float, float]]:
+    changes = look.landscape.gradient_changes or ()
+    pairs = zip(look.landscape.distances, changes, strict=False)
+    return sorted(
+        (math.log(d), math.log(c)) for d, c in pairs if d > 0 and c > 0 and math.isfinite(c)
+    )
 
 
 def verdict(
@@ -176,7 +256,11 @@ def verdict(
     """Judge, unless only a few steps were taken."""
     if any(cell.data == "digits" or cell.steps < 100 for cell in results):
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
-    on_images = any(cell.network == "vgg" for cell in results)
-    small = any(cell.data == "fashion-mnist" for cell in results)
-    left = ("CIFAR-10 and the full VGG: no colour images at this scale",)
-    return Verdict(checks(), left_out=left if on_images and small else ())
+    if any(cell.data == "fashion-mnist" for cell in results):
+        left = ("CIFAR-10 and the full VGG: no colour images at this scale",)
+        return Verdict(checks(), left, fidelity="stand-in data")
+    steps = max(cell.steps for cell in results)
+    if steps < _PAPER_STEPS:
+        left = (f"10,000 steps: {steps:,} here",)
+        return Verdict(checks(), left, fidelity="reduced")
+    return Verdict(checks())

@@ -17,10 +17,12 @@ from equipoise.data import Samples
 from equipoise.instrument import Batch, LossFunction, untouched
 from equipoise.probes import CovariateShift, Landscape
 from equipoise.training import Curve, cross_entropy, evaluate, train
+from equipoise_papers.devices import moved, training_device
 from equipoise_papers.santurkar2018.deep_linear import deep_linear, gaussian_regression
 from equipoise_papers.stacked.losses import summed_squared_error
 from equipoise_papers.sweeps.cell import Cell
 
+Direction = Literal["gradient", "random"]
 Normaliser = Literal["none", "batch", "noisy", "noise", "l1", "l2", "linf"]
 
 # The paper's grids: ½ to 4 times the rate for VGG, 1/100 to 30 times for the linear network.
@@ -111,18 +113,27 @@ class ProbedTraining(Cell[Run]):
     looks: int
     points: int = 8
 
+    def runs_on(self) -> torch.device:
+        """Where to train: without ``--device``, the paper's own data take a GPU."""
+        return training_device(large=self.data == "cifar10")
+
+    def direction(self) -> Direction:
+        """Along what probes measure the landscape."""
+        return "gradient"
+
     def run(self) -> Run:
         """Train once, with probes on the way."""
+        device = self.runs_on()
         samples, test = _samples(self.data)
         loss_fn = summed_squared_error if self.network == "dln" else cross_entropy
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            model = _build(self, samples)
+            model = _build(self, samples).to(device)
             looks = _Looks(self, model, loss_fn, samples)
             looks.take(0)
             history = train(
                 model,
-                _batches(self, samples),
+                moved(_batches(self, samples), device),
                 loss_fn,
                 torch.optim.SGD(model.parameters(), lr=self.rate),
                 listener=looks,
@@ -141,6 +152,21 @@ class ProbedTraining(Cell[Run]):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RandomlyProbed(ProbedTraining):
+    """One training whose landscape is measured along a Gaussian direction.
+
+    Args:
+        directions: ``random``; as a field it tells these records from the others.
+    """
+
+    directions: Literal["random"] = "random"
+
+    def direction(self) -> Direction:
+        """Along a Gaussian vector of the gradient's norm."""
+        return "random"
+
+
 class _Looks:
     """Listener of the training that probes the model at some steps, on a batch of the data."""
 
@@ -150,7 +176,7 @@ class _Looks:
         self.taken: list[Look] = []
         self._cell, self._model, self._loss_fn = cell, model, loss_fn
         self._every = cell.steps // cell.looks if cell.looks else 0
-        size = cell.batch_size or len(samples)
+        size, self._device = cell.batch_size or len(samples), cell.runs_on()
         # Separate batches, so that training uses the same data with and without probes.
         self._batches = samples.batches(size, cell.looks + 1, torch.Generator().manual_seed(99))
         self._held: Batch | None = None
@@ -165,13 +191,16 @@ class _Looks:
             return
         cell, model = self._cell, self._model
         batch = next(self._batches) if cell.batch_size else (self._held or next(self._batches))
+        batch = batch[0].to(self._device), batch[1].to(self._device)
         self._held = self._held or batch
         low, high = (cell.rate * reach for reach in _REACH[cell.network])
         steps = torch.logspace(math.log10(low), math.log10(high), cell.points).tolist()
         self.taken.append(
             Look(
                 step,
-                probes.landscape(model, self._loss_fn, batch, steps=steps),
+                probes.landscape(
+                    model, self._loss_fn, batch, steps=steps, direction=cell.direction()
+                ),
                 probes.covariate_shift(model, self._loss_fn, batch, cell.rate),
                 _activations(model, self._held[0]),
             )
@@ -186,7 +215,7 @@ def _activations(model: nn.Module, inputs: Tensor) -> tuple[Activations, ...]:
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def record(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            unit = output[:, 0].flatten().double()
+            unit = output[:, 0].flatten().double().cpu()
             quantiles = torch.quantile(unit, torch.tensor(_QUANTILES, dtype=torch.float64))
             found.append(
                 Activations(name, float(unit.mean()), float(unit.var()), tuple(quantiles.tolist()))
@@ -230,7 +259,8 @@ def _batches(cell: ProbedTraining, samples: Samples) -> Iterator[Batch]:
 
 
 def _accuracy(model: nn.Module, test: Samples) -> float:
-    x, y = test.inputs[:_TEST_SAMPLES], test.targets[:_TEST_SAMPLES]
+    device = next(model.parameters()).device
+    x, y = test.inputs[:_TEST_SAMPLES].to(device), test.targets[:_TEST_SAMPLES].to(device)
     found = evaluate(model, x, y, cross_entropy).accuracy
     return math.nan if found is None else found
 

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Literal, TypeVar, get_args
 
 import joblib
+from joblib.externals.loky import get_reusable_executor
 
 from equipoise_papers.sweeps.clusters import dask_client, ray_cluster, stream_from_dask
 
@@ -135,7 +136,13 @@ def _this_machine(backend: Backend, jobs: int) -> Iterator[_Pool]:
     # Before its workers import PyTorch, loky limits the threads of every numerical library.
     limits = {"inner_max_num_threads": 1} if backend == "loky" else {}
     with joblib.parallel_config(backend=backend, n_jobs=jobs, **limits):
-        yield _Pool(jobs, (BrokenExecutor,), _stream)
+        try:
+            yield _Pool(jobs, (BrokenExecutor,), _stream)
+        except KeyboardInterrupt:
+            if backend == "loky":  # its workers would finish their cells first, and then wait
+                workers = get_reusable_executor(max_workers=jobs, reuse=True)
+                workers.shutdown(wait=False, kill_workers=True)
+            raise
 
 
 @contextmanager

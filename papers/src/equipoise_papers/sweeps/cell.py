@@ -7,6 +7,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
+import torch
+
+from equipoise_papers.sweeps.provenance import Provenance, provenance
+
 Record = TypeVar("Record")
 
 
@@ -48,6 +52,10 @@ class Cell(ABC, Generic[Record]):
         training that diverged, belongs in the record.
         """
 
+    def runs_on(self) -> torch.device:
+        """Where ``run`` computes; its records do not depend on it but for rounding and times."""
+        return torch.device("cpu")
+
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[Record]):
@@ -58,20 +66,23 @@ class Result(Generic[Record]):
         record: What ``cell.run()`` returned; ``None`` if it failed.
         failure: The exception, as text; ``None`` if there was none.
         seconds: How long it took.
+        provenance: What it was computed by; ``None`` of records that do not say.
     """
 
     cell: Cell[Record]
     record: Record | None
     failure: str | None
     seconds: float
+    provenance: Provenance | None = None
 
 
 def compute(cell: Cell[Record]) -> Result[Record]:
     """Compute one cell; an exception becomes a result that says why."""
     start = time.perf_counter()
-    record, failure = None, None
+    record, failure, origin = None, None, None
     try:
+        origin = provenance(cell.runs_on())
         record = cell.run()
     except Exception as error:  # one cell's failure must not cost the others
         failure = f"{type(error).__name__}: {error}"
-    return Result(cell, record, failure, time.perf_counter() - start)
+    return Result(cell, record, failure, time.perf_counter() - start, origin)

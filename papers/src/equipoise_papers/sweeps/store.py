@@ -13,8 +13,9 @@ from equipoise import __version__
 from equipoise.files import write_text
 from equipoise.records import from_plain, to_plain
 from equipoise_papers.sweeps.cell import Cell, Record, Result
+from equipoise_papers.sweeps.provenance import Provenance
 
-# Raise by one whenever a stored result or verdict of the old form can no longer be read.
+# Raise by one whenever a stored result of the old form can no longer be read.
 SCHEMA = 1
 # 64 bits: among a million cells, two digests coincide with a probability of 3e-8.
 _DIGEST_LENGTH = 16
@@ -64,7 +65,7 @@ class CellStore:
         """
         if result.record is None and self.finished(result.cell) is not None:
             return
-        origin = {
+        origin: dict[str, Any] = {
             "schema": SCHEMA,
             "equipoise": __version__,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -74,6 +75,8 @@ class CellStore:
             "failure": result.failure,
             "seconds": result.seconds,
         }
+        if result.provenance is not None:
+            origin["provenance"] = to_plain(result.provenance)
         document = origin | self.identity(result.cell) | outcome
         write_whole(self.path(result.cell), json.dumps(document, indent=1, allow_nan=False) + "\n")
 
@@ -131,7 +134,10 @@ def _decode(cell: Cell[Record], data: dict[str, Any]) -> Result[Record]:
     record = data["record"]
     if record is not None:
         record = from_plain(cell.record_type, record)
-    return Result(cell, record, data["failure"], float(data["seconds"]))
+    # Records that were written before provenance was kept have none.
+    plain = data.get("provenance")
+    origin = None if plain is None else from_plain(Provenance, plain)
+    return Result(cell, record, data["failure"], float(data["seconds"]), origin)
 
 
 def _cannot_write(folder: Path, error: OSError) -> ValueError:

@@ -48,7 +48,7 @@ class TestTable1:
         verdict = table1.judge(self.timed())
         assert [check.holds for check in verdict.checks] == [True] * 4
         assert [check.ours for check in verdict.checks] == [False, False, True, True]
-        assert verdict.outcome == "partly"
+        assert verdict.fidelity == "reduced"
         assert "GPU" in verdict.left_out[0]
 
     @pytest.mark.parametrize(

@@ -202,12 +202,15 @@ class TestPanels:
         assert answer(checks, "deeper than 16ξ") is True
         # Beside ε = 1 networks train at all depths too, and few columns show line and boundary.
         few = WAYS.get(name) in (fig4.TANH_EPS, fig4.RELU_EPS)
-        assert few or not missed
+        # Octaves of depths may leave one of the two readings of “trained” open.
+        read = [claim for claim in missed if "the boundary is at 16ξ" not in claim]
+        assert few or not (missed if name in BATCH_SIZES else read)
 
     @pytest.mark.parametrize("name", PANELS)
     def test_a_boundary_at_half_the_depth_follows_the_line_but_is_not_at_16_xi(self, name):
         checks = claims(name, lambda predicted: predicted / 2)
-        assert answer(checks, "the boundary is at 16ξ") is False
+        # Octaves of depths leave one of the two readings of “trained” open in some panels.
+        assert answer(checks, "the boundary is at 16ξ") is not True
         assert answer(checks, "deeper than 16ξ") is True
         # Three columns of Fig. 4d show line and boundary: too few to tell.
         known = name != "yang2019.fig4d"
@@ -291,14 +294,15 @@ class TestPanels:
             EXPERIMENTS[name].judge(lines[name] | networks(name, at_the_line, scale=scale))
             for scale in ("small", "paper")
         )
-        assert (small.outcome, paper.outcome) == ("partly", "undecided")
+        assert (small.fidelity, paper.fidelity) == ("stand-in data", "same setting")
+        assert (small.outcome, paper.outcome) == ("holds", "undecided")
         assert len(small.left_out) == 1
         assert not any("at this scale" in part for part in paper.left_out)
 
     @pytest.mark.parametrize("name", PANELS)
     def test_what_stands_in_is_left_out(self, name, lines):
         verdict = EXPERIMENTS[name].judge(lines[name] | networks(name, at_the_line))
-        assert verdict.outcome == "partly"
+        assert verdict.fidelity == "stand-in data"
         assert "6,400 images at this scale" in verdict.left_out[-1]
 
     @pytest.mark.parametrize("name", PANELS)

@@ -224,7 +224,7 @@ class TestVerdict:
         assert len(verdict.checks) == 2 * 2 * 3
         assert all(check.holds for check in verdict.checks)
         assert sum(check.ours for check in verdict.checks) == 2 * 2
-        assert verdict.outcome == "partly"
+        assert verdict.fidelity == "stand-in data"
         assert "CIFAR-100" in verdict.left_out[0]
 
     @pytest.mark.parametrize("name", FIGURES)

@@ -111,6 +111,7 @@ def judge(results: Mapping[ResNetTraining, Run], regime: ResNetRegime, checks: C
     return Verdict(
         (*checks(best), ours(_rates(best, at_rates(results, regime.paper.rates)))),
         left_out=() if whole else (f"{regime.paper.network}: a stand-in at this scale",),
+        fidelity="same setting" if whole else "stand-in data",
     )
 
 

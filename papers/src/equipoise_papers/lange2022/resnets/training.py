@@ -21,6 +21,7 @@ from equipoise.preconditioners import BNP
 from equipoise.training import Evaluation, cross_entropy, evaluate
 from equipoise_papers.big.batches import Batches, ShuffledBatches, ShuffledOrder
 from equipoise_papers.big.train import train_big
+from equipoise_papers.devices import training_device
 from equipoise_papers.experiments.torchrun import checkpoint_path
 from equipoise_papers.lange2022.resnets import imagenet
 from equipoise_papers.lange2022.training import Run
@@ -102,9 +103,13 @@ class ResNetTraining(Cell[Run]):
     test_samples: int
     augmented: bool = False
 
+    def runs_on(self) -> torch.device:
+        """Where to train: without ``--device``, the paper's own data take a GPU."""
+        return training_device(large=self.data in ("cifar10", "cifar100", imagenet.NAME))
+
     def run(self) -> Run:
         """Train once, over all processes of ``torchrun`` if there are more."""
-        method, device = METHODS[self.method], _device(self)
+        method, device = METHODS[self.method], self.runs_on()
         images = _images(self, device)
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
@@ -198,12 +203,6 @@ def preconditioned(model: nn.Module, optimizer: torch.optim.SGD) -> Iterator[BNP
             yield bnp
         finally:
             handle.remove()
-
-
-def _device(cell: ResNetTraining) -> torch.device:
-    """A GPU for the paper's own data; otherwise the CPU, for the same numbers everywhere."""
-    large = cell.data in ("cifar10", "cifar100", imagenet.NAME)
-    return torch.device("cuda" if large and torch.cuda.is_available() else "cpu")
 
 
 def _images(cell: ResNetTraining, device: torch.device) -> _Images:

@@ -284,7 +284,7 @@ def judge(results: Mapping[TimedNetwork, Timings]) -> Verdict:
             all(ratios[b] <= 1 + LEVEL for b in large),
         ),
     )
-    return Verdict((*checks, *_budgets(fc, large)), left_out=(NO_GPU,))
+    return Verdict((*checks, *_budgets(fc, large)), left_out=(NO_GPU,), fidelity="reduced")
 
 
 def _budgets(fc: Timings, large: Sequence[int]) -> tuple[Check, Check]:

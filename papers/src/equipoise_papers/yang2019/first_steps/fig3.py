@@ -96,7 +96,9 @@ def judge(results: Mapping[ShortTraining, FirstSteps]) -> Verdict:
     tuned = [(cell, record) for cell, record in depths[deepest] if cell.rate == _TUNED]
     checks = (*at_first, *later, claims.still(deepest, tuned))
     on_mnist = all(cell.data == "mnist" for cell in results)
-    return Verdict(checks, left_out=() if on_mnist else (_STAND_IN,))
+    if on_mnist:
+        return Verdict(checks)
+    return Verdict(checks, (_STAND_IN,), fidelity="stand-in data")
 
 
 def _draw_rates(axes: Axes, rates: Mapping[float, Group], quantity: Quantity) -> None:

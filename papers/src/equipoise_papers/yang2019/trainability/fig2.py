@@ -16,7 +16,7 @@ from equipoise_papers.experiments.verdict import Check, Verdict, ours
 from equipoise_papers.yang2019.trainability import heat_map, panels
 from equipoise_papers.yang2019.trainability.boundary import claims, remarks
 from equipoise_papers.yang2019.trainability.boundary.claims import Deeper
-from equipoise_papers.yang2019.trainability.boundary.edge import Edge, edge
+from equipoise_papers.yang2019.trainability.boundary.edge import HALF_WAY, Edge, edge
 from equipoise_papers.yang2019.trainability.forecast import ForecastPoint, along, forecasts
 from equipoise_papers.yang2019.trainability.line import Line, LinePoint
 from equipoise_papers.yang2019.trainability.panels import PAPER_RATE, Results
@@ -190,7 +190,7 @@ def judge(panel: BatchSizePanel, results: Results) -> Verdict:
         return Verdict((), left_out=(panels.TOO_FEW,))
     checks, unseen = network_checks(panel, results)
     left_out = (*unseen, *panels.stand_in(own, panel.source))
-    return Verdict((*checks, *line_checks(results)), left_out)
+    return Verdict((*checks, *line_checks(results)), left_out, fidelity=panels.fidelity(own))
 
 
 def network_checks(
@@ -209,7 +209,7 @@ def network_checks(
     return (
         _region(panel, own, results),
         claims.not_beyond_the_line(found),
-        claims.at_the_line(found, "strong agreement"),
+        claims.at_the_line(found, _edges(own, rate, claims.QUARTER), "strong agreement"),
         *(ours(check) for check in checks),
         *remarks.remarks(own, "batch_size", rate),
     ), unseen
@@ -225,8 +225,9 @@ def _region(panel: BatchSizePanel, own: Results, results: Results) -> Check:
     return claims.same_region(_edges(own, rate), _edges(first, rate))
 
 
-def _edges(networks: Results, rate: float | None) -> tuple[Edge, ...]:
-    return tuple(map(edge, panels.columns(networks, "batch_size", rate=rate)))
+def _edges(networks: Results, rate: float | None, share: float = HALF_WAY) -> tuple[Edge, ...]:
+    columns = panels.columns(networks, "batch_size", rate=rate)
+    return tuple(edge(column, share) for column in columns)
 
 
 _LIMIT = "16ξ and the maximum trainable depth agree strongly"

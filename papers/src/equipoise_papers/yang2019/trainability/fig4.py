@@ -132,21 +132,23 @@ def judge(panel: ParameterPanel, results: Results) -> Verdict:
     checks, unseen = network_checks(panel, results)
     of_line = panel.checks(panels.points(results))
     left_out = (*unseen, *panels.stand_in(results, "MNIST"))
-    return Verdict((*checks, *of_line), left_out)
+    return Verdict((*checks, *of_line), left_out, fidelity=panels.fidelity(results))
 
 
 def network_checks(
     panel: ParameterPanel, results: Results
 ) -> tuple[tuple[Check, ...], tuple[str, ...]]:
     """Check how well the line predicts where networks train, and name what cannot be checked."""
-    found = tuple(map(edge, panels.columns(results, panel.parameter)))
+    columns = panels.columns(results, panel.parameter)
+    found = tuple(map(edge, columns))
+    sooner = tuple(edge(column, claims.QUARTER) for column in columns)
     checks, unseen = claims.compared(panel.claims, found)
     if panel.critical is not None:
         checks = (*checks, claims.deepest_at(panel.critical, found))
     return (
         *checks,
         claims.not_beyond_the_line(found),
-        claims.at_the_line(found, "exceptional agreement"),
+        claims.at_the_line(found, sooner, "exceptional agreement"),
         *remarks.remarks(results, panel.parameter, None),
     ), unseen
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from equipoise.report import wording
 from equipoise_papers.experiments.experiment import Scale
+from equipoise_papers.experiments.verdict import Fidelity
 from equipoise_papers.yang2019.samples import grouped
 from equipoise_papers.yang2019.trainability.boundary.edge import Column
 from equipoise_papers.yang2019.trainability.forecast import ForecastPoint
@@ -92,6 +93,14 @@ def stand_in(results: Results, source: str) -> tuple[str, ...]:
         for stack in stacks(results)
     }
     return (f"{source}: {'; '.join(sorted(names))} at this scale",)
+
+
+def fidelity(results: Results) -> Fidelity:
+    """Whether the networks are the source's, smaller, or trained on other images."""
+    if full_size(results):
+        return "same setting"
+    stood_in = any(stack.data != "mnist" for stack in stacks(results))
+    return "stand-in data" if stood_in else "reduced"
 
 
 def rate_note(results: Results, parameter: str, rate: float | None) -> str:

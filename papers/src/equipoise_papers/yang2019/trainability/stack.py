@@ -15,6 +15,7 @@ from equipoise import data, models, theory
 from equipoise.layers import GhostBatchNorm1d
 from equipoise.records import Estimate
 from equipoise.training import Evaluation, History, cross_entropy, evaluate
+from equipoise_papers.devices import moved, training_device
 from equipoise_papers.stacked.batches import stacked_batches
 from equipoise_papers.stacked.train import train_many
 from equipoise_papers.sweeps.cell import Cell
@@ -143,11 +144,16 @@ class Stack(Cell[Trained]):
         """Rate and seed of every network."""
         return tuple((rate, seed) for rate in self.rates for seed in self.seeds)
 
+    def runs_on(self) -> torch.device:
+        """Where to train: on the CPU without ``--device``; such networks are small."""
+        return training_device()
+
     def run(self) -> Trained:
         """Train and test every network of the stack."""
         split = _samples(self.data)
         pixels, classes = split.train.inputs[0].numel(), split.train.classes or 0
-        networks = [network(self, pixels, classes, seed) for _, seed in self.members]
+        device = self.runs_on()
+        networks = [network(self, pixels, classes, seed).to(device) for _, seed in self.members]
         count = max(1, self.samples // self.per_step)
         batches = stacked_batches(
             [
@@ -157,12 +163,13 @@ class Stack(Cell[Trained]):
         )
         histories = train_many(
             networks,
-            batches,
+            moved(batches, device),
             cross_entropy,
             _OPTIMIZERS[self.optimizer],
             [rate * self.per_step for rate, _ in self.members],
         )
-        x, y = split.test.inputs[: self.test_samples], split.test.targets[: self.test_samples]
+        x = split.test.inputs[: self.test_samples].to(device)
+        y = split.test.targets[: self.test_samples].to(device)
         members = tuple(
             _member(self, place, trained, history, x, y)
             for place, trained, history in zip(self.members, networks, histories, strict=True)
@@ -173,7 +180,9 @@ class Stack(Cell[Trained]):
 def a_batch(stack: Stack) -> tuple[Tensor, Tensor]:
     """The samples of one step, of the training set."""
     split = _samples(stack.data)
-    return next(split.train.batches(stack.per_step, 1, torch.Generator().manual_seed(0)))
+    (batch,) = split.train.batches(stack.per_step, 1, torch.Generator().manual_seed(0))
+    x, y = batch
+    return x, y
 
 
 @torch.no_grad()

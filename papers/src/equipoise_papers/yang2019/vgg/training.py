@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from equipoise import data, models
 from equipoise.instrument import Batch
 from equipoise.training import cross_entropy, evaluate, train
+from equipoise_papers.devices import training_device
 from equipoise_papers.experiments.experiment import Scale
 from equipoise_papers.sweeps.cell import Cell
 
@@ -77,10 +78,14 @@ class VGGTraining(Cell[Accuracies]):
     eps: float
     seed: int
 
+    def runs_on(self) -> torch.device:
+        """Where to train: without ``--device``, the paper's own data take a GPU."""
+        return training_device(large=self.data == "cifar100")
+
     def run(self) -> Accuracies:
         """Train once."""
         train_set, x, y = _images(self.data, self.side)
-        device = _device(self)
+        device = self.runs_on()
         x, y = x[: self.test_samples].to(device), y[: self.test_samples].to(device)
         model = network(self, int(train_set.inputs.shape[1]), train_set.classes or 10).to(device)
         right = _RightAnswers()
@@ -165,12 +170,6 @@ def _batches(cell: VGGTraining, images: data.Samples, device: torch.device) -> I
         if cell.augmented:
             x = data.crop_and_flip(x, generator=places)
         yield x.to(device), y.to(device)
-
-
-def _device(cell: VGGTraining) -> torch.device:
-    """A GPU for the paper's own data; otherwise the CPU, for the same numbers everywhere."""
-    large = cell.data == "cifar100" and torch.cuda.is_available()
-    return torch.device("cuda" if large else "cpu")
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from torch import nn
 
 from equipoise import data
 from equipoise.training import cross_entropy, evaluate, train
+from equipoise_papers.devices import moved, training_device
 from equipoise_papers.sweeps.cell import Cell
 from equipoise_papers.yu2020.accuracy import photographs, synthetic
 from equipoise_papers.yu2020.accuracy.networks import HEADS, small_cnn
@@ -64,6 +65,12 @@ class Trial(Cell[Score]):
     rate: float = 0.0
     steps: int = 0
 
+    def runs_on(self) -> torch.device:
+        """Where to train: without ``--device``, fine-grained images take a GPU."""
+        if self.task == "synthetic":
+            return torch.device("cpu")
+        return training_device(large=self.task == "fine-grained")
+
     def run(self) -> Score:
         """Train and test once."""
         match self.task:
@@ -88,19 +95,20 @@ def _split(name: str) -> data.Split:
 
 
 def _cnn(cell: Trial) -> Score:
-    split = _split(cell.data)
+    split, device = _split(cell.data), cell.runs_on()
     generator = torch.Generator().manual_seed(cell.seed)
     with torch.random.fork_rng():
         torch.manual_seed(cell.seed)
         channels = split.train.inputs.shape[1]
         model = small_cnn(cell.method, classes=10, in_channels=channels, seed=cell.seed)
+        model = model.to(device)
         optimizer = torch.optim.Adam(model.parameters(), lr=cell.rate)
-        history = train(
-            model, split.train.batches(64, cell.steps, generator), cross_entropy, optimizer
-        )
+        batches = moved(split.train.batches(64, cell.steps, generator), device)
+        history = train(model, batches, cross_entropy, optimizer)
     if history.diverged_at is not None:
         return Score(math.nan, math.nan, math.inf)
-    x, y = split.test.inputs[:_TEST_SAMPLES], split.test.targets[:_TEST_SAMPLES]
+    x = split.test.inputs[:_TEST_SAMPLES].to(device)
+    y = split.test.targets[:_TEST_SAMPLES].to(device)
     found = evaluate(model, x, y, cross_entropy).accuracy
     return Score(math.nan if found is None else found, math.nan, history.mean_loss())
 
@@ -109,7 +117,7 @@ def _fine_grained(cell: Trial) -> Score:
     """Not covered by tests: it needs photographs, a backbone and a GPU."""
     training, testing, classes = photographs.loaders(cell.data, _FINE_TUNE_BATCH, cell.seed)
     features, channels = photographs.backbone()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = cell.runs_on()
     with torch.random.fork_rng():
         torch.manual_seed(cell.seed)
         pooling = HEADS[cell.method](channels, seed=cell.seed)

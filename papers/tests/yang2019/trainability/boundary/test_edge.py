@@ -255,6 +255,9 @@ class TestClaims:
     def test_at_the_line_and_the_same_region(self):
         edges = [seen(depth, 20.0, position) for position, depth in enumerate((19, 20, 21, 20))]
         half = [seen(e.depth / 2, 20.0, e.position) for e in edges]
-        assert [at_the_line(found, "agreement").holds for found in (edges, half)] == [True, False]
+        assert [at_the_line(found, found, "agreement").holds for found in (edges, half)] == [
+            True,
+            False,
+        ]
         assert [same_region(found, edges).holds for found in (edges, half)] == [True, False]
         assert same_region(edges, []).holds is None

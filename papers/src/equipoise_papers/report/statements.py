@@ -1,0 +1,187 @@
+"""Theorems that no experiment measures, judged by the tests of the two distributions.
+
+Each statement names the test that decides it; ``tests/report/test_statements.py`` checks that the
+test is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from equipoise_papers.experiments.verdict import Check
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedByTest:
+    """A statement of a paper that tests decide.
+
+    Args:
+        says: The statement.
+        holds: Whether it is right as printed.
+        found: What the test shows, in numbers.
+        test: Path and name of the test, from the root of the repository.
+    """
+
+    says: str
+    holds: bool
+    found: str
+    test: str
+
+    def check(self) -> Check:
+        """As a check of a report."""
+        return Check(self.says, f"{self.found} ({self.test})", self.holds)
+
+
+_THEORY = "tests/theory"
+YANG2019 = (
+    DecidedByTest(
+        "Theorems 5 and 6, closed forms of λ_G for positive-homogeneous activations",
+        True,
+        "agree with quadrature, B from 4",
+        f"{_THEORY}/batch_norm/test_explosion.py::test_closed_form_equals_quadrature",
+    ),
+    DecidedByTest(
+        "Theorem 9, λ_G by Gegenbauer coefficients",
+        True,
+        "agrees with integrals in thirty digits",
+        f"{_THEORY}/batch_norm/fixed_point/test_solve.py"
+        "::test_smooth_activations_match_theorem_9_in_thirty_digits",
+    ),
+    DecidedByTest(
+        "λ_G dominates λ_L and λ_M, and the traces add up",
+        True,
+        "for every activation of the table",
+        f"{_THEORY}/batch_norm/spectra/test_formulas.py::test_g_dominates_and_traces_add_up",
+    ),
+    DecidedByTest(
+        "Theorem 3, argument Σ⁻¹ + 2iλG/B",
+        False,
+        "its inverse is meant: for the identity the trace is not B without it",
+        f"{_THEORY}/covariance/test_bn_map.py::test_erratum_2_without_the_inverse_it_is_not",
+    ),
+    DecidedByTest(
+        "Proposition B.69, 1/B terms of the forward eigenvalues",
+        False,
+        "right for α = 1 alone: −9.4907 at α = 2, printed −1.4907",
+        f"{_THEORY}/batch_norm/spectra/test_formulas.py"
+        "::test_large_batch_expansion_of_the_forward_eigenvalues",
+    ),
+    DecidedByTest(
+        "B.70, forward λ_L > λ_M always",
+        False,
+        "reversed for tanh at B = 16: 0.480 against 0.887",
+        f"{_THEORY}/batch_norm/spectra/test_formulas.py"
+        "::test_either_forward_eigenvalue_may_be_the_larger",
+    ),
+    DecidedByTest(
+        "Lemma B.59, eigenvector BSB1(w−u, wv)",
+        False,
+        "BSB1(u−w, 2v), which the display has",
+        f"{_THEORY}/covariance/test_operators.py::test_the_eigenvector_as_printed_is_none",
+    ),
+    DecidedByTest(
+        "Proposition I.7, derivative of the two-sided kernel",
+        False,
+        "0.79721 at α = 1, b = 0.2, c = 0.37; printed 1.24079",
+        f"{_THEORY}/covariance/test_kernels.py::test_erratum_3_derivative_of_the_two_sided_kernel",
+    ),
+    DecidedByTest(
+        "“most practical nonlinearities lead to BSB1”",
+        False,
+        "not GELU from B = 39, SiLU from B = 26",
+        f"{_THEORY}/batch_norm/test_stability.py::test_critical_batch_sizes",
+    ),
+)
+_HESSIAN = "tests/preconditioners/hessian/test_errata.py"
+LANGE2022 = (
+    DecidedByTest(
+        "Algorithms 2 and 3 apply PPᵀ",
+        True,
+        "equal to the explicit product, with step 5 after step 4",
+        "tests/preconditioners/bnp/test_equality.py::test_dense",
+    ),
+    DecidedByTest(
+        "Proposition 7, one step of BN without gradients through statistics is one of BNP",
+        True,
+        "equal to 10⁻¹², also for three stacked layers",
+        "tests/preconditioners/bnp/test_equality.py"
+        "::test_proposition_7_one_step_of_batch_norm_is_one_step_of_bnp",
+    ),
+    DecidedByTest(
+        "Theorem 1, local rate",
+        True,
+        "0.3998 seen, 0.39988 predicted; needs α < 2/λ_max",
+        "papers/tests/lange2022/test_theorem_1.py::test_numbers",
+    ),
+    DecidedByTest(
+        "Proposition 10, bound for the means of channels",
+        True,
+        "attained, ratio 1",
+        f"{_HESSIAN}::test_the_bound_for_means_is_attained",
+    ),
+    DecidedByTest(
+        "Theorem 4, centring never worsens the condition number",
+        False,
+        "needs N ≥ n + 1: H = 2I₂ goes from 1.2247 to 1.4142",
+        "papers/tests/lange2022/test_theorem_4.py::test_twice_the_identity",
+    ),
+    DecidedByTest(
+        "Proposition 11, for any curvature S",
+        False,
+        "a singular S, normal with ReLU: 40,002 against a bound of 2",
+        f"{_HESSIAN}::test_singular_curvature_breaks_the_bound",
+    ),
+    DecidedByTest(
+        "Proposition 5, from mean 0 and variance 1",
+        False,
+        "about 17 instead of 2 at 500 × 500; needs a fourth moment",
+        "papers/tests/lange2022/test_proposition_5.py::test_mean_0_and_variance_1_do_not_suffice",
+    ),
+    DecidedByTest(
+        "Proposition 9, S diagonal for convolutions",
+        False,
+        "block diagonal; dropping the rest errs by 14 %",
+        f"{_HESSIAN}::test_dropping_entries_off_the_diagonal",
+    ),
+    DecidedByTest(
+        "Proposition 2 for networks with batch norm downstream",
+        False,
+        "95 % of S lies off its diagonal",
+        f"{_HESSIAN}::test_batch_norm_fills_s_off_its_diagonal",
+    ),
+    DecidedByTest(
+        "P improves the condition number by about κ(D)²",
+        False,
+        "no estimate of the gain, and no bound on it either",
+        "tests/preconditioners/hessian/test_conditions.py"
+        "::test_kappa_of_d_does_not_bound_the_gain",
+    ),
+)
+_RUN = "tests/pooling/run"
+YU2020 = (
+    DecidedByTest(
+        "(18), the differential of F_K",
+        True,
+        "exact at K = 1 with all repairs",
+        f"{_RUN}/test_errata.py::test_with_all_repairs_one_step_is_exact",
+    ),
+    DecidedByTest(
+        "(20), dv_K = K (FᵀF)^(K−1) […] v₀",
+        False,
+        "needs the sum over positions of the differential; gradients err by 0.13 to 0.88",
+        f"{_RUN}/test_errata.py::test_erratum_2_more_steps_need_powers_that_commute",
+    ),
+    DecidedByTest(
+        "(22), r₁² = F v_K v_Kᵀ",
+        False,
+        "F v₀ v_Kᵀ: wrong by half to four times the gradient at K = 1",
+        f"{_RUN}/test_errata.py"
+        "::test_erratum_4_a_wrong_factor_is_wrong_by_half_to_four_times_the_gradient",
+    ),
+    DecidedByTest(
+        "(22), rows 3 and 4",
+        False,
+        "shapes do not multiply",
+        f"{_RUN}/test_errata.py::test_erratum_5_factors_do_not_multiply",
+    ),
+)
