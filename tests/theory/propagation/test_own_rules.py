@@ -11,8 +11,8 @@ from equipoise.instrument.recording import opaque
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory import propagation
 from equipoise.theory.propagation import call as registry
+from equipoise.theory.propagation.layout import UnpredictedError
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.values import UnpredictedError
 
 WIDTH = 256
 

@@ -11,9 +11,9 @@ from torch import nn
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory import explosion_rate
 from equipoise.theory.propagation.call import RULES
+from equipoise.theory.propagation.layout import UnpredictedError
 from equipoise.theory.propagation.propagate import propagate
 from equipoise.theory.propagation.rules import convolution, normalisers, sums
-from equipoise.theory.propagation.values import UnpredictedError
 from support.model_state import differences, fingerprint
 
 

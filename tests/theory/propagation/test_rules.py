@@ -21,7 +21,8 @@ from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.propagate import propagate
 from equipoise.theory.propagation.rules import attention, pooling, positions, softmax, sums
 from equipoise.theory.propagation.rules.windows import Window
-from equipoise.theory.propagation.values import Moments, arranged, features_last, from_covariance
+from equipoise.theory.propagation.tensors import features_last
+from equipoise.theory.propagation.values import Moments, arranged, from_covariance
 
 C = 64
 NETWORKS = 8

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.theory.propagation.values import mean_square, scatter_of_products
+from equipoise.theory.propagation.tensors import mean_square, scatter_of_products
 
 
 class TestMeanSquare:

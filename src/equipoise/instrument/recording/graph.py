@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
-from torch.utils import _pytree as pytree
+
+from equipoise.instrument import trees
 
 Kind = Literal["parameter", "buffer", "data"]
 
@@ -43,6 +45,7 @@ class Given:
     value: Tensor
 
 
+@cache
 def name_of(operator: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> str:
     """The operator without overload and trailing underscore.
 
@@ -110,7 +113,7 @@ class Node:
 
     def take(self, old: Given, new: Given) -> None:
         """Take another tensor for an input."""
-        self.arguments, self.keywords = pytree.tree_map_only(
+        self.arguments, self.keywords = trees.replaced(
             Given,
             lambda given: new if given is old else given,
             (self.arguments, self.keywords),
@@ -119,7 +122,7 @@ class Node:
     @property
     def inputs(self) -> tuple[Made | Given, ...]:
         """All tensors among the arguments."""
-        leaves = pytree.tree_leaves((self.arguments, self.keywords))
+        leaves = trees.leaves((self.arguments, self.keywords))
         return tuple(leaf for leaf in leaves if isinstance(leaf, Made | Given))
 
 
@@ -181,7 +184,7 @@ class Graph:
         nodes = []
         for node in self.nodes:
             inside = node.arguments, node.keywords
-            arguments, keywords = pytree.tree_map_only(Given, copied, inside)
+            arguments, keywords = trees.replaced(Given, copied, inside)
             outputs = tuple(output.detach() for output in node.outputs)
             kept = replace(node, arguments=arguments, keywords=keywords, outputs=outputs, edges=())
             nodes.append(kept)
@@ -196,6 +199,6 @@ class Graph:
         nodes = []
         for node in self.nodes:
             inside = node.arguments, node.keywords
-            arguments, keywords = pytree.tree_map_only(Given, other, inside)
+            arguments, keywords = trees.replaced(Given, other, inside)
             nodes.append(replace(node, arguments=arguments, keywords=keywords))
         return replace(self, nodes=tuple(nodes), edited=self.edited or bool(values))

@@ -18,10 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from equipoise.instrument import modules
+from equipoise.instrument import modules, trees
 from equipoise.instrument.batches import samples
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.instrument.recording.opaque import around_opaque_calls
@@ -125,8 +124,8 @@ def evaluated(
     if isinstance(operator, type):
         raise TypeError(f"an opaque call of {operator.__name__} cannot be repeated")
     if operator._schema.is_mutable:
-        arguments, keywords = pytree.tree_map_only(Tensor, torch.clone, (arguments, keywords))
-    outputs = pytree.tree_leaves(operator(*arguments, **keywords))
+        arguments, keywords = trees.replaced(Tensor, torch.clone, (arguments, keywords))
+    outputs = trees.leaves(operator(*arguments, **keywords))
     return tuple(output for output in outputs if isinstance(output, Tensor))
 
 
@@ -222,7 +221,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operation, and record it."""
         self._settle()
         read = [self._read(tensor) for tensor in _tensors(inputs)]
-        arguments, keywords = pytree.tree_map_only(
+        arguments, keywords = trees.replaced(
             Tensor, lambda tensor: self._records[id(tensor)].source, inputs
         )
         for tensor in written:
@@ -375,7 +374,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in trees.leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _mean_square(gradient: Tensor) -> float:

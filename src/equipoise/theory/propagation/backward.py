@@ -13,16 +13,10 @@ from equipoise.theory.propagation.attribution import Edge
 from equipoise.theory.propagation.call import OF_SHAPES, reason_of
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
-from equipoise.theory.propagation.layout import LayoutError
+from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
 from equipoise.theory.propagation.rules import attention
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Moments,
-    UnpredictedError,
-    arranged,
-    features_last,
-    second_moments,
-)
+from equipoise.theory.propagation.tensors import features_last, second_moments
+from equipoise.theory.propagation.values import Gradient, Moments, arranged
 
 
 @dataclass(slots=True)

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Node, name_of
 from equipoise.instrument.recording.opaque import OPAQUE
 from equipoise.instrument.recording.tracer import evaluated
-from equipoise.theory.propagation.layout import LayoutError
-from equipoise.theory.propagation.values import Gradient, Known, Moments, UnpredictedError, Value
+from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
+from equipoise.theory.propagation.values import Gradient, Known, Moments, Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +70,12 @@ class Call:
 
     def with_values(self) -> Call:
         """The call with the outputs that its inputs have now, if all of them have values."""
-        inputs = pytree.tree_map_only(Known, known_tensor, (self.arguments, self.keywords))
+        inputs = trees.replaced(Known, known_tensor, (self.arguments, self.keywords))
         opaque = isinstance(self.node.operator, type)
         if (
             opaque
             or not self.output.is_meta
-            or any(leaf.is_meta for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))
+            or any(leaf.is_meta for leaf in trees.leaves(inputs) if isinstance(leaf, Tensor))
         ):
             return self
         with torch.no_grad():

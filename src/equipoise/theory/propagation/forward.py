@@ -7,8 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
+from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.propagation.call import (
     OF_SHAPES,
@@ -21,19 +20,12 @@ from equipoise.theory.propagation.call import (
     reason_of,
     rule_for,
 )
-from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
+from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
 from equipoise.theory.propagation.rules import attention
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    UnpredictedError,
-    Value,
-    measured,
-)
+from equipoise.theory.propagation.values import Gradient, Known, Moments, Value, measured
 
 for _family in (
     "attention",
@@ -67,10 +59,10 @@ class Forward:
 
     def step(self, node: Node) -> None:
         """Find what is known of the outputs of a node."""
-        arguments, keywords = pytree.tree_map_only(
+        arguments, keywords = trees.replaced(
             (Made, Given), self._value, (node.arguments, node.keywords)
         )
-        leaves = [v for v in pytree.tree_leaves((arguments, keywords)) if _is_value(v)]
+        leaves = [v for v in trees.leaves((arguments, keywords)) if _is_value(v)]
         call = Call(node, arguments, keywords)
         random = not all(isinstance(leaf, Known) for leaf in leaves)
         try:

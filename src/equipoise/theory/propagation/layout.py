@@ -19,8 +19,16 @@ Role = Literal["sample", "position", "feature", "open"]
 _keys = count()
 
 
+class UnpredictedError(ValueError):
+    """Theory does not cover an operation on these inputs."""
+
+
 class LayoutError(ValueError):
     """An axis cannot be followed through an operation."""
+
+
+# The factor of all that is as long as it was traced: told by identity, as fractions are slow.
+ONCE = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +45,10 @@ class Atom:
     role: Role
     size: int
     key: int
-    times: Fraction = Fraction(1)
+    times: Fraction = ONCE
 
     @staticmethod
-    def new(role: Role, size: int, times: Fraction = Fraction(1)) -> Atom:
+    def new(role: Role, size: int, times: Fraction = ONCE) -> Atom:
         """An atom unlike all others."""
         return Atom(role, size, next(_keys), times)
 
@@ -50,7 +58,7 @@ Axis = tuple[Atom, ...]
 
 def times(atoms: Iterable[Atom]) -> Fraction:
     """How many times as many elements than traced the product of atoms is taken to have."""
-    return math.prod((atom.times for atom in atoms), start=Fraction(1))
+    return math.prod((atom.times for atom in atoms if atom.times is not ONCE), start=ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ class Layout:
     axes: tuple[Axis, ...]
 
     @staticmethod
-    def of_batch(shape: Sequence[int], samples: Fraction = Fraction(1)) -> Layout:
+    def of_batch(shape: Sequence[int], samples: Fraction = ONCE) -> Layout:
         """A tensor of data: samples first, taken that many times; all other axes open.
 
         Examples:
@@ -96,7 +104,9 @@ class Layout:
     @property
     def elements(self) -> int:
         """How many elements a tensor with these axes is taken to have."""
-        return round(math.prod(self.shape) * times(self.atoms))
+        factor = times(self.atoms)
+        traced = math.prod(self.shape)
+        return traced if factor is ONCE else round(traced * factor)
 
     def mapped(self, change: Callable[[Atom], Atom]) -> Layout:
         """Replace atoms."""

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.instrument.recording.tracer import evaluated
 from equipoise.theory.propagation import latent
@@ -159,7 +159,7 @@ def _run(nodes: list[Node], values: dict[Made, Tensor]) -> dict[Made, Tensor]:
 
     with torch.inference_mode(False), torch.enable_grad():
         for node in nodes:
-            inputs = pytree.tree_map_only((Made, Given), tensor, (node.arguments, node.keywords))
+            inputs = trees.replaced((Made, Given), tensor, (node.arguments, node.keywords))
             for index, output in enumerate(evaluated(node.operator, *inputs)):
                 values[Made(node.number, index)] = output
     return values

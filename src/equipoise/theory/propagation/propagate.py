@@ -8,9 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from equipoise.instrument.recording.graph import Graph, Node
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.propagation.attribution import (
@@ -24,11 +21,11 @@ from equipoise.theory.propagation.attribution import (
 from equipoise.theory.propagation.backward import Back, backward, size_of
 from equipoise.theory.propagation.call import rule_for
 from equipoise.theory.propagation.forward import Forward
-from equipoise.theory.propagation.layout import Layout
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.sites import Share, Site, Weight, of_model
 from equipoise.theory.propagation.steps import first_steps
-from equipoise.theory.propagation.values import Known, Moments, Value, mean_square
+from equipoise.theory.propagation.tensors import Readings, mean_square
+from equipoise.theory.propagation.values import Known, Moments, Value
 from equipoise.theory.propagation.what_if.answer import Changes
 
 
@@ -175,12 +172,14 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
             )
     back = backward(graph, forward, keep=steps)
     attribution = attribute(_vertices(forward, back), back.edges)
-    sites = []
+    sites, readings = [], Readings()
     for node in graph.nodes:
         value = forward.values[node.number][0]
         reason = forward.reasons.get(node.number, "")
         if isinstance(value, Moments) or reason:
-            site = _site(node, value, reason, back, attribution, measured=not graph.edited)
+            site = _site(
+                node, value, reason, back, attribution, None if graph.edited else readings
+            )
             why = forward.notes.get(node.number, "") or back.reasons.get(node.number, "")
             sites.append(replace(site, reason=site.reason or why))
     moved = first_steps(graph, forward.values, back.gradients) if steps else {}
@@ -237,13 +236,12 @@ def _site(
     reason: str,
     back: Back,
     attribution: Attribution,
-    *,
-    measured: bool,
+    readings: Readings | None,
 ) -> Site:
-    output, grad = node.outputs[0].detach(), node.gradients[0] if measured else None
+    """What is predicted of an operation, and read off its tensors if they hold what it gave."""
+    output, grad = node.outputs[0].detach(), node.gradients[0] if readings else None
     moments = value if isinstance(value, Moments) and not reason else None
-    has_size = measured and output.is_floating_point()
-    size = mean_square(output) if has_size else math.nan
+    read = readings if output.is_floating_point() else None
     return Site(
         node.number,
         node.name,
@@ -251,8 +249,8 @@ def _site(
         None if moments is None else moments.second_moment,
         None if moments is None else moments.sample_correlation,
         back.sizes.get(id(value)),
-        size,
-        None if grad is None else mean_square(grad),
+        read.mean_square(output) if read else math.nan,
+        None if grad is None or readings is None else readings.mean_square(grad),
         reason or back.unknown.get(id(value), ""),
         is_start=id(value) in back.starts,
         kind=kind_of(node.name, _home(node)),
@@ -262,36 +260,9 @@ def _site(
         error=attribution.error.get(id(value), math.nan),
         row_correlation=None if moments is None else moments.row_correlation,
         measured_correlation=(
-            sample_correlation(output, moments.layout, size) if moments and has_size else None
+            read.sample_correlation(output, moments.layout) if moments and read else None
         ),
     )
-
-
-def sample_correlation(x: Tensor, layout: Layout, size: float) -> float:
-    r"""Second moment of two samples at one position over that of one, of a tensor.
-
-    .. math:: \frac{\|\sum_n x_n\|^2 - \sum_n\|x_n\|^2}{(N-1)\sum_n\|x_n\|^2}
-
-    Args:
-        x: The tensor.
-        layout: Its axes, one of whose atoms counts the N samples if there are several.
-        size: Its mean square.
-
-    Examples:
-        >>> import torch
-        >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
-        >>> sample_correlation(x, Layout.of_batch((2, 2)), 1.0)
-        0.0
-    """
-    sample = next((i for i, atom in enumerate(layout.atoms) if atom.role == "sample"), None)
-    if sample is None or not size:  # a single sample has no axis of its own
-        return 0.0
-    alone = x.detach().reshape([atom.size for atom in layout.atoms])
-    N = alone.shape[sample]
-    if N < 2:
-        return 0.0
-    total = alone.sum(sample, dtype=torch.promote_types(alone.dtype, torch.float32))
-    return (mean_square(total) / (N * size) - 1) / (N - 1)
 
 
 def _home(node: Node) -> str:

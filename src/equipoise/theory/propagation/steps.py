@@ -47,7 +47,8 @@ from torch import Tensor
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.propagation.call import WEIGHTED
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.values import Gradient, Known, Moments, Value, mean_square
+from equipoise.theory.propagation.tensors import mean_square
+from equipoise.theory.propagation.values import Gradient, Known, Moments, Value
 
 # Of the integral's variable; its ends decay as the root of e to this.
 _LOGS = np.arange(-30.0, 30.0, 0.1)

@@ -11,29 +11,27 @@ from itertools import count
 from typing import TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.exchangeable import Average, Exchangeable, Later
 from equipoise.theory.propagation.filters import Filters
-from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
+from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
+from equipoise.theory.propagation.tensors import (
+    features_last,
+    mean_square,
+    require_values,
+    scatter_of_products,
+    second_moments,
+)
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 # Pairs of positions are followed exactly up to maps of 64 × 64.
 MOST_POSITIONS = 4096
-# Elements that are converted at once, so that they stay in the cache.
-_CHUNK = 1 << 14
-# Terms of a sum in float32, and mean squares of which each term is safe there.
-_STRETCH, _SMALL_SQUARE, _LARGE_SQUARE = 1 << 10, 1e-24, 1e24
 _identities = count()
-
-
-class UnpredictedError(ValueError):
-    """Theory does not cover an operation on these inputs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +133,7 @@ class Moments:
         """P."""
         return self.correlation.positions
 
-    @property
+    @cached_property
     def second_moment(self) -> float:
         """Average of the squared elements."""
         return float((self.mean**2 + self.std**2).mean())
@@ -381,16 +379,6 @@ def measured(value: Tensor, layout: Layout) -> Moments:
     return replace(moments, scatter=scatter_of_products(array) - 1 / features)
 
 
-def require_values(value: Tensor) -> None:
-    """Raise where a tensor has a shape only.
-
-    Raises:
-        UnpredictedError: If its values were lost with an edit of the graph.
-    """
-    if value.is_meta:
-        raise UnpredictedError("what was measured here does not hold after the change")
-
-
 def require_few(positions: int) -> None:
     """Raise where pairs of positions would be too many.
 
@@ -401,57 +389,6 @@ def require_few(positions: int) -> None:
         raise UnpredictedError(
             f"{positions} positions; pairs are followed exactly up to {MOST_POSITIONS}"
         )
-
-
-def second_moments(array: Array, taken: int) -> Exchangeable:
-    """Averages over features of products at two rows.
-
-    Args:
-        array: Values, of shape ``[samples, P, features]``.
-        taken: How many samples there are taken to be.
-    """
-    samples, positions, features = array.shape
-    total = array.sum(0)
-    rows = array.swapaxes(0, 1).reshape(positions, -1)
-    own = rows @ rows.T
-    diff = (total @ total.T - own) / max(1, samples * (samples - 1) * features)
-    return Exchangeable(own / (samples * features), diff, taken)
-
-
-def scatter_of_products(array: Array) -> float:
-    r"""Variance between samples of products of two positions, averaged over features.
-
-    Of values ``[samples, P, features]``, less their mean over positions. With :math:`G_n` the
-    products in sample n, :math:`(E \lVert G_n \rVert^2 - \lVert E G_n \rVert^2)
-    / (\operatorname{tr} E G_n)^2`.
-    """
-    centred = array - array.mean(1, keepdims=True)
-    samples, positions, _ = array.shape
-    size = (centred**2).sum() / samples
-    if positions == 1 or size <= 0:
-        return 0.0
-    rows = centred.swapaxes(0, 1).reshape(positions, -1)
-    squares = sum(_squared_products(sample) for sample in centred) / samples
-    return float((squares - _squared_products(rows) / samples**2) / size**2)
-
-
-def _squared_products(rows: Array) -> float:
-    """Sum of the squares of all products of two rows, or of two columns if they are fewer."""
-    products = rows.T @ rows if len(rows) > rows.shape[1] else rows @ rows.T
-    return float((products**2).sum())
-
-
-def features_last(value: Tensor, layout: Layout) -> Array:
-    """Values as ``[samples, positions, features]``."""
-    atoms = layout.atoms
-    if len(layout.with_role("sample")) != 1:
-        raise UnpredictedError("no axis of samples was followed to here")
-    sizes = [atom.size for atom in atoms]
-    roles = ("sample", "position", "feature")
-    order = [i for role in roles for i, atom in enumerate(atoms) if atom.role == role]
-    array = value.detach().double().cpu().reshape(sizes).permute(order)
-    shape = [math.prod(a.size for a in atoms if a.role == role) for role in roles]
-    return np.asarray(array.reshape(shape).numpy())
 
 
 def arranged(pairs: Exchangeable, order: Sequence[Atom], wanted: Sequence[Atom]) -> Exchangeable:
@@ -466,20 +403,6 @@ def arranged(pairs: Exchangeable, order: Sequence[Atom], wanted: Sequence[Atom])
     return Exchangeable(pairs.same[grid], pairs.diff[grid], pairs.samples)
 
 
-def is_uniform(value: Tensor) -> bool:
-    """Whether all elements are equal."""
-    return bool((value == value.flatten()[0]).all()) if value.numel() else False
-
-
-def is_centred(filters: Tensor, size: float) -> bool:
-    """Whether filters, one a row, of a mean square, sum to zero, as standardised ones do.
-
-    Of independent weights, the squared means average to the mean square over their number.
-    """
-    fan_in = filters.shape[1]
-    return fan_in > 1 and mean_square(filters.detach().mean(1)) * fan_in < 1e-3 * size
-
-
 def bias_square(bias: object, weights: Tensor, grown: Fraction) -> float:
     """Mean square of a bias, of a layer that many times as many features go into as traced.
 
@@ -492,28 +415,3 @@ def bias_square(bias: object, weights: Tensor, grown: Fraction) -> float:
     # The square of a uniform number has a variance of 4/5 of its squared mean.
     alike = abs(size - own) < 4 * own * math.sqrt(0.8 / bias.value.numel())
     return size / float(grown) if alike else size
-
-
-def mean_square(value: Tensor) -> float:
-    """Average of squares, summed in float64.
-
-    Stretches of float32 are summed as they are, three times as fast, as long as the result is far
-    from where squares overflow or vanish; the errors of stretches average out, below 1e-7.
-    """
-    if not value.numel():
-        return math.nan
-    in_memory = sorted(range(value.ndim), key=value.stride, reverse=True)
-    flat = value.detach().permute(in_memory).flatten()
-    if flat.dtype == torch.float32 and flat.device.type == "cpu":
-        whole = len(flat) // _STRETCH * _STRETCH
-        stretches = flat[:whole].numpy().reshape(-1, _STRETCH)
-        sums = np.einsum("ij,ij->i", stretches, stretches)
-        found = (float(sums.sum(dtype=np.float64)) + _squares(flat[whole:])) / len(flat)
-        if _SMALL_SQUARE < found < _LARGE_SQUARE:
-            return found
-    return _squares(flat) / len(flat)
-
-
-def _squares(flat: Tensor) -> float:
-    parts = (flat[at : at + _CHUNK].double() for at in range(0, len(flat), _CHUNK))
-    return sum(float(part @ part) for part in parts)

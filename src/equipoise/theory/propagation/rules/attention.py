@@ -49,17 +49,10 @@ from torch import Tensor
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.layout import Atom, Layout
+from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.softmax import SoftmaxWeights, distances, shared
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    UnpredictedError,
-    arranged,
-    from_covariance,
-    is_uniform,
-)
+from equipoise.theory.propagation.tensors import is_uniform
+from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged, from_covariance
 
 Array = NDArray[np.float64]
 

@@ -25,27 +25,28 @@ from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.filters import Filters, read_by_taps
-from equipoise.theory.propagation.layout import Atom, Layout, times
+from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
 from equipoise.theory.propagation.rules.positions import (
     features_as_positions,
     positions_as_features,
 )
 from equipoise.theory.propagation.rules.windows import Window, each
+from equipoise.theory.propagation.tensors import (
+    is_centred,
+    mean_square,
+    require_values,
+    scatter_of_products,
+    second_moments,
+)
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
     Moments,
-    UnpredictedError,
     arranged,
     bias_square,
     gaussian,
-    is_centred,
-    mean_square,
     measured,
     require_few,
-    require_values,
-    scatter_of_products,
-    second_moments,
 )
 
 Array = NDArray[np.float64]

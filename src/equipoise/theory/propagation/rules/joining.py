@@ -19,18 +19,11 @@ import numpy as np
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, Rule, chained, rule
 from equipoise.theory.propagation.exchangeable import Average, Exchangeable
-from equipoise.theory.propagation.layout import Atom, Axis, Layout, times
+from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError, times
 from equipoise.theory.propagation.rules.positions import mapped
 from equipoise.theory.propagation.rules.sums import aligned, common_source, unaligned
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    UnpredictedError,
-    from_covariance,
-    is_uniform,
-    measured,
-)
+from equipoise.theory.propagation.tensors import is_uniform
+from equipoise.theory.propagation.values import Gradient, Known, Moments, from_covariance, measured
 
 
 @rule("cat")

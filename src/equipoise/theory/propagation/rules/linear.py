@@ -17,19 +17,17 @@ import numpy as np
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
-from equipoise.theory.propagation.layout import Atom, Layout, times
+from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
 from equipoise.theory.propagation.rules.positions import spread_over, summed_over
+from equipoise.theory.propagation.tensors import is_centred, mean_square
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
     Moments,
-    UnpredictedError,
     arranged,
     bias_square,
     from_covariance,
     gaussian,
-    is_centred,
-    mean_square,
     measured,
 )
 

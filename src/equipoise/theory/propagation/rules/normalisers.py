@@ -40,15 +40,8 @@ from equipoise.theory.propagation.few_rows import (
     rows_of,
     steady_rows_of,
 )
-from equipoise.theory.propagation.layout import Atom
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    UnpredictedError,
-    Value,
-    from_covariance,
-)
+from equipoise.theory.propagation.layout import Atom, UnpredictedError
+from equipoise.theory.propagation.values import Gradient, Known, Moments, Value, from_covariance
 
 # With fewer features, what a group divides by is not what infinitely many would average to.
 _FEWEST_FEATURES = 4

@@ -21,13 +21,9 @@ from torch import Tensor
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    UnpredictedError,
-    is_uniform,
-)
+from equipoise.theory.propagation.layout import UnpredictedError
+from equipoise.theory.propagation.tensors import is_uniform
+from equipoise.theory.propagation.values import Gradient, Known, Moments
 
 # On larger maps what gradients and latents have in common is spread too thin to matter.
 _MOST_POSITIONS = 256

@@ -30,16 +30,10 @@ from scipy.special import ndtr
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
-from equipoise.theory.propagation.layout import Atom, Layout
+from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.positions import features_as_positions
 from equipoise.theory.propagation.rules.windows import Window, maps
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    UnpredictedError,
-    arranged,
-)
+from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged
 
 Array = NDArray[np.float64]
 

@@ -16,20 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from equipoise.instrument import trees
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
-from equipoise.theory.propagation.layout import Atom, Axis, Layout, times
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    UnpredictedError,
-    arranged,
-    from_covariance,
-)
+from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError, times
+from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged, from_covariance
 
 Array = NDArray[np.float64]
 
@@ -357,7 +350,7 @@ class _Axes:
         count = len(self.features)
         lengths = values.shape[:1] + values.shape[1:2] * min(count, 1) + (1,) * (count - 1)
         given = values.reshape(*lengths, *self.sizes).permute(*np.argsort(order))
-        others, keywords = pytree.tree_map_only(
+        others, keywords = trees.replaced(
             Known, lambda known: known.value, (call.arguments[1:], call.keywords)
         )
         try:

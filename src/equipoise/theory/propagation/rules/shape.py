@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
-from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
+from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
 from equipoise.theory.propagation.rules.positions import repeated
-from equipoise.theory.propagation.values import Gradient, Known, Moments, UnpredictedError
+from equipoise.theory.propagation.values import Gradient, Known, Moments
 
 Parts = dict[Atom, tuple[Atom, ...]]
 

@@ -27,17 +27,16 @@ from torch import Tensor
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
+from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
 from equipoise.theory.propagation.rules.pointwise import Derivative, elementwise, pointwise
 from equipoise.theory.propagation.rules.positions import mapped
+from equipoise.theory.propagation.tensors import is_uniform
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
     Moments,
-    UnpredictedError,
     arranged,
     from_covariance,
-    is_uniform,
     measured,
 )
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from equipoise.theory.propagation.call import Call
 from equipoise.theory.propagation.exchangeable import kron
-from equipoise.theory.propagation.layout import Atom, Layout
-from equipoise.theory.propagation.values import Moments, UnpredictedError
+from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
+from equipoise.theory.propagation.values import Moments
 
 Array = NDArray[np.float64]
 

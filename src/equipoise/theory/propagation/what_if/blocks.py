@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.instrument.recording.tracer import without_values
 from equipoise.theory.propagation.call import OF_SHAPES
@@ -292,7 +293,7 @@ class _Repeated:
     def _periodic(self, node: Node, place: int, leaf: Source, steps: int) -> Source:
         """The input of an operation that looks like one a block before."""
         twin = self.graph.nodes[node.number - self.blocks.period]
-        before = pytree.tree_leaves((twin.arguments, twin.keywords))[place]
+        before = trees.leaves((twin.arguments, twin.keywords))[place]
         if _is_same(before, leaf):
             return self._later(node, place, leaf, 0) if isinstance(leaf, Made) else leaf
         if isinstance(leaf, Made):

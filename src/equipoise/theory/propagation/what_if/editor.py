@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.instrument.recording.tracer import operations_of, without_values
 from equipoise.theory.propagation.call import OF_SHAPES
@@ -45,7 +45,7 @@ class Editor:
             fields: Attributes of the node that are new; sources are those of the old graph.
         """
         node = replace(node, **fields)
-        arguments, keywords = pytree.tree_map_only(
+        arguments, keywords = trees.replaced(
             (Made, Given), self.source, (node.arguments, node.keywords)
         )
         if node.name not in OF_SHAPES:

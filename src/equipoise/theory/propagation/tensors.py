@@ -1,0 +1,193 @@
+"""What is read off tensors: mean squares, products of rows, whether all elements are equal."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.layout import Layout, UnpredictedError
+
+Array = NDArray[np.float64]
+
+# Elements that are converted at once, so that they stay in the cache.
+_CHUNK = 1 << 14
+# Terms of a sum in float32, and mean squares of which each term is safe there.
+_STRETCH, _SMALL_SQUARE, _LARGE_SQUARE = 1 << 10, 1e-24, 1e24
+
+
+def require_values(value: Tensor) -> None:
+    """Raise where a tensor has a shape only.
+
+    Raises:
+        UnpredictedError: If its values were lost with an edit of the graph.
+    """
+    if value.is_meta:
+        raise UnpredictedError("what was measured here does not hold after the change")
+
+
+def second_moments(array: Array, taken: int) -> Exchangeable:
+    """Averages over features of products at two rows.
+
+    Args:
+        array: Values, of shape ``[samples, P, features]``.
+        taken: How many samples there are taken to be.
+    """
+    samples, positions, features = array.shape
+    total = array.sum(0)
+    rows = array.swapaxes(0, 1).reshape(positions, -1)
+    own = rows @ rows.T
+    diff = (total @ total.T - own) / max(1, samples * (samples - 1) * features)
+    return Exchangeable(own / (samples * features), diff, taken)
+
+
+def scatter_of_products(array: Array) -> float:
+    r"""Variance between samples of products of two positions, averaged over features.
+
+    Of values ``[samples, P, features]``, less their mean over positions. With :math:`G_n` the
+    products in sample n, :math:`(E \lVert G_n \rVert^2 - \lVert E G_n \rVert^2)
+    / (\operatorname{tr} E G_n)^2`.
+    """
+    centred = array - array.mean(1, keepdims=True)
+    samples, positions, _ = array.shape
+    size = (centred**2).sum() / samples
+    if positions == 1 or size <= 0:
+        return 0.0
+    rows = centred.swapaxes(0, 1).reshape(positions, -1)
+    squares = sum(_squared_products(sample) for sample in centred) / samples
+    return float((squares - _squared_products(rows) / samples**2) / size**2)
+
+
+def _squared_products(rows: Array) -> float:
+    """Sum of the squares of all products of two rows, or of two columns if they are fewer."""
+    products = rows.T @ rows if len(rows) > rows.shape[1] else rows @ rows.T
+    return float((products**2).sum())
+
+
+def features_last(value: Tensor, layout: Layout) -> Array:
+    """Values as ``[samples, positions, features]``."""
+    atoms = layout.atoms
+    if len(layout.with_role("sample")) != 1:
+        raise UnpredictedError("no axis of samples was followed to here")
+    sizes = [atom.size for atom in atoms]
+    roles = ("sample", "position", "feature")
+    order = [i for role in roles for i, atom in enumerate(atoms) if atom.role == role]
+    array = value.detach().double().cpu().reshape(sizes).permute(order)
+    shape = [math.prod(a.size for a in atoms if a.role == role) for role in roles]
+    return np.asarray(array.reshape(shape).numpy())
+
+
+def is_uniform(value: Tensor) -> bool:
+    """Whether all elements are equal."""
+    return bool((value == value.flatten()[0]).all()) if value.numel() else False
+
+
+def is_centred(filters: Tensor, size: float) -> bool:
+    """Whether filters, one a row, of a mean square, sum to zero, as standardised ones do.
+
+    Of independent weights, the squared means average to the mean square over their number.
+    """
+    fan_in = filters.shape[1]
+    return fan_in > 1 and mean_square(filters.detach().mean(1)) * fan_in < 1e-3 * size
+
+
+def mean_square(value: Tensor) -> float:
+    """Average of squares, summed in float64.
+
+    Stretches of float32 are summed as they are, three times as fast, as long as the result is far
+    from where squares overflow or vanish; the errors of stretches average out, below 1e-7.
+    """
+    if not value.numel():
+        return math.nan
+    flat, count = _as_in_memory(value).flatten(), value.numel()
+    if flat.dtype == torch.float32 and flat.device.type == "cpu":
+        rest = count % _STRETCH
+        stretches = flat.numpy()[: count - rest].reshape(-1, _STRETCH)
+        total = float(np.einsum("ij,ij->i", stretches, stretches).sum(dtype=np.float64))
+        found = (total + (_squares(flat[count - rest :]) if rest else 0.0)) / count
+        if _SMALL_SQUARE < found < _LARGE_SQUARE:
+            return found
+    return _squares(flat) / count
+
+
+def _squares(flat: Tensor) -> float:
+    parts = (flat[at : at + _CHUNK].double() for at in range(0, len(flat), _CHUNK))
+    return sum(float(part @ part) for part in parts)
+
+
+def _as_in_memory(value: Tensor) -> Tensor:
+    """The axes in the order of memory."""
+    value = value.detach()
+    if value.is_contiguous():
+        return value
+    return value.permute(sorted(range(value.ndim), key=value.stride, reverse=True))
+
+
+class Readings:
+    """What is read off the tensors of one pass; views of the same memory are read once.
+
+    The tensors must live, unchanged, as long as this.
+    """
+
+    def __init__(self) -> None:
+        self._squares: dict[Any, float] = {}
+        self._correlations: dict[Any, float] = {}
+
+    def mean_square(self, value: Tensor) -> float:
+        """The same as :func:`mean_square`."""
+        memory = _memory_of(value)
+        if memory is None:
+            return mean_square(value)
+        if memory not in self._squares:
+            self._squares[memory] = mean_square(value)
+        return self._squares[memory]
+
+    def sample_correlation(self, x: Tensor, layout: Layout) -> float:
+        r"""Second moment of two samples at one position over that of one, of a tensor.
+
+        .. math:: \frac{\|\sum_n x_n\|^2 - \sum_n\|x_n\|^2}{(N-1)\sum_n\|x_n\|^2}
+
+        Args:
+            x: The tensor.
+            layout: Its axes, one of whose atoms counts the N samples if there are several.
+
+        Examples:
+            >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+            >>> Readings().sample_correlation(x, Layout.of_batch((2, 2)))
+            0.0
+        """
+        size = self.mean_square(x)
+        sample = next((i for i, atom in enumerate(layout.atoms) if atom.role == "sample"), None)
+        if sample is None or not size:  # a single sample has no axis of its own
+            return 0.0
+        alone = x.detach().reshape([atom.size for atom in layout.atoms])
+        N = alone.shape[sample]
+        if N < 2:
+            return 0.0
+        memory = _memory_of(alone)
+        place = memory, N, alone.stride(sample)
+        if memory is None or place not in self._correlations:
+            total = alone.sum(sample, dtype=torch.promote_types(alone.dtype, torch.float32))
+            found = (mean_square(total) / (N * size) - 1) / (N - 1)
+            if memory is None or alone.data_ptr() != x.data_ptr():  # a copy does not live
+                return found
+            self._correlations[place] = found
+        return self._correlations[place]
+
+
+def _memory_of(value: Tensor) -> tuple[int, int, torch.dtype] | None:
+    """What tensors have in common that are the same elements in some order.
+
+    None where it cannot be said: of tensors with gaps or repetitions, and of what is not a plain
+    tensor.
+    """
+    if type(value) not in (Tensor, nn.Parameter) or value.layout != torch.strided:
+        return None
+    if value.is_meta or not _as_in_memory(value).is_contiguous():
+        return None
+    return value.data_ptr(), value.numel(), value.dtype
