@@ -50,7 +50,12 @@ def steps(model: nn.Module, attach=None, count: int = 3) -> list[float]:
 
 ROOT = Path(__file__).parents[3]
 
-WEIGHTS = Edit("weights", None, "smaller", (Factor("0.weight", 0.25), Factor("7.bias", 0.0)))
+WEIGHTS = Edit(
+    "weights",
+    None,
+    "smaller",
+    (Factor("0.weight", 0.25), Factor("7.weight", 2.0), Factor("7.bias", 0.0)),
+)
 REMEDIES = [
     Remedy((Edit("shift", 0.5),)),
     Remedy((Edit("scale", 0.2),)),

@@ -482,3 +482,45 @@ def test_composite_operators_are_taken_apart(function, expected):
     assert names(graph) == ["convolution", *expected, "sum"]
     assert graph.loss == pytest.approx(float(function(layer(x)).sum().detach()), rel=1e-5)
     assert graph.nodes[0].gradients[0] is not None
+
+
+class TestOtherParameters:
+    """What is computed of parameters alone follows them."""
+
+    @pytest.mark.parametrize(
+        "build",
+        [
+            lambda: nn.Linear(4, 3),
+            lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)),
+        ],
+        ids=["transposed", "weight norm"],
+    )
+    def test_equals_a_trace_of_the_changed_model(self, build):
+        torch.manual_seed(0)
+        model, x = build(), torch.randn(5, 4)
+        graph = trace(model, x, summed)
+        values = {name: value.detach() * 3 for name, value in model.named_parameters()}
+        changed = graph.with_parameters(values)
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                value.copy_(values[name])
+        again = trace(model, x, summed)
+        of_data = set()
+        for node, expected in zip(changed.nodes, again.nodes, strict=True):
+            if any(
+                source.node in of_data if isinstance(source, Made) else source.kind == "data"
+                for source in node.inputs
+            ):
+                of_data.add(node.number)
+            else:
+                for ours, theirs in zip(node.outputs, expected.outputs, strict=True):
+                    torch.testing.assert_close(ours, theirs)
+        assert of_data
+        assert len(of_data) < len(changed.nodes)
+
+    def test_the_old_graph_stays(self):
+        model = nn.Linear(4, 3)
+        graph = trace(model, torch.randn(5, 4), summed)
+        before = node_of(graph, "t").outputs[0].clone()
+        graph.with_parameters({"weight": torch.zeros(3, 4)})
+        assert torch.equal(node_of(graph, "t").outputs[0], before)

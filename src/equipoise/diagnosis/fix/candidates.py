@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torch import Tensor, nn
 
@@ -155,12 +155,17 @@ def of_branches(propagation: Propagation) -> Iterator[Remedy]:
 
 
 def of_gains(found: Propagation) -> Iterator[Remedy]:
-    """Weights of balanced size, and all hidden weights times one factor."""
-    balance = _balanced(found)
-    if balance is not None:
-        yield balance
+    """Weights of balanced size, also from a textbook's start, and hidden ones times one factor."""
     assert found.graph is not None
-    names = () if _is_normalised(found.graph) else _hidden_weights(found)
+    chain = not _is_normalised(found.graph)
+    sizes = _sizes(found, _places(found.graph, heads=True))
+    within = _BALANCED_WITHIN if chain else _BALANCED_BEHIND_NORMS
+    start = _textbook(found.graph)
+    if chain and any(factor == 0.0 for factor in start.values()):
+        yield from _balanced(found.graph, start)
+    if sizes and (max(sizes.values()) > within or min(sizes.values()) < 1 / within):
+        yield from _balanced(found.graph, {})
+    names = () if not chain else _hidden_weights(found)
     for gain in _GAINS:
         factors = tuple(Factor(name, gain) for name in names)
         if factors:
@@ -168,29 +173,38 @@ def of_gains(found: Propagation) -> Iterator[Remedy]:
             yield Remedy((Edit("weights", None, what, factors),))
 
 
-def _balanced(found: Propagation) -> Remedy | None:
+def _textbook(graph: Graph) -> dict[str, float]:
+    r"""Factors that give weights He's variance 2/fan-in, and their biases 0.
+
+    Biases keep what all samples have in common: where weights are too small, or biases too large,
+    balanced sizes alone would leave all outputs alike.
+    """
+    parameters, factors = graph.parameters, {}
+    for name in dict.fromkeys(_places(graph, heads=True).values()):
+        weight = parameters[name].detach()
+        size = float(weight.double().square().mean())
+        if 0 < size < math.inf:
+            factors[name] = math.sqrt(2 / (weight[0].numel() * size))
+            bias = name.removesuffix("weight") + "bias"
+            if bias != name and bias in parameters and bool(parameters[bias].detach().any()):
+                factors[bias] = 0.0
+    return factors
+
+
+def _balanced(graph: Graph, start: Mapping[str, float]) -> Iterator[Remedy]:
     r"""Give every layer with weights outputs of predicted mean square 1, the head's at most that.
 
-    Layers are scaled together, and predicted again: in a chain without norms each by
-    :math:`\sqrt{q_{l-1}/q_l}`, with q the mean square of its outputs, behind norms by
-    :math:`1/\sqrt{q_l}`. With positively homogeneous activations one sweep would do.
+    From the given factors on, layers are scaled together, and predicted again: in a chain without
+    norms each by :math:`\sqrt{q_{l-1}/q_l}`, with q the mean square of its outputs, behind norms
+    by :math:`1/\sqrt{q_l}`. With positively homogeneous activations one sweep would do.
     """
-    graph = found.graph
-    assert graph is not None
-    heads = Structure(graph).heads()
-    places = _places(graph, heads=True)
-    if not places:
-        return None
-    parameters, factors = graph.parameters, dict.fromkeys(places.values(), 1.0)
-    sizes = _sizes(found, places)
+    heads, places = Structure(graph).heads(), _places(graph, heads=True)
+    parameters = graph.parameters
+    factors = dict.fromkeys(places.values(), 1.0) | dict(start)
     chain = not _is_normalised(graph)
-    within = _BALANCED_WITHIN if chain else _BALANCED_BEHIND_NORMS
-    if not sizes or (max(sizes.values()) < within and min(sizes.values()) > 1 / within):
-        return None
-    for sweep in range(_SWEEPS):
-        if sweep:
-            values = {n: parameters[n].detach() * f for n, f in factors.items()}
-            sizes = _sizes(propagate(graph.with_parameters(values)), places)
+    for _ in range(_SWEEPS):
+        values = {n: parameters[n].detach() * f for n, f in factors.items()}
+        sizes = _sizes(propagate(graph.with_parameters(values)), places)
         before = 1.0
         for number, name in places.items():
             size = sizes.get(number, before)
@@ -203,12 +217,12 @@ def _balanced(found: Propagation) -> Remedy | None:
     changed = tuple(
         Factor(name, float(f"{factor:.6g}"))
         for name, factor in factors.items()
-        if abs(math.log(factor)) > 0.01
+        if factor == 0.0 or abs(math.log(factor)) > 0.01
     )
-    if not changed:
-        return None
-    what = f"balance {len(changed)} layers: outputs of mean square 1"
-    return Remedy((Edit("weights", None, what, changed),))
+    layers = sum(factor.value != 0.0 for factor in changed)
+    if layers:
+        what = f"balance {layers} layers: outputs of mean square 1"
+        yield Remedy((Edit("weights", None, what + (", biases at 0" if start else ""), changed),))
 
 
 def _sizes(found: Propagation, places: dict[int, str]) -> dict[int, float]:

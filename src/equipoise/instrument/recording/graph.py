@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
@@ -60,6 +60,27 @@ def name_of(operator: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> st
     )
     namespace, name = packet._qualified_op_name.split("::")
     return name.rstrip("_") if namespace == "aten" else f"{namespace}::{name}"
+
+
+def without_values(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape and type on the meta device."""
+    return torch.empty_like(tensor, device="meta", requires_grad=False)
+
+
+def evaluated(
+    operator: torch._ops.OpOverload | type, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    """What an operator gives, without changing the tensors that it is given.
+
+    Raises:
+        TypeError: If it is an opaque call, which only the model can make.
+    """
+    if isinstance(operator, type):
+        raise TypeError(f"an opaque call of {operator.__name__} cannot be repeated")
+    if operator._schema.is_mutable:
+        arguments, keywords = trees.replaced(Tensor, torch.clone, (arguments, keywords))
+    outputs = trees.leaves(operator(*arguments, **keywords))
+    return tuple(output for output in outputs if isinstance(output, Tensor))
 
 
 @dataclass(slots=True, eq=False)
@@ -191,14 +212,49 @@ class Graph:
         return replace(self, nodes=tuple(nodes))
 
     def with_parameters(self, values: Mapping[str, Tensor]) -> Graph:
-        """The same operations with other values of some parameters, by name; nothing is run."""
+        """The same operations with other values of some parameters, by name.
+
+        What is computed of parameters alone, such as transposed weights, is computed again;
+        nothing else is run.
+        """
+        new: dict[Made, Tensor] = {}
 
         def other(given: Given) -> Given:
             return replace(given, value=values.get(given.name, given.value))
 
+        def tensor(source: Made | Given) -> Tensor:
+            if isinstance(source, Made):
+                return new.get(source, self.nodes[source.node].outputs[source.index])
+            return source.value
+
+        fixed = set[int]()  # numbers of operations on parameters and buffers alone
         nodes = []
         for node in self.nodes:
             inside = node.arguments, node.keywords
             arguments, keywords = trees.replaced(Given, other, inside)
-            nodes.append(replace(node, arguments=arguments, keywords=keywords))
+            changed = replace(node, arguments=arguments, keywords=keywords)
+            if node.inputs and all(_is_fixed(source, fixed) for source in node.inputs):
+                fixed.add(node.number)
+                if any(_is_other(source, values, new) for source in node.inputs):
+                    outputs = _outputs(changed, tensor)
+                    new |= {Made(node.number, i): output for i, output in enumerate(outputs)}
+                    changed = replace(changed, outputs=outputs)
+            nodes.append(changed)
         return replace(self, nodes=tuple(nodes), edited=self.edited or bool(values))
+
+
+def _is_fixed(source: Made | Given, fixed: Container[int]) -> bool:
+    return source.node in fixed if isinstance(source, Made) else source.kind != "data"
+
+
+def _is_other(source: Made | Given, values: Container[str], new: Container[Made]) -> bool:
+    return source in new if isinstance(source, Made) else source.name in values
+
+
+def _outputs(node: Node, tensor: Callable[[Any], Tensor]) -> tuple[Tensor, ...]:
+    """What an operation gives for its inputs now; shapes only, if just the model can repeat it."""
+    inputs = trees.replaced((Made, Given), tensor, (node.arguments, node.keywords))
+    if isinstance(node.operator, type):
+        return tuple(map(without_values, node.outputs))
+    with torch.no_grad():
+        return evaluated(node.operator, *inputs)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise.instrument import modules, trees
 from equipoise.instrument.batches import samples
-from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
 from equipoise.instrument.recording.opaque import around_opaque_calls
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
@@ -106,27 +106,6 @@ def operations_of(
         outputs = tuple(map(without_values, node.outputs))
         nodes.append(replace(node, module=module, outputs=outputs, gradients=outputs))
     return tuple(nodes), tracer.source(result)
-
-
-def without_values(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape and type on the meta device."""
-    return torch.empty_like(tensor, device="meta", requires_grad=False)
-
-
-def evaluated(
-    operator: torch._ops.OpOverload | type, arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[Tensor, ...]:
-    """What an operator gives, without changing the tensors that it is given.
-
-    Raises:
-        TypeError: If it is an opaque call, which only the model can make.
-    """
-    if isinstance(operator, type):
-        raise TypeError(f"an opaque call of {operator.__name__} cannot be repeated")
-    if operator._schema.is_mutable:
-        arguments, keywords = trees.replaced(Tensor, torch.clone, (arguments, keywords))
-    outputs = trees.leaves(operator(*arguments, **keywords))
-    return tuple(output for output in outputs if isinstance(output, Tensor))
 
 
 @dataclass(slots=True, eq=False)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.instrument import trees
-from equipoise.instrument.recording.graph import Node, name_of
+from equipoise.instrument.recording.graph import Node, evaluated, name_of
 from equipoise.instrument.recording.opaque import OPAQUE
-from equipoise.instrument.recording.tracer import evaluated
 from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
 from equipoise.theory.propagation.values import Gradient, Known, Moments, Value
 

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.instrument import trees
-from equipoise.instrument.recording.graph import Given, Graph, Made, Node
-from equipoise.instrument.recording.tracer import evaluated
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import WEIGHTED
 from equipoise.theory.propagation.exchangeable import Exchangeable

@@ -19,8 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from equipoise.instrument import trees
-from equipoise.instrument.recording.graph import Given, Graph, Made, Node
-from equipoise.instrument.recording.tracer import without_values
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
 from equipoise.theory.propagation.call import OF_SHAPES
 from equipoise.theory.propagation.what_if.editor import Source, edited
 from equipoise.theory.propagation.what_if.structure import Structure

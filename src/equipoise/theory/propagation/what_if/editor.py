@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from equipoise.instrument import trees
-from equipoise.instrument.recording.graph import Given, Graph, Made, Node
-from equipoise.instrument.recording.tracer import operations_of, without_values
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
+from equipoise.instrument.recording.tracer import operations_of
 from equipoise.theory.propagation.call import OF_SHAPES
 
 Source = Made | Given

@@ -1,0 +1,94 @@
+"""What is proposed of initial weights, and that it does what its words say."""
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise.diagnosis.fix import candidates
+from equipoise.diagnosis.fix.applied import apply, change_graph, in_words
+from equipoise.diagnosis.fix.propose import propose
+from equipoise.instrument.recording.tracer import trace
+from equipoise.theory.propagation.propagate import propagate
+from equipoise.training.losses import cross_entropy
+
+DEPTH, WIDTH = 8, 64
+
+
+def network(weights: float, bias: float) -> nn.Sequential:
+    """ReLU layers without norms, whose hidden layers were spoilt."""
+    torch.manual_seed(0)
+    layers = []
+    for _ in range(DEPTH):
+        layer = nn.Linear(WIDTH, WIDTH)
+        with torch.no_grad():
+            layer.weight.mul_(weights)
+            layer.bias.add_(bias)
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, 10))
+
+
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(32, WIDTH, generator=generator), torch.arange(32) % 10
+
+
+def sizes(model: nn.Sequential) -> list[float]:
+    """Mean squares of the outputs of all layers with weights."""
+    found, x = [], batch()[0]
+    with torch.no_grad():
+        for layer in model:
+            x = layer(x)
+            if isinstance(layer, nn.Linear):
+                found.append(float(x.square().mean()))
+    return found
+
+
+def correlation(model: nn.Sequential) -> float:
+    with torch.no_grad():
+        y = nn.functional.normalize(model(batch()[0]), dim=1)
+    return float((y @ y.T).mean())
+
+
+@pytest.mark.parametrize(("weights", "bias"), [(0.2, 0.0), (6.0, 0.0), (1.0, -10.0), (1.0, 3.0)])
+class TestBalanceFromATextbooksStart:
+    def remedies(self, model):
+        return list(candidates.of_gains(propagate(trace(model, batch(), cross_entropy))))
+
+    def test_gives_every_layer_outputs_of_size_one_that_differ(self, weights, bias):
+        model = network(weights, bias)
+        first = self.remedies(model)[0]
+        assert "biases at 0" in in_words(first)
+        apply(model, first)
+        assert all(0.5 < size < 2 for size in sizes(model)[:-1])
+        assert sizes(model)[-1] < 2
+        assert correlation(model) < 0.9
+
+    def test_is_predicted_first_of_all_weights(self, weights, bias):
+        model = network(weights, bias)
+        found = propagate(trace(model, batch(), cross_entropy))
+        first, *others = propose(found, model, 32, "weights")
+        assert "biases at 0" in in_words(first.remedy)
+        assert first.predicted > 0.9
+        assert all(first.predicted >= other.predicted - 0.05 for other in others)
+
+    def test_the_trace_changes_as_the_model_does(self, weights, bias):
+        model = network(weights, bias)
+        graph = trace(model, batch(), cross_entropy)
+        remedy = self.remedies(model)[0]
+        changed = propagate(change_graph(graph, remedy, model))
+        apply(model, remedy)
+        again = propagate(trace(model, batch(), cross_entropy))
+        for a, b in zip(changed.sites, again.sites, strict=True):
+            if a.second_moment is not None and a.operation == "addmm":
+                assert a.second_moment == pytest.approx(b.second_moment, rel=1e-5)
+
+
+def test_without_biases_sizes_alone_are_balanced():
+    torch.manual_seed(0)
+    layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(DEPTH)]
+    model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())))
+    words = [
+        in_words(r) for r in candidates.of_gains(propagate(trace(model, batch(), cross_entropy)))
+    ]
+    assert words[0].startswith("balance")
+    assert not any("biases" in word for word in words)
