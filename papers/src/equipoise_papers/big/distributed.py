@@ -113,6 +113,15 @@ def process_group() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
+def leave_together(here: Ranks) -> None:
+    """Wait until every rank is here, before any of them ends.
+
+    A rank whose peers have gone may be aborted by the threads that still listen to them.
+    """
+    if here.size > 1:
+        dist.barrier()
+
+
 def joint_mean(loss: Tensor, share: float, here: Ranks) -> Tensor:
     r"""A loss whose value is the joint batch's and whose gradient is this rank's part of it.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from equipoise.instrument import Progress
 from equipoise_papers.big.checkpoint import remove_checkpoint
-from equipoise_papers.big.distributed import from_rank_0, process_group, ranks
+from equipoise_papers.big.distributed import from_rank_0, leave_together, process_group, ranks
 from equipoise_papers.experiments.experiment import Experiment
 from equipoise_papers.sweeps.cell import Cell, compute
 from equipoise_papers.sweeps.store import CellStore
@@ -43,6 +43,7 @@ def all_ranks() -> Iterator[bool]:
     with process_group() as here:
         if not here.leads:
             _follow()
+            leave_together(here)
             yield False
             return
         try:
@@ -52,6 +53,7 @@ def all_ranks() -> Iterator[bool]:
             # ends them when this process fails.
             if not _busy.get():
                 from_rank_0(None, here)
+                leave_together(here)
             _busy.set(False)
 
 
