@@ -386,16 +386,48 @@ class TestRefusals:
         with pytest.raises(ValueError, match="Does the model detach its output"):
             gradient_growth(self.model, lambda m, x: m(x).detach().sum(), [normal(5, 4)])
 
-    def test_paths_that_depend_on_the_batch(self):
+    def test_layers_that_some_batches_miss_are_left_out(self):
+        class Dropping(nn.Module):
+            """Stochastic depth: the middle layer only runs on large batches."""
+
+            def __init__(self):
+                super().__init__()
+                self.a, self.b, self.c = (nn.Linear(4, 4).double() for _ in range(3))
+
+            def forward(self, x):
+                x = self.a(x)
+                return self.c(self.b(x) if len(x) > 5 else x)
+
+        for batches in ([normal(5, 4), normal(6, 4)], [normal(6, 4), normal(5, 4)]):
+            found = gradient_growth(Dropping(), loss_fn, batches)
+            assert [layer.layer for layer in found.layers] == ["a", "c"]
+            assert found.left_out == ("b",)
+
+    def test_calls_of_one_layer_are_told_apart(self):
+        class Repeating(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(4, 4).double()
+
+            def forward(self, x):
+                for _ in range(len(x)):
+                    x = self.a(x)
+                return x
+
+        found = gradient_growth(Repeating(), loss_fn, [normal(3, 4), normal(5, 4)])
+        assert [layer.layer for layer in found.layers] == ["a", "a (call 2)", "a (call 3)"]
+        assert found.left_out == ("a (call 4)", "a (call 5)")
+
+    def test_paths_that_have_no_layer_in_common(self):
         class Choosy(nn.Module):
             def __init__(self):
                 super().__init__()
                 self.a, self.b = nn.Linear(4, 4).double(), nn.Linear(4, 4).double()
 
             def forward(self, x):
-                return self.a(x) if len(x) > 5 else self.b(self.a(x))
+                return self.a(x) if len(x) > 5 else self.b(x)
 
-        with pytest.raises(ValueError, match="ran 1 layers on one batch and 2 on another"):
+        with pytest.raises(ValueError, match="none of its 2 layers on every batch: b, a"):
             gradient_growth(Choosy(), loss_fn, [normal(5, 4), normal(6, 4)])
 
     def test_progress_counts_passes(self):

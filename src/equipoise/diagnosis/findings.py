@@ -22,6 +22,9 @@ _BALANCED = 3.0
 # A step of e^3 beyond the fitted rate is a factor 20.
 _LARGE_STEP = 3.0
 _ILL_CONDITIONED = 1e4
+# With fewer rows the smallest singular values are those of the sample: twice as many Gaussian rows
+# as columns have a condition number of (√2 + 1)/(√2 - 1) = 5.8 by chance alone.
+_ROWS_PER_COLUMN = 2
 # With fewer, the variance that batch norm divides by has a relative error above 35 %.
 _ENOUGH_ROWS = 16
 # Layers that a finding names, at most.
@@ -48,6 +51,7 @@ def conclude(
     findings = [*leading]
     if growth is not None:
         findings += _few_rows(growth)
+        findings += _changing_paths(growth)
         findings += _gradients(growth, attribution)
     findings += _agreement(comparisons)
     findings += _coverage(sites)
@@ -62,6 +66,20 @@ def _gradients(growth: GradientGrowth, attribution: Sequence[Share]) -> list[Fin
     if growth.rate is not None:
         findings.append(_depth(growth, growth.rate, attribution))
     return findings
+
+
+def _changing_paths(growth: GradientGrowth) -> list[Finding]:
+    if not growth.left_out:
+        return []
+    return [
+        Finding(
+            "note",
+            f"{wording.count(len(growth.left_out), 'layer')} did not run on every batch",
+            f"{wording.capital(wording.listed(growth.left_out, _NAMES))}: gradients were compared "
+            "over the others. Stochastic depth drops layers at random, and experts see some "
+            "batches only.",
+        )
+    ]
 
 
 def _few_rows(growth: GradientGrowth) -> list[Finding]:
@@ -244,7 +262,8 @@ def _coverage(sites: Sequence[Site]) -> list[Finding]:
 def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
     measured = [c for c in conditioning if c.skipped is None]
     findings = []
-    ill = [c for c in measured if c.raw > _ILL_CONDITIONED and c.raw > WORTHWHILE * c.scaled]
+    enough = [c for c in measured if c.rows >= _ROWS_PER_COLUMN * c.columns]
+    ill = [c for c in enough if c.raw > _ILL_CONDITIONED and c.raw > WORTHWHILE * c.scaled]
     if ill:
         worst = max(ill, key=lambda c: c.raw / c.scaled)
         findings.append(

@@ -116,6 +116,11 @@ class Verdict:
     details: str
     trainability: Trainability | None
 
+    @property
+    def probability(self) -> float | None:
+        """That the model trains; ``None`` if it could not be traced."""
+        return None if self.trainability is None else self.trainability.probability
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination(Shown):

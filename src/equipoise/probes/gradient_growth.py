@@ -69,6 +69,7 @@ class GradientGrowth:
         replicates: How many independent initialisations were averaged.
         batches: How many batches each of them saw.
         fitted: Which of the layers the fits go through.
+        left_out: Layers that did not run on every batch, as with stochastic depth.
     """
 
     layers: tuple[LayerGradients, ...]
@@ -77,6 +78,7 @@ class GradientGrowth:
     replicates: int
     batches: int
     fitted: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 class GrowthInterrupted(KeyboardInterrupt):
@@ -231,17 +233,17 @@ def _children_first(module: nn.Module) -> dict[nn.Module, None]:
 
 
 def _summary(passes: Passes) -> GradientGrowth:
-    layers = passes[0][0]
-    if not layers:
+    if not any(batch for row in passes for batch in row):
         raise ValueError(
             "the model ran no normalising or parametrised layer that the loss depends on, so "
             "there is nothing to measure. Does the model detach its output?"
         )
-    counts = {len(batch) for row in passes for batch in row}
-    if len(counts) > 1:
+    passes, left_out = _in_common(passes)
+    layers = passes[0][0]
+    if not layers:
         raise ValueError(
-            f"the model ran {min(counts)} layers on one batch and {max(counts)} on another. "
-            "Give batches on which it takes the same path."
+            f"the model ran none of its {len(left_out)} layers on every batch: "
+            f"{', '.join(left_out[:5])}. Give batches on which it takes the same path."
         )
     # [replicates, batches, layers]
     gradients = _numbers(passes, lambda layer: layer.gradient)
@@ -273,7 +275,21 @@ def _summary(passes: Passes) -> GradientGrowth:
         replicates=len(passes),
         batches=len(passes[0]),
         fitted=fitted,
+        left_out=left_out,
     )
+
+
+def _in_common(passes: Passes) -> tuple[Passes, tuple[str, ...]]:
+    """The calls of layers that every pass made, and the others, such as dropped ones."""
+    every = [[layer.layer for layer in batch] for row in passes for batch in row]
+    common = set(every[0]).intersection(*every[1:])
+    left_out = dict.fromkeys(name for names in every for name in names if name not in common)
+    order = {name: place for place, name in enumerate(every[0])}
+
+    def kept(batch: list[LayerPass]) -> list[LayerPass]:
+        return sorted((x for x in batch if x.layer in common), key=lambda x: order[x.layer])
+
+    return [[kept(batch) for batch in row] for row in passes], tuple(left_out)
 
 
 def _numbers(passes: Passes, pick: Callable[[LayerPass], float]) -> Array:

@@ -282,3 +282,26 @@ def test_lazy_layers_get_shapes_from_any_batch():
     model = nn.Sequential(nn.LazyLinear(C))
     warm_up(model, {"image": X, "label": CLASSES})
     assert model[0].weight.shape == (C, 6)
+
+
+class Pairing(nn.Module):
+    """A loss only if a batch asks for it, as in contrastive models."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(6, C), nn.Linear(6, C)
+
+    def forward(self, left, right, return_loss=False):
+        scores = self.left(left) @ self.right(right).T
+        loss = F.cross_entropy(scores, torch.arange(len(scores))) if return_loss else None
+        return {"loss": loss, "scores": scores}
+
+
+def test_a_batch_may_ask_for_the_loss():
+    torch.manual_seed(0)
+    model, batch = Pairing(), {"left": X, "right": X + 1, "return_loss": True}
+    found = find_loss(model, batch)
+    assert "the model's own loss" in found.words[0]
+    assert found.loss(model, batch) == model(**batch)["loss"]
+    with pytest.raises(UnsuitableBatchError, match="no targets"):
+        find_loss(model, batch | {"return_loss": False})

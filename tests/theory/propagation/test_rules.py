@@ -447,6 +447,10 @@ CASES = {
     "concatenated features": (convolutional(Dense, out=C + C // 2), images()),
     "concatenated parts of heads": (linear(lambda: Apply(heads_turned), nn.ReLU), tokens()),
     "concatenated positions": (linear(ClassToken), tokens()),
+    "concatenated with an empty cache": (
+        linear(lambda: Apply(lambda x: torch.cat([torch.tensor([]), x], -2)), nn.ReLU),
+        tokens(),
+    ),
 }
 
 

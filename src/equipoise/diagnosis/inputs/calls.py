@@ -24,6 +24,8 @@ _INPUTS = (
     "features", "feature", "waveform", "audio", "speech", "video", "text", "tokens", "sequence",
 )  # fmt: skip
 _TIMES = ("t", "timestep", "timesteps", "time", "time_step", "noise_level", "sigma", "sigmas")
+# What a batch may tell a model beside tensors, such as return_loss=True.
+_SWITCHES = (bool, int, float, str)
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -139,10 +141,15 @@ def _by_name(
     signature: _Signature, named: Mapping[str, Any], *, model_of_text: bool = False
 ) -> Iterator[Call]:
     """A dictionary: names that ``forward`` has, or inputs and targets by what they are called."""
-    usable = {name: value for name, value in named.items() if tensors(value) or name == "loss"}
+    asked = signature.positional + signature.keywords
+    usable = {
+        name: value
+        for name, value in named.items()
+        if tensors(value) or name == "loss" or (name in asked and isinstance(value, _SWITCHES))
+    }
     target = next((name for name in TARGETS if name in usable), None)
     path: Path | None = None if target is None else (target,)
-    known = [name for name in usable if name in signature.positional + signature.keywords]
+    known = [name for name in usable if name in asked]
     if signature.takes("labels") and "labels" not in usable and known:
         # Hugging Face's own collator renames `label`; language models are their own targets.
         source = target or ("input_ids" if "input_ids" in usable and model_of_text else None)

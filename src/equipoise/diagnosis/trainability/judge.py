@@ -14,7 +14,12 @@ from equipoise.diagnosis.trainability.calibration import (
     joined,
 )
 from equipoise.diagnosis.trainability.depth import trainable_blocks
-from equipoise.diagnosis.trainability.quantities import Quantities, Source, quantities
+from equipoise.diagnosis.trainability.quantities import (
+    Quantities,
+    Source,
+    quantities,
+    up_to_the_output,
+)
 from equipoise.diagnosis.trainability.record import Depth, Trainability
 from equipoise.theory.propagation.propagate import Propagation, propagate
 
@@ -131,6 +136,12 @@ def _awakened(found: Propagation) -> Propagation | None:
 
 
 def _reaches_the_output(found: Propagation) -> bool:
-    """Whether theory has a gradient at the first and at the last predicted operation."""
-    known = [site for site in found.sites if site.module and site.is_predicted]
-    return bool(known) and known[0].gradient is not None and known[-1].gradient is not None
+    """Whether theory has a gradient at the first predicted operation and at the output."""
+    sites = up_to_the_output(found)
+    known = [site for site in sites if site.is_predicted]
+    return (
+        bool(known)
+        and known[-1] is sites[-1]
+        and known[0].gradient is not None
+        and known[-1].gradient is not None
+    )

@@ -73,15 +73,14 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
     Raises:
         ValueError: If no operation of the model has a gradient.
     """
-    sites = of_model(found.sites)
-    places = [place for place, site in enumerate(sites) if site.kind in _LAYERS]
-    if not places:
+    sites = up_to_the_output(found)
+    if not sites:
         raise ValueError(
             "nothing is known of the model's gradients: it has no linear or convolutional layer "
             "that theory or the traced pass reaches."
         )
-    end = sites[places[-1]]
-    growth = _growth(sites[: places[-1] + 1], source)
+    end = sites[-1]
+    growth = _growth(sites, source)
     rates = _relative_gradients(found.weights, source)
     errors = [site.error for site in sites if math.isfinite(site.error)]
     return Quantities(
@@ -94,6 +93,13 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
         fluctuation=_beyond(max(errors, default=math.inf), _UNSURE, _MOST_FLUCTUATION),
         samples=math.log2(batch_size),
     )
+
+
+def up_to_the_output(found: Propagation) -> list[Site]:
+    """The operations of the model up to the last one with weights, which gives the output."""
+    sites = of_model(found.sites)
+    places = [place for place, site in enumerate(sites) if site.kind in _LAYERS]
+    return sites[: places[-1] + 1] if places else []
 
 
 def _growth(sites: Sequence[Site], source: Source) -> float:

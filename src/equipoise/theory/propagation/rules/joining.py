@@ -31,13 +31,21 @@ def concatenate(call: Call) -> Result:
     """``torch.cat``."""
     parts, axis = call.argument("tensors"), call.argument("dim")
     axis %= call.output.ndim
+    # PyTorch leaves out empty tensors of one axis, from which caches of keys start.
+    parts = [part for part in parts if not _is_empty(part)]
     lead = next(part for part in parts if isinstance(part, Moments))
+    if len(parts) == 1:
+        return Result(replace(lead), lambda gradient: Pulled([(lead, gradient)]))
     roles = {atom.role for atom in lead.layout.axes[axis]} or {"position"}
     if roles == {"feature"}:
         return _features(call, parts, axis, lead)
     if roles == {"position"}:
         return _positions(parts, axis, lead)
     raise UnpredictedError("a concatenation of samples, or of an axis put together from several")
+
+
+def _is_empty(part: Moments | Known) -> bool:
+    return isinstance(part, Known) and tuple(part.value.shape) == (0,)
 
 
 def _features(call: Call, parts: list[Moments | Known], axis: int, lead: Moments) -> Result:
