@@ -5,7 +5,9 @@ All but the last are 0 where nothing is wrong, and are cut off where more makes 
 - Explosion and vanishing: growth :math:`\log(S_1/S_L)` of the scale-free gradient
   :math:`S = \|\partial\mathcal L/\partial x\|^2\,E x^2` from the output back to the input. Two
   inputs whose difference is small are driven apart by that factor: where it is large, similar
-  inputs have unlike outputs, and no gradient of one helps another.
+  inputs have unlike outputs, and no gradient of one helps another. :math:`S_1` is the largest up
+  to the first operation that every path from the batch passes: queries of a first layer of
+  attention, beside which the stream goes on, have little gradient and tell nothing of the input.
 - Collapse: :math:`-\log_{10}(1 - c)`, where c is the correlation between two samples at the
   output: the input is forgotten, and what is left of it is learned that much more slowly than what
   all samples have in common.
@@ -25,6 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from equipoise.diagnosis.trainability.entrance import passages
 from equipoise.theory.propagation.propagate import Propagation
 from equipoise.theory.propagation.sites import Site, Weight, of_model
 
@@ -80,7 +83,7 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
             "that theory or the traced pass reaches."
         )
     end = sites[-1]
-    growth = _growth(sites, source)
+    growth = _growth(sites, _entrance(found, sites), source)
     rates = _relative_gradients(found.weights, source)
     errors = [site.error for site in sites if math.isfinite(site.error)]
     return Quantities(
@@ -102,13 +105,22 @@ def up_to_the_output(found: Propagation) -> list[Site]:
     return sites[: places[-1] + 1] if places else []
 
 
-def _growth(sites: Sequence[Site], source: Source) -> float:
-    """How many times larger the scale-free gradient is at the first than at the last of sites."""
+def _entrance(found: Propagation, sites: Sequence[Site]) -> int:
+    """How many sites there are up to the first that every path from the batch passes."""
+    if found.graph is None:
+        return 1
+    passed = passages(found.graph, sites[-1].node)
+    return next((place for place, site in enumerate(sites, 1) if site.node in passed), 1)
+
+
+def _growth(sites: Sequence[Site], entrance: int, source: Source) -> float:
+    """How many times larger the scale-free gradient is at the entrance than at the last site."""
     logs = [_log(_of(site, "scale_free_gradient", source)) for site in sites]
-    known = [log for log in logs if math.isfinite(log)]
-    if not known or not math.isfinite(logs[-1]):
+    if not math.isfinite(logs[-1]):
         return -math.inf
-    return known[0] - logs[-1]
+    known = [log for log in logs[:entrance] if math.isfinite(log)]
+    first = max(known) if known else next(filter(math.isfinite, logs))
+    return first - logs[-1]
 
 
 def _collapse(site: Site, source: Source) -> float:
