@@ -52,7 +52,7 @@ def look(step: int, *, change: float, cos: float, width: float = 2.0, spread: fl
     first = LayerShift("conv1", "Conv2d", 9, 0.0, 1.0, 1.0, 1.0, False)
     second = LayerShift("conv2", "Conv2d", 9, 1 - cos, cos, 1.0, 1.0, False)
     shift = CovariateShift((first, second), 1.5, 1e-7, True)
-    moving = Activations("conv1", spread * (step % 40), 4.0, (-2.0, -1.0, 0.0, 1.0, 2.0))
+    moving = Activations("conv1", spread * (step % 70), 4.0, (-2.0, -1.0, 0.0, 1.0, 2.0))
     return Look(step, landscape, shift, (moving, dataclasses.replace(moving, layer="conv2")))
 
 

@@ -139,8 +139,7 @@ SANTURKAR2018 = (
         "Fig. 6",
         "Internal covariate shift in further layers of both networks.",
         see=("Fig. 3a", "Fig. 3b"),
-        reason="Fig. 3 with more layers. Ours draws medians over all layers, and its records hold "
-        "each of them.",
+        reason="Fig. 3 with more layers. Ours draws all layers together, then three of them.",
     ),
     Row(
         "Fig. 7",

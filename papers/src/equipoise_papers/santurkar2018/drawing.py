@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from equipoise_papers.experiments import style
@@ -132,27 +133,79 @@ def histograms(
     layers = [a.layer for a in runs_of(results, norms[0])[0].looks[0].activations]
     panels = figure.subplots(len(layers), len(norms), sharex=True, squeeze=False)
     for column, norm in enumerate(norms):
-        steps = looks_by_step(runs_of(results, norm)[:1])
         for row, layer in enumerate(layers):
             axes = panels[row][column]
-            shown = [
-                next(a for a in looks[0].activations if a.layer == layer) for _, looks in steps
-            ]
-            x = [step for step, _ in steps]
-            quantiles = list(zip(*(a.quantiles for a in shown), strict=True))
-            for inner, alpha in ((0, 0.15), (1, 0.3)):
-                axes.fill_between(
-                    x,
-                    quantiles[inner],
-                    quantiles[-1 - inner],
-                    color=_COLOURS[norm],
-                    alpha=alpha,
-                    linewidth=0,
-                )
-            axes.plot(x, quantiles[2], color=_COLOURS[norm], linewidth=1)
+            distribution(axes, runs_of(results, norm)[0], layer, _COLOURS[norm])
             if not row:
                 axes.set_title(LABELS[norm], fontsize=8)
             if not column:
                 axes.set_ylabel(layer, fontsize=7)
-            axes.tick_params(labelsize=6)
     panels[-1][0].set_xlabel("step", fontsize=7)
+
+
+def distribution(axes: Axes, run: Run, layer: str, colour: str) -> None:
+    """5, 25, 50, 75 and 95 % of one unit of a layer over training."""
+    steps = [look.step for look in run.looks]
+    shown = [next(a for a in look.activations if a.layer == layer) for look in run.looks]
+    quantiles = list(zip(*(a.quantiles for a in shown), strict=True))
+    for inner, alpha in ((0, 0.15), (1, 0.3)):
+        low, high = quantiles[inner], quantiles[-1 - inner]
+        axes.fill_between(steps, low, high, color=colour, alpha=alpha, linewidth=0)
+    axes.plot(steps, quantiles[2], color=colour, linewidth=1)
+    axes.tick_params(labelsize=6)
+
+
+def distributions_below(
+    figure: FigureBase,
+    results: Mapping[ProbedTraining, Run],
+    norms: Sequence[Normaliser],
+    top: int,
+) -> list[Axes]:
+    """A row of distributions of a middle layer, and empty panels above it, which are returned."""
+    height = figure.add_gridspec(2, 1, height_ratios=(3, 2), hspace=0.35)
+    upper, lower = height[0].subgridspec(1, top, wspace=0.3), height[1].subgridspec(1, len(norms))
+    first: Axes | None = None
+    for place, norm in enumerate(norms):
+        run = runs_of(results, norm)[0]
+        layers = [a.layer for a in run.looks[0].activations]
+        layer = layers[len(layers) // 2]
+        axes = figure.add_subplot(lower[place], sharey=first)
+        distribution(axes, run, layer, _COLOURS[norm])
+        axes.set_title(f"one unit of {layer}, {LABELS[norm]}", fontsize=7)
+        axes.set_xlabel("step", fontsize=7)
+        first = first or axes
+    return [figure.add_subplot(upper[place]) for place in range(top)]
+
+
+def changes_of_moments(figure: FigureBase, results: Mapping[ProbedTraining, Run]) -> None:
+    """How far mean and variance of one unit move from look to look, for each layer and moment."""
+    any_run = next(iter(results.values()))
+    layers = [a.layer for a in any_run.looks[0].activations]
+    panels = figure.subplots(2, len(layers), sharex=True, sharey="row", squeeze=False)
+    for row, moment in enumerate(("mean", "variance")):
+        for axes, layer in zip(panels[row], layers, strict=True):
+            for norm in norms_of(results):
+                _moves(axes, runs_of(results, norm), layer, moment, norm)
+            axes.set_yscale("log")
+            axes.tick_params(labelsize=6)
+            if not row:
+                axes.set_title(layer, fontsize=8)
+        panels[row][0].set_ylabel(f"change of the {moment}", fontsize=7)
+    panels[-1][0].set_xlabel("step", fontsize=7)
+    panels[0][0].legend(fontsize=6)
+
+
+def _moves(axes: Axes, runs: Sequence[Run], layer: str, moment: str, norm: Normaliser) -> None:
+    """Geometric means over seeds, with their range."""
+    columns: dict[int, list[float]] = {}
+    for run in runs:
+        known = [next(a for a in look.activations if a.layer == layer) for look in run.looks]
+        for look, (before, now) in zip(run.looks[1:], pairwise(known), strict=True):
+            move = abs(getattr(now, moment) - getattr(before, moment))
+            if 0 < move < float("inf"):
+                columns.setdefault(look.step, []).append(move)
+    steps = sorted(columns)
+    middle = [statistics.geometric_mean(columns[step]) for step in steps]
+    axes.plot(steps, middle, color=_COLOURS[norm], label=LABELS[norm], linewidth=1)
+    low, high = ([pick(columns[step]) for step in steps] for pick in (min, max))
+    axes.fill_between(steps, low, high, color=_COLOURS[norm], alpha=0.15, linewidth=0)

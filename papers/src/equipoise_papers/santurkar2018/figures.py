@@ -12,19 +12,24 @@ from equipoise_papers.santurkar2018 import claims, drawing, grids
 from equipoise_papers.santurkar2018.grids import LABELS
 from equipoise_papers.santurkar2018.summaries import (
     cosine,
+    cosine_of,
     relative_shift,
+    relative_shift_of,
     runs_of,
+    shift_layers,
     spread,
     verdict,
 )
 from equipoise_papers.santurkar2018.training import Normaliser, ProbedTraining, Run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
 Results = Mapping[ProbedTraining, Run]
 _PLAIN: tuple[Normaliser, ...] = ("none", "batch")
 _NOISE: tuple[Normaliser, ...] = ("none", "batch", "noisy", "noise")
+_NOISED: tuple[Normaliser, ...] = ("none", "batch", "noisy")
 _LP: tuple[Normaliser, ...] = ("none", "batch", "l1", "l2", "linf")
 
 
@@ -53,6 +58,15 @@ def _experiment(
 
 def _draw_training(figure: FigureBase, results: Results) -> None:
     left, right = figure.subplots(1, 2)
+    _draw_losses_and_accuracies(left, right, results)
+
+
+def _draw_training_and_distributions(figure: FigureBase, results: Results) -> None:
+    left, right = drawing.distributions_below(figure, results, _PLAIN, top=2)
+    _draw_losses_and_accuracies(left, right, results)
+
+
+def _draw_losses_and_accuracies(left: Axes, right: Axes, results: Results) -> None:
     drawing.curves(left, results)
     norms = list(dict.fromkeys(cell.norm for cell in results))
     accuracies = [spread(r.accuracy for r in runs_of(results, n)) for n in norms]
@@ -67,10 +81,28 @@ def _draw_training(figure: FigureBase, results: Results) -> None:
     right.set_ylabel("test accuracy")
 
 
+def _draw_noisy(figure: FigureBase, results: Results) -> None:
+    (axes,) = drawing.distributions_below(figure, results, _NOISED, top=1)
+    drawing.curves(axes, results)
+
+
 def _draw_shift(figure: FigureBase, results: Results) -> None:
-    left, right = figure.subplots(1, 2)
-    drawing.lines(left, results, cosine, "ICS: mean cosine", log=False)
-    drawing.lines(right, results, relative_shift, "ICS: median ‖G − G'‖/‖G‖")
+    """All layers together, and a low, a middle and the last one (Fig. 6)."""
+    names = shift_layers(next(iter(results.values())).looks[0])
+    chosen = [names[1], names[len(names) // 2], names[-1]]
+    panels = figure.subplots(2, 1 + len(chosen), sharex=True, sharey="row")
+    drawing.lines(panels[0][0], results, cosine, "ICS: cosine", log=False)
+    drawing.lines(panels[1][0], results, relative_shift, "ICS: ‖G − G'‖/‖G‖")
+    panels[0][0].set_title("all layers", fontsize=8)
+    for place, layer in enumerate(chosen, 1):
+        drawing.lines(panels[0][place], results, cosine_of(layer), "", log=False)
+        drawing.lines(panels[1][place], results, relative_shift_of(layer), "")
+        panels[0][place].set_title(layer, fontsize=8)
+    for axes in panels.flat:
+        axes.tick_params(labelsize=6)
+        axes.set_xlabel("step" if axes in panels[1] else "", fontsize=7)
+        if axes is not panels[0][0]:
+            axes.get_legend().remove()
 
 
 def _draw_distance(figure: FigureBase, results: Results) -> None:
@@ -108,7 +140,7 @@ EXPERIMENTS = (
         "VGG with and without BN: training, test accuracy, distributions",
         "BN trains faster and tests better; layer input distributions are about as stable.",
         _plain_with_rates,
-        _draw_training,
+        _draw_training_and_distributions,
         claims.training,
     ),
     _experiment(
@@ -116,7 +148,7 @@ EXPERIMENTS = (
         "Noisy BN: training with unstable distributions",
         "Noisy BN trains almost as well as BN and far better than the standard network.",
         _noise_with_rates,
-        lambda figure, results: drawing.curves(figure.subplots(), results),
+        _draw_noisy,
         claims.noisy,
     ),
     _experiment(
@@ -146,11 +178,11 @@ EXPERIMENTS = (
     ),
     _experiment(
         "fig7",
-        "Distributions under noisy BN",
+        "Change of mean and variance between looks, under noisy BN",
         "Noisy BN's layer inputs are less stable than even the standard network's; it trains "
         "well all the same.",
-        lambda scale: grids.vgg_cells(scale, ("none", "batch", "noisy")),
-        lambda figure, results: drawing.histograms(figure, results, ("none", "batch", "noisy")),
+        lambda scale: grids.vgg_cells(scale, _NOISED),
+        drawing.changes_of_moments,
         claims.moments,
     ),
     _experiment(

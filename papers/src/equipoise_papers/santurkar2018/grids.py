@@ -66,9 +66,11 @@ def rate_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTrainin
 
 def linear_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
     """Trainings of the deep linear network, with probes."""
-    steps, seeds, looks = {"smoke": (20, 1, 2), "small": (1000, 3, 20), "paper": (10_000, 5, 100)}[
-        scale
-    ]
+    steps, seeds, looks = {
+        "smoke": (20, 1, 2),
+        "small": (10_000, 5, 50),
+        "paper": (10_000, 5, 100),
+    }[scale]
     make = partial(
         ProbedTraining,
         "dln",

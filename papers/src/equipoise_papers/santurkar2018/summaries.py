@@ -76,6 +76,11 @@ def series(runs: Sequence[Run], value: Callable[[Look], float]) -> tuple[list[in
     return [step for step, _ in steps], [spread(map(value, looks)) for _, looks in steps]
 
 
+def shift_layers(look: Look) -> list[str]:
+    """Layers with weights whose internal covariate shift was measured."""
+    return [layer.layer for layer in look.shift.layers if layer.kind in _WEIGHTS]
+
+
 def cosine(look: Look) -> float:
     """Mean ICS cosine over weight layers after the first."""
     layers = [layer for layer in look.shift.layers if layer.kind in _WEIGHTS][1:]
@@ -88,6 +93,21 @@ def relative_shift(look: Look) -> float:
     layers = [layer for layer in look.shift.layers if layer.kind in _WEIGHTS][1:]
     known = [layer.l2 / layer.gradient_norm for layer in layers if layer.gradient_norm > 0]
     return statistics.median(known) if known else math.nan
+
+
+def cosine_of(name: str) -> Callable[[Look], float]:
+    """ICS cosine of one layer."""
+    return lambda look: next(x.cosine for x in look.shift.layers if x.layer == name)
+
+
+def relative_shift_of(name: str) -> Callable[[Look], float]:
+    """‖G − G'‖ / ‖G‖ of one layer."""
+
+    def of(look: Look) -> float:
+        layer = next(x for x in look.shift.layers if x.layer == name)
+        return layer.l2 / layer.gradient_norm if layer.gradient_norm > 0 else math.nan
+
+    return of
 
 
 def loss_width(look: Look) -> float:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from equipoise.instrument.recording.graph import Graph, Node
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.propagation.attribution import (
@@ -163,14 +165,16 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
         TooExpensiveError: If it takes longer, as maps of very many positions do.
     """
     forward, started = Forward(graph), time.process_time()
-    for number, node in enumerate(graph.nodes):
-        forward.step(node)
-        if allowance is not None and time.process_time() - started > allowance:
-            raise TooExpensiveError(
-                f"theory had done {number + 1} of {len(graph.nodes)} operations after "
-                f"{allowance:.0f} s of processor time"
-            )
-    back = backward(graph, forward, keep=steps)
+    # What outgrows floating point is told by its numbers, not by NumPy.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for number, node in enumerate(graph.nodes):
+            forward.step(node)
+            if allowance is not None and time.process_time() - started > allowance:
+                raise TooExpensiveError(
+                    f"theory had done {number + 1} of {len(graph.nodes)} operations after "
+                    f"{allowance:.0f} s of processor time"
+                )
+        back = backward(graph, forward, keep=steps)
     attribution = attribute(_vertices(forward, back), back.edges)
     sites, readings = [], Readings()
     for node in graph.nodes:
