@@ -28,6 +28,9 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "adam": {"color": style.MUTED, "linestyle": ":"},
     "bnp_adam": {"color": style.PALETTE[0], "linestyle": ":"},
 }
+_LOOKS |= {f"{name}_copies": _LOOKS[name] for name in ("bn", "renorm")}
+# Fainter than what the paper draws.
+_OURS = {"standardised", "bnp", "adam", "bnp_adam"}
 
 
 def draw(
@@ -60,6 +63,11 @@ def draw(
         lower.text(0.98, 0.04, words, transform=lower.transAxes, ha="right", fontsize=7)
 
 
+def _look(method: str) -> dict[str, Any]:
+    own = method not in _OURS
+    return {"linewidth": 1.3 if own else 0.7, "alpha": 1.0 if own else 0.6, **_LOOKS[method]}
+
+
 def _label(best: Best, reported: Best | None) -> str:
     label = f"{best.label}, {best.rate:g}"
     if reported is None or reported.rates == (best.rate,):
@@ -72,8 +80,8 @@ def _loss(axes: Axes, best: Best, label: str) -> None:
     curves = [run.curve for run in best.runs]
     columns = list(zip(*(curve.losses for curve in curves), strict=True))
     mean, low, high = map(statistics.fmean, columns), map(min, columns), map(max, columns)
-    look, steps = _LOOKS[best.method], curves[0].steps
-    axes.plot(steps, list(mean), label=label, linewidth=1.1, **look)
+    look, steps = _look(best.method), curves[0].steps
+    axes.plot(steps, list(mean), label=label, **look)
     axes.fill_between(steps, list(low), list(high), color=look["color"], alpha=0.1, linewidth=0)
 
 
@@ -81,7 +89,7 @@ def _accuracy(axes: Axes, best: Best) -> None:
     per_seed = [[e.accuracy or 0.0 for e in run.evaluations] for run in best.runs]
     steps = [e.step for e in best.runs[0].evaluations]
     columns = list(zip(*per_seed, strict=True))
-    look = _LOOKS[best.method]
-    axes.plot(steps, list(map(statistics.fmean, columns)), marker=".", linewidth=1.1, **look)
+    look = _look(best.method)
+    axes.plot(steps, list(map(statistics.fmean, columns)), marker=".", **look)
     low, high = list(map(min, columns)), list(map(max, columns))
     axes.fill_between(steps, low, high, color=look["color"], alpha=0.1, linewidth=0)

@@ -60,8 +60,8 @@ METHODS: dict[str, Method] = {
     "four_things": Method("BN w/ 4 Things", "four_things", adam=True),
     "bnp_paper": Method("BNP (paper)", preconditioner={"preset": "paper"}),
     "bnp": Method("BNP", preconditioner={}),
-    "bn_copies": Method("BN", "batch", copies=2),
-    "renorm_copies": Method("BN Renorm", "batch_renorm", copies=2),
+    "bn_copies": Method("BN, samples twice", "batch", copies=2),
+    "renorm_copies": Method("BN Renorm, samples twice", "batch_renorm", copies=2),
     "adam": Method("vanilla, Adam", adam=True),
     "bnp_adam": Method("BNP with Adam", preconditioner={}, adam=True),
 }

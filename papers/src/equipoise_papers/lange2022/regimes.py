@@ -88,9 +88,9 @@ FC_1 = Regime(
     {
         "vanilla": 3e-3,
         "standardised": 3e-3,
-        "bn": 3e-3,
+        "bn_copies": 3e-3,
         "ln": 3e-3,
-        "renorm": 3e-3,
+        "renorm_copies": 3e-3,
         "four_things": 1e-4,
         "bnp_paper": 0.1,
         "bnp": 0.1,
@@ -139,9 +139,9 @@ CNN_1 = Regime(
     {
         "vanilla": 0.01,
         "standardised": 0.01,
-        "bn": 3e-3,
+        "bn_copies": 3e-3,
         "ln": 3e-3,
-        "renorm": 3e-3,
+        "renorm_copies": 3e-3,
         "four_things": 1e-4,
         "bnp_paper": 0.3,
         "bnp": 0.03,

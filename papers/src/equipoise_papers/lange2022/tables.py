@@ -120,7 +120,7 @@ def judge(results: Mapping[Training, Run], table: tuple[Regime, ...]) -> Verdict
         ours(ahead(f"our BNP beats BN {batch}", small["bnp"], small["bn"])),
         _trains("BNP trains at batch 1", single["bnp_paper"]),
         ours(_trains("our BNP trains at batch 1, also with Adam", single["bnp_adam"])),
-        does_not_train("BN does not train at batch 1", single["bn"]),
+        does_not_train("BN does not train at batch 1", single["bn_copies"]),
     ]
     on_cifar = all(cell.data.startswith("cifar") for cell in results)
     return Verdict(
