@@ -11,7 +11,7 @@ from equipoise.records import wording
 # benchmarks/first_minute.py tells for which models it does.
 STEPS, SECONDS = 25, 3.0
 # Processor time that theory may take, beyond so many steps.
-THEORY_STEPS, THEORY_SECONDS = 10, 6.0
+THEORY_STEPS, THEORY_SECONDS = 8, 3.0
 # Passes of the optional parts.
 _OF_SMOOTHNESS = 20  # for each variant
 _OF_PRECONDITIONING = 6

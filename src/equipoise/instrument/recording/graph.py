@@ -16,6 +16,8 @@ from equipoise.instrument import trees
 
 Kind = Literal["parameter", "buffer", "data"]
 
+MOST_POSITIONS = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -162,6 +164,7 @@ class Graph:
         result: What the loss was made by; None if by no operation.
         samples: How many times as many samples the batch is taken to have as its tensors.
         edited: Whether anything was changed after the pass.
+        positions: Positions of the largest maps that theory follows, pair by pair.
     """
 
     nodes: tuple[Node, ...]
@@ -171,6 +174,7 @@ class Graph:
     result: Made | None = None
     samples: Fraction = Fraction(1)
     edited: bool = False
+    positions: int = MOST_POSITIONS
 
     @property
     def parameters(self) -> dict[str, Tensor]:

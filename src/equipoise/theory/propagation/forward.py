@@ -25,7 +25,14 @@ from equipoise.theory.propagation.rules import attention
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
-from equipoise.theory.propagation.values import Gradient, Known, Moments, Value, measured
+from equipoise.theory.propagation.values import (
+    Gradient,
+    Known,
+    Moments,
+    Value,
+    measured,
+    require_few,
+)
 
 for _family in (
     "attention",
@@ -67,6 +74,8 @@ class Forward:
         random = not all(isinstance(leaf, Known) for leaf in leaves)
         try:
             result = self._result(call, leaves, random=random)
+            if random and isinstance(result.output, Moments):
+                require_few(result.output.positions)
         except Exception as error:  # whatever an operation is, the others are predicted
             self.reasons[node.number] = reason_of(node, error, "the rule for")
             result = self._cut(node, leaves)

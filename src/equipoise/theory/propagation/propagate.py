@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,8 +28,13 @@ from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.sites import Share, Site, Weight, of_model
 from equipoise.theory.propagation.steps import first_steps
 from equipoise.theory.propagation.tensors import Readings, mean_square
-from equipoise.theory.propagation.values import Known, Moments, Value
+from equipoise.theory.propagation.values import Known, Moments, Value, most_positions
 from equipoise.theory.propagation.what_if.answer import Changes
+
+# What theory about takes for a pair of positions of one operation, there and back.
+_SECONDS_PER_PAIR = 2.5e-7
+# Maps of so many positions are followed whatever it takes.
+_FEWEST_POSITIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,22 +165,27 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
     Args:
         graph: The traced pass.
         steps: Whether to predict what a step of each weight does to its layer's output.
-        allowance: Seconds of processor time that the way forward may take; by default any.
+        allowance: Seconds of processor time that it may about take; by default any. Maps of so
+            many positions that they would take longer are not followed.
 
     Raises:
-        TooExpensiveError: If it takes longer, as maps of very many positions do.
+        TooExpensiveError: If the way forward takes longer all the same.
     """
-    forward, started = Forward(graph), time.process_time()
-    # What outgrows floating point is told by its numbers, not by NumPy.
-    with np.errstate(over="ignore", invalid="ignore"):
-        for number, node in enumerate(graph.nodes):
-            forward.step(node)
-            if allowance is not None and time.process_time() - started > allowance:
-                raise TooExpensiveError(
-                    f"theory had done {number + 1} of {len(graph.nodes)} operations after "
-                    f"{allowance:.0f} s of processor time"
-                )
-        back = backward(graph, forward, keep=steps)
+    if allowance is not None:
+        graph = replace(graph, positions=_affordable(graph, allowance))
+    followed = most_positions.set(graph.positions)
+    try:
+        # What outgrows floating point is told by its numbers, not by NumPy.
+        with np.errstate(over="ignore", invalid="ignore"):
+            forward = _forward(graph, allowance)
+            back = backward(graph, forward, keep=steps)
+    except TooExpensiveError:
+        if graph.positions == _FEWEST_POSITIONS:
+            raise
+        fewer = max(_FEWEST_POSITIONS, graph.positions // 4)
+        return propagate(replace(graph, positions=fewer), steps=steps, allowance=allowance)
+    finally:
+        most_positions.reset(followed)
     attribution = attribute(_vertices(forward, back), back.edges)
     sites, readings = [], Readings()
     for node in graph.nodes:
@@ -194,6 +205,33 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
     ]
     shares = _shares(sites, attribution.branches)
     return Propagation(tuple(sites), tuple(weights), shares, graph)
+
+
+def _forward(graph: Graph, allowance: float | None) -> Forward:
+    forward, started = Forward(graph), time.process_time()
+    for number, node in enumerate(graph.nodes, 1):
+        forward.step(node)
+        if allowance is not None and time.process_time() - started > allowance:
+            raise TooExpensiveError(
+                f"theory had done {number} of {len(graph.nodes)} operations after "
+                f"{allowance:.0f} s of processor time"
+            )
+    return forward
+
+
+def _affordable(graph: Graph, seconds: float) -> int:
+    """Positions of the largest maps that can be followed in so much time."""
+    shapes = {node.outputs[0].shape[2:] for node in graph.nodes if node.name == "convolution"}
+    maps = [
+        math.prod(shape) for node in graph.nodes if (shape := node.outputs[0].shape[2:]) in shapes
+    ]
+    most, spent = min(_FEWEST_POSITIONS, graph.positions), 0.0
+    for positions, count in sorted(Counter(maps).items()):
+        spent += count * positions**2 * _SECONDS_PER_PAIR
+        if spent > seconds:
+            return most
+        most = min(max(most, positions), graph.positions)
+    return graph.positions
 
 
 def _vertices(forward: Forward, back: Back) -> list[Vertex]:

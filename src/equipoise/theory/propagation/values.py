@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.instrument.recording.graph import MOST_POSITIONS
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.exchangeable import Average, Exchangeable, Later
 from equipoise.theory.propagation.filters import Filters
@@ -29,8 +31,8 @@ from equipoise.theory.propagation.tensors import (
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-# Pairs of positions are followed exactly up to maps of 64 × 64.
-MOST_POSITIONS = 4096
+# Maps of so many positions are followed, pair by pair: 64 × 64, unless a graph has fewer.
+most_positions: ContextVar[int] = ContextVar("most_positions", default=MOST_POSITIONS)
 _identities = count()
 
 
@@ -383,11 +385,11 @@ def require_few(positions: int) -> None:
     """Raise where pairs of positions would be too many.
 
     Raises:
-        UnpredictedError: If there are more than ``MOST_POSITIONS``.
+        UnpredictedError: If there are more than :data:`most_positions`.
     """
-    if positions > MOST_POSITIONS:
+    if positions > most_positions.get():
         raise UnpredictedError(
-            f"{positions} positions; pairs are followed exactly up to {MOST_POSITIONS}"
+            f"{positions} positions; pairs are followed exactly up to {most_positions.get()}"
         )
 
 
