@@ -1,13 +1,10 @@
 import gzip
-import importlib
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-import equipoise
-from equipoise import data as DATA
 from equipoise.data import DataNotFoundError, load
 from equipoise.data.images.mnist import DEBIAN_FOLDER, fashion_mnist
 from equipoise.data.user import IndexedSource, LoaderSource
@@ -220,28 +217,3 @@ def test_a_near_miss_is_recognised():
 def test_a_missing_folder_is_refused():
     with pytest.raises(ValueError, match="no folder 'nowhere'"):
         load("mnist", data_dir=Path("nowhere"))
-
-
-class TestImport:
-    """Importing scikit-learn takes a second, so only the digits do it."""
-
-    @pytest.fixture
-    def without_scikit_learn(self, monkeypatch):
-        """The room is imported anew, and scikit-learn cannot be imported."""
-        for name in [n for n in sys.modules if n.split(".")[0] == "sklearn"]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, "sklearn", None)
-        monkeypatch.setattr(equipoise, "data", equipoise.data)  # rebound by the import
-        for name in [n for n in sys.modules if n.startswith("equipoise.data")]:
-            monkeypatch.delitem(sys.modules, name)
-
-    @pytest.mark.usefixtures("without_scikit_learn")
-    def test_the_room_does_not_import_scikit_learn(self):
-        data = importlib.import_module("equipoise.data")
-        assert data is not DATA
-        assert len(data.load("random:3:2")) == 2048
-        with pytest.raises(ModuleNotFoundError, match="sklearn"):
-            data.load("digits")
-
-    def test_afterwards_the_room_is_the_one_from_before(self):
-        assert importlib.import_module("equipoise.data") is equipoise.data is DATA
