@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer with the callback is the plain loop with BNP, to the bit."""
+"""The Hugging Face Trainer with BNP is the plain loop with it; monitored, it is the same."""
 
 import copy
 import shutil
@@ -6,13 +6,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import mse_loss
 from torch.nn.utils import clip_grad_norm_
 
-from equipoise import BNP
-from equipoise.integrations.huggingface import BNPCallback
+from equipoise import BNP, track
+from equipoise.integrations.huggingface import BNPCallback, MonitorCallback
 from support.bnp_problems import OPTIMIZERS, attached, batches, distance, flat, mlp
-from support.huggingface_problems import Regression, accelerate, fit, rows, train, transformers
+from support.huggingface_problems import (
+    Regression,
+    accelerate,
+    fit,
+    rows,
+    train,
+    trainer,
+    transformers,
+)
 
 
 @pytest.fixture
@@ -272,3 +281,207 @@ class TestBert:
         report = callback.bnp.report()
         assert len(report.used) == 8
         assert "embedding" in report["bert.embeddings.word_embeddings"].reason
+
+
+def careless_net(dtype=torch.float64):
+    """A network that a pass too many changes: by its statistics and its random numbers."""
+    torch.manual_seed(3)
+    layers = [nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)]
+    return nn.Sequential(*layers).to(dtype)
+
+
+class OnePassMore(transformers.TrainerCallback):
+    """A careless monitor."""
+
+    def on_step_begin(self, args, state, control, *, model, **_):
+        weight = model.net[0].weight
+        model.net(torch.ones(4, 5, dtype=weight.dtype, device=weight.device))
+
+
+OPTIONS = {
+    "plain": {},
+    "accumulated": {"gradient_accumulation_steps": 3},
+    "clipped": {"max_grad_norm": 0.1},
+    "bf16": {"bf16": True},
+    "evaluated": {"eval_strategy": "steps", "eval_steps": 3},
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+class TestMonitoredIsUnmonitored:
+    @pytest.fixture(autouse=True)
+    def same_precision(self, monkeypatch):
+        # The trainer of transformers 4 sets it for the whole process.
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+
+    def state(self, option, folder, *callbacks, monitored=False):
+        """Weights, buffers, moments and random numbers in the end, and the monitor's looks."""
+        dtype = torch.float32 if option == "bf16" else torch.float64
+        model, data = Regression(careless_net(dtype)), rows(batches(12, dtype=dtype))
+        optimizer = OPTIMIZERS["adamw"](model.parameters())
+        options = {"evaluation": data[:32], **OPTIONS[option]}
+        one = trainer(model, data, folder, *callbacks, optimizer=optimizer, **options)
+        looks = []
+        if monitored:
+            monitor = MonitorCallback(one, every=2, growth=True, landscape=True)
+        one.train()
+        if monitored:
+            looks = monitor.tracker.history
+        moments = [v for s in optimizer.state_dict()["state"].values() for v in s.values()]
+        tensors = [*model.state_dict().values(), *moments, torch.get_rng_state()]
+        return [torch.as_tensor(tensor).double() for tensor in tensors], looks
+
+    def test_to_the_bit(self, option, folder):
+        found, looks = self.state(option, folder, monitored=True)
+        expected, _ = self.state(option, folder)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert len(looks) == (2 if option == "accumulated" else 6)
+
+    def test_a_careless_one_is_not(self, option, folder):
+        found, _ = self.state(option, folder, OnePassMore())
+        expected, _ = self.state(option, folder)
+        assert not all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+class Reports(transformers.TrainerCallback):
+    """What any reporter gets."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_log(self, args, state, control, *, logs, **_):
+        self.found.append((state.global_step, dict(logs)))
+
+    def steps_with(self, name):
+        return [step for step, logs in self.found if name in logs]
+
+
+def monitored(folder, *callbacks, steps=25, every=10, resume=None, model=None, **options):
+    model = Regression() if model is None else model
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    data = rows(batches(steps))
+    one = trainer(model, data, folder, *callbacks, optimizer=optimizer, **options)
+    monitor = MonitorCallback(one, every=every)
+    one.train(resume_from_checkpoint=resume)
+    return one, monitor
+
+
+class TestMonitorWrites:
+    def test_few_numbers_at_every_nth_step(self, folder):
+        reports = Reports()
+        one, _ = monitored(folder, reports)
+        assert reports.steps_with("equipoise/update_ratio") == [1, 11, 21]
+        names = {n for _, logs in reports.found for n in logs if n.startswith("equipoise/")}
+        assert {"equipoise/gradient_spread", "equipoise/dead_units"} < names
+        assert len(names) <= 8
+        history = [entry["step"] for entry in one.state.log_history if names <= entry.keys()]
+        assert history == [1, 11, 21]
+
+    def test_beside_what_the_trainer_logs(self, folder):
+        """A log of ours must not count as the one that the trainer wants to write."""
+        reports = Reports()
+        monitored(folder, reports, every=5, logging_strategy="steps", logging_steps=1)
+        assert reports.steps_with("loss") == list(range(1, 26))
+        assert reports.steps_with("equipoise/update_ratio") == [1, 6, 11, 16, 21]
+
+    def test_what_the_tracker_finds_in_a_plain_loop(self, folder):
+        _, monitor = monitored(folder, steps=9, every=4)
+        net = mlp()
+        optimizer = OPTIMIZERS["adam"](net.parameters())
+        with track(net, optimizer=optimizer, every=4, activations=False) as tracker:
+            for x, y in batches(9):
+                optimizer.zero_grad()
+                mse_loss(net(x), y).backward()
+                optimizer.step()
+        for look, sample in zip(monitor.tracker.history, tracker.history, strict=True):
+            assert look.values["updates/ratio"] == sample.values["updates/ratio"]
+            assert look.values["updates/net.0/ratio"] == sample.values["updates/0/ratio"]
+
+    def test_the_step_where_the_model_itself_is_never_called(self, folder):
+        """A loss of the user's own may call its parts."""
+        model = Regression()
+        optimizer = OPTIMIZERS["adam"](model.parameters())
+        one = trainer(model, rows(batches(3)), folder, optimizer=optimizer)
+        one.compute_loss = lambda model, inputs, *_, **__: mse_loss(
+            model.net(inputs["x"]), inputs["labels"]
+        )
+        monitor = MonitorCallback(one, every=2)
+        one.train()
+        assert len(monitor.tracker.history) == 2
+        assert "updates/ratio" in monitor.tracker.latest
+
+
+class TestMonitorResumes:
+    def test_where_it_was(self, folder):
+        straight, _ = monitored(folder, steps=14, every=4, save_strategy="steps", save_steps=6)
+        path = str(folder / "checkpoint-6")
+        model = Regression(mlp(seed=9))
+        again, _ = monitored(folder, steps=14, every=4, resume=path, model=model)
+        assert torch.equal(flat(model.net), flat(straight.model.net))
+        assert again.state.log_history[:-1] == straight.state.log_history[:-1]
+
+
+class TestMonitorDetaches:
+    def hooks(self, one, optimizer):
+        return [
+            *one.model._forward_pre_hooks.values(),
+            *optimizer._optimizer_step_pre_hooks.values(),
+            *optimizer._optimizer_step_post_hooks.values(),
+        ]
+
+    @pytest.fixture
+    def optimizer_and_trainer(self, folder):
+        def make(*callbacks):
+            model = Regression()
+            optimizer = OPTIMIZERS["adam"](model.parameters())
+            data = rows(batches(3))
+            return optimizer, trainer(model, data, folder, *callbacks, optimizer=optimizer)
+
+        return make
+
+    def test_at_the_end(self, optimizer_and_trainer):
+        optimizer, one = optimizer_and_trainer()
+        MonitorCallback(one, every=1)
+        one.train()
+        assert self.hooks(one, optimizer) == []
+
+    def test_after_an_exception_on_leaving_the_block(self, optimizer_and_trainer):
+        optimizer, one = optimizer_and_trainer(Interrupting())
+        with pytest.raises(ZeroDivisionError), MonitorCallback(one, every=1) as monitor:
+            one.train()
+        assert self.hooks(one, optimizer) == []
+        assert len(monitor.tracker.history) == 1
+
+    def test_without_a_block_when_the_next_training_begins(self, optimizer_and_trainer):
+        """Callbacks are not told that a training has failed."""
+        broken = Interrupting()
+        optimizer, one = optimizer_and_trainer(broken)
+        MonitorCallback(one, every=1)
+        with pytest.raises(ZeroDivisionError):
+            one.train()
+        assert self.hooks(one, optimizer) != []
+        one.remove_callback(broken)
+        one.train()
+        assert self.hooks(one, optimizer) == []
+
+
+class TestMonitorRefuses:
+    def test_growth_of_a_loss_that_the_model_does_not_return(self, folder):
+        class Silent(Regression):
+            def forward(self, x, labels):
+                return {"logits": self.net(x)}
+
+        model = Silent()
+        optimizer = OPTIMIZERS["adam"](model.parameters())
+        one = trainer(model, rows(batches(1)), folder, optimizer=optimizer)
+        one.compute_loss = lambda model, inputs, *_, **__: mse_loss(
+            model(**inputs)["logits"], inputs["labels"]
+        )
+        MonitorCallback(one, growth=True)
+        with pytest.raises(ValueError, match="need the model's own loss"):
+            one.train()
+
+    @pytest.mark.parametrize(("every", "error"), [(0, ValueError), (2.5, TypeError)])
+    def test_an_interval_at_once(self, every, error):
+        with pytest.raises(error, match="every must be"):
+            MonitorCallback(None, every=every)

@@ -1,16 +1,18 @@
-"""Lightning's loop with the callback is the plain loop with BNP, to the bit."""
+"""Lightning's loop with BNP's callback is the plain loop with BNP, and monitored the same loop."""
 
 import copy
+import csv
 import pathlib
 import warnings
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import mse_loss
 from torch.nn.utils import clip_grad_norm_
 
-from equipoise import BNP
-from equipoise.integrations.lightning import BNPCallback
+from equipoise import BNP, track
+from equipoise.integrations.lightning import BNPCallback, EquipoiseMonitor
 from support.bnp_problems import OPTIMIZERS, attached, batches, distance, flat, mlp
 from support.forked_ranks import results_of
 from support.lightning_problems import (
@@ -327,3 +329,207 @@ def test_two_processes_are_one(tmp_path):
     found = results_of(script, tmp_path)
     alone = attached(mlp(), "adamw", batches(8, rows=64))[0]
     torch.testing.assert_close(found, flat(alone), rtol=0, atol=1e-13)
+
+
+def careless_net(dtype=torch.float64):
+    """A network that a pass too many changes: by its statistics and its random numbers."""
+    torch.manual_seed(3)
+    layers = [nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)]
+    return nn.Sequential(*layers).to(dtype)
+
+
+def final_state(trained, net):
+    """Everything that makes two trainings the same: weights, buffers, moments, random numbers."""
+    moments = [
+        entry
+        for optimizer in trained.optimizers
+        for values in optimizer.state_dict()["state"].values()
+        for entry in values.values()
+    ]
+    tensors = [*net.state_dict().values(), *moments, torch.get_rng_state()]
+    return [torch.as_tensor(tensor).double() for tensor in tensors]
+
+
+def equal(states, others):
+    return all(torch.equal(a, b) for a, b in zip(states, others, strict=True))
+
+
+class Logged(Regression):
+    """Logs its loss, as most do."""
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.log("loss", loss)
+        return loss
+
+
+class Halved(ByHand):
+    """Two optimizers by hand, for the first two layers and the others."""
+
+    def configure_optimizers(self):
+        return [OPTIMIZERS["adam"](half.parameters()) for half in (self.net[:2], self.net[2:])]
+
+
+class OnePassMore(pl.Callback):
+    """A careless monitor."""
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        module.net(batch[0].to(module.net[0].weight.dtype))
+
+
+LOOPS = {
+    "plain": (Logged, {}),
+    "accumulated": (Logged, {"accumulate_grad_batches": 3}),
+    "clipped": (Logged, {"gradient_clip_val": 0.1}),
+    "bf16": (Logged, {"precision": "bf16-mixed"}),
+    "by hand": (Halved, {}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:You called .self.log:UserWarning")
+@pytest.mark.parametrize("loop", LOOPS)
+class TestMonitoredIsUnmonitored:
+    def state(self, loop, *callbacks):
+        kind, options = LOOPS[loop]
+        dtype = torch.float32 if loop == "bf16" else torch.float64
+        model = kind(net=careless_net(dtype))
+        one = trainer(*callbacks, **options)
+        torch.manual_seed(4)
+        one.fit(model, loader(batches(12, dtype=dtype)))
+        return final_state(one, model.net)
+
+    def test_to_the_bit(self, loop):
+        monitor = EquipoiseMonitor(every=2, growth=True, landscape=True)
+        assert equal(self.state(loop, monitor), self.state(loop))
+        assert len(monitor.tracker.history) == (2 if loop == "accumulated" else 6)
+
+    def test_a_careless_one_is_not(self, loop):
+        assert not equal(self.state(loop, OnePassMore()), self.state(loop))
+
+
+def rows_of(folder):
+    """What a CSVLogger wrote, without empty cells."""
+    with open(folder / "metrics.csv", encoding="utf-8") as file:
+        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+
+
+def monitored_rows(folder):
+    return [row for row in rows_of(folder) if "equipoise/update_ratio" in row]
+
+
+@pytest.fixture
+def logger(tmp_path):
+    return pl.loggers.CSVLogger(tmp_path, name="", version="")
+
+
+class TestMonitorWrites:
+    def test_few_numbers_at_every_nth_step(self, logger, tmp_path):
+        model = Logged(net=careless_net())
+        monitor = EquipoiseMonitor(every=10)
+        fit(model, batches(25), monitor, logger=logger, log_every_n_steps=7)
+        found = monitored_rows(tmp_path)
+        assert [row["step"] for row in found] == [0, 10, 20]
+        names = {name for row in found for name in row if name.startswith("equipoise/")}
+        assert {"equipoise/gradient_spread", "equipoise/dead_units"} < names
+        assert len(names) <= 8
+        # A look would otherwise log the loss of its own pass.
+        assert [row["step"] for row in rows_of(tmp_path) if "loss" in row] == [6, 13, 20]
+
+    def test_what_the_tracker_finds_in_a_plain_loop(self, logger, tmp_path):
+        monitor = EquipoiseMonitor(every=4, growth=True)
+        fit(Regression(), batches(9), monitor, logger=logger, log_every_n_steps=1)
+        net = mlp()
+        optimizer = OPTIMIZERS["adam"](net.parameters())
+
+        def loss_fn(model, batch):
+            return mse_loss(model(batch[0]), batch[1])
+
+        with track(net, loss_fn, optimizer, every=4) as tracker:
+            for batch in tracker.batches(batches(9)):
+                optimizer.zero_grad()
+                loss_fn(net, batch).backward()
+                optimizer.step()
+        for row, sample in zip(monitored_rows(tmp_path), tracker.history, strict=True):
+            assert row["equipoise/update_ratio"] == sample.values["updates/ratio"]
+            assert row["equipoise/growth_rate"] == sample.values["growth/rate"]
+
+    def test_nothing_without_a_logger(self):
+        monitor = EquipoiseMonitor(every=4)
+        fit(Regression(), batches(5), monitor)
+        assert len(monitor.tracker.history) == 2
+
+
+class TestMonitorResumes:
+    def test_where_it_was(self, tmp_path, logger):
+        data, straight = loader(batches(7)), Regression("adamw")
+        options = {"max_epochs": 4, "log_every_n_steps": 1}
+        trainer(EquipoiseMonitor(every=4), logger=logger, **options).fit(straight, data)
+        first = trainer(EquipoiseMonitor(every=4), max_epochs=2)
+        first.fit(Regression("adamw"), data)
+        first.save_checkpoint(tmp_path / "half.ckpt")
+        again = pl.loggers.CSVLogger(tmp_path, name="", version="again")
+        model = Regression("adamw", mlp(seed=9))
+        second = trainer(EquipoiseMonitor(every=4), logger=again, **options)
+        second.fit(model, data, ckpt_path=tmp_path / "half.ckpt")
+        assert torch.equal(flat(model.net), flat(straight.net))
+        whole = monitored_rows(tmp_path)
+        assert [row["step"] for row in whole] == [0, 4, 8, 12, 16, 20, 24]
+        assert monitored_rows(tmp_path / "again") == whole[4:]
+
+
+def step_hooks(one):
+    return [
+        hook
+        for optimizer in one.optimizers
+        for kind in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+        for hook in getattr(optimizer, kind).values()
+    ]
+
+
+class CountHooks(pl.Callback):
+    """Of the optimizers, after each batch."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, *_):
+        self.seen.append(len(step_hooks(trainer)))
+
+
+class TestMonitorDetaches:
+    def test_at_the_end(self):
+        one = trainer(EquipoiseMonitor(every=1))
+        one.fit(Regression(), loader(batches(2)))
+        assert step_hooks(one) == []
+
+    def test_after_an_exception(self):
+        monitor = EquipoiseMonitor(every=1)
+        one = trainer(monitor, Interrupting())
+        with pytest.raises(ZeroDivisionError):
+            one.fit(Regression(), loader(batches(2)))
+        assert step_hooks(one) == []
+        assert len(monitor.tracker.history) == 1
+
+    def test_while_it_trains_it_is_attached(self):
+        count = CountHooks()
+        fit(Regression(), batches(1), EquipoiseMonitor(), count)
+        assert count.seen[0] > 0
+
+
+class TestMonitorRefuses:
+    def test_an_optimizer_that_is_not_there(self):
+        with pytest.raises(ValueError, match=r"optimizer=2.*configure_optimizers returned 2"):
+            fit(ByHand(), batches(1), EquipoiseMonitor(optimizer=2))
+
+    @pytest.mark.parametrize(("every", "error"), [(0, ValueError), (2.5, TypeError)])
+    def test_an_interval_at_once(self, every, error):
+        with pytest.raises(error, match="every must be"):
+            EquipoiseMonitor(every=every)
+
+
+def test_layers_of_other_optimizers_are_not_judged():
+    """They do not move in this one's step, which says nothing about them."""
+    monitor = EquipoiseMonitor(every=1, optimizer=1)
+    fit(ByHand(), batches(2), monitor)
+    ratios = {n for n in monitor.tracker.latest if n.startswith("updates/net")}
+    assert ratios == {"updates/net.4/ratio"}

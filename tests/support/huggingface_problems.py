@@ -55,9 +55,9 @@ def rows(batches):
     ]
 
 
-def fit(model, samples, folder, *callbacks, optimizer, evaluation=None, resume=None, **options):
-    """Train on samples; the trainer's own optimizer for None."""
-    trainer = InOrder(
+def trainer(model, samples, folder, *callbacks, optimizer, evaluation=None, **options):
+    """A trainer on samples; with its own optimizer for None."""
+    return InOrder(
         model,
         transformers.TrainingArguments(output_dir=str(folder), **QUIET | options),
         train_dataset=samples,
@@ -65,7 +65,11 @@ def fit(model, samples, folder, *callbacks, optimizer, evaluation=None, resume=N
         optimizers=(optimizer, None),
         callbacks=list(callbacks),
     )
-    trainer.train(resume_from_checkpoint=resume)
+
+
+def fit(model, samples, folder, *callbacks, resume=None, **options):
+    """Train on samples."""
+    trainer(model, samples, folder, *callbacks, **options).train(resume_from_checkpoint=resume)
 
 
 def train(model, batches, folder, *callbacks, optimizer="adam", **options):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from equipoise.integrations.lightning import BNPCallback
+from equipoise.integrations.lightning import BNPCallback, EquipoiseMonitor
 from support.bnp_problems import batches, flat
 from support.lightning_problems import Regression, fit
 
@@ -28,7 +28,8 @@ def main(folder):
     torch.set_num_threads(1)
     model = Shared("adamw")
     options = {"strategy": "ddp_fork", "devices": 2, "use_distributed_sampler": False}
-    fit(model, batches(8, rows=64), BNPCallback(), **options)
+    callbacks = BNPCallback(), EquipoiseMonitor(every=3, growth=True)
+    fit(model, batches(8, rows=64), *callbacks, **options)
     torch.save(flat(model.net), folder / "results.pt")
 
 

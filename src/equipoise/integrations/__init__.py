@@ -1,4 +1,4 @@
-"""BNP in the training loops of Lightning and Hugging Face.
+"""BNP, and a monitor of the training, in the loops of Lightning and Hugging Face.
 
 The packages are extras: importing this room imports none of them, using a module of it needs its
 extra, as in ``pip install equipoise[lightning]``.

@@ -1,17 +1,22 @@
-"""BNP as a callback of the Hugging Face Trainer."""
+"""Callbacks of the Hugging Face Trainer: BNP, and a monitor of the training."""
 
 from __future__ import annotations
 
 import warnings
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from types import TracebackType
+from typing import Any, Self, Unpack
 
 import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
 
+from equipoise.integrations.monitor import Monitor, checked_every
 from equipoise.integrations.optional import base_class
 from equipoise.integrations.options import BNPOptions, checked
 from equipoise.preconditioners.bnp.bnp import BNP
+from equipoise.probes.tracker.tracker import Tracker
 
 TrainerCallback = base_class("TrainerCallback", "transformers", extra="huggingface")
 
@@ -115,6 +120,138 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc, valid-type]
     def _detach(self) -> None:
         if self.bnp is not None:
             self.bnp.detach()
+
+
+class MonitorCallback(TrainerCallback):  # type: ignore[misc, valid-type]
+    """Write a few numbers about the health of a Hugging Face training to where it reports.
+
+    Every ``every`` steps, :func:`equipoise.probes.track` measures the step that the training
+    takes, and ``trainer.log`` gets at most eight numbers: ``equipoise/gradient_norm``,
+    ``gradient_spread``, ``update_ratio``, ``update_ratio_max``, ``update_ratio_min``,
+    ``dead_units``, and if asked for ``growth_rate`` and ``smoothness``; ``docs/probes.md`` says
+    what they tell. So they are in ``trainer.state.log_history``, and wherever ``report_to`` says.
+    The training is the one without this callback, to the bit. Accumulated gradients, mixed
+    precision and DDP need nothing else; a resumed training is measured at the steps at which the
+    uninterrupted one would be.
+
+    A Trainer does not tell its callbacks that a training has failed. The hooks are removed when
+    the next one begins, or on leaving a ``with`` statement:
+
+    .. code-block:: python
+
+        with MonitorCallback(trainer) as monitor:
+            trainer.train()
+
+    Args:
+        trainer: The callback adds itself to it. Reports go through its ``log``.
+        every: Steps from one look to the next.
+        growth: Whether to measure how gradients grow with depth, for a backward pass more. The
+            model must return its loss; so must it for ``landscape``.
+        landscape: Whether to measure how smooth the loss is, for five backward passes more.
+
+    Attributes:
+        tracker: Of the latest training, with every number of every layer in ``tracker.history``
+            and the time they took in ``tracker.cost()``; None before the first.
+
+    Raises:
+        ModuleNotFoundError: If transformers is not installed.
+        TypeError: If ``every`` is no whole number.
+        ValueError: If ``every`` is below 1.
+
+    Examples:
+        .. code-block:: python
+
+            monitor = MonitorCallback(trainer, every=300)
+            trainer.train()
+    """
+
+    def __init__(
+        self, trainer: Any, *, every: int = 300, growth: bool = False, landscape: bool = False
+    ) -> None:
+        super().__init__()
+        self._every = checked_every(every)
+        self._growth, self._landscape = growth, landscape
+        self._monitor: Monitor | None = None
+        self._handle: RemovableHandle | None = None
+        self._unwritten: dict[str, float] = {}
+        self._trainer = trainer
+        trainer.add_callback(self)
+
+    @property
+    def tracker(self) -> Tracker | None:
+        """Of the latest training; None before the first."""
+        return None if self._monitor is None else self._monitor.tracker
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, *, model: Any, optimizer: Any, **_: Any
+    ) -> None:
+        """Attach. The optimizer exists by now, and has not taken a step.
+
+        Raises:
+            ValueError: If parameters are split over processes.
+        """
+        self.detach()  # an earlier training may have failed
+        self._monitor = monitor = Monitor(
+            model,
+            self._forward,
+            _innermost(optimizer),
+            write=self._unwritten.update,
+            steps=state.global_step,
+            every=self._every,
+            growth=self._growth,
+            landscape=self._landscape,
+        )
+
+        def see(model: nn.Module, args: Any, kwargs: Any) -> None:
+            if model.training and torch.is_grad_enabled():
+                monitor.see((args, kwargs))
+
+        self._handle = model.register_forward_pre_hook(see, with_kwargs=True)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write what was measured at this step, if anything was."""
+        if self._unwritten:
+            wanted = control.should_log  # which a report answers, but not this one
+            self._trainer.log(dict(self._unwritten))
+            self._unwritten.clear()
+            control.should_log = wanted
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Detach."""
+        self.detach()
+
+    def detach(self) -> None:
+        """Remove every hook."""
+        if self._handle is not None:
+            self._handle.remove()
+        if self._monitor is not None:
+            self._monitor.detach()
+        self._unwritten.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.detach()
+
+    def _forward(self, model: nn.Module, batch: Any) -> Any:
+        args, kwargs = batch
+        with self._trainer.compute_loss_context_manager():
+            outputs = model(*args, **kwargs)
+        if not (self._growth or self._landscape):
+            return outputs
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs[0]
+        if not isinstance(loss, torch.Tensor):
+            raise ValueError(
+                "MonitorCallback(growth=True) and landscape=True need the model's own loss, but "
+                "it returned none, as where the Trainer smooths labels or has a loss of its own."
+            )
+        return loss
 
 
 def _folder(args: Any, step: int) -> Path:

@@ -1,4 +1,4 @@
-"""BNP as a callback of Lightning."""
+"""Callbacks of Lightning: BNP, and a monitor of the training."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from torch import nn
 from torch.optim import Optimizer
 
+from equipoise.instrument.training_step import training_step
+from equipoise.integrations.monitor import Monitor, checked_every
 from equipoise.integrations.optional import base_class
 from equipoise.integrations.options import BNPOptions, checked
 from equipoise.preconditioners.bnp.bnp import BNP
+from equipoise.probes.tracker.tracker import Tracker
 
 Callback = base_class("Callback", "lightning.pytorch", "pytorch_lightning", extra="lightning")
 
@@ -132,3 +136,117 @@ class BNPCallback(Callback):  # type: ignore[misc, valid-type]
     def _detach(self) -> None:
         if self.bnp is not None:
             self.bnp.detach()
+
+
+class EquipoiseMonitor(Callback):  # type: ignore[misc, valid-type]
+    """Write a few numbers about the health of a Lightning training to its loggers.
+
+    Every ``every`` steps, :func:`equipoise.probes.track` measures the step that the training
+    takes, and every logger of the trainer gets at most eight numbers: ``equipoise/gradient_norm``,
+    ``gradient_spread``, ``update_ratio``, ``update_ratio_max``, ``update_ratio_min``,
+    ``dead_units``, and if asked for ``growth_rate`` and ``smoothness``; ``docs/probes.md`` says
+    what they tell. The training is the one without this callback, to the bit. Accumulated
+    gradients, mixed precision, DDP and manual optimisation need nothing else; a resumed training
+    is measured at the steps at which the uninterrupted one would be.
+
+    A look runs ``training_step`` once more, with ``self.log`` and ``self.log_dict`` switched off.
+    Whatever else it writes, such as images through ``self.logger.experiment``, is written twice.
+
+    Args:
+        every: Steps from one look to the next.
+        optimizer: Which one of ``configure_optimizers``, by position.
+        growth: Whether to measure how gradients grow with depth, for a backward pass more.
+        landscape: Whether to measure how smooth the loss is, for five backward passes more.
+
+    Attributes:
+        tracker: Of the latest training, with every number of every layer in ``tracker.history``
+            and the time they took in ``tracker.cost()``; None before the first.
+
+    Raises:
+        ModuleNotFoundError: If Lightning is not installed.
+        TypeError: If ``every`` is no whole number.
+        ValueError: If ``every`` is below 1.
+
+    Examples:
+        .. code-block:: python
+
+            trainer = Trainer(callbacks=[EquipoiseMonitor(every=300)])
+    """
+
+    def __init__(
+        self,
+        *,
+        every: int = 300,
+        optimizer: int = 0,
+        growth: bool = False,
+        landscape: bool = False,
+    ) -> None:
+        super().__init__()
+        self._every, self._position = checked_every(every), optimizer
+        self._growth, self._landscape = growth, landscape
+        self._monitor: Monitor | None = None
+
+    @property
+    def tracker(self) -> Tracker | None:
+        """Of the latest training; None before the first."""
+        return None if self._monitor is None else self._monitor.tracker
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Attach. A checkpoint is loaded by now.
+
+        Raises:
+            ValueError: If there is no such optimizer, or parameters are split over processes.
+        """
+        self._detach()
+        if not 0 <= self._position < len(trainer.optimizers):
+            raise ValueError(
+                f"EquipoiseMonitor(optimizer={self._position}) names an optimizer, counted from "
+                f"0, but configure_optimizers returned {len(trainer.optimizers)}."
+            )
+
+        def forward(model: nn.Module, batch: Any) -> Any:
+            with trainer.precision_plugin.train_step_context():
+                return training_step(model, batch)
+
+        def write(values: dict[str, float]) -> None:
+            for logger in trainer.loggers:
+                logger.log_metrics(values, step=_steps(trainer))
+
+        self._monitor = Monitor(
+            pl_module,
+            forward,
+            trainer.optimizers[self._position],
+            write=write,
+            steps=_steps(trainer),
+            every=self._every,
+            growth=self._growth,
+            landscape=self._landscape,
+        )
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Remember the batch."""
+        if self._monitor is not None:
+            self._monitor.see(batch)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Detach."""
+        self._detach()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Detach."""
+        self._detach()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Detach."""
+        self._detach()
+
+    def _detach(self) -> None:
+        if self._monitor is not None:
+            self._monitor.detach()
+
+
+def _steps(trainer: Any) -> int:
+    """Where Lightning's own numbers of this step stand; its callbacks read this name, too."""
+    return int(trainer.fit_loop.epoch_loop._batches_that_stepped)

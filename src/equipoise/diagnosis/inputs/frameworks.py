@@ -6,14 +6,13 @@ They are known by their methods, so that none of the packages is imported.
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
+from equipoise.instrument.training_step import training_step
 from equipoise.training.losses import UnsuitableBatchError
 
 
@@ -122,14 +121,6 @@ def copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
-class _Stop(Exception):  # noqa: N818  # ends a training step, and is no error
-    """Raised by the first backward pass of a manual optimisation."""
-
-    def __init__(self, loss: Tensor) -> None:
-        super().__init__()
-        self.loss = loss
-
-
 def step_loss(model: nn.Module, batch: Any) -> Tensor:
     """The loss of a LightningModule's ``training_step``, without a trainer.
 
@@ -138,76 +129,10 @@ def step_loss(model: nn.Module, batch: Any) -> Tensor:
     Raises:
         UnsuitableBatchError: If the step returns no loss.
     """
-    with _without_trainer(model):
-        try:
-            found: Any = model.training_step(*_step_arguments(model, batch))  # type: ignore[operator]
-        except _Stop as stop:
-            return stop.loss
-    if isinstance(found, dict):
-        found = found.get("loss")
+    found = training_step(model, batch)
     if not isinstance(found, Tensor):
         raise UnsuitableBatchError(
             f"training_step returned {type(found).__name__}, not a loss. Return the loss, or give "
             "one: loss_fn=, a function of (model, batch)."
         )
     return found
-
-
-def _step_arguments(model: nn.Module, batch: Any) -> tuple[Any, ...]:
-    signature = inspect.signature(model.training_step)  # type: ignore[arg-type]
-    arguments: tuple[Any, ...] = (batch, 0)
-    parameters = list(signature.parameters)
-    if "optimizer_idx" in parameters or "dataloader_idx" in parameters:
-        return (batch, 0, 0)
-    return arguments[: len(parameters)] if len(parameters) < len(arguments) else arguments
-
-
-class _Inert:
-    """Stands for an optimiser of a manual optimisation: whatever is called does nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __call__(self, *_: Any, **__: Any) -> _Inert:
-        return self
-
-    def __iter__(self) -> Iterator[_Inert]:
-        return iter((self, self))
-
-    def __getitem__(self, _: Any) -> _Inert:
-        return self
-
-    def __enter__(self) -> _Inert:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-def _stop(loss: Tensor, *_: Any, **__: Any) -> None:
-    raise _Stop(loss)
-
-
-@contextmanager
-def _without_trainer(model: nn.Module) -> Iterator[None]:
-    """Inside the block logging does nothing, and a backward pass by hand ends the step."""
-    nothing = _Inert()
-    replaced: dict[str, Any] = {
-        "log": nothing,
-        "log_dict": nothing,
-        "optimizers": lambda *_, **__: nothing,
-        "lr_schedulers": lambda *_, **__: nothing,
-        "toggle_optimizer": nothing,
-        "untoggle_optimizer": nothing,
-        "manual_backward": _stop,
-    }
-    before = {name: model.__dict__[name] for name in replaced if name in model.__dict__}
-    model.__dict__.update(replaced)
-    try:
-        yield
-    finally:
-        for name in replaced:
-            model.__dict__.pop(name, None)
-        model.__dict__.update(before)

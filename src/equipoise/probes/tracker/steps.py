@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -80,13 +80,15 @@ class StepSizes:
     """Measures the size of a step, layer by layer.
 
     Args:
-        model: The model before the step; its trainable parameters are copied.
+        model: The model before the step.
+        trained: What the optimizer trains; parameters of the model among them are copied.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, trained: Iterable[Tensor]) -> None:
         self._layers: dict[str, list[tuple[nn.Parameter, Tensor]]] = {}
+        steps = {id(parameter) for parameter in trained}
         for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
+            if parameter.requires_grad and id(parameter) in steps:
                 pair = parameter, parameter.detach().clone()
                 self._layers.setdefault(owner_name(model, uncompiled_name(name)), []).append(pair)
 

@@ -98,11 +98,8 @@ def track(
         * TensorBoard: ``lambda step, v: [writer.add_scalar(k, v[k], step) for k in v]``
         * Weights & Biases: ``lambda step, v: wandb.log(v, step=step)``
         * MLflow: ``lambda step, v: mlflow.log_metrics(v, step=step)``
-        * Lightning: ``lambda step, v: trainer.logger.log_metrics(v, step)``, with
-          ``tracker.observe(batch)`` in ``on_train_batch_start``; or
-          ``self.log_dict(tracker.latest)`` in ``on_train_batch_end``
-        * Hugging Face: ``lambda step, v: trainer.log(v)``, with ``tracker.observe(inputs)`` in
-          ``training_step``
+        * Lightning and Hugging Face: the callbacks of :mod:`equipoise.integrations`, or
+          ``self.log_dict(tracker.latest)`` and ``trainer.log(tracker.latest)``
 
     Note:
         A sample takes the time of 11 to 14 steps of a convolutional network of 5 to 8 layers,

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from equipoise.instrument.clock import Clock
 from equipoise.instrument.compiled import eager
 from equipoise.instrument.observers import Pause, observers_paused
+from equipoise.instrument.optimizer_step import trained_parameters
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.types import LossFunction
 from equipoise.probes.tracker import flatten
@@ -177,7 +178,7 @@ class Tracker:
             self._sample = _Sample({})
         if self._plan.updates:
             with self._clock.paused(), self._timed("updates"):
-                self._sample.sizes = StepSizes(self._model)
+                self._sample.sizes = StepSizes(self._model, trained_parameters(optimizer))
         # Run after hooks that were registered later: they may take part in the step.
         self._handles.pop().remove()
         self._handles.append(optimizer.register_step_post_hook(self._after_step))
