@@ -1,0 +1,60 @@
+"""Run a page from top to bottom, as a reader does who copies every block of code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from equipoise.cli.main import main
+
+_BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"# (?P<name>\w+\.py)\n")
+_EXIT_CODE = re.compile(r"# exit code (\d+)")
+
+
+def run(page: Path, folder: Path) -> int:
+    """Run a page's blocks in a folder, which is the current one and on Python's path.
+
+    A block that begins with the name of a file becomes that file; other Python is one session;
+    lines after ``$`` and steps of CI are commands, whose exit code is 0 or the one in a comment.
+
+    Returns:
+        How many blocks there were.
+
+    Raises:
+        AssertionError: If a command ends otherwise, or nobody knows how to run a block.
+    """
+    names: dict[str, object] = {"__name__": page.stem}
+    blocks = list(_BLOCK.finditer(page.read_text("utf-8")))
+    for block in blocks:
+        kind, text = block["kind"], block["text"]
+        if kind == "python" and (named := _FILE.match(text)):
+            (folder / named["name"]).write_text(text, "utf-8")
+        elif kind == "python":
+            exec(compile(text, f"{page.name}: {text.splitlines()[0]}", "exec"), names)
+        elif kind in ("console", "yaml"):
+            for command in re.findall(r"^(?:\$|- run:) (.*)$", text, re.MULTILINE):
+                _run_command(command)
+        else:
+            raise AssertionError(f"{page.name} has a block of {kind}, which is not run.")
+    return len(blocks)
+
+
+def _run_command(command: str) -> None:
+    expected = _EXIT_CODE.search(command)
+    program, *arguments = shlex.split(command.partition(">>")[0], comments=True)
+    if program == "equipoise":
+        found = main(arguments)
+    else:
+        assert program == "pytest", command
+        path = os.pathsep.join(sys.path)
+        found = subprocess.run(
+            [sys.executable, "-m", program, *arguments, "-p", "no:cacheprovider"],
+            env=os.environ | {"PYTHONPATH": path},
+            check=False,
+        ).returncode
+    assert found == int(expected[1] if expected else 0), command

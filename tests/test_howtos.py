@@ -1,0 +1,56 @@
+"""Every block of code of the how-tos runs, from top to bottom of its page."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.howtos import run
+
+FOLDER = Path(__file__).parents[1] / "docs" / "howto"
+INDEX = FOLDER / "index.md"
+PAGES = sorted(path for path in FOLDER.glob("*.md") if path != INDEX)
+NEEDS = {"huggingface": "transformers", "lightning": "lightning"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder to work in; what is imported from it is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("nets", None)
+
+
+@pytest.mark.filterwarnings("ignore")  # of packages, which readers see too
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_runs(page, folder):
+    package = NEEDS.get(page.stem)
+    if package is not None and importlib.util.find_spec(package) is None:
+        pytest.skip(f"pip install equipoise[{page.stem}]")
+    assert run(page, folder) >= 3
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "```python\nassert 1 + 1 == 3\n```\n",
+        "```console\n$ equipoise checkup nowhere.py:build\n```\n",
+        "```console\n$ equipoise theory --activation relu --batch-size 8  # exit code 1\n```\n",
+        "```bash\necho nobody knows how to run this\n```\n",
+    ],
+)
+def test_a_wrong_block_would_fail(block, folder):
+    page = folder / "page.md"
+    page.write_text(block)
+    with pytest.raises(AssertionError):
+        run(page, folder)
+
+
+def test_the_index_names_every_page():
+    listed = re.findall(r"\{doc\}`(\w+)`", INDEX.read_text("utf-8"))
+    assert sorted(listed) == [page.stem for page in PAGES]
