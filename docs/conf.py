@@ -2,6 +2,7 @@
 
 import sys
 from importlib.metadata import version as installed_version
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -15,8 +16,11 @@ author = "The Equipoise developers"
 copyright = "2026, The Equipoise developers"
 version = release = installed_version("equipoise")
 
+# Runs the tutorial; without it, the tutorial is built without what its cells print.
+notebooks = find_spec("myst_nb") is not None
+
 extensions = [
-    "myst_parser",
+    "myst_nb" if notebooks else "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
@@ -25,6 +29,9 @@ extensions = [
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+nb_execution_mode = "auto"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
 
 html_theme = "furo"
 html_title = "Equipoise"
@@ -36,3 +43,10 @@ autodoc_type_aliases = {"ActivationLike": "ActivationLike", "Array": "Array"}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+
+
+def setup(app):
+    if not notebooks:
+        from sphinx.directives.code import CodeBlock
+
+        app.add_directive("code-cell", CodeBlock)

@@ -1,4 +1,4 @@
-"""Every block of code of the how-tos runs, from top to bottom of its page."""
+"""Every block of code of the how-tos and the tutorial runs, from top to bottom of its page."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import re
 import sys
 from pathlib import Path
 
+import matplotlib
 import pytest
+import torch
 
-from support.howtos import run
+from support.howtos import run, run_cells
 
 FOLDER = Path(__file__).parents[1] / "docs" / "howto"
+TUTORIALS = sorted(FOLDER.with_name("tutorial").glob("*.md"))
 INDEX = FOLDER / "index.md"
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path != INDEX)
 NEEDS = {"huggingface": "transformers", "lightning": "lightning"}
@@ -33,6 +36,18 @@ def test_every_block_runs(page, folder):
     if package is not None and importlib.util.find_spec(package) is None:
         pytest.skip(f"pip install equipoise[{page.stem}]")
     assert run(page, folder) >= 3
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_shows_what_it_claims(page):
+    """Also where the documents are built without notebooks."""
+    matplotlib.use("agg")
+    threads = torch.get_num_threads()
+    try:
+        assert run_cells(page) >= 5
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 from equipoise.cli.main import main
 
 _BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
+_CELL = re.compile(r"^```\{code-cell\} \w+\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# (?P<name>\w+\.py)\n")
 _EXIT_CODE = re.compile(r"# exit code (\d+)")
 
@@ -42,6 +43,15 @@ def run(page: Path, folder: Path) -> int:
         else:
             raise AssertionError(f"{page.name} has a block of {kind}, which is not run.")
     return len(blocks)
+
+
+def run_cells(page: Path) -> int:
+    """Run a notebook's cells, as building the documents does, and count them."""
+    names: dict[str, object] = {"__name__": page.stem}
+    cells = [cell["text"] for cell in _CELL.finditer(page.read_text("utf-8"))]
+    for cell in cells:
+        exec(compile(cell, f"{page.name}: {cell.splitlines()[0]}", "exec"), names)
+    return len(cells)
 
 
 def _run_command(command: str) -> None:
