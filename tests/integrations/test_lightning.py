@@ -407,6 +407,43 @@ class TestMonitoredIsUnmonitored:
         assert not equal(self.state(loop, OnePassMore()), self.state(loop))
 
 
+class Keeping(Regression):
+    """Keeps what its steps found, and counts them."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses, self.steps = [], 0
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.steps += 1
+        self.losses.append(loss.detach())
+        return loss
+
+
+class TestALook:
+    def test_leaves_what_a_module_keeps(self):
+        model = Keeping()
+        fit(model, batches(6), EquipoiseMonitor(every=2, growth=True))
+        assert (model.steps, len(model.losses)) == (6, 6)
+
+    @pytest.mark.parametrize(("activations", "passes"), [(True, 8), (False, 5)])
+    def test_can_do_without_passes(self, activations, passes, monkeypatch):
+        calls = []
+        step = Regression.training_step
+
+        def counted(self, batch, index):
+            calls.append(index)
+            return step(self, batch, index)
+
+        monkeypatch.setattr(Regression, "training_step", counted)
+        monitor = EquipoiseMonitor(every=2, activations=activations)
+        fit(Regression(), batches(5), monitor)
+        assert len(calls) == passes
+        assert ("activations/dead" in monitor.tracker.latest) == activations
+        assert "updates/ratio" in monitor.tracker.latest
+
+
 def rows_of(folder):
     """What a CSVLogger wrote, without empty cells."""
     with open(folder / "metrics.csv", encoding="utf-8") as file:

@@ -145,6 +145,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc, valid-type]
     Args:
         trainer: The callback adds itself to it. Reports go through its ``log``.
         every: Steps from one look to the next.
+        activations: Whether to measure dead units, for a forward pass more.
         growth: Whether to measure how gradients grow with depth, for a backward pass more. The
             model must return its loss; so must it for ``landscape``.
         landscape: Whether to measure how smooth the loss is, for five backward passes more.
@@ -166,11 +167,17 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc, valid-type]
     """
 
     def __init__(
-        self, trainer: Any, *, every: int = 300, growth: bool = False, landscape: bool = False
+        self,
+        trainer: Any,
+        *,
+        every: int = 300,
+        activations: bool = True,
+        growth: bool = False,
+        landscape: bool = False,
     ) -> None:
         super().__init__()
         self._every = checked_every(every)
-        self._growth, self._landscape = growth, landscape
+        self._activations, self._growth, self._landscape = activations, growth, landscape
         self._monitor: Monitor | None = None
         self._handle: RemovableHandle | None = None
         self._unwritten: dict[str, float] = {}
@@ -198,6 +205,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc, valid-type]
             write=self._unwritten.update,
             steps=state.global_step,
             every=self._every,
+            activations=self._activations,
             growth=self._growth,
             landscape=self._landscape,
         )

@@ -149,12 +149,14 @@ class EquipoiseMonitor(Callback):  # type: ignore[misc, valid-type]
     gradients, mixed precision, DDP and manual optimisation need nothing else; a resumed training
     is measured at the steps at which the uninterrupted one would be.
 
-    A look runs ``training_step`` once more, with ``self.log`` and ``self.log_dict`` switched off.
-    Whatever else it writes, such as images through ``self.logger.experiment``, is written twice.
+    A look runs ``training_step`` once more, with ``self.log`` and ``self.log_dict`` switched off;
+    what it keeps in the module is put back. Whatever else it writes, such as images through
+    ``self.logger.experiment``, is written twice. With ``activations=False`` nothing runs twice.
 
     Args:
         every: Steps from one look to the next.
         optimizer: Which one of ``configure_optimizers``, by position.
+        activations: Whether to measure dead units, for a forward pass more.
         growth: Whether to measure how gradients grow with depth, for a backward pass more.
         landscape: Whether to measure how smooth the loss is, for five backward passes more.
 
@@ -178,12 +180,13 @@ class EquipoiseMonitor(Callback):  # type: ignore[misc, valid-type]
         *,
         every: int = 300,
         optimizer: int = 0,
+        activations: bool = True,
         growth: bool = False,
         landscape: bool = False,
     ) -> None:
         super().__init__()
         self._every, self._position = checked_every(every), optimizer
-        self._growth, self._landscape = growth, landscape
+        self._activations, self._growth, self._landscape = activations, growth, landscape
         self._monitor: Monitor | None = None
 
     @property
@@ -219,6 +222,7 @@ class EquipoiseMonitor(Callback):  # type: ignore[misc, valid-type]
             write=write,
             steps=_steps(trainer),
             every=self._every,
+            activations=self._activations,
             growth=self._growth,
             landscape=self._landscape,
         )

@@ -26,6 +26,7 @@ class Monitor:
         write: Takes the numbers of each look, by name.
         steps: Steps that were taken before, by an earlier part of this training.
         every: Steps from one look to the next.
+        activations: Whether to measure dead units.
         growth: Whether to measure how gradients grow with depth.
         landscape: Whether to measure how smooth the loss is along the gradient.
 
@@ -43,6 +44,7 @@ class Monitor:
         write: Callable[[dict[str, float]], object],
         steps: int,
         every: int,
+        activations: bool,
         growth: bool,
         landscape: bool,
     ) -> None:
@@ -61,6 +63,7 @@ class Monitor:
                 run,
                 optimizer,
                 every=every,
+                activations=activations,
                 growth=growth,
                 landscape=landscape,
                 ics=False,
