@@ -357,7 +357,8 @@ def _counting_rows(model: nn.Module) -> Iterator[None]:
             raise UnsuitableBatchError(
                 f"batch size {given.shape[0]} is too small for a model with batch norm: with "
                 f"{rows} rows, fewer than {_LEAST_ROWS}, its gradient has no finite second "
-                f"moment. Use --batch-size {_LEAST_ROWS} or more."
+                f"moment. Use --batch-size {_LEAST_ROWS} or more, or another norm: "
+                'equipoise.apply(model, "norm=group:8").'
             )
 
     handles = [
