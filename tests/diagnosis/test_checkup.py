@@ -371,3 +371,17 @@ class TestInterruption:
         assert {remedy.parameter for remedy in report.remedies} == {"bias"}
         assert report.smoothness.steps == 0  # only the initialisation, unless asked for more
         assert from_plain(Checkup, to_plain(report)) == report
+
+
+def test_batch_norm_of_two_rows_is_judged_and_not_refused():
+    """The last maps of a ResNet-18 are 1 × 1: at a batch of 2 it trains, badly."""
+    found = checkup(
+        lambda: models.resnet18(classes=10, in_channels=1, width=4),
+        "digits",
+        batch_size=2,
+        seeds=1,
+        batches=1,
+    )
+    assert found.findings[0].severity == "critical"
+    assert "2 rows" in found.findings[0].title
+    assert found.verdict.probability < 0.5

@@ -97,6 +97,22 @@ class TestGradients:
         assert finding.severity == "note"
         assert "norm1" in finding.detail
 
+    @pytest.mark.parametrize(
+        ("rows", "severity", "title"),
+        [
+            (2, "critical", "Batch norm of 2 rows keeps only which one is larger"),
+            (3, "critical", "Batch statistics of 3 rows are noise"),
+            (8, "warning", "Batch statistics of 8 rows are noise"),
+            (16, None, ""),
+        ],
+    )
+    def test_batch_statistics_of_few_rows_are_told(self, rows, severity, title):
+        found = growth(1.01)
+        layers = [dataclasses.replace(found.layers[0], rows=rows), *found.layers[1:]]
+        findings = conclude(dataclasses.replace(found, layers=tuple(layers)), [], NORMS, [], [])
+        few = [f for f in findings if "1 batch norm, norm1" in f.detail]
+        assert [(f.severity, f.title) for f in few] == ([(severity, title)] if severity else [])
+
     def test_a_gradient_that_overflows_is_critical(self):
         finding = first(growth(1.1, first=math.inf), [], NORMS, [], [])
         assert finding.severity == "critical"

@@ -81,7 +81,7 @@ class TestOptions:
         [
             ({"rate": -1.0}, "rate must be a positive number, got -1.0"),
             ({"rate": -1.0, "training": None}, "rate must be a positive number, got -1.0"),
-            ({"batch_size": 3}, "batch size 3 is too small"),
+            ({"batch_size": 1}, "batch size 1 is too small"),
         ],
     )
     def test_wrong_ones_are_refused(self, options, message):

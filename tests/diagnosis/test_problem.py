@@ -43,7 +43,6 @@ REFUSALS = {
         "have class 9, but the model returned only 3 logits",
     ),
     "batch of one": (mlp, {"batch_size": 1}, "batch size 1 is too small for a model with"),
-    "batch of three": (mlp, {"batch_size": 3}, "batch size 3 is too small for a model with"),
     "a batch beyond the data": (mlp, {"batch_size": 5000}, "fewer than one batch of 5000"),
     "loss without a value": (mlp, {"loss_fn": lambda m, b: m(b[0])}, "one number, got"),
     "loss that raises": (

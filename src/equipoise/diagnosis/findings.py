@@ -27,6 +27,8 @@ _ILL_CONDITIONED = 1e4
 _ROWS_PER_COLUMN = 2
 # With fewer, the variance that batch norm divides by has a relative error above 35 %.
 _ENOUGH_ROWS = 16
+# With fewer, the expectation of 1/variance is infinite.
+_FEWEST_ROWS = 4
 # Layers that a finding names, at most.
 _NAMES = 3
 # Operations that change gradients by more than a factor of e^0.5 in all are named as a cause.
@@ -88,15 +90,20 @@ def _few_rows(growth: GradientGrowth) -> list[Finding]:
     if not few:
         return []
     least = min(few, key=lambda layer: layer.rows)
+    rows, hopeless = least.rows, least.rows < _FEWEST_ROWS
+    title = f"Batch statistics of {wording.count(rows, 'row')} are noise"
+    if rows == 2:
+        title = "Batch norm of 2 rows keeps only which one is larger"
     return [
         Finding(
-            "warning",
-            f"Batch statistics of {wording.count(least.rows, 'row')} are noise",
+            "critical" if hopeless else "warning",
+            title,
             f"{wording.count(len(few), 'batch norm')}, {least.layer} among them, average fewer "
             f"than {_ENOUGH_ROWS} rows: the statistics of training vary by "
-            f"{wording.percent((2 / least.rows) ** 0.5)} from batch to batch, and differ from "
-            "those of evaluation.",
-            f"Batches of {-(-_ENOUGH_ROWS // least.rows)} times the size, or norms of single "
+            f"{wording.percent((2 / rows) ** 0.5)} from batch to batch, and differ from "
+            "those of evaluation."
+            + (" Of fewer than 4 its gradient has no finite variance." if hopeless else ""),
+            f"Batches of {-(-_ENOUGH_ROWS // rows)} times the size, or norms of single "
             'samples: model = equipoise.layers.convert(model, "batch", "group").model',
         )
     ]

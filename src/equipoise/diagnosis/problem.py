@@ -30,8 +30,6 @@ Model: TypeAlias = nn.Module | Callable[[], nn.Module] | Any
 """A module, a factory or class, or a Hugging Face Trainer."""
 
 _WEIGHTS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# With fewer rows the expectation of 1/variance is infinite.
-_LEAST_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,18 +344,18 @@ def _shape(batch: Batch) -> str:
 
 @contextlib.contextmanager
 def _counting_rows(model: nn.Module) -> Iterator[None]:
-    """Refuse batch norms in training mode that see too few rows; PyTorch refuses only one."""
+    """Refuse batch norms in training mode that see one row, before PyTorch does."""
 
     def check(module: nn.Module, args: tuple[Any, ...]) -> None:
         given = args[0] if args else None
         if not (module.training and isinstance(given, Tensor) and given.ndim > 1):
             return
         rows = given.numel() // max(given.shape[1], 1)
-        if rows < _LEAST_ROWS:
+        if rows < 2:
             raise UnsuitableBatchError(
                 f"batch size {given.shape[0]} is too small for a model with batch norm: with "
-                f"{rows} rows, fewer than {_LEAST_ROWS}, its gradient has no finite second "
-                f"moment. Use --batch-size {_LEAST_ROWS} or more, or another norm: "
+                "one row there is no variance to divide by, and PyTorch refuses it. Use "
+                "--batch-size 2 or more, or another norm: "
                 'equipoise.apply(model, "norm=group:8").'
             )
 
