@@ -68,7 +68,7 @@ def linear_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTrain
     """Trainings of the deep linear network, with probes."""
     steps, seeds, looks = {
         "smoke": (20, 1, 2),
-        "small": (10_000, 5, 50),
+        "small": (10_000, 3, 50),
         "paper": (10_000, 5, 100),
     }[scale]
     make = partial(
