@@ -16,7 +16,7 @@ from equipoise import probes
 from equipoise.diagnosis import verdict
 from equipoise.diagnosis.comparison import compare, is_straight, predicted_rate
 from equipoise.diagnosis.findings import advice, conclude
-from equipoise.diagnosis.fix.findings import conclude_fix
+from equipoise.diagnosis.fix.findings import conclude_fix, proved
 from equipoise.diagnosis.fix.measure import run_fix
 from equipoise.diagnosis.fix.options import FixOptions
 from equipoise.diagnosis.fix.record import Fix
@@ -206,7 +206,8 @@ def checkup(
         ],
         [
             *conclude_trainability(
-                work.trainability, advice(work.growth, work.attribution, work.remedies)
+                work.trainability,
+                proved(work.fix) or advice(work.growth, work.attribution, work.remedies),
             ),
             *conclude_fix(work.fix),
         ],

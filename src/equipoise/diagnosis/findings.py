@@ -29,6 +29,8 @@ _ROWS_PER_COLUMN = 2
 _ENOUGH_ROWS = 16
 # With fewer, the expectation of 1/variance is infinite.
 _FEWEST_ROWS = 4
+_OR_ADD = "or add normalisation or skip connections."
+_TRIED = "`--fix` tries what applies to this model."
 # Layers that a finding names, at most.
 _NAMES = 3
 # Operations that change gradients by more than a factor of e^0.5 in all are named as a cause.
@@ -211,12 +213,12 @@ def advice(
     if any(share.kind == NORMALISERS and share.log_gain > _CAUSE for share in attribution):
         return (
             "Use fewer layers, larger batches, residual connections, or an activation with a "
-            "smaller growth rate: compare them with `equipoise theory`."
+            f"smaller growth rate: compare them with `equipoise theory`. {_TRIED}"
         )
     rate = None if growth is None else growth.rate
     if rate is not None and rate.value < 1:
-        return "Raise the scale of the initial weights, or add normalisation or skip connections."
-    return "Lower the scale of the initial weights, or add normalisation or skip connections."
+        return f"Raise the scale of the initial weights, {_OR_ADD} {_TRIED}"
+    return f"Lower the scale of the initial weights, {_OR_ADD} {_TRIED}"
 
 
 def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from equipoise.diagnosis.fix.findings import conclude_fix
+from equipoise.diagnosis.fix.findings import conclude_fix, proved
 from support.report_examples import fixing
 
 
@@ -40,3 +40,13 @@ def test_a_larger_batch_is_told_from_accumulation():
     plain, *rest = fixing().arms
     likely = dataclasses.replace(fixing(), arms=(dataclasses.replace(plain, measured=0.95), *rest))
     assert len(conclude_fix(likely)) == 1
+
+
+def test_what_a_race_has_shown_is_what_to_do():
+    assert proved(fixing()).startswith(
+        "Start every norm's shift β at 0.5: beside the model as it is"
+    )
+
+
+def test_and_nothing_else_is():
+    assert proved(None) == proved(without_best(helps=False)) == ""

@@ -15,6 +15,18 @@ def conclude_fix(fix: Fix | None) -> list[Finding]:
     return [finding for finding in findings if finding is not None]
 
 
+def proved(fix: Fix | None) -> str:
+    """What to do about a model that will not train, if a race has shown it; else nothing."""
+    winner = None if fix is None else fix.winner
+    if fix is None or winner is None:
+        return ""
+    gain = next(gain for gain in fix.gains if gain.name == winner.name)
+    return (
+        f"{wording.capital(winner.name)}: beside the model as it is, its {fix.judged_by} loss "
+        f"differs by {wording.spread(gain.difference)} after {fix.steps} steps."
+    )
+
+
 def _outcome(fix: Fix) -> Finding | None:
     winner = fix.winner
     if winner is not None:

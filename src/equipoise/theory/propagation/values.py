@@ -387,10 +387,10 @@ def require_few(positions: int) -> None:
     Raises:
         UnpredictedError: If there are more than :data:`most_positions`.
     """
-    if positions > most_positions.get():
-        raise UnpredictedError(
-            f"{positions} positions; pairs are followed exactly up to {most_positions.get()}"
-        )
+    most = most_positions.get()
+    if positions > most:
+        reason = f"{positions} positions; pairs are followed exactly up to {most}"
+        raise UnpredictedError(f"{reason} in this time" if most < MOST_POSITIONS else reason)
 
 
 def arranged(pairs: Exchangeable, order: Sequence[Atom], wanted: Sequence[Atom]) -> Exchangeable:
