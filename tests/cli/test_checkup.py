@@ -107,7 +107,7 @@ BAD = {
         ("nets.py:build", "--data", "random:64:90"),
         "but the model returned only 10 logits",
     ),
-    "batch of three": (("nets.py:build", "--batch-size", "3"), "batch size 3 is too small"),
+    "batch of one": (("nets.py:build", "--batch-size", "1"), "batch size 1 is too small"),
     "unknown data": (("nets.py:build", "--data", "digit"), "Did you mean 'digits'?"),
     "unknown loss": (("nets.py:build", "--loss", "hinge"), "unknown loss 'hinge'"),
     "loss that is none": (("nets.py:build", "--loss", "nets.py:number"), "a loss is a function"),

@@ -73,7 +73,7 @@ class TestOptions:
             (("--rate", "-1"), "rate must be a positive number, got -1.0"),
             (("--measurements", "1"), "measurements must be at least 2, got 1"),
             (("--data", "digit"), "Did you mean 'digits'?"),
-            (("--batch-size", "3"), "batch size 3 is too small"),
+            (("--batch-size", "1"), "batch size 1 is too small"),
             (("--out", "nets.py"), "cannot write the report to 'nets.py'"),
         ],
     )
