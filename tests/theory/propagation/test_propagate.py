@@ -1,5 +1,7 @@
 """Whole models: growth of gradients, profiles, and what is said where theory ends."""
 
+import itertools
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +14,9 @@ from equipoise.instrument.recording.tracer import trace
 from equipoise.theory import explosion_rate
 from equipoise.theory.propagation.call import RULES
 from equipoise.theory.propagation.layout import UnpredictedError
-from equipoise.theory.propagation.propagate import propagate
+from equipoise.theory.propagation.propagate import TooExpensiveError, propagate
 from equipoise.theory.propagation.rules import convolution, normalisers, sums
+from equipoise.theory.propagation.sites import of_model
 from support.model_state import differences, fingerprint
 
 
@@ -618,3 +621,36 @@ def test_a_weight_made_of_two_parameters_has_the_size_that_the_layer_uses():
     both = "0.parametrizations.weight.original0 and 0.parametrizations.weight.original1"
     assert found[both] == pytest.approx(made, rel=1e-5)
     assert found["2.weight"] == pytest.approx(model[2].weight.square().mean().item())
+
+
+class TestAllowance:
+    """Pairs of positions cost memory and time: maps are followed as far as they are paid for."""
+
+    @pytest.fixture
+    def graph(self):
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(4), nn.Conv2d(8, 8, 3)]
+        model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 36, 5))
+        batch = torch.randn(8, 3, 32, 32), torch.randn(8, 5)
+        return trace(model, batch, projected)
+
+    def test_by_default_all_is_followed(self, graph):
+        assert all(site.is_predicted for site in of_model(propagate(graph).sites))
+
+    def test_what_is_too_large_is_measured_and_the_rest_predicted(self, graph):
+        found = propagate(graph, allowance=0.4)
+        left = [site for site in found.sites if not site.is_predicted]
+        assert left[0].reason == "1024 positions; pairs are followed exactly up to 64 in this time"
+        last = of_model(found.sites)[-1]
+        assert last.second_moment == pytest.approx(last.measured_second_moment, rel=0.6)
+
+    def test_what_if_follows_no_more(self, graph):
+        found = propagate(graph, allowance=0.4)
+        first = found.what_if(gain=2.0).sites[0]
+        assert first.reason.startswith("1024 positions; pairs are followed exactly up to 64")
+
+    def test_beyond_all_allowance_it_ends(self, graph, monkeypatch):
+        clock = itertools.count(step=5.0)
+        monkeypatch.setattr(time, "process_time", lambda: next(clock))
+        with pytest.raises(TooExpensiveError, match="operations after 1 s of processor time"):
+            propagate(graph, allowance=1.0)
