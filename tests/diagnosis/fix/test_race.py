@@ -145,6 +145,12 @@ class TestGain:
         assert gain_record("a", plain, runs(0.9, 1.9, 2.91)).helps
         assert not gain_record("b", plain, runs(0.1, 2.4, 2.9)).helps
 
+    def test_a_sure_gain_that_hardly_matters_is_no_help(self):
+        plain = runs(1.0, 2.0, 3.0)
+        found = gain_record("a", plain, runs(0.999, 1.999, 2.999))
+        assert found.high < 0
+        assert found.helps is False
+
     def test_one_seed_is_no_evidence(self):
         assert gain_record("a", runs(1.0), runs(0.1)).helps is None
 

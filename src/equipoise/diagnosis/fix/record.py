@@ -87,8 +87,8 @@ class Gain:
         difference: Mean over seeds of the remedy's loss minus that of the model as it is.
         low: Lower end of the interval of Student's t that holds it in 9 of 10 cases.
         high: Upper end.
-        helps: Whether it is below zero with the whole interval; ``None`` with fewer than two
-            seeds.
+        helps: Whether it is below zero with the whole interval, by a hundredth of the loss or
+            more; ``None`` with fewer than two seeds.
     """
 
     name: str

@@ -18,6 +18,8 @@ from equipoise.training.record import Curve
 _POINTS = 50
 # Of a two-sided interval that holds 9 of 10 cases, one end is exceeded in 1 of 20.
 _CONFIDENCE = 0.95
+# Share of the loss that a remedy must win to be worth a change.
+_WORTHWHILE = 0.01
 
 
 def arm_record(
@@ -58,7 +60,8 @@ def gain_record(name: str, plain: Sequence[Run], changed: Sequence[Run]) -> Gain
     r"""Compare a remedy with the model as it is, on the seeds that both were trained with.
 
     With d the differences of scores over n seeds, the interval is
-    :math:`\bar d \pm t_{0.95}\,s_d/\sqrt n`.
+    :math:`\bar d \pm t_{0.95}\,s_d/\sqrt n`. A gain of less than a hundredth of the loss is no help,
+    however sure it is.
     """
     before = {run.seed: run.score for run in plain}
     pairs = [(before[run.seed], run.score) for run in changed if run.seed in before]
@@ -75,7 +78,8 @@ def gain_record(name: str, plain: Sequence[Run], changed: Sequence[Run]) -> Gain
     elif any(math.isinf(a) for a, _ in pairs):
         helps = True  # trains where the model as it is diverges
     else:
-        helps = difference.value + width < 0
+        least = _WORTHWHILE * abs(mean_over_seeds([a for a, _ in pairs]).value)
+        helps = difference.value + width < 0 and -difference.value >= least
     return Gain(name, difference, difference.value - width, difference.value + width, helps)
 
 
