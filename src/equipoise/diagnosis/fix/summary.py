@@ -60,8 +60,8 @@ def gain_record(name: str, plain: Sequence[Run], changed: Sequence[Run]) -> Gain
     r"""Compare a remedy with the model as it is, on the seeds that both were trained with.
 
     With d the differences of scores over n seeds, the interval is
-    :math:`\bar d \pm t_{0.95}\,s_d/\sqrt n`. A gain of less than a hundredth of the loss is no help,
-    however sure it is.
+    :math:`\bar d \pm t_{0.95}\,s_d/\sqrt n`. A gain of less than a hundredth of the loss is no
+    help, however sure it is.
     """
     before = {run.seed: run.score for run in plain}
     pairs = [(before[run.seed], run.score) for run in changed if run.seed in before]

@@ -12,7 +12,7 @@ from equipoise.theory.propagation.what_if.blocks import repetitions
 # How many times the number of blocks is doubled or halved.
 _DOUBLINGS = 4
 # Operations beyond which theory would take too long.
-_MOST_OPERATIONS = 4000
+_MOST_OPERATIONS = 1600
 # Standard errors of the interval that holds 9 of 10 cases.
 _TWO_SIDED = 1.645
 
