@@ -10,13 +10,14 @@ import torch
 
 from equipoise.diagnosis.fix.applied import UNCHANGED, apply, code_lines, in_words
 from equipoise.diagnosis.fix.division import Division, divide
+from equipoise.diagnosis.fix.gains import gain_record
 from equipoise.diagnosis.fix.options import OPTIMIZERS, FixOptions
 from equipoise.diagnosis.fix.propose import propose
 from equipoise.diagnosis.fix.race import Contender, Plan, Race
 from equipoise.diagnosis.fix.record import Arm, Fix, Gain, Proposal
 from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.diagnosis.fix.runs import Runs, fingerprint, train_once
-from equipoise.diagnosis.fix.summary import arm_record, gain_record
+from equipoise.diagnosis.fix.summary import arm_record
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.trainability.calibration import calibration

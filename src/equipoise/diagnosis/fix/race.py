@@ -16,7 +16,9 @@ from typing import TypeVar
 
 from equipoise.diagnosis.fix.applied import in_words
 from equipoise.diagnosis.fix.division import Division
+from equipoise.diagnosis.fix.gains import gain_record
 from equipoise.diagnosis.fix.options import OPTIMIZERS, FixOptions
+from equipoise.diagnosis.fix.record import Gain
 from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.diagnosis.fix.runs import Run, Runs, train_once
 from equipoise.diagnosis.problem import Problem
@@ -28,13 +30,15 @@ from equipoise.training.rates import TunedRate, tune_rate
 _FIRST, _SECOND, _LEAST = 0.25, 0.5, 8
 # Rates of the second round, and remedies of the last.
 _RATES, _FINALISTS = 2, 2
+# Further seeds for each seed that did not decide.
+_MORE_SEEDS = 2
 # How many remedies start, the most that leave this many steps to the judged runs.
 _ARMS, _ENOUGH, _MOST_STEPS = (11, 7, 5, 3), 80, 200
 # Parts of the budget after which no further run of the first two rounds begins.
 _FIRST_ENDS, _SECOND_ENDS = 0.5, 0.65
 # Arms take longer than the model as it is; grids are extended.
 _OVERHEAD = 1.4
-_STAGE = "training remedies"
+_STAGE, _MORE_STAGE = "training remedies", "judging the best on more seeds"
 
 Item = TypeVar("Item")
 
@@ -132,6 +136,7 @@ class Race:
         started = plan.arms + 1
         total = len(self._rates) * started + _RATES * math.ceil(started / 2)
         total += (1 + min(_FINALISTS, plan.arms)) * options.seeds
+        self._progress = progress
         self._counter = StageCounter(progress, _STAGE, total)
         self._started = time.monotonic()
         self.out_of_time = False
@@ -154,6 +159,23 @@ class Race:
         # All finalists in turn, so that a busy machine slows them alike.
         for seed in self._while(1.0, seeds, least=2):
             for one in finalists:
+                one.judged.append(self._train(one, one.rate, seed, self._plan.steps))
+        self._counter.finish()
+        self._decide(plain, finalists[1:], seeds.stop)
+
+    def _decide(self, plain: Contender, others: Sequence[Contender], first: int) -> None:
+        """Judge the best remedy on more seeds, if it is ahead but not beyond chance."""
+        gains = {one.name: gain_record(one.name, plain.judged, one.judged) for one in others}
+        if any(gain.helps for gain in gains.values()):
+            return
+        promising = [one for one in others if _is_promising(gains[one.name])]
+        if not promising:
+            return
+        best = min(promising, key=lambda one: gains[one.name].difference.value)
+        more = range(first, first + _MORE_SEEDS * self._options.seeds)
+        self._counter = StageCounter(self._progress, _MORE_STAGE, 2 * len(more))
+        for seed in self._while(1.0, more, least=0):
+            for one in (plain, best):
                 one.judged.append(self._train(one, one.rate, seed, self._plan.steps))
         self._counter.finish()
 
@@ -199,6 +221,11 @@ class Race:
             )
 
         return self._runs.of(one.name, rate, seed, steps, train)
+
+
+def _is_promising(gain: Gain) -> bool:
+    """Whether a remedy is ahead, and may be so by chance."""
+    return gain.helps is False and gain.difference.value < 0 <= gain.high
 
 
 def _score(one: Contender) -> float:
