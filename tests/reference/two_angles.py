@@ -40,6 +40,7 @@ class Function:
         turns: Places and widths of what is steep.
         origin: What arguments are measured from, so that distances to a power's kink are exact.
         power: Whether it is a fractional power of the distance to a kink.
+        longest: Length of its argument over which it turns everywhere.
     """
 
     value: Callable
@@ -48,6 +49,7 @@ class Function:
     turns: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
     origin: float = 0.0
     power: bool = False
+    longest: float = float("inf")
 
 
 @lru_cache(maxsize=32)
@@ -109,56 +111,61 @@ class TwoAngles:
         n = B - 1
         pi = 4 * np.arctan(real(1))
         c = B * eps / kappa if eps else 0.0
-        root, psi = np.sqrt(real(n)), np.arccos(-1 / real(n))
+        root = np.sqrt(real(n))
         reach = min(float(pi) / 2, np.sqrt(88 / max(B - 4 + c, 1e-9)))
         wide = float(root) * np.sin(reach)
         longest = gamma * max(2.0 / np.sqrt((B - 4 + c) / n + 1 / n), wide / 4)
-        longest = min(longest, gamma * 2.5 * np.sqrt(n / (B - 4 + c + 1)))
+        longest = min(longest, f.longest, gamma * 2.5 * np.sqrt(n / (B - 4 + c + 1)))
         cuts = _cuts(f, beta - gamma * wide, beta + gamma * wide, longest)
         z = np.clip((cuts.astype(real) - real(beta)) / (real(gamma) * root), -1, 1)
-        angle = np.arccos(z)
-        touching = [psi + angle, abs(psi - angle), 2 * pi - psi - angle, angle - psi]
+        # Both angles are measured from π/2, where large batches are: t = θ − π/2, h = η − π/2.
+        right, tilt = pi / 2, np.arcsin(1 / real(n))
+        angle = -np.arcsin(z)
+        touching = [
+            right + tilt + angle,
+            abs(tilt - angle) - right,
+            right - tilt - angle,
+            angle - tilt - right,
+        ]
         layer = np.array([], dtype=real)
         if eps and reach > 1.57:
             nearest = max(np.sqrt(c / 88), 1e-19 ** (1 / (B - 3)))
             layer = nearest * 2.0 ** np.arange(-1, max(0, np.ceil(np.log2(0.5 / nearest))))
             layer = layer.astype(real)
-        ends = [pi / 2 - reach, pi / 2 + reach] if reach < 1.57 else [0 * pi, pi]
-        theta = np.concatenate([angle, *touching, layer, pi - layer, ends])
-        theta = np.unique(theta[(theta >= ends[0]) & (theta <= ends[1])])
-        x_theta = real(gamma) * root * np.cos(theta) + real(beta)
+        end = real(reach) if reach < 1.57 else right
+        t = np.concatenate([angle, *touching, layer - right, right - layer, [-end, end]])
+        t = np.unique(t[abs(t) <= end])
+        x_t = real(beta) - real(gamma) * root * np.sin(t)
         for k, at in zip(cuts, angle, strict=True):
-            x_theta = np.where(theta == at, real(k), x_theta)
+            x_t = np.where(t == at, real(k), x_t)
         kinds = ("power", "power") if f.power else ("half", "analytic")
-        edge, x_edge, offset, outer = _on_panels(theta, x_theta, _rule(kinds[0], count, real))
-        half = offset / 2
-        step = -2 * np.sin(half) * np.sin(edge + half)
-        y1 = root * (np.cos(edge) + step)
+        edge, x_edge, offset, outer = _on_panels(t, x_t, _rule(kinds[0], count, real))
+        step = -2 * np.sin(offset / 2) * np.cos(edge + offset / 2)
+        y1 = root * (step - np.sin(edge))
         d1 = (x_edge - real(f.origin)) + real(gamma) * root * step
-        theta = (edge + offset)[:, None]
-        sine = np.sin(theta)
-        centre, swing = np.cos(psi) * np.cos(theta), np.sin(psi) * sine
+        t = (edge + offset)[:, None]
+        sine = np.cos(t)
+        centre, swing = np.sin(t) / n, np.sqrt((1 - 1 / real(n)) * (1 + 1 / real(n))) * sine
         with np.errstate(divide="ignore", invalid="ignore"):
             images = np.clip(np.nan_to_num((z[None, ::-1] - centre) / swing), -1, 1)
-        near, far = 0 * theta, 0 * theta + pi
+        far = 0 * t + right
         if reach < 1.57:
-            most = np.minimum(reach / sine, pi / 2)
-            near, far = pi / 2 - most, pi / 2 + most
-        eta = np.clip(np.arccos(images), near, far)
-        met = (eta > near) & (eta < far)
-        x_cut = real(gamma) * root * (centre + swing * np.cos(eta)) + real(beta)
+            far = np.minimum(reach / sine, right)
+        near = -far
+        h = np.clip(-np.arcsin(images), near, far)
+        met = (h > near) & (h < far)
+        x_cut = real(gamma) * root * (centre - swing * np.sin(h)) + real(beta)
         x_cut = np.where(met, cuts[::-1].astype(real)[None, :], x_cut)
         fixed = np.concatenate([near, near + layer, far - layer, far], 1)
-        x_fixed = real(gamma) * root * (centre + swing * np.cos(fixed)) + real(beta)
-        eta, x_eta = np.concatenate([eta, fixed], 1), np.concatenate([x_cut, x_fixed], 1)
-        order = np.argsort(eta, axis=1, kind="stable")
-        eta, x_eta = (np.take_along_axis(a, order, 1) for a in (eta, x_eta))
-        kept = np.concatenate([[True], (np.diff(eta, axis=1) > 0).any(0)])
-        eta, x_eta = eta[:, kept], x_eta[:, kept]
-        edge, x_edge, offset, inner = _on_panels(eta, x_eta, _rule(kinds[1], count, real))
-        half = offset / 2
-        step = -2 * np.sin(half) * np.sin(edge + half) * swing
-        y2 = root * (centre + swing * np.cos(edge) + step)
+        x_fixed = real(gamma) * root * (centre - swing * np.sin(fixed)) + real(beta)
+        h, x_h = np.concatenate([h, fixed], 1), np.concatenate([x_cut, x_fixed], 1)
+        order = np.argsort(h, axis=1, kind="stable")
+        h, x_h = (np.take_along_axis(a, order, 1) for a in (h, x_h))
+        kept = np.concatenate([[True], (np.diff(h, axis=1) > 0).any(0)])
+        h, x_h = h[:, kept], x_h[:, kept]
+        edge, x_edge, offset, inner = _on_panels(h, x_h, _rule(kinds[1], count, real))
+        step = -2 * np.sin(offset / 2) * np.cos(edge + offset / 2) * swing
+        y2 = root * (centre - swing * np.sin(edge) + step)
         d2 = (x_edge - real(f.origin)) + real(gamma) * root * step
         weight = outer[:, None] * inner
         keep = weight > 0
@@ -166,8 +173,15 @@ class TwoAngles:
             np.broadcast_to(y1[:, None], d2.shape)[keep],
             np.broadcast_to(d1[:, None], d2.shape),
         )
-        self.outside = (sine * np.sin(edge + offset))[keep] ** 2  # 1 − ρ²
-        self.measure = (weight * sine**2 * np.sin(edge + offset))[keep] / (2 * pi)
+        cosine = np.cos(edge + offset)
+        # ρ² = 1 − sin²θ sin²η without a difference of numbers near 1
+        self.inside = (np.sin(t) ** 2 + (sine * np.sin(edge + offset)) ** 2)[keep]
+        self.outside = (sine * cosine)[keep] ** 2
+        with np.errstate(divide="ignore"):
+            self.log_outside = np.where(
+                self.inside < 0.5, np.log1p(-np.minimum(self.inside, 0.5)), np.log(self.outside)
+            )
+        self.measure = (weight * sine**2 * cosine)[keep] / (2 * pi)
         d1, d2, y2 = d1[keep], d2[keep], y2[keep]
         self.y = y1, y2
         self.f = f.value(d1), f.value(d2)
@@ -177,8 +191,8 @@ class TwoAngles:
     def weights(self, kappa):
         """(1 − ρ²)^((B−5)/2) exp(…) times the measure, b, and c tan² ω."""
         c = self.B * self.eps / kappa
-        ct = c * (1 - self.outside) / self.outside
-        power = np.exp(self.real(self.B - 5) / 2 * np.log(self.outside) - ct / 2)
+        ct = c * self.inside / self.outside
+        power = np.exp(self.real(self.B - 5) / 2 * self.log_outside - ct / 2)
         return self.measure * power, c / self.outside, ct
 
     def map(self, kappa, variance=1.0):
@@ -269,6 +283,6 @@ class TwoAngles:
             coefficients = 2 / real(degree + 1) * (np.cos(k * angle) @ np.log(values))
             coefficients[0] /= 2
             size = np.abs(coefficients)
-            last = np.flatnonzero(size >= 1e-19 * size.max())[-1] + 1
+            last = np.flatnonzero(size >= np.finfo(real).eps / 4 * size.max())[-1] + 1
             found.append(np.exp(np.polynomial.chebyshev.chebval(position, coefficients[:last])))
         return found
