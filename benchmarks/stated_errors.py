@@ -378,16 +378,16 @@ def stated(solution: Solution) -> dict[str, tuple[float, float]]:
     return {name: (found[name].value, found[name].error) for name in NAMES}
 
 
-class ReferenceFailed(Exception):
+class UnjudgedError(Exception):
     """The reference did not converge, or took too long."""
 
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise :class:`ReferenceFailed` in a block that takes longer."""
+    """Raise :class:`UnjudgedError` in a block that takes longer."""
 
     def stop(*_: Any) -> None:
-        raise ReferenceFailed(f"more than {seconds:g} s")
+        raise UnjudgedError(f"more than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -417,7 +417,7 @@ def truth(case: Case, setting: Setting, kappa: float, count: int, real: Any) -> 
                 break
     found = {**law.numbers(at), "kappa": at}
     if not all(np.isfinite(value) for value in found.values()):
-        raise ReferenceFailed("not finite")
+        raise UnjudgedError("not finite")
     return found
 
 
@@ -504,7 +504,7 @@ def examine(number: int, seed: int, limit: float) -> dict[str, Any]:
     try:
         with within(limit):
             record["outside"] = outside(drawn, setting, solution)
-    except (ReferenceFailed, MemoryError) as reason:
+    except (UnjudgedError, MemoryError) as reason:
         record["unjudged"] = str(reason)
     return record | {"judging": time.process_time() - start}
 

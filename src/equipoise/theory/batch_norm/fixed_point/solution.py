@@ -108,22 +108,31 @@ class Numbers:
         """Absolute changes at which refinement may stop."""
         return _GOAL * self.scale * max(1.0, 1e-2 * self.amplification(setting))
 
-    def with_errors(self, errors: Array, setting: Setting, averages: Averages) -> Solution:
-        """Attach errors: what refinement changed, and a floor for rounding."""
+    def with_errors(
+        self, errors: Array, setting: Setting, method: str, truncation: float = 0.0
+    ) -> Solution:
+        """Attach errors: what refinement changed, and a floor for rounding.
+
+        Args:
+            errors: What refinement changed.
+            setting: The problem.
+            method: How the numbers were computed.
+            truncation: Relative error of averages from cutting a series.
+        """
         # Values of size √q leave κ an error of ε_mach·√(qκ), and angles at large B add
         # ε_mach·√B. With the factor 16 the errors cover every reference of the test suite.
         floor = 16 * UNIT * (1 + np.sqrt(setting.batch_size) / 16)
         floor *= max(1.0, float(np.sqrt(self.values[0] / self.values[2])))
-        floor += 4 * averages.truncation + _error_beside_a_power(setting)
+        floor += 4 * truncation + _error_beside_a_power(setting)
         errors = errors + floor * self.scale
         errors += floor * self.amplification(setting) * self.sensitivity
         q, qc, kappa, *rest = (
-            Estimate(float(value), float(error), averages.method)
+            Estimate(float(value), float(error), method)
             for value, error in zip(self.values, errors, strict=True)
         )
         correlation = qc.value / q.value
         c_error = (qc.error + abs(correlation) * q.error) / q.value
-        c = Estimate(correlation, c_error, averages.method)
+        c = Estimate(correlation, c_error, method)
         backward, forward = (rest[0], rest[1], rest[2]), (rest[3], rest[4], rest[5])
         return Solution(q, c, kappa, backward, forward, rest[6], rest[7])
 

@@ -23,6 +23,7 @@ from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.response import VALUES, Averages, Response
+from equipoise.theory.batch_norm.disc.fixed_point import solve_on_disc
 from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
 from equipoise.theory.batch_norm.fixed_point.critical_eps import (
     critical_variance,
@@ -148,6 +149,9 @@ def solve_by_quadrature(setting: Setting) -> Solution:
     _refuse_no_signal(setting, start)
     if setting.eps <= _WITHOUT_EPS * setting.weight_variance * float(start.kappa[0]):
         return _checked(setting, _solve_without_eps(setting, f))
+    if not (f.has_powers or f.is_homogeneous):
+        solution = solve_on_disc(setting, f)
+        return _collapsed(setting, f) if solution is None else _checked(setting, solution)
     kappa = largest_root(setting, f)
     if kappa is None:
         return _collapsed(setting, f)
@@ -161,7 +165,7 @@ def _solve_without_eps(setting: Setting, f: Response) -> Solution:
         change = fine.distance(coarse)
         if (change <= _GOAL * fine.scale).all():
             break
-    return fine.with_errors(change, setting, averages)
+    return fine.with_errors(change, setting, averages.method, averages.truncation)
 
 
 def _explicit(setting: Setting, f: Response, level: int) -> tuple[Numbers, Averages]:
@@ -194,7 +198,8 @@ def _solve_with_eps(setting: Setting, f: Response, kappa: float) -> Solution:
         if (radial <= current.goal(setting)).all():
             break
     # The coarser directions are kept, so their distance to the finer ones counts twice.
-    return current.with_errors(2 * directional + radial, setting, averages)
+    errors = 2 * directional + radial
+    return current.with_errors(errors, setting, averages.method, averages.truncation)
 
 
 def _refined(

@@ -1,0 +1,171 @@
+r"""Where two outputs of one batch lie at ε > 0: an integral over the radius of their disc.
+
+The centred pre-activations of a batch are a normal vector of n coordinates with squared norm x,
+and two outputs are its projection p onto a plane, divided by :math:`\sqrt{x + c}` with
+:math:`c = B\varepsilon/\kappa`. With :math:`\rho = |p|/\sqrt{x + c} = \tanh u`,
+:math:`b = c\cosh^2 u` and :math:`z\sim\chi^2_{B-3}`,
+
+.. math:: E[h] = \frac1{2\pi}\iint \tanh u\,\operatorname{sech}^{B-3}u\;
+          e^{-\frac c2\sinh^2u}\,E_z[(z + b)\,h]\,du\,d\varphi, \qquad x + c = z + b,
+
+so whatever depends on x alone is averaged over z in closed form, and averages over circles
+(:mod:`~equipoise.theory.batch_norm.disc.circles`) do not depend on κ at all.
+
+Symbols: n = B - 1, ν = B - 3, c, b: as above, s: c sinh² u, so that x = z + s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.theory.batch_norm.disc import circles as of
+
+Array = NDArray[np.float64]
+
+# Exponents below this are left out: exp(-40) = 4e-18.
+_LEFT_OUT = 40.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DiscLaw:
+    """Nodes in u, weighted for any κ near the one they were placed for.
+
+    Args:
+        batch_size: B.
+        eps: ε > 0.
+        u: Nodes, of shape ``[radii]``.
+        measure: Their quadrature weights in u.
+        averages: Averages over the circles, of shape ``[19, radii]``.
+    """
+
+    batch_size: int
+    eps: float
+    u: Array
+    measure: Array
+    averages: Array
+
+    def base(self, kappa: float) -> tuple[Array, Array, Array]:
+        """Weights of z + b = 1, normalised; b; and s."""
+        weight, b, s = weights(self.batch_size, self.batch_size * self.eps / kappa, self.u)
+        weight *= self.measure
+        return weight / (weight @ (self.batch_size - 3 + b)), b, s
+
+    def map(self, kappa: float) -> tuple[float, float]:
+        r"""F(κ)/σ_w², and its logarithmic slope :math:`d\log F/d\log\kappa`."""
+        base, b, s = self.base(kappa)
+        density = base * (self.batch_size - 3 + b)
+        part = density * self.averages[of.GAP]
+        value = float(part.sum())
+        moved = part @ (s / 2 - b / (self.batch_size - 3 + b))
+        # The nodes' own normalisation moves by rounding and truncation alone.
+        return value, float(moved) / value
+
+    def numbers(self, kappa: float, variance: float, shared: float, at_beta: float) -> Array:
+        """All numbers in the order of :class:`~.fixed_point.solution.Numbers`.
+
+        Args:
+            kappa: κ.
+            variance: σ_w².
+            shared: σ_b².
+            at_beta: f(β), which the averages' values are less.
+        """
+        B, n, nu = self.batch_size, self.batch_size - 1, self.batch_size - 3
+        base, b, s = self.base(kappa)
+        inverse, amplitude = _of_z(nu, b, s)
+        M = self.averages
+        prob, s2 = M @ (base * (nu + b)), M @ base * (B / kappa)
+        s2R2 = M @ (base * inverse) * (B / kappa)
+        x = base * (nu * (nu + 2) + nu * (b + s) + b * s)
+        xR = base * (nu * (nu + 2) + 2 * nu * b + b * b)
+        rho2 = np.tanh(self.u) ** 2
+        total, squares, product = float(x.sum()), n / 2 * float(xR @ rho2), -float(xR @ rho2) / 2
+        x, xR = M @ x, M @ xR
+
+        shift = float(prob[of.MEAN])  # values less their mean
+        mean = at_beta + shift
+        q = variance * float(prob[of.OWN] + 2 * at_beta * shift + at_beta**2) + shared
+        along_g = n * s2[of.SLOPE] + s2[of.SLOPES] - 2 * s2[of.SLOPE_2] + s2R2[of.SLOPE_2]
+        along_g += 2 * s2[of.SLOPES_12] - s2R2[of.SLOPES_12]
+
+        both, ab, aa = s2[of.SLOPES], s2[of.SLOPES_12] / B, s2[of.SLOPES_11] / B
+        a3b, a2b2 = s2[of.SLOPES_31] / B**2, s2[of.SLOPES_22] / B**2
+        one, a2, a4 = s2[of.SLOPE], s2[of.SLOPE_2] / B, s2[of.SLOPE_4] / B**2
+        a2R, abR = s2R2[of.SLOPE_2] / B, s2R2[of.SLOPES_12] / B
+        own = (n / B) ** 2 * one - 2 * n / B * a2 + a4
+        own -= one / B**2 - 2 * a2 / (B * n) - a4 / n + a2R / n
+        others = -n / B**2 * both + (aa - n * ab) / B + a3b
+        others -= both / B**2 - 2 * (aa + ab) / (B * (B - 2)) - 2 * a3b / (B - 2) + abR / (B - 2)
+        along_l = own - 2 * others
+        along_m = both - 2 * (aa + (aa + ab) / (B - 2))
+        third = 2 * (a3b + a2b2)
+        along_m += 2 * (a2b2 + third / (B - 2) + (third + 2 * a3b - abR) / ((B - 2) * (B - 3)))
+
+        own_x = x[of.OWN] - 2 * shift * x[of.MEAN] + shift**2 * total
+        own_yy = xR[of.OWN_YY] - 2 * shift * xR[of.MEAN_11] + shift**2 * squares
+        pair_x = x[of.PAIR] - 2 * shift * x[of.MEAN] + shift**2 * total
+        pair_11 = xR[of.PAIR_11] - 2 * shift * xR[of.MEAN_BOTH] + shift**2 * squares
+        pair_12 = xR[of.PAIR_12] - 2 * shift * xR[of.MEAN_12] + shift**2 * product
+        up_l = own_yy - own_x - 2 * n / (B - 2) * (pair_11 - pair_x)
+        summed = 2 * pair_11 + 2 * pair_12
+        up_m = pair_12 + summed / (B - 2) + (summed + 2 * pair_11) / ((B - 2) * (B - 3))
+        up_m -= B / ((B - 2) * (B - 3)) * pair_x
+        gap = float(prob[of.GAP])
+        cross = float(M[of.FIRST] @ (base * amplitude))
+        return np.array(
+            [
+                q,
+                q - variance * gap,
+                kappa,
+                variance / B * along_g,
+                variance * along_l,
+                variance * along_m,
+                variance * gap / kappa * self.map(kappa)[1],
+                variance / (2 * kappa * n) * up_l,
+                variance / (B * kappa) * up_m,
+                variance * mean**2 + shared,
+                variance * B / (kappa * n * n) * cross**2,
+            ]
+        )
+
+
+def weights(batch_size: int, c: float, u: Array) -> tuple[Array, Array, Array]:
+    """The density of u where z + b = 1, up to a constant; b; and s."""
+    s = c * np.sinh(u) ** 2
+    return np.tanh(u) * np.exp(-exponent(batch_size, u) - s / 2), c + s, s
+
+
+def exponent(batch_size: int, u: Array) -> Array:
+    """(B - 3) log cosh u without rounding near 0."""
+    far = np.abs(u) - np.log(2) + np.log1p(np.exp(-2 * np.abs(u)))
+    near = np.log1p(2 * np.sinh(np.minimum(np.abs(u), 1.0) / 2) ** 2)
+    return np.asarray((batch_size - 3) * np.where(np.abs(u) < 1, near, far))
+
+
+def range_of(batch_size: int, c: float) -> float:
+    """The u beyond which densities, also divided by their variance, are below rounding."""
+    low, high = 0.0, float(np.arcsinh(np.sqrt(2 * (_LEFT_OUT + 8) / c)))
+    for _ in range(60):
+        u = (low + high) / 2
+        # Of z + b, weights keep b = c cosh² u at most, which is two powers of cosh.
+        left = float(exponent(batch_size - 1, np.array(u))) + c / 2 * np.sinh(u) ** 2
+        low, high = (u, high) if left < _LEFT_OUT else (low, u)
+    return high
+
+
+def _of_z(nu: int, b: Array, s: Array) -> tuple[Array, Array]:
+    """E[(z + s)/(z + b)], which is R², and E[(z + b)^1.5], for z of ν degrees of freedom."""
+    spread = np.sqrt(2 / nu)
+    step = min(0.18, 0.45 * spread)
+    # Below the smallest b, 1/(z + b) is flat, so the density's own decay suffices from there on.
+    lowest = min(0.0, float(np.log(max(b.min(), 1e-300) / nu))) if nu <= 2 else 0.0
+    d = np.arange(lowest - 13 * spread - 80 / nu, 13 * spread, step)
+    density = nu / 2 * (d - np.expm1(d))
+    kept = density > -_LEFT_OUT - (0.0 if nu > 2 else -lowest)
+    d, density = d[kept], density[kept]
+    z, weight = nu * np.exp(d), np.exp(density)
+    weight /= weight.sum()
+    sums = z + b[:, None]
+    return ((z + s[:, None]) / sums) @ weight, (sums * np.sqrt(sums)) @ weight

@@ -1,0 +1,132 @@
+r"""Place nodes over the radius of the disc, finer wherever two rules disagree.
+
+Panels end where a kink of one sample, or of both at once, comes within reach; averages over
+circles behave like a half-integer power of the distance to such a radius. Every panel is
+integrated by two rules, over circles of different nodes; panels on which they disagree are
+halved. The coarser rules together are a second, independent computation of every number.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.numerics.quadrature import panels
+from equipoise.theory.batch_norm.averages import compute
+from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.disc import circles as of
+from equipoise.theory.batch_norm.disc.circles import Circles
+from equipoise.theory.batch_norm.disc.law import DiscLaw, range_of, weights
+
+Array = NDArray[np.float64]
+
+_SMOOTH = (panels.analytic(10), panels.analytic(14))
+_ROOTS = (panels.half_powers(12), panels.half_powers(18))
+# Longest panel: in u, and in standard deviations.
+_LONGEST, _LONGEST_SPREADS = 1.2, 2.4
+_GOAL, _MOST_ROUNDS = 3e-12, 12
+# Points held at once, and in all: beyond, panels stay as they are and the error says so.
+_CHUNK, _MOST_POINTS = 300_000, 3_000_000
+# What each average is compared with: the size of its own kind.
+_SIZE_OF = np.arange(of.COUNT)
+_SIZE_OF[[of.PAIR]] = of.OWN
+_SIZE_OF[[of.PAIR_12, of.PAIR_11]] = of.OWN_YY
+_SIZE_OF[[of.SLOPES]] = of.SLOPE
+_SIZE_OF[[of.SLOPES_12, of.SLOPES_11]] = of.SLOPE_2
+_SIZE_OF[[of.SLOPES_31, of.SLOPES_22]] = of.SLOPE_4
+_COMPARED = np.array([j for j in range(of.COUNT) if not of.FIRST <= j <= of.MEAN_BOTH and j])
+
+
+def place(f: Response, batch_size: int, eps: float, kappa: float) -> tuple[DiscLaw, DiscLaw]:
+    """Place nodes for κ: a coarser and a finer law, independent of each other."""
+    c = batch_size * eps / kappa
+    end = range_of(batch_size, 0.8 * c)
+    circles = Circles.of(f, batch_size, float(np.tanh(end)))
+    left, right, singular = _first_panels(f, batch_size, c, end)
+    kept: list[list[tuple[Array, Array, Array]]] = [[], []]
+    sizes = np.zeros((3, of.COUNT))
+    points = 0
+    for _ in range(_MOST_ROUNDS):
+        parts = [_on_panels(circles, left, right, singular, fine=fine) for fine in (False, True)]
+        points += sum(part[0].size * circles.points(bool(i)) for i, part in enumerate(parts))
+        sums = [_contributions(batch_size, c, *part) for part in parts]
+        sizes = np.maximum(sizes, np.abs(sums[1]).sum(0))
+        difference = np.abs(sums[1] - sums[0])[:, :, _COMPARED]
+        failing = (difference > _GOAL * sizes[:, _SIZE_OF][:, _COMPARED]).any((1, 2))
+        failing &= points < _MOST_POINTS
+        for which, (u, weight, averages) in enumerate(parts):
+            good = ~failing[:, None] & (weight > 0)
+            kept[which].append((u[good], weight[good], averages[:, good]))
+        left, right, singular = left[failing], right[failing], singular[failing]
+        if not left.size:
+            break
+        middle = (left + right) / 2
+        none = np.zeros(len(left), dtype=bool)
+        singular = np.concatenate(
+            [np.stack([singular[:, 0], none], 1), np.stack([none, singular[:, 1]], 1)]
+        )
+        left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
+    coarse, fine = (
+        DiscLaw(batch_size, eps, *(np.concatenate(part, -1) for part in zip(*law, strict=True)))
+        for law in kept
+    )
+    return coarse, fine
+
+
+def _first_panels(
+    f: Response, batch_size: int, c: float, end: float
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    at = np.arctanh(compute.breaks(f, batch_size)) if f.kinks.size else np.empty(0)
+    at = at[at < end]
+    longest = min(_LONGEST, _LONGEST_SPREADS / np.sqrt(batch_size - 3 + c))
+    edges, singular = [], []
+    for a, b in pairwise([0.0, *at, end]):
+        count = max(1, int(np.ceil((b - a) / longest)))
+        cuts = np.linspace(a, b, count + 1)
+        edges += list(pairwise(cuts.tolist()))
+        ends = np.zeros((count, 2), dtype=bool)
+        ends[0, 0], ends[-1, 1] = a > 0, b < end
+        singular.append(ends)
+    both = np.array(edges)
+    return both[:, 0], both[:, 1], np.concatenate(singular)
+
+
+def _on_panels(
+    circles: Circles, left: Array, right: Array, singular: NDArray[np.bool_], *, fine: bool
+) -> tuple[Array, Array, Array]:
+    """Nodes, weights, each ``[panels, m]``, and averages ``[19, panels, m]``, of one rule."""
+    smooth, roots = _SMOOTH[fine], _ROOTS[fine]
+    count = max(smooth.left.size, roots.left.size) if singular.any() else smooth.left.size
+    u, weights = np.zeros((left.size, count)), np.zeros((left.size, count))
+    width = (right - left)[:, None]
+    for rule, chosen in ((smooth, ~singular.any(1)), (roots, singular.any(1))):
+        if not chosen.any():
+            continue
+        m = rule.left.size
+        near = np.where(
+            rule.left <= rule.right,
+            left[:, None] + width * rule.left,
+            right[:, None] - width * rule.right,
+        )
+        u[chosen, :m] = near[chosen]
+        u[chosen, m:] = near[chosen][:, -1:]  # without weight
+        weights[chosen, :m] = (width * rule.weights)[chosen]
+    rho = np.tanh(u).ravel()
+    used = weights.ravel() > 0
+    averages = np.zeros((of.COUNT, rho.size))
+    places = np.flatnonzero(used)
+    step = max(1, _CHUNK // circles.points(fine))
+    for start in range(0, places.size, step):
+        some = places[start : start + step]
+        averages[:, some] = circles.averages(rho[some], fine=fine)
+    return u, weights, averages.reshape(of.COUNT, *u.shape)
+
+
+def _contributions(batch_size: int, c: float, u: Array, measure: Array, averages: Array) -> Array:
+    """What each panel adds to averages in three weightings, of shape ``[panels, 3, 19]``."""
+    base, b, _ = weights(batch_size, c, u)
+    base, nu = base * measure, batch_size - 3
+    kinds = np.stack([base * (nu + b), base, base * (nu * (nu + 2) + 2 * nu * b + b * b)])
+    return np.asarray(np.einsum("kpm,jpm->pkj", kinds, averages, optimize=True))
