@@ -103,6 +103,20 @@ def _cuts(f, low, high, longest):
     return np.array(sorted(edges))
 
 
+def _reach(f, B, c, gamma, beta):
+    """Angle beyond which densities times f², or its slope's square, are below rounding."""
+    most = min(np.pi / 2, np.sqrt(1000 / max(B - 4 + c, 1e-9)))
+    r = most * np.linspace(0, 1, 1001)[1:-1]
+    x = gamma * np.sqrt(B - 1) * np.stack([-np.sin(r), np.sin(r)]) + beta - f.origin
+    sizes = np.abs(f.value(x) - f.value(np.array([beta - f.origin]))), np.abs(f.slope(x))
+    density = (B - 4) / 2 * np.log1p(-(np.sin(r) ** 2)) - c / 2 * np.tan(r) ** 2
+    last = 0
+    for size in sizes:
+        at = density + 2 * np.log(np.maximum(np.maximum.accumulate(size.max(0)), 1e-300))
+        last = max(last, np.flatnonzero(at > (at + np.log(r)).max() - 44)[-1])
+    return most if last + 2 > r.size else r[last + 1]
+
+
 class TwoAngles:
     """Averages of one function on nodes that suit a given κ."""
 
@@ -112,7 +126,7 @@ class TwoAngles:
         pi = 4 * np.arctan(real(1))
         c = B * eps / kappa if eps else 0.0
         root = np.sqrt(real(n))
-        reach = min(float(pi) / 2, np.sqrt(88 / max(B - 4 + c, 1e-9)))
+        reach = _reach(f, B, float(c), gamma, beta)
         wide = float(root) * np.sin(reach)
         longest = gamma * max(2.0 / np.sqrt((B - 4 + c) / n + 1 / n), wide / 4)
         longest = min(longest, f.longest, gamma * 2.5 * np.sqrt(n / (B - 4 + c + 1)))

@@ -78,7 +78,7 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
         _, first = np.unique(np.round((left - _FIRST_EDGE) / (width / 8)), return_index=True)
         left = left[first]
         width = width[first]
-    places = _distinct(failed)
+    places = _polished(function, _distinct(failed))
     for at in places:
         _refuse_jump(function, at, scale, name)
         _refuse_infinite_slope(function, at, name)
@@ -98,6 +98,39 @@ def _distinct(panels: list[tuple[float, float]]) -> list[float]:
             rounded = (round(at, digits) + 0.0 for digits in range(14))
             places.append(next((r for r in rounded if abs(r - at) <= 2 * width), at))
     return sorted(places)
+
+
+def _polished(function: ValuesAndSlopes, places: list[float]) -> list[float]:
+    """Bisect to the last bit where the slope jumps or changes sign: E[φ′²] moves with the kink."""
+    if not places:
+        return places
+    at = np.array(places)
+    unit = np.spacing(np.maximum(np.abs(at), 2.0**-52))
+    gap = np.diff(at, prepend=-np.inf, append=np.inf)
+    reach = np.minimum(1e-9 * np.maximum(1, np.abs(at)), np.minimum(gap[:-1], gap[1:]) / 4)
+    far, left, right, beyond = function(at + reach * np.array([[-2], [-1], [1], [2]]))[1]
+    jump, drift = np.abs(right - left), np.abs(left - far) + np.abs(beyond - right)
+    with np.errstate(invalid="ignore"):
+        jumps = (jump > 1e3 * drift) & (jump > 1e-10 * np.abs(left))
+    # A fractional power has no slope to compare with, but another sign, or none, beyond its kink.
+    signs = ~jumps & (np.sign(left) != np.sign(right)) & np.isfinite(jump)
+    jumps |= signs
+    low, high = at - reach, at + reach
+    for _ in range(64):
+        middle = (low + high) / 2
+        slope = function(middle)[1]
+        nearer = np.abs(slope - left) < np.abs(slope - right)
+        on_left = np.where(signs, np.sign(slope) == np.sign(left), nearer)
+        low, high = np.where(on_left, middle, low), np.where(on_left, high, middle)
+        if (high - low <= unit)[jumps].all():
+            break
+    found = np.where(jumps, low, at)
+    return [
+        next((r for r in (round(k, d) + 0.0 for d in range(15)) if abs(r - k) <= u), k)
+        if polished
+        else k
+        for k, u, polished in zip(found.tolist(), unit.tolist(), jumps.tolist(), strict=True)
+    ]
 
 
 def _smooth(function: ValuesAndSlopes, left: Array, width: Array, scale: Array) -> Any:

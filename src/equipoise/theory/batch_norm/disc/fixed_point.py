@@ -1,7 +1,7 @@
 r"""The fixed point of κ at ε > 0, and every number there.
 
-Solves :math:`F(\kappa) = \sigma_w^2E[(f_1 - f_2)^2]/2 = \kappa`. Averages over circles do not depend on κ:
-a scan over all κ needs them once, and so does Newton's method near the solution.
+Solves :math:`F(\kappa) = \sigma_w^2E[(f_1 - f_2)^2]/2 = \kappa`. Averages over circles do not depend
+on κ: a scan over all κ needs them once, and so does Newton's method near the solution.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ def _scan(setting: Setting, f: Response) -> tuple[Array, Array, Array]:
     B, variance = setting.batch_size, setting.weight_variance
     # F averages the gap over radii, so κ cannot exceed its largest value, found first.
     reach = Circles.of(f, B, 1.0)
-    rho = np.tanh(np.linspace(0.05, 1, 24) * min(18.0, range_of(B, 1e-12)))
+    rho = np.tanh(np.linspace(0.05, 1, 24) * min(18.0, range_of(f, B, 1e-12)))
     top = float(np.log(variance * reach.averages(rho, fine=False)[of.GAP].max() * 1.05))
     candidates = top - _CANDIDATES
     c = B * setting.eps / np.exp(candidates)
-    end = float(np.log(np.sinh(range_of(B, float(c[0])))))
+    end = float(np.log(np.sinh(range_of(f, B, float(c[0])))))
     start = np.log(_LINEAR * max(1.0, abs(f.beta)) / (f.gamma * np.sqrt(B - 1)))
     near = [abs(k - f.beta) for k in f.kinks if k != f.beta]
     if near:  # linear only well within the nearest kink

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.disc import circles as of
 
 Array = NDArray[np.float64]
 
 # Exponents below this are left out: exp(-40) = 4e-18.
-_LEFT_OUT = 40.0
+_LEFT_OUT, _FARTHEST = 42.0, 500.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,15 +145,26 @@ def exponent(batch_size: int, u: Array) -> Array:
     return np.asarray((batch_size - 3) * np.where(np.abs(u) < 1, near, far))
 
 
-def range_of(batch_size: int, c: float) -> float:
-    """The u beyond which densities, also divided by their variance, are below rounding."""
-    low, high = 0.0, float(np.arcsinh(np.sqrt(2 * (_LEFT_OUT + 8) / c)))
+def range_of(f: Response, batch_size: int, c: float) -> float:
+    """The u beyond which densities, times f² or its slope's square, are below rounding."""
+    # Of z + b, weights keep b = c cosh² u at most, which is two powers of cosh.
+    low, high = 0.0, float(np.arcsinh(np.sqrt(2 * _FARTHEST / c)))
     for _ in range(60):
         u = (low + high) / 2
-        # Of z + b, weights keep b = c cosh² u at most, which is two powers of cosh.
         left = float(exponent(batch_size - 1, np.array(u))) + c / 2 * np.sinh(u) ** 2
-        low, high = (u, high) if left < _LEFT_OUT else (low, u)
-    return high
+        low, high = (u, high) if left < _FARTHEST else (low, u)
+    # Quadratic steps: fine where the density is, which may be far inside.
+    u = high * np.linspace(0, 1, 257)[1:] ** 2
+    argument = f.gamma * np.sqrt(batch_size - 1) * np.tanh(u)
+    values, slopes = f(f.beta + np.stack([0 * u, -argument, argument]))
+    tiny = np.finfo(float).tiny
+    left = -exponent(batch_size - 1, u) - c / 2 * np.sinh(u) ** 2
+    kept = 0
+    for size in (np.abs(values[1:] - values[0]).max(0), np.abs(slopes[1:]).max(0)):
+        # Ends where f itself ends are no growth: only the largest so far counts.
+        grown = left + 2 * np.log(np.maximum(np.maximum.accumulate(size), tiny))
+        kept = max(kept, int(np.flatnonzero(grown > (grown + np.log(u)).max() - _LEFT_OUT)[-1]))
+    return float(u[min(kept + 1, u.size - 1)])
 
 
 def _of_z(nu: int, b: Array, s: Array) -> tuple[Array, Array]:

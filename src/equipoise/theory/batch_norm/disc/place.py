@@ -42,7 +42,7 @@ _COMPARED = np.array([j for j in range(of.COUNT) if not of.FIRST <= j <= of.MEAN
 def place(f: Response, batch_size: int, eps: float, kappa: float) -> tuple[DiscLaw, DiscLaw]:
     """Place nodes for κ: a coarser and a finer law, independent of each other."""
     c = batch_size * eps / kappa
-    end = range_of(batch_size, 0.8 * c)
+    end = range_of(f, batch_size, 0.8 * c)
     circles = Circles.of(f, batch_size, float(np.tanh(end)))
     left, right, singular = _first_panels(f, batch_size, c, end)
     kept: list[list[tuple[Array, Array, Array]]] = [[], []]
