@@ -134,7 +134,8 @@ def _adapt(function: Elementwise, name: str) -> Activation:
         adapted(np.linspace(-1, 1, 8))
     except RuntimeError as error:
         raise ValueError(f"activation {name} cannot be differentiated: {error}") from error
-    return Activation(name, function, kinks=find_kinks(adapted, name))
+    kinks, turns = find_kinks(adapted, name)
+    return Activation(name, function, kinks=kinks, turns=turns)
 
 
 def _check_elementwise(function: Elementwise, name: str) -> None:

@@ -54,6 +54,8 @@ class Activation:
         derivative: φ′; by automatic differentiation if omitted.
         kinks: Every point where φ is not analytic.
         homogeneity: Set if φ is positive-homogeneous.
+        turns: Points ever denser towards places where φ is smooth, but turns within less than
+            a tenth.
 
     Examples:
         >>> values, slopes = RELU(np.array([-1.0, 2.0]))
@@ -66,6 +68,7 @@ class Activation:
     derivative: Elementwise | None = None
     kinks: tuple[Kink, ...] = ()
     homogeneity: Homogeneity | None = None
+    turns: tuple[float, ...] = ()
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
         """Return φ(x) and φ′(x), both of the shape of ``x``."""

@@ -21,9 +21,10 @@ ValuesAndSlopes = Callable[[Array], tuple[Array, Array]]
 # Odd numbers, so that no panel ends at a round number, where kinks are likely.
 _FIRST_EDGE, _WIDTH, _PANELS = -20.1373, 0.2459, 164
 _DEGREE, _TOLERANCE, _MOST_FAILURES = 16, 1e-11, 160
+_DENSE = 151
 # A panel this narrow that still fails holds a kink. Where it only holds a very steep slope,
 # calling that a kink is harmless: quadrature then splits its panels there.
-_NARROW = 1e-3
+_NARROW, _SHARP = 1e-3, 1e-8
 _FINEST = 4e-14
 
 
@@ -33,17 +34,22 @@ class _Interpolation:
     nodes = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
     # Irregular, and denser than the nodes: a second, independent grid.
     checks = np.sin(np.linspace(-1.5, 1.5, 41)) * 0.999 + 0.0007
-    matrix = np.polynomial.chebyshev.chebvander(checks, _DEGREE) @ np.linalg.inv(
-        np.polynomial.chebyshev.chebvander(nodes, _DEGREE)
-    )
+    inverse = np.linalg.inv(np.polynomial.chebyshev.chebvander(nodes, _DEGREE))
+    matrix = np.polynomial.chebyshev.chebvander(checks, _DEGREE) @ inverse
+    # On the first panels, so that no feature wider than 1e-4 stays between the points.
+    dense = np.linspace(-0.9997, 0.9991, _DENSE)
+    dense_matrix = np.polynomial.chebyshev.chebvander(dense, _DEGREE) @ inverse
 
 
-def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
-    """Locate the kinks of a function on [-20, 20].
+def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[tuple[Kink, ...], tuple[float, ...]]:
+    """Locate the kinks of a function on [-20, 20], and where else it turns quickly.
 
     Args:
         function: Returns values and slopes at an array of points.
         name: What errors call it.
+
+    Returns:
+        The kinks, and points ever denser towards what is narrow but smooth, ascending.
 
     Raises:
         ValueError: If the function jumps, if its slope has no second moment, or if it is
@@ -51,14 +57,18 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
 
     Examples:
         >>> find_kinks(lambda x: (np.maximum(x, 0.5), (x > 0.5) * 1.0), "shifted relu")
-        (Kink(at=0.5, power=False),)
+        ((Kink(at=0.5, power=False),), ())
     """
     left: Array = _FIRST_EDGE + _WIDTH / 2 * np.arange(2 * _PANELS - 1, dtype=np.float64)
     width = np.full(left.size, _WIDTH)
     scale = _scale(function)
     failed: list[tuple[float, float]] = []  # middle and width of narrow failing panels
+    wide: list[tuple[float, float]] = []  # and of wide ones
+    seen = _Interpolation.dense, _Interpolation.dense_matrix
     while left.size:
-        failing = ~_smooth(function, left, width, scale)
+        failing = ~_smooth(function, left, width, scale, *seen)
+        if left.size and width.max() < _WIDTH / 16:
+            seen = _Interpolation.checks, _Interpolation.matrix
         left, width = left[failing], width[failing]
         _refuse_not_finite(function, left, width, name)
         if np.count_nonzero(width < _NARROW) > _MOST_FAILURES:
@@ -69,6 +79,7 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
         narrow = width < _NARROW
         middle = left + width / 2
         failed += zip(middle[narrow].tolist(), width[narrow].tolist(), strict=True)
+        wide += zip(middle[~narrow].tolist(), width[~narrow].tolist(), strict=True)
         done = width <= _FINEST * np.maximum(1, np.abs(left))
         left, width = left[~done], width[~done]
         # The middle half too: a kink next to the end of one half is well inside it. Of the
@@ -83,10 +94,17 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[Kink, ...]:
         _refuse_jump(function, at, scale, name)
         _refuse_infinite_slope(function, at, name)
     gaps = [np.inf, *np.diff(places), np.inf]
-    return tuple(
+    kinks = tuple(
         Kink(at, _is_power(function, at, min(1e-3, gaps[i] / 4, gaps[i + 1] / 4)))
         for i, at in enumerate(places)
     )
+    # What passes in the end may be narrow and smooth: panels must narrow towards it.
+    sharp = [k for k in places if min(w + abs(at - k) for at, w in failed) < _SHARP]
+    turns: list[float] = []
+    for at, size in wide:
+        if all(abs(at - k) > size for k in sharp) and all(abs(at - t) > size / 4 for t in turns):
+            turns.append(at)
+    return kinks, tuple(sorted(turns))
 
 
 def _distinct(panels: list[tuple[float, float]]) -> list[float]:
@@ -116,7 +134,7 @@ def _polished(function: ValuesAndSlopes, places: list[float]) -> list[float]:
     signs = ~jumps & (np.sign(left) != np.sign(right)) & np.isfinite(jump)
     jumps |= signs
     low, high = at - reach, at + reach
-    for _ in range(64):
+    for _ in range(100):
         middle = (low + high) / 2
         slope = function(middle)[1]
         nearer = np.abs(slope - left) < np.abs(slope - right)
@@ -133,15 +151,22 @@ def _polished(function: ValuesAndSlopes, places: list[float]) -> list[float]:
     ]
 
 
-def _smooth(function: ValuesAndSlopes, left: Array, width: Array, scale: Array) -> Any:
-    """Whether values and slopes follow the interpolating polynomial, per panel."""
+def _smooth(
+    function: ValuesAndSlopes,
+    left: Array,
+    width: Array,
+    scale: Array,
+    points: Array = _Interpolation.checks,
+    matrix: Array = _Interpolation.matrix,
+) -> Any:
+    """Whether values and slopes at points follow the interpolating polynomial, per panel."""
 
     def at(points: Array) -> Array:
         x = left[:, None] + width[:, None] * (points + 1) / 2
         return np.stack(function(x))  # [2, panels, points]
 
-    nodes, checks = at(_Interpolation.nodes), at(_Interpolation.checks)
-    deviation = np.abs(nodes @ _Interpolation.matrix.T - checks).max(-1)  # [2, panels]
+    nodes, checks = at(_Interpolation.nodes), at(points)
+    deviation = np.abs(nodes @ matrix.T - checks).max(-1)  # [2, panels]
     # On narrow panels the rounding of x itself moves the values by this much.
     rounding = 1e-14 * np.maximum(1, np.abs(left)) / width * np.ptp(checks, axis=-1)
     size = np.maximum(scale[:, None], np.abs(checks).max(-1))

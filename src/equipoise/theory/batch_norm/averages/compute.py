@@ -13,6 +13,7 @@ from equipoise.theory.batch_norm.averages.response import VALUES, Averages, Resp
 Array = NDArray[np.float64]
 
 _GAUSS_NODES = (64, 128, 256)
+GAUSS_LEVELS = len(_GAUSS_NODES)
 # A smooth function that 256 Gauss nodes cannot resolve is steep; panels can be narrowed.
 _STEEP_SPLITS = (32, 128, 512, 1024)
 _ANGLE_RULES = tuple(panels.half_powers(count) for count in (16, 24, 32, 48, 64))

@@ -35,7 +35,10 @@ _INTERPOLATION = np.polynomial.chebyshev.chebvander(_CHECKS, _DEGREE) @ np.linal
 _RESOLVED = 1e-10
 _NARROWEST, _MOST_CUTS = 1e-10, 400
 # A function of a wider band is cut instead.
-_WIDEST_BAND, _BAND_GOAL = 160, 1e-15
+_WIDEST_BAND, _BAND_GOAL, _FREQUENCIES = 160, 1e-15, 256
+_COSINES = np.cos(
+    np.pi * np.outer(np.arange(_FREQUENCIES) + 0.5, np.arange(_FREQUENCIES)) / _FREQUENCIES
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +60,7 @@ class Circles:
     @classmethod
     def of(cls, f: Response, batch_size: int, reach: float) -> Circles:
         """Choose nodes or cuts for radii up to ``reach``."""
-        if not f.kinks.size:
+        if not (f.kinks.size or f.activation.turns):
             band = _band(f, np.sqrt(batch_size - 1) * reach)
             if band <= _WIDEST_BAND:
                 return cls(f, batch_size, np.empty(0), band)
@@ -72,6 +75,17 @@ class Circles:
 
     def averages(self, rho: Array, *, fine: bool) -> Array:
         """Averages over circles of the given radii, of shape ``[19, radii]``."""
+        return self._reduce(*self._nodes(rho, fine))
+
+    def gaps(self, rho: Array) -> Array:
+        """The average of (f₁ − f₂)²/2 alone, over the coarser nodes, of shape ``[radii]``."""
+        *_, x1, x2, weights = self._nodes(rho, False)
+        gap = self.f.activation.values(x1) - self.f.activation.values(x2)
+        weights = np.broadcast_to(weights, gap.shape)
+        return np.asarray(np.einsum("rm,rm,rm->r", weights, gap, gap) / 2)
+
+    def _nodes(self, rho: Array, fine: bool) -> tuple[Array, Array, Array, Array, Array]:
+        """Both samples, φ's arguments at both, and weights."""
         if self.band:
             return self._by_trapezoid(rho, self.points(fine))
         return self._between_cuts(rho, panels.analytic(20 if fine else 14))
@@ -81,14 +95,16 @@ class Circles:
         """ψ/2, half the angle between the samples."""
         return float(np.arccos(-1 / (self.batch_size - 1)) / 2)
 
-    def _by_trapezoid(self, rho: Array, count: int) -> Array:
+    def _by_trapezoid(self, rho: Array, count: int) -> tuple[Array, Array, Array, Array, Array]:
         phi = np.pi * (np.arange(count) + 0.5) / count
         y = np.sqrt(self.batch_size - 1) * rho[:, None]
         y1, y2 = y * np.cos(phi + self._half), y * np.cos(phi - self._half)
         x1, x2 = (self.f.gamma * part + self.f.beta for part in (y1, y2))
-        return self._reduce(y1, y2, x1, x2, np.full((1, count), 1 / count))
+        return y1, y2, x1, x2, np.full((1, count), 1 / count)
 
-    def _between_cuts(self, rho: Array, rule: panels.UnitRule) -> Array:
+    def _between_cuts(
+        self, rho: Array, rule: panels.UnitRule
+    ) -> tuple[Array, Array, Array, Array, Array]:
         half, f = self._half, self.f
         y = np.sqrt(self.batch_size - 1) * rho[:, None]
         scale = f.gamma * y
@@ -117,7 +133,7 @@ class Circles:
         edge = np.take_along_axis(phi, nodes.edge, 1)
         middle, sine = edge + nodes.offset / 2, -2 * np.sin(nodes.offset / 2)
         step1, step2 = sine * np.sin(middle + half), sine * np.sin(middle - half)
-        return self._reduce(
+        return (
             y * (np.cos(edge + half) + step1),
             y * (np.cos(edge - half) + step2),
             np.take_along_axis(x1, nodes.edge, 1) + scale * step1,
@@ -162,12 +178,10 @@ class Circles:
 
 def _band(f: Response, reach: float) -> int:
     """Nodes on half a circle beyond which values and slopes have nothing left, at most 256."""
-    count = 256
-    phi = np.pi * (np.arange(count) + 0.5) / count
+    phi = np.pi * (np.arange(_FREQUENCIES) + 0.5) / _FREQUENCIES
     radii = reach * np.array([1.0, 0.7])[:, None]
     both = np.stack(f(f.gamma * radii * np.cos(phi) + f.beta))
-    # cosine transform: f is even in φ
-    size = np.abs(both @ np.cos(np.arange(count) * phi[:, None]))  # [2, radii, frequencies]
+    size = np.abs(both @ _COSINES)  # f is even in φ: [2, radii, frequencies]
     size = (size / np.maximum(size.max(-1, keepdims=True), np.finfo(float).tiny)).max((0, 1))
     # Rounding leaves about 1e-15 everywhere; what counts is the square of what is left out.
     above = np.flatnonzero(size > 32 * _BAND_GOAL)
@@ -179,7 +193,8 @@ def _band(f: Response, reach: float) -> int:
 def _resolving_cuts(f: Response, reach: float) -> Array:
     """Kinks, and cuts between which polynomials follow values and slopes."""
     low, high = f.beta - reach, f.beta + reach
-    inside = f.kinks[(f.kinks > low) & (f.kinks < high)]
+    inside = np.union1d(f.kinks, f.activation.turns)
+    inside = inside[(inside > low) & (inside < high)]
     edges = np.concatenate([[low], inside, [high]])
     left, right = edges[:-1], edges[1:]
     found = [inside]

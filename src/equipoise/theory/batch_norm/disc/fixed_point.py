@@ -1,21 +1,20 @@
 r"""The fixed point of κ at ε > 0, and every number there.
 
-Solves :math:`F(\kappa) = \sigma_w^2E[(f_1 - f_2)^2]/2 = \kappa`. Averages over circles do not depend
-on κ: a scan over all κ needs them once, and so does Newton's method near the solution.
+Solves :math:`F(\kappa) = \sigma_w^2E[(f_1 - f_2)^2]/2 = \kappa`. Averages over circles do
+not depend on κ: a scan over all κ needs them once, and so does Newton's method near the solution.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from equipoise.theory.batch_norm.averages.response import Response
-from equipoise.theory.batch_norm.disc import circles as of
 from equipoise.theory.batch_norm.disc.circles import Circles
-from equipoise.theory.batch_norm.disc.law import DiscLaw, exponent, range_of
+from equipoise.theory.batch_norm.disc.law import DiscLaw, range_of
 from equipoise.theory.batch_norm.disc.place import place
 from equipoise.theory.batch_norm.fixed_point.critical_eps import critical_variance
 from equipoise.theory.batch_norm.fixed_point.solution import Numbers, Solution
@@ -26,7 +25,7 @@ Array = NDArray[np.float64]
 # If the slope of F exceeds 1 by less than this, κ is below what float64 resolves.
 CRITICAL = 1e-9
 # The scan: steps of log sinh u and of log κ, how far down, and how far below a scale of f.
-_STEP, _CANDIDATES = 0.25, np.arange(0, 40, 0.25)
+_STEP, _CANDIDATES = 0.125, np.arange(0, 40, 0.4)
 _LINEAR = 1e-5
 # Newton's method: how far log κ may move before nodes are placed again.
 _ROOM, _MOST_STEPS, _MOST_PLACES = 0.15, 80, 40
@@ -34,13 +33,19 @@ _SHIFT = 1e-5
 _METHOD = "quadrature over a disc, {} circles"
 
 
-def solve_on_disc(setting: Setting, f: Response) -> Solution | None:
-    """Every number at ε > 0, or None where κ → 0.
+def solve_on_disc(setting: Setting, f: Response, guess: float | None = None) -> Solution | None:
+    """Every number, or None where κ → 0.
+
+    Args:
+        setting: The problem.
+        f: Its response.
+        guess: About κ; by default the largest solution is searched for.
 
     Raises:
         ConvergenceError: If κ does not settle.
     """
-    guess = largest_root(setting, f)
+    if guess is None:
+        guess = largest_root(setting, f)
     if guess is None:
         return None
     coarse, fine, kappa = _settled(setting, f, float(np.log(guess)))
@@ -62,14 +67,17 @@ def largest_root(setting: Setting, f: Response) -> float | None:
 
     Networks start from κ of order one, so the largest solution is the one they reach.
     """
-    candidates, ratios, trusted = _scan(setting, f)
+    scan = _Scan.of(setting, f)
+    candidates = scan.top - _CANDIDATES
+    ratios, trusted = scan.ratios(candidates)
     growing = np.flatnonzero(ratios > trusted)
     falling = np.flatnonzero(ratios < -trusted)
-    if growing.size and not (growing[0] and falling.size):
+    if growing.size and not (falling.size and falling[0] < growing[0]):
         return float(np.exp(candidates[0]))
     if growing.size:
-        low, high = growing[0], growing[0] - 1
-        return float(np.exp(np.interp(0.0, ratios[[high, low]], candidates[[high, low]])))
+        low, high = candidates[growing[0]], candidates[falling[falling < growing[0]][-1]]
+        root = brentq(lambda at: float(scan.ratios(np.array([at]))[0][0]), low, high, xtol=1e-4)
+        return float(np.exp(root))
     # Closer to the critical ε than the scan can tell, the slope of F at 0 decides.
     slope = critical_variance(f, setting.batch_size) * setting.weight_variance / setting.eps
     if not slope > 1 + CRITICAL:
@@ -97,51 +105,64 @@ def _log_ratio(setting: Setting, law: DiscLaw, log_kappa: float) -> tuple[float,
     return float(np.log(max(setting.weight_variance * value, tiny)) - log_kappa), slope
 
 
-def _scan(setting: Setting, f: Response) -> tuple[Array, Array, Array]:
-    """Candidates for log κ, descending, log F(κ)/κ at each, and how far that can be trusted."""
-    B, variance = setting.batch_size, setting.weight_variance
-    # F averages the gap over radii, so κ cannot exceed its largest value, found first.
-    reach = Circles.of(f, B, 1.0)
-    rho = np.tanh(np.linspace(0.05, 1, 24) * min(18.0, range_of(f, B, 1e-12)))
-    top = float(np.log(variance * reach.averages(rho, fine=False)[of.GAP].max() * 1.05))
-    candidates = top - _CANDIDATES
-    c = B * setting.eps / np.exp(candidates)
-    end = float(np.log(np.sinh(range_of(f, B, float(c[0])))))
-    start = np.log(_LINEAR * max(1.0, abs(f.beta)) / (f.gamma * np.sqrt(B - 1)))
-    near = [abs(k - f.beta) for k in f.kinks if k != f.beta]
-    if near:  # linear only well within the nearest kink
-        start = min(start, np.log(min(near) / (4 * f.gamma * np.sqrt(B - 1))))
-    start = max(start, end - 36)
-    at = np.arange(end, start, -_STEP)[::-1]
-    log_gap = np.log(
-        np.maximum(
-            Circles.of(f, B, float(np.tanh(np.arcsinh(np.exp(end))))).averages(
-                np.tanh(np.arcsinh(np.exp(at))), fine=False
-            )[of.GAP],
-            np.finfo(float).tiny,
-        )
-    )
-    lowest = min(at[0], -np.log(B + c[-1]) / 2 - 13)
-    below = np.arange(at[0] - _STEP, lowest, -_STEP)[::-1]
-    log_gap = np.concatenate([log_gap[0] + 2 * (below - at[0]), log_gap])
-    at = np.concatenate([below, at])
-    tau2 = np.exp(2 * at)
-    u = np.arcsinh(np.exp(at))
-    b = c[:, None] * (1 + tau2)
-    log_weight = (
-        2 * np.log(np.tanh(u)) - exponent(B, u) - c[:, None] * tau2 / 2 + np.log(B - 3 + b)
-    )
-    weight = np.exp(log_weight - log_weight.max(1, keepdims=True))
-    gap = np.exp(log_gap - log_gap.max())
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scan:
+    """Gaps between samples over circles of all sizes, from which F is known at every κ.
 
-    def ratios(every: int) -> Array:
-        part = weight[:, ::-1][:, ::every]
-        mean = part @ gap[::-1][::every] / part.sum(1)
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(variance * mean) + log_gap.max() - candidates)
+    Args:
+        setting: The problem.
+        top: A log κ that no solution exceeds.
+        at: log sinh u of the circles, ascending in equal steps.
+        log_gap: Logarithm of the average of (f₁ − f₂)²/2 over each.
+    """
 
-    fine, coarse = ratios(1), ratios(2)
-    return candidates, fine, np.abs(fine - coarse) + 1e-7
+    setting: Setting
+    top: float
+    at: Array
+    log_gap: Array
+
+    @classmethod
+    def of(cls, setting: Setting, f: Response) -> _Scan:
+        """Average over circles from the largest that matters to those where f is linear."""
+        B = setting.batch_size
+        # F averages the gap over radii, so κ cannot exceed its largest value, found first.
+        rho = np.tanh(np.linspace(0.05, 1, 24) * min(18.0, range_of(f, B, 1e-12)))
+        largest = Circles.of(f, B, 1.0).gaps(rho).max()
+        top = float(np.log(setting.weight_variance * largest * 1.05))
+        c = B * setting.eps / np.exp(top - _CANDIDATES[[0, -1]])
+        end = range_of(f, B, float(c[0]))
+        last = float(np.log(np.sinh(end)))
+        scale = f.gamma * np.sqrt(B - 1)
+        start = np.log(_LINEAR * max(1.0, abs(f.beta)) / scale)
+        near = [abs(k - f.beta) for k in f.kinks if k != f.beta]
+        if near:  # linear only well within the nearest kink
+            start = min(start, np.log(min(near) / (4 * scale)))
+        start = min(max(start, last - 36), last - 6)
+        at = np.arange(last, start, -_STEP)[::-1]
+        gaps = Circles.of(f, B, float(np.tanh(end))).gaps(np.tanh(np.arcsinh(np.exp(at))))
+        log_gap = np.log(np.maximum(gaps, np.finfo(float).tiny))
+        lowest = min(at[0], -np.log(B + c[1]) / 2 - 13)
+        below = np.arange(at[0] - _STEP, lowest, -_STEP)[::-1]
+        log_gap = np.concatenate([log_gap[0] + 2 * (below - at[0]), log_gap])
+        return cls(setting, top, np.concatenate([below, at]), log_gap)
+
+    def ratios(self, log_kappa: Array) -> tuple[Array, Array]:
+        """Give log F(κ)/κ, and how far it can be trusted."""
+        B, variance = self.setting.batch_size, self.setting.weight_variance
+        c = B * self.setting.eps / np.exp(log_kappa)[:, None]
+        tau2 = np.exp(2 * self.at)
+        log_weight = 2 * self.at - (B - 1) / 2 * np.log1p(tau2) - c * tau2 / 2
+        weight = np.exp(log_weight - log_weight.max(1, keepdims=True)) * (B - 3 + c * (1 + tau2))
+        gap = np.exp(self.log_gap - self.log_gap.max())
+
+        def mean(every: int) -> Array:
+            part = weight[:, ::-1][:, ::every]
+            with np.errstate(divide="ignore"):
+                return np.asarray(np.log(part @ gap[::-1][::every] / part.sum(1)))
+
+        fine = mean(1)
+        ratios = fine + np.log(variance) + self.log_gap.max() - log_kappa
+        return ratios, np.abs(fine - mean(2)) + 1e-9
 
 
 def _settled(setting: Setting, f: Response, log_kappa: float) -> tuple[DiscLaw, DiscLaw, float]:

@@ -16,11 +16,13 @@ Symbols: n = B - 1, ν = B - 3, c, b: as above, s: c sinh² u, so that x = z + s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.numerics.special import gamma_ratio
 from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.disc import circles as of
 
@@ -36,7 +38,7 @@ class DiscLaw:
 
     Args:
         batch_size: B.
-        eps: ε > 0.
+        eps: ε, not negative.
         u: Nodes, of shape ``[radii]``.
         measure: Their quadrature weights in u.
         averages: Averages over the circles, of shape ``[19, radii]``.
@@ -147,18 +149,20 @@ def exponent(batch_size: int, u: Array) -> Array:
 
 def range_of(f: Response, batch_size: int, c: float) -> float:
     """The u beyond which densities, times f² or its slope's square, are below rounding."""
-    # Of z + b, weights keep b = c cosh² u at most, which is two powers of cosh.
-    low, high = 0.0, float(np.arcsinh(np.sqrt(2 * _FARTHEST / c)))
-    for _ in range(60):
+    # Of z + b, weights keep b = c cosh² u at most, which is no more than a power of cosh.
+    power = batch_size - 1 if c else batch_size
+    low, high = 0.0, math.asinh(math.sqrt(2 * _FARTHEST / c)) if c else 2 * _LEFT_OUT
+    for _ in range(20):
         u = (low + high) / 2
-        left = float(exponent(batch_size - 1, np.array(u))) + c / 2 * np.sinh(u) ** 2
+        log_cosh = u - math.log(2) + math.log1p(math.exp(-2 * u))
+        left = (power - 3) * log_cosh + c / 2 * math.sinh(u) ** 2
         low, high = (u, high) if left < _FARTHEST else (low, u)
     # Quadratic steps: fine where the density is, which may be far inside.
     u = high * np.linspace(0, 1, 257)[1:] ** 2
     argument = f.gamma * np.sqrt(batch_size - 1) * np.tanh(u)
     values, slopes = f(f.beta + np.stack([0 * u, -argument, argument]))
     tiny = np.finfo(float).tiny
-    left = -exponent(batch_size - 1, u) - c / 2 * np.sinh(u) ** 2
+    left = -exponent(power, u) - c / 2 * np.sinh(u) ** 2
     kept = 0
     for size in (np.abs(values[1:] - values[0]).max(0), np.abs(slopes[1:]).max(0)):
         # Ends where f itself ends are no growth: only the largest so far counts.
@@ -169,6 +173,8 @@ def range_of(f: Response, batch_size: int, c: float) -> float:
 
 def _of_z(nu: int, b: Array, s: Array) -> tuple[Array, Array]:
     """E[(z + s)/(z + b)], which is R², and E[(z + b)^1.5], for z of ν degrees of freedom."""
+    if not b.any():  # ε = 0: R = 1
+        return np.ones_like(b), np.full_like(b, nu**1.5 * gamma_ratio(nu / 2, 1.5))
     spread = np.sqrt(2 / nu)
     step = min(0.18, 0.45 * spread)
     # Below the smallest b, 1/(z + b) is flat, so the density's own decay suffices from there on.

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 _SMOOTH = (panels.analytic(10), panels.analytic(14))
 _ROOTS = (panels.half_powers(12), panels.half_powers(18))
 # Longest panel: in u, and in standard deviations.
-_LONGEST, _LONGEST_SPREADS = 1.2, 2.4
+_LONGEST, _LONGEST_SPREADS = 1.2, 2.0
 _GOAL, _MOST_ROUNDS = 3e-12, 12
 # Points held at once, and in all: beyond, panels stay as they are and the error says so.
 _CHUNK, _MOST_POINTS = 300_000, 3_000_000
@@ -44,7 +44,7 @@ def place(f: Response, batch_size: int, eps: float, kappa: float) -> tuple[DiscL
     c = batch_size * eps / kappa
     end = range_of(f, batch_size, 0.8 * c)
     circles = Circles.of(f, batch_size, float(np.tanh(end)))
-    left, right, singular = _first_panels(f, batch_size, c, end)
+    left, right, singular = _first_panels(circles, c, end)
     kept: list[list[tuple[Array, Array, Array]]] = [[], []]
     sizes = np.zeros((3, of.COUNT))
     points = 0
@@ -76,21 +76,28 @@ def place(f: Response, batch_size: int, eps: float, kappa: float) -> tuple[DiscL
 
 
 def _first_panels(
-    f: Response, batch_size: int, c: float, end: float
+    circles: Circles, c: float, end: float
 ) -> tuple[Array, Array, NDArray[np.bool_]]:
-    at = np.arctanh(compute.breaks(f, batch_size)) if f.kinks.size else np.empty(0)
+    """Left and right ends of panels, and which ends behave like half-integer powers."""
+    f, B = circles.f, circles.batch_size
+    longest = min(_LONGEST, _LONGEST_SPREADS / np.sqrt(B - 3 + c))
+    at = np.arctanh(compute.breaks(f, B)) if f.kinks.size else np.empty(0)
     at = at[at < end]
-    longest = min(_LONGEST, _LONGEST_SPREADS / np.sqrt(batch_size - 3 + c))
-    edges, singular = [], []
-    for a, b in pairwise([0.0, *at, end]):
-        count = max(1, int(np.ceil((b - a) / longest)))
-        cuts = np.linspace(a, b, count + 1)
-        edges += list(pairwise(cuts.tolist()))
-        ends = np.zeros((count, 2), dtype=bool)
-        ends[0, 0], ends[-1, 1] = a > 0, b < end
-        singular.append(ends)
-    both = np.array(edges)
-    return both[:, 0], both[:, 1], np.concatenate(singular)
+    # Where a steep place comes within reach of one sample, or of both: narrow in u as well.
+    scale = f.gamma * np.sqrt(B - 1)
+    gaps = np.diff(circles.cuts, prepend=-np.inf, append=np.inf)
+    narrow = np.minimum(gaps[:-1], gaps[1:]) < scale * np.tanh(longest) / 2
+    one = np.abs(circles.cuts[narrow] - f.beta) / scale
+    near = np.concatenate([one, one * np.sqrt(2 * (B - 1) / (B - 2))])
+    near = np.arctanh(near[near < np.tanh(end)])
+    edges = np.unique(np.concatenate([[0.0], at, near, [end]]))
+    parts = []
+    for a, b in pairwise(edges.tolist()):
+        cuts = np.linspace(a, b, max(1, int(np.ceil((b - a) / longest))) + 1)
+        parts.append(cuts[:-1])
+    left = np.concatenate(parts)
+    right = np.append(left[1:], end)
+    return left, right, np.stack([np.isin(left, at), np.isin(right, at)], 1)
 
 
 def _on_panels(

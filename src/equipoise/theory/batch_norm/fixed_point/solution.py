@@ -109,7 +109,13 @@ class Numbers:
         return _GOAL * self.scale * max(1.0, 1e-2 * self.amplification(setting))
 
     def with_errors(
-        self, errors: Array, setting: Setting, method: str, truncation: float = 0.0
+        self,
+        errors: Array,
+        setting: Setting,
+        method: str,
+        *,
+        truncation: float = 0.0,
+        slopes: float = np.inf,
     ) -> Solution:
         """Attach errors: what refinement changed, and a floor for rounding.
 
@@ -118,6 +124,7 @@ class Numbers:
             setting: The problem.
             method: How the numbers were computed.
             truncation: Relative error of averages from cutting a series.
+            slopes: E[f′²], needed beside fractional powers.
         """
         # Values of size √q leave κ an error of ε_mach·√(qκ), and angles at large B add
         # ε_mach·√B. With the factor 16 the errors cover every reference of the test suite.
@@ -125,6 +132,7 @@ class Numbers:
         floor *= max(1.0, float(np.sqrt(self.values[0] / self.values[2])))
         floor += 4 * truncation + _error_beside_a_power(setting)
         errors = errors + floor * self.scale
+        errors[3:6] += self.rate * _rounding_beside_powers(setting, slopes)
         errors += floor * self.amplification(setting) * self.sensitivity
         q, qc, kappa, *rest = (
             Estimate(float(value), float(error), method)
@@ -147,3 +155,25 @@ def _error_beside_a_power(setting: Setting) -> float:
     if shape is None or shape.alpha >= 1 or setting.beta == 0:
         return 0.0
     return float(4 * 10 ** (-130 * (2 * shape.alpha - 1)))
+
+
+def _rounding_beside_powers(setting: Setting, slopes: float) -> float:
+    r"""Part of E[f′²] that lies within rounding of a fractional power's kink away from 0.
+
+    Floating-point arguments have no points between the kink and its neighbours, where slopes
+    squared like :math:`d^{2\alpha-2}` still have weight.
+    """
+    part, scale = 0.0, setting.gamma * np.sqrt(setting.batch_size - 1)
+    for kink in setting.activation.kinks:
+        if not kink.power or kink.at == 0 or abs(kink.at - setting.beta) > scale:
+            continue
+        near = 4 * float(np.spacing(abs(kink.at)))
+        cosine = (kink.at - setting.beta) / scale
+        density = np.exp((setting.batch_size - 4) / 2 * np.log1p(-min(cosine**2, 1 - UNIT)))
+        for side in (-near, near):
+            _, (at, farther) = setting.activation(kink.at + side * np.array([1.0, 256.0]))
+            if at and farther:
+                # 2α − 1, from slopes that fall like d^(α - 1)
+                power = max(1 + 2 * float(np.log(abs(farther / at))) / np.log(256.0), 1e-3)
+                part += at**2 * near * density / power
+    return float(0.4 * setting.gamma * part / slopes) if part else 0.0

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.averages import compute
-from equipoise.theory.batch_norm.averages.response import VALUES, Averages, Response
+from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
 from equipoise.theory.batch_norm.disc.fixed_point import solve_on_disc
 from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
 from equipoise.theory.batch_norm.fixed_point.critical_eps import (
@@ -148,7 +148,7 @@ def solve_by_quadrature(setting: Setting) -> Solution:
     start = compute.averages(f, setting.batch_size, np.ones(1), 0)
     _refuse_no_signal(setting, start)
     if setting.eps <= _WITHOUT_EPS * setting.weight_variance * float(start.kappa[0]):
-        return _checked(setting, _solve_without_eps(setting, f))
+        return _checked(setting, _solve_without_eps(setting, f, start))
     if not (f.has_powers or f.is_homogeneous):
         solution = solve_on_disc(setting, f)
         return _collapsed(setting, f) if solution is None else _checked(setting, solution)
@@ -158,14 +158,34 @@ def solve_by_quadrature(setting: Setting) -> Solution:
     return _checked(setting, _solve_with_eps(setting, f, kappa))
 
 
-def _solve_without_eps(setting: Setting, f: Response) -> Solution:
-    fine, _ = _explicit(setting, f, 0)
-    for level in range(1, compute.levels(f)):
-        coarse, (fine, averages) = fine, _explicit(setting, f, level)
-        change = fine.distance(coarse)
-        if (change <= _GOAL * fine.scale).all():
-            break
-    return fine.with_errors(change, setting, averages.method, averages.truncation)
+def _solve_without_eps(setting: Setting, f: Response, start: Averages) -> Solution:
+    steep = bool(f.activation.turns) and not f.has_powers
+    if not steep:
+        fine, _ = _explicit(setting, f, 0)
+        for level in range(1, compute.levels(f)):
+            coarse, (fine, averages) = fine, _explicit(setting, f, level)
+            change = fine.distance(coarse)
+            if (change <= _GOAL * fine.scale).all():
+                break
+            if not f.kinks.size and level + 1 == compute.GAUSS_LEVELS:
+                steep = True
+                break
+    if steep:
+        # Without ε, F is a constant, and Newton's first step ends at κ.
+        kappa = setting.weight_variance * float(start.kappa[0])
+        solution = solve_on_disc(replace(setting, eps=0.0), f, kappa)
+        assert solution is not None
+        return solution
+    return _with_errors(fine, change, setting, averages)
+
+
+def _with_errors(
+    numbers: Numbers, errors: Array, setting: Setting, averages: Averages
+) -> Solution:
+    slopes = float(np.median(averages.square(SLOPES, 0)))
+    return numbers.with_errors(
+        errors, setting, averages.method, truncation=averages.truncation, slopes=slopes
+    )
 
 
 def _explicit(setting: Setting, f: Response, level: int) -> tuple[Numbers, Averages]:
@@ -198,8 +218,7 @@ def _solve_with_eps(setting: Setting, f: Response, kappa: float) -> Solution:
         if (radial <= current.goal(setting)).all():
             break
     # The coarser directions are kept, so their distance to the finer ones counts twice.
-    errors = 2 * directional + radial
-    return current.with_errors(errors, setting, averages.method, averages.truncation)
+    return _with_errors(current, 2 * directional + radial, setting, averages)
 
 
 def _refined(
