@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from equipoise.numerics.quadrature import panels
 from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.setting import ConvergenceError
 
 Array = NDArray[np.float64]
 
@@ -34,6 +35,8 @@ _INTERPOLATION = np.polynomial.chebyshev.chebvander(_CHECKS, _DEGREE) @ np.linal
 # Largest part of f that a panel's polynomial may miss: products of two then miss its square.
 _RESOLVED = 1e-10
 _NARROWEST, _MOST_CUTS = 1e-10, 400
+# Steeper functions of the catalogue would take minutes.
+_STEEPEST = 1e-4
 # A function of a wider band is cut instead.
 _WIDEST_BAND, _BAND_GOAL, _FREQUENCIES = 160, 1e-15, 256
 _COSINES = np.cos(
@@ -211,9 +214,25 @@ def _resolving_cuts(f: Response, reach: float) -> Array:
         rounding = rounding * np.ptp(checks, axis=-1)
         failing = (deviation > _RESOLVED * size + rounding).any(0)
         failing &= (right - left) > _NARROWEST * np.maximum(reach, np.abs(middle[:, 0]))
-        cut = middle[failing, 0]
+        a, b, cut = left[failing], right[failing], middle[failing, 0]
+        # A step at a cut is flat on either side of it: the middle half must be seen too.
+        quarter = (b - a) / 4
         found.append(cut)
-        if sum(part.size for part in found) > _MOST_CUTS:
+        straddling = np.concatenate([cut - quarter, cut + quarter])
+        found.append(straddling)
+        left = np.concatenate([a, cut, cut - quarter])
+        right = np.concatenate([cut, b, cut + quarter])
+        _, first = np.unique(
+            np.round(np.stack([left, right]) / reach, 14), axis=1, return_index=True
+        )
+        left, right = left[first], right[first]
+        if left.size > _MOST_CUTS:
             break
-        left, right = np.concatenate([left[failing], cut]), np.concatenate([cut, right[failing]])
-    return np.asarray(np.sort(np.concatenate(found)))
+    cuts = np.sort(np.concatenate(found))
+    if not (f.activation.turns or f.kinks.size) and np.any(np.diff(cuts) < _STEEPEST * reach):
+        raise ConvergenceError(
+            f"{f.activation.name} is too steep at gamma = {f.gamma:g}, beta = {f.beta:g}: it turns "
+            "within less than a ten-thousandth of what samples span. Use a smaller gamma, or its "
+            "limit, a function with a jump, for which gradients have no finite rate."
+        )
+    return cuts[np.diff(cuts, prepend=-np.inf) > 1e-13 * reach]

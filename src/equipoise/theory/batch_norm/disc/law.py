@@ -153,10 +153,10 @@ def range_of(f: Response, batch_size: int, c: float) -> float:
     power = batch_size - 1 if c else batch_size
     low, high = 0.0, math.asinh(math.sqrt(2 * _FARTHEST / c)) if c else 2 * _LEFT_OUT
     for _ in range(20):
-        u = (low + high) / 2
-        log_cosh = u - math.log(2) + math.log1p(math.exp(-2 * u))
-        left = (power - 3) * log_cosh + c / 2 * math.sinh(u) ** 2
-        low, high = (u, high) if left < _FARTHEST else (low, u)
+        middle = (low + high) / 2
+        log_cosh = middle - math.log(2) + math.log1p(math.exp(-2 * middle))
+        lost = (power - 3) * log_cosh + c / 2 * math.sinh(middle) ** 2
+        low, high = (middle, high) if lost < _FARTHEST else (low, middle)
     # Quadratic steps: fine where the density is, which may be far inside.
     u = high * np.linspace(0, 1, 257)[1:] ** 2
     argument = f.gamma * np.sqrt(batch_size - 1) * np.tanh(u)
