@@ -36,7 +36,7 @@ _INTERPOLATION = np.polynomial.chebyshev.chebvander(_CHECKS, _DEGREE) @ np.linal
 _RESOLVED = 1e-10
 _NARROWEST, _MOST_CUTS = 1e-10, 400
 # Steeper functions of the catalogue would take minutes.
-_STEEPEST = 1e-4
+_STEEPEST = 1e-5
 # A function of a wider band is cut instead.
 _WIDEST_BAND, _BAND_GOAL, _FREQUENCIES = 160, 1e-15, 256
 _COSINES = np.cos(
@@ -229,10 +229,12 @@ def _resolving_cuts(f: Response, reach: float) -> Array:
         if left.size > _MOST_CUTS:
             break
     cuts = np.sort(np.concatenate(found))
+    apart = np.diff(cuts, prepend=-np.inf) > 1e-12 * reach
+    cuts = cuts[apart | np.isin(cuts, f.kinks)]
     if not (f.activation.turns or f.kinks.size) and np.any(np.diff(cuts) < _STEEPEST * reach):
         raise ConvergenceError(
-            f"{f.activation.name} is too steep at gamma = {f.gamma:g}, beta = {f.beta:g}: it turns "
-            "within less than a ten-thousandth of what samples span. Use a smaller gamma, or its "
-            "limit, a function with a jump, for which gradients have no finite rate."
+            f"{f.activation.name} is too steep at gamma = {f.gamma:g}, beta = {f.beta:g}: it "
+            "turns within a tiny part of what samples span. Use a smaller gamma, or its limit, a "
+            "function with a jump, for which gradients have no finite rate."
         )
-    return cuts[np.diff(cuts, prepend=-np.inf) > 1e-13 * reach]
+    return cuts
