@@ -308,3 +308,19 @@ def test_a_callable_keeps_its_name_unless_given_another():
     assert as_activation(torch.atan).name == "atan"
     assert as_activation(torch.atan, name="arc").name == "arc"
     assert as_activation(nn.Softshrink()).name == "Softshrink"
+
+
+class TestNarrowFeatures:
+    @pytest.mark.parametrize("width", [0.1, 0.01, 1e-3, 2e-4])
+    def test_panels_narrow_towards_a_bump(self, width):
+        bump = as_activation(lambda x: torch.tanh(x) + torch.exp(-(((x - 0.3) / width) ** 2)))
+        nearest = min(abs(t - 0.3) for t in (*bump.turns, *(k.at for k in bump.kinks)))
+        assert nearest < 4 * width
+
+    def test_a_gentle_function_has_none(self):
+        assert as_activation(lambda x: torch.tanh(x) + 0.1 * x).turns == ()
+
+    def test_a_kink_is_exact_to_the_last_bit(self):
+        at = 0.7899054163730517
+        (kink,) = as_activation(lambda x: torch.relu(x - at) - 0.3 * x).kinks
+        assert abs(kink.at - at) <= np.spacing(at)
