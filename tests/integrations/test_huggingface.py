@@ -481,6 +481,10 @@ class TestMonitorRefuses:
         with pytest.raises(ValueError, match="need the model's own loss"):
             one.train()
 
+    def test_what_is_no_trainer(self):
+        with pytest.raises(TypeError, match="takes the Trainer that it watches, got 'trainer'"):
+            MonitorCallback("trainer")
+
     @pytest.mark.parametrize(("every", "error"), [(0, ValueError), (2.5, TypeError)])
     def test_an_interval_at_once(self, every, error):
         with pytest.raises(error, match="every must be"):

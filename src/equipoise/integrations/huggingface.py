@@ -156,7 +156,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc, valid-type]
 
     Raises:
         ModuleNotFoundError: If transformers is not installed.
-        TypeError: If ``every`` is no whole number.
+        TypeError: If ``every`` is no whole number, or ``trainer`` no trainer.
         ValueError: If ``every`` is below 1.
 
     Examples:
@@ -177,6 +177,11 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc, valid-type]
     ) -> None:
         super().__init__()
         self._every = checked_every(every)
+        if not hasattr(trainer, "add_callback"):
+            raise TypeError(
+                f"MonitorCallback(trainer) takes the Trainer that it watches, got {trainer!r}; "
+                "make it after the trainer, without callbacks=[...]."
+            )
         self._activations, self._growth, self._landscape = activations, growth, landscape
         self._monitor: Monitor | None = None
         self._handle: RemovableHandle | None = None
