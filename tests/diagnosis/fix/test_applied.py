@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from equipoise.diagnosis.fix.applied import apply, change_graph, fixed
+from equipoise.diagnosis.fix.candidates import of_activations
 from equipoise.diagnosis.fix.remedy import Edit, Factor, Remedy
 from equipoise.instrument.recording.tracer import trace
 from equipoise.records.codec import from_plain, to_plain
@@ -26,6 +27,21 @@ def network(activation=nn.ReLU) -> nn.Module:
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 16, 3))
     model(torch.randn(4, 1, 4, 4))
     return model
+
+
+class Called(nn.Module):
+    """The same with functions: an activation, a gate, and an output."""
+
+    def __init__(self, activation=torch.relu):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.gate = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(1, 8, 1)
+        self.norm, self.second = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1)
+        self.head, self.activation = nn.Linear(8 * 16, 3), activation
+
+    def forward(self, x):
+        hidden = self.activation(self.norm(self.first(x))) * torch.sigmoid(self.gate(x))
+        return torch.tanh(self.head(self.activation(self.second(hidden)).flatten(1)))
 
 
 def batch():
@@ -62,6 +78,7 @@ REMEDIES = [
     Remedy((Edit("eps", 0.1),)),
     Remedy((WEIGHTS,)),
     Remedy((Edit("activation", None, "gelu"),)),
+    Remedy((Edit("activation", None, "gelu", kept=("2",)),)),
     *(
         Remedy((Edit("norm", value, choice),))
         for choice, value in (
@@ -188,7 +205,9 @@ def test_a_wrapped_factory_builds_changed_models():
     [
         ("norm=grup:4", "norm is one of"),
         ("norm=rms", "does not fit"),
-        ("activation=relu", "no activation module"),
+        ("activation=relu", "no activation that could become relu"),
+        ("activation=gelu:except=head", "no activation stands at 'head'"),
+        ("activation=gelu:except=2:softmax", "no activation stands at '2:softmax'"),
         ("shift", "no remedy is called"),
         ("shift=high", "no remedy is called"),
         (Remedy((Edit("weights", None, "", (Factor("9.weight", 2.0),)),)), "'9.weight'"),
@@ -200,6 +219,38 @@ def test_what_does_not_fit_is_refused_and_leaves_the_model(remedy, message):
     with pytest.raises(ValueError, match=message):
         apply(model, remedy)
     assert str(model) == str(twin)
+
+
+def test_functions_are_exchanged_but_gates_and_outputs_stay():
+    model = Called()
+    graph = trace(model, batch(), cross_entropy)
+    remedies = list(of_activations(model, graph))
+    assert [one.name for one in remedies] == [
+        f"activation={name}:except=Called:sigmoid,Called:tanh"
+        for name in ("gelu", "leaky_relu", "tanh")
+    ]
+    gelu = remedies[0]
+    predicted = propagate(change_graph(graph, gelu, model))
+    applied = apply(model, gelu)
+    assert steps(applied.model) == steps(Called(nn.functional.gelu))
+    twin = propagate(trace(Called(nn.functional.gelu), batch(), cross_entropy))
+    ends = [
+        next(s for s in reversed(found.sites) if s.module == "head") for found in (predicted, twin)
+    ]
+    assert ends[0].second_moment == pytest.approx(ends[1].second_moment, rel=1e-3)
+    applied.undo()
+    assert steps(apply(Called(), "shift=0").model) == steps(Called())
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+def test_modules_at_gates_and_outputs_stay():
+    """DCGAN's generator ends in a tanh, which is no hidden activation."""
+    model = nn.Sequential(network(), nn.Tanh())
+    remedies = list(of_activations(model, trace(model, batch(), cross_entropy)))
+    assert [one.edits[0].kept for one in remedies] == [("1",)] * len(remedies)
+    changed = apply(model, remedies[0]).model
+    assert isinstance(changed[1], nn.Tanh)
+    assert isinstance(changed[0][2], nn.GELU)
 
 
 def test_a_mix_that_fails_midway_is_undone():

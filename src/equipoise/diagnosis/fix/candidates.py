@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torch import Tensor, nn
 
-from equipoise.diagnosis.fix.kinds.activations import CLASSES
+from equipoise.diagnosis.fix.kinds.activations import CLASSES, activations_of
 from equipoise.diagnosis.fix.kinds.eps import norms
 from equipoise.diagnosis.fix.kinds.starts import starts
 from equipoise.diagnosis.fix.remedy import Edit, Factor, Remedy
@@ -132,13 +132,17 @@ def of_batch(model: nn.Module, samples: int) -> Iterator[Remedy]:
         yield Remedy((Edit("batch", 4 * samples),))
 
 
-def of_activations(model: nn.Module) -> Iterator[Remedy]:
-    """Other activations."""
-    present = {type(module) for module in model.modules()} & {*CLASSES.values()}
-    if present:
-        for name in _ACTIVATIONS:
-            if CLASSES[name] not in present:
-                yield Remedy((Edit("activation", None, name),))
+def of_activations(model: nn.Module, graph: Graph | None) -> Iterator[Remedy]:
+    """Other activations; of a model that cannot be traced, for its modules alone."""
+    present: set[str] = {
+        name for name, kind in CLASSES.items() if any(type(m) is kind for m in model.modules())
+    }
+    kept: tuple[str, ...] = ()
+    if graph is not None:
+        present, kept = activations_of(graph, model)
+    for name in _ACTIVATIONS if present else ():
+        if name not in present:
+            yield Remedy((Edit("activation", None, name, kept=kept),))
 
 
 def of_branches(propagation: Propagation) -> Iterator[Remedy]:

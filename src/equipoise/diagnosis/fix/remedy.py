@@ -35,12 +35,15 @@ class Edit:
         choice: The name that belongs to it, such as ``"group"`` or ``"gelu"``; of ``weights``,
             which of them in words.
         factors: Of ``weights``, what each parameter is multiplied by.
+        kept: Of ``activation``, those that stay: a module's name, or ``"module:function"`` for
+            what its forward() calls.
     """
 
     kind: KindName
     value: float | None = None
     choice: str = ""
     factors: tuple[Factor, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,12 @@ _NUMBERS: tuple[KindName, ...] = ("shift", "scale", "eps", "batch")
 _WORDS: tuple[KindName, ...] = ("activation", "norm", "bnp")
 
 
+_EXCEPT = "except="
+
+
 def _short(edit: Edit) -> str:
+    if edit.kept:
+        return f"{edit.kind}={edit.choice}:{_EXCEPT}{','.join(edit.kept)}"
     number = "" if edit.value is None else f"{edit.value:.10g}"
     return f"{edit.kind}={':'.join(filter(None, (edit.choice.replace(' ', '-'), number)))}"
 
@@ -98,6 +106,10 @@ def _short(edit: Edit) -> str:
 def _read(word: str) -> Edit:
     kind, equals, rest = word.partition("=")
     choice, _, number = rest.partition(":")
+    if kind == "activation" and choice and number.startswith(_EXCEPT):
+        return Edit(
+            "activation", None, choice, kept=tuple(number.removeprefix(_EXCEPT).split(","))
+        )
     try:
         for known in _NUMBERS:
             if kind == known and equals:
