@@ -191,7 +191,7 @@ def _path(out: Path, cell: Cell, remedy: Remedy | str | None) -> Path:
 
 
 def run(cells: Sequence[Cell], out: Path, jobs: int, minutes: float) -> list[Finished]:
-    """Race and train until all is done or the time is up: first all races, then every arm.
+    """Race and train until all is done or the time is up, every arm of a cell before the next.
 
     Args:
         cells: What to race.
@@ -211,11 +211,12 @@ def run(cells: Sequence[Cell], out: Path, jobs: int, minutes: float) -> list[Fin
         if "error" in found:
             print(f"{cell.name}: {_said(work)}: {found['error']}", file=sys.stderr)
         elif work == _RACE:
-            waiting.extend((cell, from_plain(Remedy, plain)) for plain in found["remedies"])
+            remedies = [from_plain(Remedy, plain) for plain in found["remedies"]]
+            waiting.extendleft((cell, remedy) for remedy in reversed(remedies))
 
     try:
         while (waiting or left) and (rest := ends - time.monotonic()) > 0:
-            if waiting:
+            if waiting and len(left) < jobs:
                 cell, work = waiting.popleft()
                 path = _path(out, cell, work)
                 known = _read(path)

@@ -86,6 +86,7 @@ REMEDIES = [
             ("layer", None),
             ("instance", None),
             ("batch_renorm", None),
+            ("batch_renorm", 1),
             ("ghost", 4),
             ("frozen", None),
             ("none", None),

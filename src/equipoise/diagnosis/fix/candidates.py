@@ -41,6 +41,9 @@ _BALANCED_WITHIN, _BALANCED_BEHIND_NORMS = 3.0, 1e3
 _SWEEPS = 3
 _MOST, _LEAST = 1e4, 1e-4
 _VIRTUAL = (32, 16, 8)
+# Steps of batch norm before batch renorm corrects, when running statistics have left their start.
+# The paper's 5,000 would make it batch norm for the whole of a race.
+_WARMUP = 20
 
 
 def of_starts(model: nn.Module) -> Iterator[Remedy]:
@@ -106,7 +109,7 @@ def of_norms(model: nn.Module, samples: int) -> Iterator[Remedy]:
     for groups in wide[2:]:
         yield Remedy((Edit("norm", groups, "group"),))
     if any(shares_batch_statistics(module) for module in found):
-        yield Remedy((Edit("norm", None, "batch_renorm"),))
+        yield Remedy((Edit("norm", _WARMUP, "batch_renorm"),))
         yield Remedy((Edit("norm", None, "frozen"),))
         for size in _VIRTUAL:
             if 2 * size <= samples:
