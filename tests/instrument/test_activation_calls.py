@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from equipoise.instrument.activation_calls import ActivationCalls
+from equipoise.instrument.activation_calls import AMBIGUOUS, ActivationCalls
 
 
 class Net(nn.Module):
@@ -63,7 +63,7 @@ SPELLINGS = {
 @pytest.mark.parametrize("function", SPELLINGS.values(), ids=SPELLINGS)
 def test_every_spelling_is_exchanged_and_given_back(function):
     model, twin = Net(function), Net(F.gelu)
-    hooks = ActivationCalls("gelu").attach(model)
+    hooks = ActivationCalls("gelu").attach(model, also=[f"Net:{call}" for call in AMBIGUOUS])
     assert are_equal(model, twin)
     for hook in hooks:
         hook.remove()
@@ -82,18 +82,25 @@ def test_what_was_written_to_is_read_afterwards():
 
 
 def test_what_is_kept_stays():
-    model = Net(F.relu, torch.tanh)
-    ActivationCalls("gelu").attach(model, ["Net:tanh"])
-    assert are_equal(model, Net(F.gelu, torch.tanh))
+    model = Net(F.silu, F.relu)
+    ActivationCalls("gelu").attach(model, ["Net:relu"])
+    assert are_equal(model, Net(F.gelu, F.relu))
     whole = Net(F.relu, torch.tanh)
     ActivationCalls("gelu").attach(whole, ["Net"], certain=True)
     assert are_equal(whole, Net(F.relu, torch.tanh))
 
 
-def test_modules_of_pytorch_keep_what_they_call():
-    """An nn.Tanh that is kept calls torch.tanh, while its parent's calls are exchanged."""
-    model = Net(F.relu, nn.Tanh())
-    ActivationCalls("gelu").attach(model, ["output"])
+@pytest.mark.parametrize("function", [torch.tanh, torch.sigmoid, F.softplus, F.relu6])
+def test_what_may_be_a_gate_or_an_output_stays_unless_asked_for(function):
+    model = Net(F.relu, function)
+    ActivationCalls("gelu").attach(model)
+    assert are_equal(model, Net(F.gelu, function))
+
+
+def test_a_kept_module_keeps_what_it_calls():
+    """An nn.Tanh calls torch.tanh, while its parent's calls of the same are exchanged."""
+    model = Net(torch.tanh, nn.Tanh())
+    ActivationCalls("gelu").attach(model, ["output"], ["Net:tanh"])
     assert are_equal(model, Net(F.gelu, torch.tanh))
 
 

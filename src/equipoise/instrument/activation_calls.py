@@ -57,6 +57,8 @@ _FUNCTIONS: dict[Function, tuple[str, bool | int]] = {
     function: (name, writes) for function, name, writes in _spellings()
 }
 CALLED = frozenset(name for name, _ in _FUNCTIONS.values())
+# What is more often a gate, an output or a part of a formula is exchanged where that is asked for.
+AMBIGUOUS = frozenset({"tanh", "sigmoid", "softplus", "hardtanh", "hardsigmoid"})
 
 
 def calls_functions(module: nn.Module) -> bool:
@@ -80,7 +82,12 @@ class ActivationCalls:
         self._settled = False
 
     def attach(
-        self, model: nn.Module, kept: Iterable[str] = (), *, certain: bool = False
+        self,
+        model: nn.Module,
+        kept: Iterable[str] = (),
+        also: Iterable[str] = (),
+        *,
+        certain: bool = False,
     ) -> list[RemovableHandle]:
         """Begin to exchange what a model's modules call from now on.
 
@@ -88,6 +95,7 @@ class ActivationCalls:
             model: The model.
             kept: Calls that stay, as ``"name of the module:name of the operation"``, and modules
                 of which all stay, by their names.
+            also: Calls of :data:`AMBIGUOUS` operations that are exchanged, likewise.
             certain: Whether something else of the model was exchanged; if not, a pass without any
                 exchange warns.
 
@@ -95,12 +103,13 @@ class ActivationCalls:
             Hooks; removing all of them ends it.
         """
         self._settled = certain
-        all_kept = set(kept)
+        all_kept, exchanged = set(kept), set(also)
         handles = []
         for module, name in names(model).items():
-            stay = {call for call in CALLED if name in all_kept or f"{name}:{call}" in all_kept}
-            if not (stay or calls_functions(module)):
+            if not (calls_functions(module) or name in all_kept):
                 continue
+            stay = {call for call in AMBIGUOUS if f"{name}:{call}" not in exchanged}
+            stay |= {call for call in CALLED if {name, f"{name}:{call}"} & all_kept}
             hooks = _Hooks(self, frozenset(stay))
             handles += [
                 module.register_forward_pre_hook(hooks.enter),
@@ -133,7 +142,9 @@ class ActivationCalls:
             self._settled = True
             warnings.warn(
                 f"activation={self._choice} changed nothing: in this pass the model called no "
-                "activation that is another. Undo it, or change the model's code by hand.",
+                "activation that is another. If it calls one of "
+                f"{', '.join(sorted(AMBIGUOUS))}, ask for it, as in "
+                f"'activation={self._choice}:also=block:tanh'.",
                 stacklevel=2,
             )
 

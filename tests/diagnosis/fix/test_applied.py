@@ -79,6 +79,7 @@ REMEDIES = [
     Remedy((WEIGHTS,)),
     Remedy((Edit("activation", None, "gelu"),)),
     Remedy((Edit("activation", None, "gelu", kept=("2",)),)),
+    Remedy((Edit("activation", None, "gelu", kept=("2",), also=("Sequential:tanh",)),)),
     *(
         Remedy((Edit("norm", value, choice),))
         for choice, value in (
@@ -208,6 +209,7 @@ def test_a_wrapped_factory_builds_changed_models():
         ("norm=rms", "does not fit"),
         ("activation=relu", "no activation that could become relu"),
         ("activation=gelu:except=head", "no activation stands at 'head'"),
+        ("activation=gelu:but=2", "no remedy is called"),
         ("activation=gelu:except=2:softmax", "no activation stands at '2:softmax'"),
         ("shift", "no remedy is called"),
         ("shift=high", "no remedy is called"),
@@ -225,12 +227,10 @@ def test_what_does_not_fit_is_refused_and_leaves_the_model(remedy, message):
 def test_functions_are_exchanged_but_gates_and_outputs_stay():
     model = Called()
     graph = trace(model, batch(), cross_entropy)
-    remedies = list(of_activations(model, graph))
-    assert [one.name for one in remedies] == [
-        f"activation={name}:except=Called:sigmoid,Called:tanh"
-        for name in ("gelu", "leaky_relu", "tanh")
+    gelu, *others = of_activations(model, graph)
+    assert [one.name for one in (gelu, *others)] == [
+        f"activation={name}" for name in ("gelu", "leaky_relu", "tanh")
     ]
-    gelu = remedies[0]
     predicted = propagate(change_graph(graph, gelu, model))
     applied = apply(model, gelu)
     assert steps(applied.model) == steps(Called(nn.functional.gelu))
@@ -240,8 +240,58 @@ def test_functions_are_exchanged_but_gates_and_outputs_stay():
     ]
     assert ends[0].second_moment == pytest.approx(ends[1].second_moment, rel=1e-3)
     applied.undo()
-    assert steps(apply(Called(), "shift=0").model) == steps(Called())
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+def test_functions_that_may_be_gates_are_named():
+    """A hidden tanh is exchanged because the trace shows that it is one."""
+    model = nn.Sequential(Hidden(torch.tanh), nn.Linear(8, 3))
+    first = next(of_activations(model, trace(model, batch(), cross_entropy)))
+    assert first.name == "activation=gelu:also=0:tanh"
+    assert Remedy.named(first.name) == first
+    twin = nn.Sequential(Hidden(nn.functional.gelu), nn.Linear(8, 3))
+    twin.load_state_dict(model.state_dict())
+    assert steps(apply(model, first).model) == steps(twin)
+
+
+class Hidden(nn.Module):
+    """A layer and a function of its outputs."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = nn.Linear(16, 8), function
+
+    def forward(self, x):
+        return self.function(self.layer(x.flatten(1)))
+
+
+class Swish(nn.Module):
+    """An activation as a module of the model's own."""
+
+    def forward(self, x):
+        return x * torch.sigmoid(x)
+
+
+def test_modules_of_the_models_own_that_are_activations_are_exchanged_whole():
+    """By hand, too: x σ(x) would otherwise be x times the other activation."""
+    model = nn.Sequential(Hidden(Swish()), nn.Linear(8, 3))
+    first = next(of_activations(model, trace(model, batch(), cross_entropy)))
+    assert first.name == "activation=gelu"
+    twin = nn.Sequential(Hidden(nn.GELU()), nn.Linear(8, 3))
+    twin.load_state_dict(model.state_dict())
+    applied = apply(model, first)
+    assert type(model[0].function) is nn.GELU
+    assert steps(model) == steps(twin)
+    applied.undo()
+    assert type(model[0].function) is Swish
+
+
+def test_a_formula_in_a_forward_stays():
+    """Its operations cannot be told from others of the module."""
+    model = nn.Sequential(Hidden(lambda x: x * torch.sigmoid(x)), nn.Linear(8, 3))
+    assert not list(of_activations(model, trace(model, batch(), cross_entropy)))
+    with pytest.warns(UserWarning, match="changed nothing"):
+        apply(model, "activation=gelu").model(batch()[0])
 
 
 def test_modules_at_gates_and_outputs_stay():

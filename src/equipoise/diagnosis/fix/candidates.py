@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -140,12 +141,12 @@ def of_activations(model: nn.Module, graph: Graph | None) -> Iterator[Remedy]:
     present: set[str] = {
         name for name, kind in CLASSES.items() if any(type(m) is kind for m in model.modules())
     }
-    kept: tuple[str, ...] = ()
+    edit = Edit("activation")
     if graph is not None:
-        present, kept = activations_of(graph, model)
+        present, edit = activations_of(graph, model)
     for name in _ACTIVATIONS if present else ():
         if name not in present:
-            yield Remedy((Edit("activation", None, name, kept=kept),))
+            yield Remedy((replace(edit, choice=name),))
 
 
 def of_branches(propagation: Propagation) -> Iterator[Remedy]:

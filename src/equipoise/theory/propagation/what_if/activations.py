@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+import itertools
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
 
 from torch.nn import functional as F
 
@@ -20,24 +22,40 @@ _ACTIVATIONS = {
 _GATES = {"sigmoid", "hardsigmoid"}
 
 
+@dataclass(frozen=True, slots=True)
+class Exchangeable:
+    """An activation of hidden features, as operations of a graph.
+
+    Args:
+        number: Of the operation that makes its result.
+        source: The features.
+        inner: Numbers of the other operations, of a module that computes a formula.
+    """
+
+    number: int
+    source: Made | Given
+    inner: frozenset[int] = frozenset()
+
+
 def with_activation(
     graph: Graph, activation: ActivationLike, among: Container[int] | None = None
 ) -> Graph:
     """Replace every activation before weights, or those of them with certain numbers."""
-    found = exchangeable(graph)
+    found = {one.number: one for one in exchangeable(graph)}
     if among is not None:
-        found = {number for number in found if number in among}
+        found = {number: one for number, one in found.items() if number in among}
     if not found:
         raise ValueError(
             "this model has no activation that could be another: it has "
             f"{Structure(graph).described()}."
         )
+    inner = frozenset().union(*(one.inner for one in found.values()))
     function = _as_pytorch_has_it(activation)
     editor = Editor(graph)
     for node in graph.nodes:
         if node.number in found:
-            editor.put(node, function, node.inputs[:1])
-        else:
+            editor.put(node, function, [found[node.number].source])
+        elif node.number not in inner:
             editor.copy(node)
     return editor.finished()
 
@@ -47,22 +65,55 @@ def is_activation(node: Node) -> bool:
     return node.name in _ACTIVATIONS
 
 
-def exchangeable(graph: Graph) -> set[int]:
-    """Numbers of the activations of hidden features that could be others.
+def exchangeable(graph: Graph) -> tuple[Exchangeable, ...]:
+    """The activations of hidden features.
 
     Sigmoids that are multiplied with are gates. What meets another function of the same features
-    again, element by element, is a part of a formula, such as tanh in GELU's approximation.
+    again, element by element, is a part of a formula, such as tanh in GELU's approximation: if a
+    module computes nothing but the formula, this is an activation as a whole.
     """
     structure, origins = Structure(graph), _Origins(graph)
-    return {
-        node.number
-        for node in graph.nodes
-        if is_activation(node)
-        and structure.is_inside(node)
-        and any(map(structure.is_random, node.inputs))
-        and not (node.name in _GATES and _is_factor(node, structure))
-        and not _is_in_formula(node, structure, origins)
+    formulas = {
+        number: formula
+        for formula in _formulas(graph, structure)
+        for number in (formula.number, *formula.inner)
     }
+    found = {}
+    for node in graph.nodes:
+        if not (is_activation(node) or node.name == "erf") or not structure.is_inside(node):
+            continue
+        if not any(map(structure.is_random, node.inputs)):
+            continue
+        if _is_in_formula(node, structure, origins):
+            whole = formulas.get(node.number)
+            if whole is not None:
+                found[whole.number] = whole
+        elif is_activation(node) and not (node.name in _GATES and _is_factor(node, structure)):
+            found[node.number] = Exchangeable(node.number, node.inputs[0])
+    return tuple(found.values())
+
+
+def _formulas(graph: Graph, structure: Structure) -> Iterator[Exchangeable]:
+    """Calls of modules that compute one function of one tensor, element by element."""
+    for _, run in itertools.groupby(graph.nodes, key=lambda node: node.module):
+        nodes = list(run)
+        numbers = {node.number for node in nodes}
+        # Such as what autograd keeps of a tanh.
+        used = [node for node in nodes if structure.consumers[node.number]]
+        sources = {
+            source
+            for node in used
+            for source in node.inputs
+            if structure.has_data(source)
+            and not (isinstance(source, Made) and source.node in numbers)
+        }
+        results = [
+            node.number
+            for node in used
+            if any(one.number not in numbers for one in structure.consumers[node.number])
+        ]
+        if len(sources) == len(results) == 1 and all(node.is_pointwise for node in used):
+            yield Exchangeable(results[0], sources.pop(), frozenset(numbers - {*results}))
 
 
 def _as_pytorch_has_it(activation: ActivationLike) -> Elementwise:
