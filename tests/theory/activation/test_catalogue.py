@@ -44,11 +44,14 @@ class TestNamed:
         assert (values == phi.values(POINTS)).all()
 
     def test_slopes_are_exact_to_float64(self, name):
-        """A declared derivative agrees with automatic differentiation beyond float32."""
+        """A declared derivative agrees with automatic differentiation beyond float32.
+
+        Where a slope like 1 − tanh² is small, automatic differentiation has lost its digits.
+        """
         phi = as_activation(name)
         automatic = Activation(name, phi.function)
         x = POINTS[POINTS != 0]
-        np.testing.assert_allclose(phi(x)[1], automatic(x)[1], rtol=1e-14, atol=1e-300)
+        np.testing.assert_allclose(phi(x)[1], automatic(x)[1], rtol=1e-14, atol=1e-15)
 
     def test_the_name_comes_back(self, name):
         assert as_activation(as_activation(name).name).name == as_activation(name).name
