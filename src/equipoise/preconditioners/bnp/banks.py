@@ -15,7 +15,8 @@ from equipoise.preconditioners.bnp.maps import Factors
 from equipoise.preconditioners.bnp.settings import Settings
 from equipoise.preconditioners.bnp.statistics import RunningStatistics, reduce_over, replicas
 
-_SAVED = ("mean", "variance", "weight", "updates")  # one number per feature
+_AVERAGES = ("mean", "variance")
+_SAVED = (*_AVERAGES, "weight", "updates")  # one number per feature
 _SAVED_SCALARS = ("samples", "positions")
 
 
@@ -34,19 +35,19 @@ class Bank:
         self._factors: dict[bool, tuple[list[bool], dict[str, Factors]]] = {}
 
     def update(self, group: dist.ProcessGroup | None, *, first: bool, eager: bool) -> None:
-        """Average the pending sums in, of all replicas together."""
+        """Average the pending moments in, of all replicas together."""
         parts = [layer.take() for layer in self.layers]
         together = replicas(group) > 1
         if not together and all(part is None for part in parts):
             return
-        step = self.statistics.join(parts, with_shift=together and first)
+        step = self.statistics.join(parts)
         if together:
-            step = reduce_over(step, self.statistics.owner, group, first=first)
+            shift = None if first else self.statistics.mean
+            step = reduce_over(step, self.statistics.owner, group, shift)
         self.statistics.update(step, eager=eager)
         self._factors.clear()
         for layer, part, shift in zip(self.layers, parts, self.statistics.means, strict=True):
-            # Replicas need one shift even for a layer that only some of them used.
-            if part is not None or together:
+            if part is not None:
                 layer.shift = shift
 
     def factors(self, *, squared: bool) -> dict[str, Factors]:
@@ -75,11 +76,15 @@ class Bank:
         """Replace the statistics by a state that :func:`check_state` has accepted."""
         s = self.statistics
         mine = [state[layer.name] for layer in self.layers]
-        for name in (*_SAVED, *_SAVED_SCALARS):
-            joined = torch.cat([entry[name].reshape(-1) for entry in mine])
-            setattr(s, name, joined.to(device=s.device, dtype=s.dtype))
+
+        def joined(name: str) -> Tensor:
+            together = torch.cat([entry[name].reshape(-1) for entry in mine])
+            return together.to(device=s.device, dtype=s.dtype)
+
+        for name in ("weight", "updates", *_SAVED_SCALARS):
+            setattr(s, name, joined(name))
         s.seen = [int(entry["seen"]) for entry in mine]
-        s.forget_derived()
+        s.replace(torch.stack([joined(name) for name in _AVERAGES]))
         self._factors.clear()
         pairs = zip(self.layers, s.means, s.by_layer(s.updates), strict=True)
         for layer, shift, updates in pairs:
@@ -124,12 +129,12 @@ class Banks:
             if state:
                 for bank in self._banks:
                     bank.load(state)
-                for layer, sums in zip(self.layers, pending, strict=True):
-                    layer.pending = sums
+                for layer, moments in zip(self.layers, pending, strict=True):
+                    layer.pending = moments
         return self._banks
 
     def update(self) -> None:
-        """Average the pending sums in, if this step updates the statistics."""
+        """Average the pending moments in, if this step updates the statistics."""
         if self.schedule.recording:
             for bank in self.banks:
                 first, eager = self.schedule.steps == 0, self.schedule.eager

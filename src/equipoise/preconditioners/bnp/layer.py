@@ -1,4 +1,4 @@
-"""A watched layer: sums are staged in the forward pass and committed in the backward pass.
+"""A watched layer: moments are staged in the forward pass and committed in the backward pass.
 
 They are committed when the output's gradient arrives. That counts exactly the calls that
 contribute to a gradient: not evaluation, not forward passes without a backward pass, and each
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.preconditioners.bnp.maps import is_sharded
-from equipoise.preconditioners.bnp.sums import Geometry, Layer, LayerSums, statistics_type
+from equipoise.preconditioners.bnp.moments import Geometry, Layer, Moments, statistics_type
 
 # Every step updates until this many updates would have been made: features move fastest at the
 # start, and one batch says too little. Digits, 64-100-100-10, SGD at 0.1, update_every=10: with
@@ -65,7 +65,7 @@ class UpdateSchedule:
 
 
 class WatchedLayer:
-    """A weight and its bias, with the sums of all calls since the last optimizer step.
+    """A weight and its bias, with the moments of all calls since the last optimizer step.
 
     Args:
         name: Of the first module that uses the weight.
@@ -78,7 +78,7 @@ class WatchedLayer:
         self.modules = modules
         self.geometry = geometry
         self.shift: Tensor | None = None
-        self.pending: LayerSums | None = None
+        self.pending: Moments | None = None
         # True once `weight.grad` existed for the pending rows.
         self._had_gradient = False
         # Identity and version of the gradient that BNP.step() has preconditioned.
@@ -102,10 +102,10 @@ class WatchedLayer:
         """Device and type of the statistics."""
         return self.weight.device, statistics_type(self.weight.dtype)
 
-    def sums(
+    def moments(
         self, module: Layer, h: Tensor, output: Tensor, *, by_sample: bool
-    ) -> LayerSums | None:
-        """Sums of one call; None if it has no rows."""
+    ) -> Moments | None:
+        """Moments of one call; None if it has no rows."""
         if h.numel() == 0:
             return None
         shift = self.shift
@@ -113,30 +113,29 @@ class WatchedLayer:
             shift.device != h.device
             or (shift.dtype is torch.float64) != (h.dtype is torch.float64)
         ):
-            self.shift = self.pending = None  # the model has moved
-        if self._gradients_were_cleared():
+            self.shift = self.pending = shift = None  # the model has moved
+        if self.pending is None:
+            self._had_gradient = False
+        elif self._gradients_were_cleared():
             self.pending = None
+            self._had_gradient = False
         # Gradients may be cleared between here and the backward pass.
-        self._had_gradient = self.pending is not None and (
-            self._had_gradient or self.weight.grad is not None
-        )
-        sums = self.geometry.sums(module, h, output, self.shift, by_sample=by_sample)
-        if self.shift is None:
-            self.shift = sums.shift
-        return sums
+        elif not self._had_gradient:
+            self._had_gradient = self.weight.grad is not None
+        return self.geometry.moments(module, h, output, shift, by_sample=by_sample)
 
-    def commit(self, sums: LayerSums) -> None:
+    def commit(self, moments: Moments) -> None:
         """Count a call whose output gradient has arrived."""
         if self._had_gradient and self.weight.grad is None and not is_sharded(self.weight):
             self.pending = None
         if self.pending is None:
             self._had_gradient = False
-            self.pending = sums
+            self.pending = moments
         else:
-            self.pending.add(sums)
+            self.pending.add(moments)
 
-    def take(self) -> LayerSums | None:
-        """Hand the pending sums over."""
+    def take(self) -> Moments | None:
+        """Hand the pending moments over."""
         pending, self.pending = self.pending, None
         return pending
 
@@ -148,8 +147,7 @@ class WatchedLayer:
         recomputed forward pass), and nothing for a sharded weight between reductions.
         """
         return (
-            self.pending is not None
-            and self.weight.grad is None
+            self.weight.grad is None
             and torch._C._current_graph_task_id() == -1
             and not is_sharded(self.weight)
         )
@@ -199,11 +197,10 @@ def _stage(hook: RecordingHook, module: Any, h: Tensor, output: Tensor) -> None:
     layer = hook.layer
     if not output.requires_grad or not layer.weight.requires_grad:
         return
-    with torch.no_grad():
-        sums = layer.sums(module, h, output, by_sample=hook.by_sample)
-    if sums is None:
+    moments = layer.moments(module, h.detach(), output, by_sample=hook.by_sample)
+    if moments is None:
         return
-    staged = [sums]
+    staged = [moments]
 
     def commit(_: Tensor) -> None:
         if staged:  # a second backward pass through a retained graph counts its rows only once

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from equipoise.instrument.normalisers import kind_of
 from equipoise.preconditioners.bnp.layer import WatchedLayer
 from equipoise.preconditioners.bnp.maps import is_sharded, split_by_columns
-from equipoise.preconditioners.bnp.sums import Geometry, Layer
+from equipoise.preconditioners.bnp.moments import Geometry, Layer
 
 # Names (with * and ?), or a function that decides by name and module.
 Choice: TypeAlias = Iterable[str] | Callable[[str, nn.Module], bool]

@@ -18,25 +18,23 @@ import torch.distributed as dist
 from torch import Tensor
 
 from equipoise.preconditioners.bnp.maps import Factors
+from equipoise.preconditioners.bnp.moments import Geometry, Moments
 from equipoise.preconditioners.bnp.settings import Settings
-from equipoise.preconditioners.bnp.sums import Geometry, LayerSums, about
 
 # T: tracked features of all layers, L: layers
 
 
 @dataclass(slots=True)
-class StepSums:
-    """Sums of one optimizer step over all layers.
+class StepMoments:
+    """Moments of one optimizer step over all layers.
 
     Args:
-        shift: ``[T]``; None for the running means.
-        sums: First and second sums, ``[2, T]``.
-        counts: Rows behind the sums, samples and output positions, ``[3, L]``.
+        moments: Means and variances, ``[2, T]``.
+        counts: Rows behind them, samples and output positions, ``[3, L]``.
         all_used: Whether it is known, without asking the device, that every layer has rows.
     """
 
-    shift: Tensor | None
-    sums: Tensor
+    moments: Tensor
     counts: Tensor
     all_used: bool
 
@@ -64,18 +62,19 @@ class RunningStatistics:
         self.device, self.dtype = device, dtype
         anchor = torch.empty(0, device=device, dtype=dtype)
         features, layers = sum(self.lengths), len(self.lengths)
-        self.mean = anchor.new_zeros(features)
-        self.variance = anchor.new_ones(features)
+        start = torch.stack([anchor.new_zeros(features), anchor.new_ones(features)])
         # 1 − ρᵗ, what the averages have seen. Not 0 at first, so that nothing is divided by 0.
         self.weight = anchor.new_full((features,), torch.finfo(dtype).tiny)
         self.updates = anchor.new_zeros(features)  # steps averaged in
         self.seen = [0] * layers  # steps with rows here
-        self.means = self.by_layer(self.mean)
         self.samples = anchor.new_zeros(layers)
         self.positions = anchor.new_zeros(layers)
         self._fan_in = anchor.new_tensor([float(g.fan_in) for g in geometries])
         self.owner = _owners(self.lengths, device)  # [T] which layer a feature belongs to
-        self._segment, self._segments = _segments(self.geometries, device)
+        self._segment, segments = _segments(self.geometries, device)
+        self._no_spread = anchor.new_zeros(segments)
+        self._columns = _columns(self.geometries, device)
+        self._widths = [g.channels * g.taps for g in geometries]
         # Weight of one update: the decay of one step, or of all the steps since the last one.
         self._fresh = {
             eager: anchor.new_full((), 1 - (settings.rho if eager else settings.decay))
@@ -83,48 +82,44 @@ class RunningStatistics:
         }
         self._one, self._zero = anchor.new_ones(()), anchor.new_zeros(())
         self._absolute = anchor.new_full((), settings.eps[1])
-        self._started = False
         self._counted: tuple[list[tuple[int, int, int]], Tensor] | None = None
         self._centred: tuple[list[bool], Tensor] | None = None
-        self._last: tuple[Tensor, Tensor, Tensor] | None = None
+        self._last: tuple[Tensor, Tensor] | None = None
         self._scale: tuple[Tensor, Tensor] | None = None
         self._biases: dict[bool, list[Tensor]] = {}
         self._last_counts: Tensor | None = None
+        self.replace(start)
+
+    @property
+    def variance(self) -> Tensor:
+        """Running variances of all features."""
+        return self._averages[1]
 
     def by_layer(self, flat: Tensor) -> list[Tensor]:
         """Views of the layers' parts."""
         return list(flat.split_with_sizes(self.lengths))
 
-    def join(self, parts: Sequence[LayerSums | None], *, with_shift: bool = False) -> StepSums:
-        """Lay the layers' sums side by side; a layer without any contributes zeros.
-
-        Args:
-            parts: By layer.
-            with_shift: Whether the shift is needed even if it is the running mean.
-        """
-        moved, shifts, first, second, counts = with_shift, [], [], [], []
-        for i, (part, mean) in enumerate(zip(parts, self.means, strict=True)):
+    def join(self, parts: Sequence[Moments | None]) -> StepMoments:
+        """Lay the layers' moments side by side; a layer without any contributes zeros."""
+        means, variances, counts = [], [], []
+        for i, part in enumerate(parts):
             if part is None:
-                shifts.append(mean)
-                first.append(torch.zeros_like(mean))
-                second.append(first[-1])
+                means.append(self.mean.new_zeros(self.lengths[i]))
+                variances.append(means[-1])
                 counts.append((0, 0, 0))
             else:
-                moved = moved or part.shift is not mean
-                shifts.append(part.shift)
-                first.append(part.first)
-                second.append(part.second)
+                means.append(part.mean)
+                variances.append(part.variance)
                 counts.append((part.rows, part.samples, part.positions))
                 self.seen[i] += 1
-        shift = torch.cat(shifts) if moved else None
-        sums = torch.cat(first + second).view(2, -1)
+        moments = torch.cat(means + variances).view(2, -1)
         # Copying numbers to a device waits for it, so they are kept while they do not change.
         if self._counted is None or self._counted[0] != counts:
             flat = torch.tensor(counts, dtype=self.dtype).T.contiguous()
             self._counted = (counts, flat.to(self.device))
-        return StepSums(shift, sums, self._counted[1], None not in parts)
+        return StepMoments(moments, self._counted[1], None not in parts)
 
-    def update(self, step: StepSums, *, eager: bool) -> None:
+    def update(self, step: StepMoments, *, eager: bool) -> None:
         r"""Average one step's statistics in.
 
         With a the weight of the past, :math:`\mu \leftarrow \mu + (1 - a) \delta`,
@@ -136,12 +131,12 @@ class RunningStatistics:
         :math:`\delta^2` out, except for one row, whose variance it is.
 
         Args:
-            step: Sums of all layers.
+            step: Moments of all layers.
             eager: Whether every step updates now, whatever ``update_every`` says.
         """
-        per_row, single, used = self._count(step.counts)
-        # Finite squares have finite terms. A comparison is one operation, `isfinite` is four.
-        ok = step.sums[1] < math.inf
+        single, used = self._count(step.counts)
+        # A finite variance has a finite mean. A comparison is one operation, `isfinite` is four.
+        ok = step.moments[1] < math.inf
         if not step.all_used:
             ok = ok & used
         self.updates.add_(ok)
@@ -149,29 +144,26 @@ class RunningStatistics:
         self.weight.lerp_(self._one, share)
         if self.settings.bias_correction:
             share.div_(self.weight)
-        sums = torch.where(ok, step.sums, self._zero).mul_(per_row)
-        first, second = sums[0], sums[1]
-        self._blend(first, second, share, single, step.shift)
+        moments = torch.where(ok, step.moments, self._zero)
+        mean, variance = moments.unbind()
+        change = mean - self.mean
+        if self.settings.variance == "total":
+            variance.addcmul_(change, torch.addcmul(change, change, share, value=-1))
+        else:
+            variance.copy_(torch.where(single, change.square(), variance))
+        # A new tensor: a step under way may still hold factors of the old averages.
+        self._take(torch.lerp(self._averages, moments, share))
         self._started = self._started or step.all_used
 
-    def _blend(
-        self, first: Tensor, second: Tensor, share: Tensor, single: Tensor, shift: Tensor | None
-    ) -> None:
-        """Move the running values towards the means of h − c and (h − c)², by their share."""
-        change = first if shift is None else first + (shift - self.mean)
-        step = change * share
-        if self.settings.variance == "total" and shift is None:
-            # σ² + a δ² with δ = first is second − (1 − a) first².
-            variance = torch.addcmul(second, step, first, value=-1)
-        else:
-            variance = torch.addcmul(second, first, first, value=-1)
-            if self.settings.variance == "total":
-                variance = variance.addcmul_(change, change - step)
-            else:
-                variance = torch.where(single, change.square(), variance)
-        self.variance.lerp_(variance.clamp_(min=0), share)
-        # A new tensor: pending sums refer to the old means.
-        self.mean = self.mean + step
+    def replace(self, averages: Tensor) -> None:
+        """Replace means and variances, ``[2, T]``, and drop what was derived from older ones."""
+        self._last = self._scale = None
+        self._started = False
+        self._take(averages)
+
+    def _take(self, averages: Tensor) -> None:
+        self._averages = averages
+        self.mean = averages[0]
         self.means = self.by_layer(self.mean)
 
     def damped(self, centred: Sequence[bool]) -> tuple[Tensor, Tensor]:
@@ -187,8 +179,7 @@ class RunningStatistics:
         relative, absolute = self.settings.eps
         if not relative:
             return mean, spread + absolute
-        largest = spread.new_zeros(self._segments)
-        largest.scatter_reduce_(0, self._segment, spread, "amax")
+        largest = torch.scatter_reduce(self._no_spread, 0, self._segment, spread, "amax")
         damping = torch.add(self._absolute, largest, alpha=relative)
         return mean, spread + damping.index_select(0, self._segment)
 
@@ -220,27 +211,23 @@ class RunningStatistics:
             columns = torch.where(spread > 0, columns, 0.0)
         if not squared:
             columns = columns.sqrt_()
+        if self._columns is not None:
+            mean, columns = mean[self._columns], columns[self._columns]
+            means = list(mean.split_with_sizes(self._widths))
+        else:
+            means = self.means if mean is self.mean else self.by_layer(mean)
         parts = zip(
             self.geometries,
-            self.means if mean is self.mean else self.by_layer(mean),
-            self.by_layer(columns),
+            means,
+            columns.split_with_sizes(self._widths),
             self._biases[squared],
             centred,
             strict=True,
         )
-        return [
-            Factors(g.per_column(m) if c else None, g.per_column(d), b, g.groups)
-            for g, m, d, b, c in parts
-        ]
+        return [Factors(m if c else None, d, b, g.groups) for g, m, d, b, c in parts]
 
-    def forget_derived(self) -> None:
-        """Drop cached values after the statistics have been replaced."""
-        self._last = self._scale = None
-        self.means = self.by_layer(self.mean)
-        self._started = False
-
-    def _count(self, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """1/rows, whether there is a single row, and whether there are any, by feature."""
+    def _count(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether there is a single row, and whether there are any, by feature."""
         # The same tensor as last time, unless batch sizes change or replicas are added up.
         if self._last is not None and counts is self._last_counts:
             return self._last
@@ -250,9 +237,7 @@ class RunningStatistics:
         self.samples = torch.where(used, samples, self.samples)
         self.positions = torch.where(used, positions / samples.clamp(min=1), self.positions)
         self._scale = None
-        per_row = rows.clamp(min=1).reciprocal()
         self._last = (
-            per_row.index_select(0, self.owner),
             (rows == 1).index_select(0, self.owner),
             used.index_select(0, self.owner),
         )
@@ -272,27 +257,31 @@ def replicas(group: dist.ProcessGroup | None) -> int:
 
 
 def reduce_over(
-    step: StepSums, owner: Tensor, group: dist.ProcessGroup | None, *, first: bool
-) -> StepSums:
-    """Add the sums of all replicas, by one flat all-reduce.
+    step: StepMoments, owner: Tensor, group: dist.ProcessGroup | None, shift: Tensor | None
+) -> StepMoments:
+    """Pool the rows of all replicas, by one flat all-reduce of sums.
 
     Args:
         step: This replica's.
         owner: Layer of each feature.
         group: The replicas.
-        first: Whether this is the first update, before which replicas have no common shift and
-            so need a second all-reduce, for the mean of theirs.
+        shift: Near the means, the same in all replicas, about which to add up. Without one, as
+            before the first update, a second all-reduce finds the mean of the replicas' means.
     """
-    rows = step.counts[0]
-    shift, sums = step.shift, step.sums
-    if first and shift is not None:
-        mine = shift
-        shift = _mean_shift(mine, (rows > 0).to(shift)[owner], group)
-        sums = torch.stack(about(shift, mine, sums[0], sums[1], rows[owner]))
-    flat = torch.cat([sums.flatten(), step.counts.flatten()])
+    mean, variance = step.moments
+    rows = step.counts[0][owner]
+    if shift is None:
+        finite = torch.nan_to_num(mean, nan=0.0, posinf=0.0, neginf=0.0)
+        shift = _mean_shift(finite, (rows > 0).to(mean), group)
+    away = mean - shift
+    first, second = rows * away, rows * (variance + away * away)
+    flat = torch.cat([first, second, step.counts.flatten()])
     dist.all_reduce(flat, group=group)
-    total, counts = flat.tensor_split([sums.numel()])
-    return StepSums(shift, total.view_as(sums), counts.view_as(step.counts), step.all_used)
+    sums, counts = flat.tensor_split([2 * len(owner)])
+    counts = counts.view_as(step.counts)
+    first, second = sums.view(2, -1) / counts[0].clamp(min=1)[owner]
+    moments = torch.stack([shift + first, (second - first * first).clamp(min=0)])
+    return StepMoments(moments, counts, step.all_used)
 
 
 def _mean_shift(shift: Tensor, used: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -311,3 +300,11 @@ def _segments(geometries: Sequence[Geometry], device: torch.device) -> tuple[Ten
     """Which group of which layer a feature belongs to, and the number of groups."""
     lengths = [g.length // g.groups for g in geometries for _ in range(g.groups)]
     return _owners(lengths, device), len(lengths)
+
+
+def _columns(geometries: Sequence[Geometry], device: torch.device) -> Tensor | None:
+    """Which feature each column of the weights multiplies; None if they are the same."""
+    repeats = [1 if g.exact else g.taps for g in geometries for _ in range(g.length)]
+    if max(repeats) == 1:
+        return None
+    return torch.repeat_interleave(torch.tensor(repeats)).to(device)
