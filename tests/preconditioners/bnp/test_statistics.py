@@ -253,3 +253,54 @@ def test_a_dead_feature_keeps_its_weights():
             pre.step()
         assert float(module.weight.grad[:, 1].abs().max()) < 1e-11
         assert float(module.weight.grad.abs().max()) > 0.1
+
+
+class TestMomentsOfEveryLayout:
+    """Batch norm's kernel and shifted sums agree with float64, whatever the memory looks like."""
+
+    LAYOUTS = {
+        "rows": lambda h: h,
+        "transposed": lambda h: h.t().contiguous().t(),
+        "every second": lambda h: h.repeat_interleave(2, 0)[::2],
+        "expanded": lambda h: h[:1].expand(len(h), -1),
+        "sequence": lambda h: h.view(-1, 1, h.shape[1]).expand(-1, 3, -1),
+    }
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_linear(self, layout, dtype):
+        data = [self.LAYOUTS[layout](h.to(dtype)) for h in draw(2, 1300, n=6)]
+        found, rows = watch(data, rho=0.5), [h.reshape(-1, 6).double() for h in data]
+        mean = (rows[0].mean(0) + 2 * rows[1].mean(0)) / 3  # weights 1/2 · 1/2 and 1/2
+        tolerance = 1e-12 if dtype is torch.float64 else 2e-5
+        assert_close(found["mean"].double(), mean, rtol=tolerance, atol=tolerance)
+        square = (rows[0].square().mean(0) + 2 * rows[1].square().mean(0)) / 3
+        expected = square - mean**2
+        assert_close(found["variance"].double(), expected, rtol=tolerance, atol=tolerance)
+
+    @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+    def test_convolutions(self, memory):
+        (h,) = draw(1, 10 * 5 * 3 * 4, n=1)
+        h = h.view(10, 5, 3, 4).contiguous(memory_format=memory)
+        module = nn.Conv2d(5, 2, 3, dtype=torch.float64).to(memory_format=memory)
+        pre = BNP(module)
+        module(h).sum().backward()
+        pre.step()
+        found = pre.state_dict()["layers"][""]
+        assert_close(found["mean"], h.mean((0, 2, 3)), rtol=1e-13, atol=0)
+        assert_close(found["variance"], h.var((0, 2, 3), correction=0), rtol=1e-12, atol=0)
+
+    def test_one_feature_alike_in_all_rows_has_next_to_no_variance(self):
+        """A feature of 1e4/3 in float32, whose sums cannot be exact."""
+        found = watch([torch.full((4096, 3), 1e4 / 3)])
+        assert_close(found["mean"], torch.full((3,), 1e4 / 3), rtol=2e-5, atol=0)
+        assert float(found["variance"].max()) < (2e-5 * 1e4 / 3) ** 2
+
+    def test_values_whose_squares_overflow_are_left_out(self):
+        data = draw(2, 8, dtype=torch.float32)
+        bad = data[1].clone()
+        bad[::2, 1] = 1e30
+        found, clean = watch([data[0], bad]), watch(data[:1])
+        assert found["updates"].tolist() == [2, 1, 2, 2]
+        for name in ("mean", "variance", "weight"):
+            assert_close(found[name][1], clean[name][1])

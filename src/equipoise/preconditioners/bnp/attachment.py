@@ -275,10 +275,11 @@ class Attachment:
         return MethodType(step, self.optimizer)  # a method, since schedulers ask for `__func__`
 
     def _before(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._abandon()
+        if self._step is not None:
+            self._abandon()
         if self.banks.schedule.paused:
             return None
-        replaced = self._closure(args, kwargs)
+        replaced = self._closure(args, kwargs) if kwargs or len(args) > 1 else None
         with torch.no_grad(), without_autocast(self.banks.layers[0].weight.device):
             self.banks.update()
             self._step = _Step()  # known before anything is changed, so that all can be undone
@@ -293,9 +294,10 @@ class Attachment:
         if step is None:
             return
         step.give_back(self.optimizer)
-        with torch.no_grad(), without_autocast(self.banks.layers[0].weight.device):
-            for part, factors in step.parts:
-                self._map_change(part, factors, step)
+        if step.parts:
+            with torch.no_grad(), without_autocast(self.banks.layers[0].weight.device):
+                for part, factors in step.parts:
+                    self._map_change(part, factors, step)
         self._step = None
         if self.leads:
             self.banks.schedule.count_step()

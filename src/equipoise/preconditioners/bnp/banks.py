@@ -38,7 +38,7 @@ class Bank:
         """Average the pending moments in, of all replicas together."""
         parts = [layer.take() for layer in self.layers]
         together = replicas(group) > 1
-        if not together and all(part is None for part in parts):
+        if not together and not any(parts):
             return
         step = self.statistics.join(parts)
         if together:

@@ -152,7 +152,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 def _weight(G: Tensor, g: Tensor | None, factors: Factors, *, inplace: bool) -> Tensor:
     """(G − g μᵀ) · columns."""
-    mean, columns, shape = factors.mean, factors.columns, G.shape
+    mean, columns = factors.mean, factors.columns
     if factors.groups == 1 and G.is_contiguous():
         rows = G if G.dim() == 2 else G.view(len(G), -1)
         if mean is None or g is None:
@@ -161,8 +161,8 @@ def _weight(G: Tensor, g: Tensor | None, factors: Factors, *, inplace: bool) -> 
             new = rows.addr_(g, mean, alpha=-1).mul_(columns)
         else:
             new = torch.addr(rows, g, mean, alpha=-1).mul_(columns)
-        return G if inplace else new.view(shape)
-    spread = [factors.groups, 1, *shape[1:]]
+        return new if rows is G else new.view(G.shape)
+    spread = [factors.groups, 1, *G.shape[1:]]
     grouped = _by_group(G, factors.groups)
     if mean is not None and g is not None:
         each = g.view(factors.groups, -1, *[1] * (G.dim() - 1))

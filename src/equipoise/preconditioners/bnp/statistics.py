@@ -9,7 +9,6 @@ Without the all-reduce, replicas that share gradients but not statistics drift a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,8 +79,9 @@ class RunningStatistics:
             eager: anchor.new_full((), 1 - (settings.rho if eager else settings.decay))
             for eager in (True, False)
         }
-        self._one, self._zero = anchor.new_ones(()), anchor.new_zeros(())
+        self._one = anchor.new_ones(())
         self._absolute = anchor.new_full((), settings.eps[1])
+        self._started = False
         self._counted: tuple[list[tuple[int, int, int]], Tensor] | None = None
         self._centred: tuple[list[bool], Tensor] | None = None
         self._last: tuple[Tensor, Tensor] | None = None
@@ -89,11 +89,6 @@ class RunningStatistics:
         self._biases: dict[bool, list[Tensor]] = {}
         self._last_counts: Tensor | None = None
         self.replace(start)
-
-    @property
-    def variance(self) -> Tensor:
-        """Running variances of all features."""
-        return self._averages[1]
 
     def by_layer(self, flat: Tensor) -> list[Tensor]:
         """Views of the layers' parts."""
@@ -135,24 +130,26 @@ class RunningStatistics:
             eager: Whether every step updates now, whatever ``update_every`` says.
         """
         single, used = self._count(step.counts)
-        # A finite variance has a finite mean. A comparison is one operation, `isfinite` is four.
-        ok = step.moments[1] < math.inf
+        mean, variance = step.moments.unbind()
+        # 1 where the variance is finite, and so the mean, else 0·∞ = NaN, made 0. As a comparison
+        # it would take twice as long, because masks are slow to compute with.
+        counted = torch.add(self._one, variance, alpha=0.0).nan_to_num_(0.0)
         if not step.all_used:
-            ok = ok & used
-        self.updates.add_(ok)
-        share = ok * self._fresh[eager]
+            counted.mul_(used)
+        self.updates.add_(counted)
+        share = counted.mul_(self._fresh[eager])
         self.weight.lerp_(self._one, share)
         if self.settings.bias_correction:
             share.div_(self.weight)
-        moments = torch.where(ok, step.moments, self._zero)
-        mean, variance = moments.unbind()
         change = mean - self.mean
         if self.settings.variance == "total":
             variance.addcmul_(change, torch.addcmul(change, change, share, value=-1))
         else:
             variance.copy_(torch.where(single, change.square(), variance))
+        # Where the share is 0, any finite number will do.
+        step.moments.nan_to_num_(0.0)
         # A new tensor: a step under way may still hold factors of the old averages.
-        self._take(torch.lerp(self._averages, moments, share))
+        self._take(torch.lerp(self._averages, step.moments, share))
         self._started = self._started or step.all_used
 
     def replace(self, averages: Tensor) -> None:
@@ -163,7 +160,7 @@ class RunningStatistics:
 
     def _take(self, averages: Tensor) -> None:
         self._averages = averages
-        self.mean = averages[0]
+        self.mean, self.variance = averages.unbind()
         self.means = self.by_layer(self.mean)
 
     def damped(self, centred: Sequence[bool]) -> tuple[Tensor, Tensor]:
@@ -239,7 +236,7 @@ class RunningStatistics:
         self._scale = None
         self._last = (
             (rows == 1).index_select(0, self.owner),
-            used.index_select(0, self.owner),
+            used.to(self.dtype).index_select(0, self.owner),
         )
         return self._last
 

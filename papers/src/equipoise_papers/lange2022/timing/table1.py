@@ -103,7 +103,7 @@ class TimedNetwork(Cell[Timings]):
     def at(self, batch_size: int) -> Iterator[Timing]:
         """Time every variant at one batch size."""
         steps = self.steps if self.network == "fc" else _EVERY
-        variants = {name: _stepper(self.network, name, batch_size) for name in _VARIANTS}
+        variants = {name: stepper(self.network, name, batch_size) for name in _VARIANTS}
         seconds = _turns({name: step for name, (_, step) in variants.items()}, self.blocks, steps)
         plain = seconds["vanilla"]
         own = _operations(variants["vanilla"][0], batch_size)
@@ -127,7 +127,7 @@ def cells(scale: Scale) -> tuple[TimedNetwork, ...]:
     )
 
 
-def _stepper(network: str, variant: str, batch_size: int) -> tuple[nn.Module, Callable[[], None]]:
+def stepper(network: str, variant: str, batch_size: int) -> tuple[nn.Module, Callable[[], None]]:
     """A network and one step of it, ready to be timed."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
