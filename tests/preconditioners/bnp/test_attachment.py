@@ -312,6 +312,7 @@ class TestRefusals:
             {"include": 3},
             {"exclude": [3]},
             {"include": "0"},
+            {"process_group": "world"},
         ],
         ids=str,
     )
@@ -333,6 +334,27 @@ class TestRefusals:
                 pre.load_state_dict(state)
             assert repr(pre.state_dict()) == before
 
+    @pytest.mark.parametrize(
+        "numbers",
+        [
+            torch.full((7,), float("nan")),
+            torch.full((7,), -1.0),
+            torch.zeros(7, dtype=torch.complex64),
+            torch.zeros(7, device="meta"),
+            torch.zeros(7).to_sparse(),
+        ],
+        ids=["nan", "negative", "complex", "meta", "sparse"],
+    )
+    def test_states_of_other_numbers(self, numbers):
+        _, _, pre = attached(mlp(), "adam", batches(2))
+        state, before = pre.state_dict(), repr(pre.state_dict())
+        state["layers"]["2"]["variance"] = numbers
+        with pytest.raises(ValueError, match="variance of '2' is not of finite real numbers"):
+            pre.load_state_dict(state)
+        assert repr(pre.state_dict()) == before
+        with pytest.raises(ValueError, match="counts -1 steps"):
+            pre.load_state_dict(pre.state_dict() | {"steps": -1})
+
     def trained(self):
         model = mlp()
         optimizer = OPTIMIZERS["adam"](model.parameters())
@@ -350,6 +372,20 @@ class TestRefusals:
             BNP(model, rho=0.5).attach(optimizer)
         second.detach()
         train(model, optimizer, batches(4)[2:])
+        assert torch.equal(flat(model), flat(attached(mlp(), "adam", batches(4))[0]))
+
+    def test_a_refused_bnp_that_nobody_keeps_leaves_no_hooks(self):
+        model, optimizer, _ = self.trained()
+        hooks = [len(m._forward_hooks) for m in model.modules()]
+        with pytest.raises(ValueError, match="Another BNP"):
+            BNP(model).attach(optimizer)
+        assert [len(m._forward_hooks) for m in model.modules()] == hooks
+
+    def test_an_attached_bnp_need_not_be_kept(self):
+        model = mlp()
+        optimizer = OPTIMIZERS["adam"](model.parameters())
+        BNP(model).attach(optimizer)
+        train(model, optimizer, batches(4))
         assert torch.equal(flat(model), flat(attached(mlp(), "adam", batches(4))[0]))
 
     def test_after_the_first_is_detached_the_second_is_welcome(self):

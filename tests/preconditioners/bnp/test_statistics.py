@@ -255,21 +255,22 @@ def test_a_dead_feature_keeps_its_weights():
         assert float(module.weight.grad.abs().max()) > 0.1
 
 
+LAYOUTS = {
+    "rows": lambda h: h,
+    "transposed": lambda h: h.t().contiguous().t(),
+    "every second": lambda h: h.repeat_interleave(2, 0)[::2],
+    "expanded": lambda h: h[:1].expand(len(h), -1),
+    "sequence": lambda h: h.view(-1, 1, h.shape[1]).expand(-1, 3, -1),
+}
+
+
 class TestMomentsOfEveryLayout:
     """Batch norm's kernel and shifted sums agree with float64, whatever the memory looks like."""
-
-    LAYOUTS = {
-        "rows": lambda h: h,
-        "transposed": lambda h: h.t().contiguous().t(),
-        "every second": lambda h: h.repeat_interleave(2, 0)[::2],
-        "expanded": lambda h: h[:1].expand(len(h), -1),
-        "sequence": lambda h: h.view(-1, 1, h.shape[1]).expand(-1, 3, -1),
-    }
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_linear(self, layout, dtype):
-        data = [self.LAYOUTS[layout](h.to(dtype)) for h in draw(2, 1300, n=6)]
+        data = [LAYOUTS[layout](h.to(dtype)) for h in draw(2, 1300, n=6)]
         found, rows = watch(data, rho=0.5), [h.reshape(-1, 6).double() for h in data]
         mean = (rows[0].mean(0) + 2 * rows[1].mean(0)) / 3  # weights 1/2 · 1/2 and 1/2
         tolerance = 1e-12 if dtype is torch.float64 else 2e-5

@@ -183,3 +183,17 @@ def check_state(state: dict[str, dict[str, Tensor]], layers: Sequence[WatchedLay
                 f"The saved state has {max(saved)} means for {layer.name!r}, which needs "
                 f"{layer.geometry.length}. Use the layer sizes and conv_stats it was saved with."
             )
+        for name in (*_SAVED, *_SAVED_SCALARS):
+            if not _are_numbers(entry[name], negative=name == "mean"):
+                raise ValueError(
+                    f"The saved state's {name} of {layer.name!r} is not of finite real numbers"
+                    f"{'' if name == 'mean' else ' that are not negative'}. Give what "
+                    "BNP.state_dict() returned, unchanged."
+                )
+
+
+def _are_numbers(values: Tensor, *, negative: bool) -> bool:
+    """Whether a tensor is dense, in memory, real and finite, and not negative unless it may be."""
+    if values.layout is not torch.strided or values.is_meta or values.is_complex():
+        return False
+    return bool((values.isfinite() & ((values >= 0) | negative)).all())

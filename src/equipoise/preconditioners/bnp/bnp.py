@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -130,6 +131,7 @@ class BNP:
             max_norm=max_norm,
         )
         self.settings = with_preset(settings, preset)
+        _check_group(process_group)
         self._choice = include, exclude
         self._model = unwrapped(model)
         exact = self.settings.conv_stats == "exact"
@@ -148,6 +150,8 @@ class BNP:
         self._attachments: list[Attachment] = []
         self._handles: list[RemovableHandle] = []
         self._register_hooks()
+        # Hooks of modules end with the last BNP or optimizer that uses what they record.
+        weakref.finalize(self._banks, _remove, self._handles)
 
     def attach(self, optimizer: Optimizer, *, run_closure: bool = False) -> Self:
         """Precondition every step of an optimizer, until :meth:`detach`.
@@ -240,9 +244,7 @@ class BNP:
         for attachment in self._attachments:
             attachment.remove()
         self._attachments.clear()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        _remove(self._handles)
         for layer in self._banks.layers:
             layer.bias_is_stepped = True
 
@@ -305,6 +307,11 @@ class BNP:
             raise ValueError("This is not a state of BNP. Give what BNP.state_dict() returned.")
         try:
             steps, layers = operator.index(state["steps"]), state["layers"]
+            if steps < 0:
+                raise ValueError(
+                    f"This state of BNP counts {steps} steps. Give what BNP.state_dict() "
+                    "returned, unchanged."
+                )
             check_state(layers, self._banks.layers)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(
@@ -326,6 +333,7 @@ class BNP:
         twin._model, twin._schedule = model, UpdateSchedule(self._schedule.update_every)
         twin._banks = Banks(layers, self.settings, twin._schedule, self._banks.group)
         twin._attachments, twin._handles = [], []
+        weakref.finalize(twin._banks, _remove, twin._handles)
         twin.load_state_dict(self.state_dict())
         for old, new in zip(self._banks.layers, layers, strict=True):
             new.shift, new.pending = copy.deepcopy((old.shift, old.pending))
@@ -337,13 +345,28 @@ class BNP:
 
     def _register_hooks(self) -> None:
         by_sample = self.settings.rows == "samples"
-        self._handles = [
+        self._handles[:] = [
             module.register_forward_hook(
                 RecordingHook(layer, self._schedule, by_sample=by_sample), with_kwargs=True
             )
             for layer in self._banks.layers
             for module in layer.modules
         ]
+
+
+def _check_group(group: object) -> None:
+    made = getattr(dist, "ProcessGroup", ())  # absent from builds without torch.distributed
+    if group is not None and not isinstance(group, made):
+        raise TypeError(
+            f"process_group must be a torch.distributed.ProcessGroup or None, got "
+            f"{type(group).__name__}. Give what torch.distributed.new_group() returned."
+        )
+
+
+def _remove(handles: list[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
+    handles.clear()
 
 
 def _remark(layer: WatchedLayer) -> str:

@@ -7,6 +7,7 @@ call once under activation checkpointing, which runs the forward pass twice.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -154,10 +155,13 @@ class WatchedLayer:
 
 
 class RecordingHook:
-    """Forward hook of one module. Copies of the module get one that does nothing."""
+    """Forward hook of one module. Copies of the module get one that does nothing.
+
+    It does not keep the layer alive: a model whose BNP is gone is free of it.
+    """
 
     def __init__(self, layer: WatchedLayer, schedule: UpdateSchedule, *, by_sample: bool) -> None:
-        self.layer = layer
+        self.layer = weakref.ref(layer)
         self.schedule = schedule
         self.by_sample = by_sample
         # Hooks on tensors break a compiled graph anyway; here at least it is at a place of our
@@ -194,8 +198,8 @@ class InertHook:
 
 
 def _stage(hook: RecordingHook, module: Any, h: Tensor, output: Tensor) -> None:
-    layer = hook.layer
-    if not output.requires_grad or not layer.weight.requires_grad:
+    layer = hook.layer()
+    if layer is None or not output.requires_grad or not layer.weight.requires_grad:
         return
     moments = layer.moments(module, h.detach(), output, by_sample=hook.by_sample)
     if moments is None:
