@@ -15,6 +15,8 @@ from torch import nn
 
 from equipoise import probes
 from equipoise.instrument.recording.tracer import trace
+from support import hiding_models
+from support.hiding_models import HIDING
 from support.model_state import differences, fingerprint, same_bits
 from support.probe_models import ALL, batch, build, loss_fn
 
@@ -231,6 +233,15 @@ def test_what_cannot_be_put_back_is_refused_by_its_name(probe, fails_at):
     assert next(model[0].scales["stream"]) == 1
 
 
+def test_parameters_that_a_forward_pass_adds_are_refused_between_batches():
+    """The Hessian on several batches would be of different parameters; nothing is left behind."""
+    model = hiding_models.build("parameters added")
+    before = everything(model)
+    with pytest.raises(ValueError, match=r"adds parameters .*gain, late\. Run one batch"):
+        curvature(model)
+    assert differences(before, everything(model)) == []
+
+
 def test_an_initialisation_that_raises_leaves_no_trace():
     model = build("batch norm and dropout")
     before = fingerprint(model)
@@ -323,6 +334,31 @@ class TestTraining:
 
         pairs = zip(train(there_and_back), train(), strict=True)
         assert not all(same_bits(probed, plain) for probed, plain in pairs)
+
+
+# One that restores a snapshot at the end, and one that replays the loss from it.
+HIDDEN_PROBES = {name: PROBES[name][0] for name in ("gradient_growth, redrawn", "covariate_shift")}
+
+
+def train_hiding(name, probe=None):
+    torch.manual_seed(0)
+    return Run(hiding_models.build(name)).bits(probe, steps=2)
+
+
+@pytest.mark.parametrize("name", HIDING)
+class TestStateThatNoAttributeShows:
+    @pytest.mark.parametrize("probe", HIDDEN_PROBES.values(), ids=HIDDEN_PROBES)
+    def test_a_probed_training_equals_the_unprobed_one(self, probe, name):
+        found, plain = train_hiding(name, without_optimizer(probe)), train_hiding(name)
+        assert all(same_bits(a, b) for a, b in zip(found, plain, strict=True))
+
+    def test_an_unguarded_forward_pass_changes_it(self, name):
+        def unguarded(model, loss, data, _):
+            with torch.no_grad():
+                loss(model, data)
+
+        found, plain = train_hiding(name, unguarded), train_hiding(name)
+        assert len(found) != len(plain) or not all(map(same_bits, found, plain))
 
 
 @every_probe

@@ -111,7 +111,7 @@ class Replay:
         # Autocast caches casts by parameter and does not notice that its values change.
         torch.clear_autocast_cache()
         try:
-            with torch.inference_mode(False):
+            with torch.inference_mode(False), self._modules.caches_set_aside():
                 self._modules.use_copies()
                 yield
         except BaseException:

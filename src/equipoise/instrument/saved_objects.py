@@ -8,14 +8,18 @@ arrays are the leaves, which have values of their own; for a while copies may st
 from __future__ import annotations
 
 import array
+import dis
 import functools
 import queue
 import random
 import sys
+import threading
 import types
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -28,6 +32,7 @@ OwnGenerator: TypeAlias = (
     torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 )
 Named: TypeAlias = tuple[str, Any]
+_Cached = type(functools.cache(len))
 # What stands in for a tensor or an array, by the id of the original.
 Replacements: TypeAlias = Mapping[int, Any]
 
@@ -47,7 +52,12 @@ _FRAMEWORKS = frozenset(
     {"torch", "numpy", "lightning", "lightning_fabric", "pytorch_lightning", "accelerate"}
 )
 _LEFT_ALONE = (sys.stdlib_module_names - {"__main__", "collections", "types"}) | _FRAMEWORKS
-_WALKED = (types.SimpleNamespace, queue.Queue)
+# What they are made of is looked at; they themselves do not change.
+_TRANSPARENT = (types.MethodType, functools.partial, weakref.ref, OwnGenerator)
+_WALKED = (
+    types.SimpleNamespace, queue.Queue, threading.local,
+    weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet,
+)  # fmt: skip
 
 
 class Leaf(Protocol):
@@ -67,6 +77,7 @@ class SavedObjects:
         roots: Names, for errors, and objects.
         fixed: Ids of objects that something else restores, such as parameters and modules.
         save_tensor: Makes the leaf of a tensor.
+        places: Further containers, such as :func:`hidden_places`.
 
     Raises:
         ValueError: If an object among them can neither be copied nor put back.
@@ -81,9 +92,13 @@ class SavedObjects:
     """
 
     def __init__(
-        self, roots: Iterable[Named], fixed: set[int], save_tensor: Callable[[Tensor], Leaf]
+        self,
+        roots: Iterable[Named],
+        fixed: set[int],
+        save_tensor: Callable[[Tensor], Leaf],
+        places: Iterable[Place] = (),
     ) -> None:
-        self._containers: list[_Container] = []
+        self._containers: list[_Container] = [place for _, place in places]
         self._leaves: dict[int, Leaf] = {}
         self._tuples: dict[int, tuple[Any, ...]] = {}
         self._iterators: dict[int, tuple[Any, Any]] = {}
@@ -111,7 +126,9 @@ class SavedObjects:
             self._containers.append(_Entries(value))
         elif isinstance(value, _WRITTEN_WHOLE):
             self._containers.append(_Elements(value))
-        elif not isinstance(value, types.MethodType | functools.partial | OwnGenerator):
+        elif isinstance(value, types.FunctionType):
+            self._containers.extend(_of_function(value))
+        elif not isinstance(value, _TRANSPARENT):
             self._containers.extend(_attributes(value))
 
     def replacements(self) -> dict[int, Any]:
@@ -164,6 +181,72 @@ def own_attributes(model: nn.Module) -> Iterator[Named]:
         for attribute, value in vars(module).items():
             if attribute not in OF_EVERY_MODULE:
                 yield place + attribute, value
+    for place, container in hidden_places(model):
+        for attribute, value in container.entries.items():
+            yield f"{place}.{attribute}", value
+
+
+def hidden_places(model: nn.Module) -> Iterator[Place]:
+    """Where modules keep what is not in their dictionaries.
+
+    These are slots, attributes of their classes, and global variables that their methods assign.
+    Classes of PyTorch and of training frameworks are passed over.
+    """
+    kinds: dict[type, None] = {}
+    for name, module in model.named_modules():
+        slots = _slots_of(type(module))
+        if slots:
+            yield name or type(module).__name__, _Slots(module, slots)
+        kinds |= dict.fromkeys(kind for kind in type(module).__mro__ if _is_of_a_user(kind))
+    for kind in kinds:
+        yield kind.__name__, _ClassEntries(kind)
+        for function in vars(kind).values():
+            if isinstance(function, types.FunctionType):
+                assigned = _assigned_globals(function.__code__)
+                if assigned:
+                    place = function.__module__ or kind.__name__
+                    yield place, _SomeEntries(function.__globals__, assigned)
+
+
+def method_caches(model: nn.Module) -> list[tuple[type, str, Any]]:
+    """Methods of users' modules under ``functools.cache``, whose entries nothing can restore."""
+    kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
+    return [
+        (kind, name, value)
+        for kind in kinds
+        if _is_of_a_user(kind)
+        for name, value in vars(kind).items()
+        if isinstance(value, _Cached)
+    ]
+
+
+@contextmanager
+def caches_set_aside(caches: Iterable[tuple[type, str, Any]]) -> Iterator[None]:
+    """Let new caches stand in for these methods' inside the block.
+
+    A method whose answer depends on the model is computed anew there.
+    """
+    caches = tuple(caches)
+    for kind, name, cached in caches:
+        setattr(kind, name, functools.lru_cache(**cached.cache_parameters())(cached.__wrapped__))
+    try:
+        yield
+    finally:
+        for kind, name, cached in caches:
+            setattr(kind, name, cached)
+
+
+def _is_of_a_user(kind: type) -> bool:
+    own = kind.__module__.partition(".")[0]
+    return issubclass(kind, nn.Module) and own not in _LEFT_ALONE and own != "equipoise"
+
+
+@functools.cache
+def _assigned_globals(code: types.CodeType) -> tuple[str, ...]:
+    """Global variables that a function or a function inside it assigns."""
+    found = [i.argval for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"]
+    inside = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return tuple(dict.fromkeys((*found, *(n for c in inside for n in _assigned_globals(c)))))
 
 
 def registered(model: nn.Module) -> set[int]:
@@ -203,6 +286,8 @@ def _is_left_alone(value: Any) -> bool:
         return isinstance(value, random.SystemRandom)  # it has no state
     if isinstance(value, (*_WRITTEN_WHOLE, *_WALKED, types.MethodType, functools.partial)):
         return False
+    if isinstance(value, types.FunctionType):
+        return not _keeps_something(value)
     if isinstance(value, (*_CONSTANT, *_SURROUNDINGS)):
         return True
     if _is_iterator(value):
@@ -228,9 +313,13 @@ def _parts(place: str, value: Any) -> list[Named]:
     if isinstance(value, functools.partial):
         items = (value.func, *value.args, *value.keywords.values())
         return [(place, item) for item in items if _may_change(item)]
+    if isinstance(value, weakref.ref):
+        return [(place, value())]
     if isinstance(value, Tensor | np.ndarray | OwnGenerator) or _is_iterator(value):
         return []
-    entries = [entry for part in _attributes(value) for entry in part.entries.items()]
+    function = isinstance(value, types.FunctionType)
+    parts = _of_function(value) if function else _attributes(value)
+    entries = [entry for part in parts for entry in part.entries.items()]
     return [(f"{place}.{name}", item) for name, item in entries if _may_change(item)]
 
 
@@ -239,11 +328,27 @@ def _key(key: Any) -> str:
 
 
 def _may_change(value: Any) -> bool:
+    if type(value) is types.FunctionType:
+        return _keeps_something(value)
     return type(value) not in _CONSTANT_TYPES
+
+
+def _keeps_something(function: types.FunctionType) -> bool:
+    """Whether a function of the user has attributes, or variables of the one around it."""
+    if not function.__closure__ and not function.__dict__:
+        return False
+    return (function.__module__ or "").partition(".")[0] not in {*_LEFT_ALONE, "equipoise"}
 
 
 class _Container(Protocol):
     def fill(self, choose: Callable[[Any], Any]) -> None: ...
+
+
+class _Named(_Container, Protocol):
+    entries: dict[str, Any]
+
+
+Place: TypeAlias = tuple[str, _Named]
 
 
 def _itself(value: Any) -> Any:
@@ -308,19 +413,91 @@ class _Slots:
                 object.__setattr__(self._value, name, chosen)  # also of a frozen dataclass
 
 
-def _attributes(value: Any) -> list[_Entries | _Slots]:
-    found: list[_Entries | _Slots] = []
+class _SomeEntries:
+    """Some entries of a dictionary that belongs to others, such as the globals of a file."""
+
+    __slots__ = ("_value", "entries")
+
+    def __init__(self, value: dict[str, Any], names: Iterable[str]) -> None:
+        self._value = value
+        self.entries = {name: value[name] for name in names if name in value}
+
+    def fill(self, choose: Callable[[Any], Any]) -> None:
+        for name, item in self.entries.items():
+            self._value[name] = choose(item)
+
+
+class _ClassEntries:
+    """The attributes of a class that are neither methods nor other descriptors."""
+
+    __slots__ = ("_kind", "entries")
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+        self.entries = self._present()
+
+    def _present(self) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in vars(self._kind).items()
+            if not (name.startswith("__") or name == "_abc_impl")
+            and not (callable(value) or hasattr(type(value), "__get__"))
+        }
+
+    def fill(self, choose: Callable[[Any], Any]) -> None:
+        present = self._present()
+        for name in present.keys() - self.entries.keys():
+            delattr(self._kind, name)
+        for name, item in self.entries.items():
+            chosen = choose(item)
+            if name not in present or present[name] is not chosen:
+                setattr(self._kind, name, chosen)
+
+
+class _Cells:
+    """The variables of a surrounding function that a function uses."""
+
+    __slots__ = ("_cells", "entries")
+
+    def __init__(self, function: types.FunctionType) -> None:
+        named = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        self._cells = dict(named)
+        self.entries = {n: c.cell_contents for n, c in self._cells.items() if _is_filled(c)}
+
+    def fill(self, choose: Callable[[Any], Any]) -> None:
+        for name, item in self.entries.items():
+            self._cells[name].cell_contents = choose(item)
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _of_function(function: types.FunctionType) -> list[_Named]:
+    return [_Cells(function), _Entries(function.__dict__)]
+
+
+def _attributes(value: Any) -> list[_Named]:
+    found: list[_Named] = []
     if isinstance(getattr(value, "__dict__", None), dict):
         found.append(_Entries(value.__dict__))
-    names = [
-        name
-        for kind in type(value).__mro__
-        for name in _strings(kind.__dict__.get("__slots__", ()))
-        if name not in ("__dict__", "__weakref__") and not name.startswith("__")
-    ]
+    names = _slots_of(type(value))
     if names:
         found.append(_Slots(value, names))
     return found
+
+
+def _slots_of(kind: type) -> list[str]:
+    return [
+        name
+        for one in kind.__mro__
+        for name in _strings(one.__dict__.get("__slots__", ()))
+        if name not in ("__dict__", "__weakref__") and not name.startswith("__")
+    ]
 
 
 def _strings(slots: Any) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ from equipoise.instrument.saved_objects import (
     OF_EVERY_MODULE,
     Replacements,
     SavedObjects,
+    caches_set_aside,
+    hidden_places,
+    method_caches,
     own_attributes,
     refill,
     registered,
@@ -37,8 +40,9 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
     Restored are parameters and buffers (values, memory and identity), gradients,
     ``requires_grad``, training modes, hooks, submodules, all other attributes of modules with the
-    contents of containers and objects, and all :class:`RandomStates` of the model. Inside the
-    block, compiled models run uncompiled and observers are paused.
+    contents of containers and objects, slots, attributes of their classes, global variables that
+    their methods assign, and all :class:`RandomStates` of the model. Inside the block, compiled
+    models run uncompiled, observers are paused, and cached methods begin with empty caches.
 
     Raises:
         ValueError: If the model has lazy parameters that no batch has shaped yet, or an attribute
@@ -60,6 +64,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
             observers_paused(model),
             parameters.versions_kept(),
             modules.versions_kept(),
+            modules.caches_set_aside(),
         ):
             yield
     finally:
@@ -250,8 +255,12 @@ class ModuleStates:
             self._buffers = {id(buffer): SavedTensor(buffer) for buffer in buffers}
             self._tensors: list[Tensor] = [copy.tensor for copy in self._buffers.values()]
             self._objects = SavedObjects(
-                own_attributes(model), registered(model), self._saved_tensor
+                own_attributes(model),
+                registered(model),
+                self._saved_tensor,
+                hidden_places(model),
             )
+        self._caches = method_caches(model)
 
     def _saved_tensor(self, tensor: Tensor) -> _SavedParameter:
         self._tensors.append(tensor)
@@ -260,6 +269,10 @@ class ModuleStates:
     def versions_kept(self) -> AbstractContextManager[None]:
         """Leave the version counters of buffers and attributes as they are inside the block."""
         return _versions_kept(self._tensors)
+
+    def caches_set_aside(self) -> AbstractContextManager[None]:
+        """Leave caches of methods as they are, whatever is called inside the block."""
+        return caches_set_aside(self._caches)
 
     def use_copies(self) -> None:
         """Restore all modes, and put new copies of saved buffers and attributes in the modules."""
@@ -289,13 +302,16 @@ class ModuleStates:
 class _ModuleState:
     """A module's attributes, its buffers by name, and its submodules and hooks."""
 
-    __slots__ = ("attributes", "buffers", "kind", "module", "parameters", "structure")
+    __slots__ = (
+        "attributes", "buffers", "kind", "module", "parameters", "registered", "structure",
+    )  # fmt: skip
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.kind = type(module)
         self.attributes = dict(vars(module))
         self.buffers = dict(module._buffers)
+        self.registered = dict(module._parameters)
         self.capture_structure()
 
     def capture_structure(self) -> None:
@@ -310,13 +326,14 @@ class _ModuleState:
         ]
 
     def restore(self, replacements: Replacements, choose: Callable[[Any], Any]) -> None:
-        """Restore structure and attributes, and buffers in their old order, or replacements."""
+        """Restore structure, parameters by name, attributes, and buffers or replacements."""
         module, attributes = self.module, self.attributes
         if type(module) is not self.kind:  # a parametrisation changes it
             module.__class__ = self.kind
         if replacements and len(attributes) > len(OF_EVERY_MODULE):
             attributes = {name: choose(value) for name, value in attributes.items()}
         refill(vars(module), attributes)
+        refill(module._parameters, self.registered)  # a forward pass may add some
         for part, entries in self.structure:
             if part or entries:
                 refill(part, entries)

@@ -182,6 +182,12 @@ def _replays(model: nn.Module, loss_fn: LossFunction, batches: list[Any]) -> lis
     for before, batch in pairwise(batches):
         loss_fn(model, before)
         replays.append(Replay(model, loss_fn, batch))
+        added = [name for name in replays[-1].names if name not in replays[0].names]
+        if added:
+            raise ValueError(
+                f"a forward pass adds parameters to the model: {', '.join(added)}. Run one batch "
+                "through the model first."
+            )
     return replays
 
 
