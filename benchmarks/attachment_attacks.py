@@ -187,7 +187,7 @@ def on_each(make: Callable[[Any], Optimizer]) -> Iterator[tuple[str, Attack]]:
             yield f"step fails: {where}, {case}", failing(make, options, steps, error, where)
     for (name, options), steps in product(OPTIONS.items(), (0, 3)):
         case = f"{name or 'plain'}, {steps} steps"
-        for what in refusals:
+        for what in refusals if not name else ():
             yield f"refused: {what}, {case}", refusing(make, options, steps, what)
         yield f"detached: {case}", detaching(make, options, steps)
         yield f"copied: {case}", copying(make, options, steps)

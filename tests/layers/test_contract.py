@@ -5,6 +5,7 @@ shape of the input is tested for every class, and the rest for one class of each
 branch of ``LpNorm``.
 """
 
+import contextlib
 import copy
 import math
 from dataclasses import dataclass, field
@@ -359,6 +360,47 @@ def test_channels_last(member, training):
     assert expected.is_contiguous()
     assert y.is_contiguous(memory_format=last)
     assert_close(y, expected, rtol=0, atol=1e-13)
+
+
+@once
+class TestInputsOfOtherLayouts:
+    @pytest.mark.parametrize("training", [True, False])
+    @pytest.mark.parametrize("layout", ["transposed", "every second", "expanded"])
+    def test_memory_changes_nothing(self, member, layout, training):
+        x = batch(member)
+        x = {
+            "transposed": x.transpose(0, -1).contiguous().transpose(0, -1),
+            "every second": torch.stack([x, x + 1], 1).flatten(0, 1)[::2],
+            "expanded": x[..., :1].expand(x.shape),
+        }[layout]
+        layer = build(member, **member.options).train(training)
+        expected = run(copy.deepcopy(layer), x.contiguous())
+        assert not x.is_contiguous() or x.shape[-1] == 1
+        assert_close(run(layer, x), expected, rtol=0, atol=1e-13)
+
+    def test_an_empty_batch_is_taken_in_evaluation_and_counts_nowhere(self, member):
+        layer = build(member, **member.options)
+        before, x = statistics(layer), batch(member)[:0]
+        with contextlib.suppress(ValueError):
+            assert layer(x).shape == x.shape
+        before.pop("num_batches_tracked"), (after := statistics(layer)).pop("num_batches_tracked")
+        assert_close(after, before, rtol=0, atol=0)
+        assert layer.eval()(x).shape == x.shape
+
+    def test_vmap_in_evaluation(self, member):
+        layer = build(member, **member.options)
+        train(layer, member)
+        layer.eval()
+        x = torch.stack([batch(member, seed) for seed in range(3)])
+        assert_close(torch.func.vmap(layer)(x), torch.stack([layer(one) for one in x]))
+
+    @pytest.mark.parametrize("needed", [(True, False, False), (False, True, False)])
+    def test_only_what_is_asked_for_has_a_gradient(self, member, needed):
+        layer, x = build(member, **member.options), batch(member).requires_grad_(needed[0])
+        layer.weight.requires_grad_(needed[1])
+        layer.bias.requires_grad_(needed[2])
+        run(layer, x).square().sum().backward()
+        assert tuple(t.grad is not None for t in (x, layer.weight, layer.bias)) == needed
 
 
 @every

@@ -40,6 +40,19 @@ def check_values(x: Tensor, count: int | None = None) -> int:
     return count
 
 
+def refuse_empty(layer: str, x: Tensor) -> None:
+    """Refuse a batch without values, of which there are no statistics.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if not x.numel():
+        raise ValueError(
+            f"{layer} needs values to measure, got input size {tuple(x.shape)}. Skip empty "
+            "batches, or call eval()."
+        )
+
+
 def virtual_batches(samples: int, size: int | None, values: int = 1) -> list[int]:
     """Split a batch into virtual batches; the last one holds the remainder.
 
@@ -70,8 +83,15 @@ def cumulative_share(batches: Tensor, statistic: Tensor) -> Tensor:
 
 def laid_out_like(y: Tensor, x: Tensor) -> Tensor:
     """Give ``y`` the memory format of ``x``."""
-    layouts = (layout for layout in _channels_last(x) if x.is_contiguous(memory_format=layout))
+    layouts = (layout for layout in _channels_last(x) if _is_laid_out(x, layout))
     return y.contiguous(memory_format=next(layouts, torch.contiguous_format))
+
+
+def _is_laid_out(x: Tensor, layout: torch.memory_format) -> bool:
+    try:
+        return x.is_contiguous(memory_format=layout)
+    except RuntimeError:  # inside of vmap, which knows no memory formats
+        return False
 
 
 def _channels_last(x: Tensor) -> Iterator[torch.memory_format]:

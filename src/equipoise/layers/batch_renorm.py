@@ -13,7 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.layers._statistics import channel_statistics, check_values, cumulative_share
+from equipoise.layers._statistics import (
+    channel_statistics,
+    check_values,
+    cumulative_share,
+    refuse_empty,
+)
 from equipoise.numerics.precision import at_least_float32
 
 
@@ -123,6 +128,7 @@ class _BatchRenorm(nn.modules.batchnorm._BatchNorm):
             return super().forward(x)
         # PyTorch does not annotate this method, here and below.
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        refuse_empty(type(self).__name__, x)
         count = check_values(x)
         mean, var, seen = self.running_mean, self.running_var, self.num_batches_tracked
         assert mean is not None

@@ -20,6 +20,7 @@ from equipoise.layers._statistics import (
     check_values,
     cumulative_share,
     laid_out_like,
+    refuse_empty,
     virtual_batches,
 )
 from equipoise.numerics.checks import check_size
@@ -71,6 +72,7 @@ class _FourThings(nn.modules.batchnorm._NormBase):
         self._check_input_dim(x)
         if not self.training and self.running_mean is not None and self.running_var is not None:
             return self._weigh_example(x, self.running_mean, self.running_var)
+        refuse_empty(type(self).__name__, x)
         y = self._normalise_cells(x)
         if self.training and self.track_running_stats:
             self._update(x)
@@ -103,7 +105,7 @@ class _FourThings(nn.modules.batchnorm._NormBase):
                   + \alpha (1 - \alpha) (\mathrm{E}_x[x] - m_x)^2 .
         """
         groups = self.groups
-        values = at_least_float32(x).reshape(len(x), groups, -1, *x.shape[2:])
+        values = at_least_float32(x).reshape(len(x), groups, x.shape[1] // groups, *x.shape[2:])
         means = at_least_float32(running_mean).reshape(groups, -1)
         between, m = torch.var_mean(means, 1, correction=0)
         s2 = at_least_float32(running_var).reshape(groups, -1).mean(1) + between

@@ -11,7 +11,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from equipoise.layers._statistics import check_values, cumulative_share, laid_out_like
+from equipoise.layers._statistics import (
+    check_values,
+    cumulative_share,
+    laid_out_like,
+    refuse_empty,
+)
 from equipoise.numerics.precision import at_least_float32
 
 
@@ -118,11 +123,8 @@ class LpNorm(nn.modules.batchnorm._NormBase):
         return lp_norm(x, mean, size, self.weight, self.bias, eps=self.eps)
 
     def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if not check_values(x):
-            raise ValueError(
-                f"LpNorm needs values to measure, got input size {tuple(x.shape)}. Skip empty "
-                "batches, or call eval()."
-            )
+        refuse_empty("LpNorm", x)
+        check_values(x)
         mean, size = lp_statistics(x, self.p, centered=self.centered)
         if self.training and self.track_running_stats:
             self._update(mean.detach(), size.detach())

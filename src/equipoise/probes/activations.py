@@ -82,6 +82,11 @@ def activations(
         h = first_tensor(args, kwargs)
         if module in shapes or h is None or not h.is_floating_point() or not h.numel():
             return
+        if not h.ndim:
+            raise ValueError(
+                f"{type(module).__name__} is given a number instead of rows of features. Give a "
+                "batch with a dimension of samples."
+            )
         h = h.detach() if h.ndim > 1 else h.detach()[None]
         rows, feature = _rows_and_features(module, h)
         shapes[module] = h.numel() // h.shape[feature], h.shape[feature]

@@ -153,6 +153,11 @@ def _measure(
     name: str, module: nn.Module, inputs: Tensor, largest: int, effort: float | None
 ) -> LayerConditioning:
     kind = type(module).__name__
+    if not inputs.ndim or not inputs.numel():
+        raise ValueError(
+            f"{name or kind} is given {'no rows' if inputs.ndim else 'a number'} instead of rows "
+            "of features. Give a batch with samples."
+        )
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
         return _skipped(name, kind, 0, 0, "transposed convolutions have no unfolded matrix")
     if isinstance(module, nn.modules.conv._ConvNd):

@@ -203,6 +203,20 @@ class TestWhatCounts:
         self.pre.step()
         assert not self.unchanged()
 
+    @pytest.mark.parametrize("vectorised", [False, True])
+    def test_transforms_of_functions_do_not_count(self, vectorised):
+        """Their gradients are returned, and become no parameter's."""
+        parameters = {n: p.detach() for n, p in self.module.named_parameters()}
+
+        def loss(parameters, h):
+            return torch.func.functional_call(self.module, parameters, (h,)).square().sum()
+
+        call = torch.func.grad(loss)
+        call = torch.func.vmap(call, (None, 0)) if vectorised else call
+        assert call(parameters, self.h[1])["weight"].isfinite().all()
+        self.pre.step()
+        assert self.unchanged()
+
     def test_gradients_of_inputs_alone_do_not_count(self):
         h = self.h[1].clone().requires_grad_()
         torch.autograd.grad(self.module(h).sum(), h)

@@ -201,6 +201,8 @@ def _stage(hook: RecordingHook, module: Any, h: Tensor, output: Tensor) -> None:
     layer = hook.layer()
     if layer is None or not output.requires_grad or not layer.weight.requires_grad:
         return
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return  # transforms of torch.func return gradients, none of which becomes a parameter's
     moments = layer.moments(module, h.detach(), output, by_sample=hook.by_sample)
     if moments is None:
         return
