@@ -104,6 +104,8 @@ class _FourThings(nn.modules.batchnorm._NormBase):
         .. math:: \sigma^2 = \alpha s_x^2 + (1 - \alpha) s^2
                   + \alpha (1 - \alpha) (\mathrm{E}_x[x] - m_x)^2 .
         """
+        if not x.numel():
+            return x.clone()  # moments of nothing come with a warning
         groups = self.groups
         values = at_least_float32(x).reshape(len(x), groups, x.shape[1] // groups, *x.shape[2:])
         means = at_least_float32(running_mean).reshape(groups, -1)
