@@ -340,6 +340,21 @@ class TestInterruptInsideBNP:
         assert torch.equal(flat(model), before)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_a_fused_step_is_undone_too(kind):
+    """Fused kernels write to parameters without a new version of them."""
+    model = mixed()
+    momentum = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    optimizer = kind(model.parameters(), lr=0.01, fused=True, **momentum)
+    optimizer.register_step_post_hook(boom(MemoryError()))
+    BNP(model).attach(optimizer)
+    backward(model)
+    with pytest.raises(MemoryError):
+        optimizer.step()
+    for layer, start in ((model[0], mlp((5, 4))), (model[2], mlp((4, 3)))):
+        assert torch.equal(flat(layer), flat(start))
+
+
 def test_a_closure_that_raises_changes_nothing():
     model = mixed()
     optimizer = KINDS["adamw"](model.parameters())

@@ -35,6 +35,7 @@ from equipoise.preconditioners.bnp.maps import (
     Map,
     clip_gradients,
     from_standardised,
+    local,
     map_in_place,
     mapped,
     precondition,
@@ -116,7 +117,10 @@ class _Value(NamedTuple):
         return cls(tensor, tensor.detach().clone(), tensor._version)
 
     def restore(self) -> None:
-        if self.tensor._version != self.version:
+        # Fused optimizers write without a new version.
+        if self.tensor._version != self.version or not torch.equal(
+            local(self.tensor), local(self.value)
+        ):
             self.tensor.copy_(self.value)
 
 

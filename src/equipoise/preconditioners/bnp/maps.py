@@ -136,14 +136,14 @@ def _directly(weight: Tensor, factors: Factors) -> bool:
 def _map_converted(mapping: Map, source: Pair, factors: Factors, target: Pair) -> None:
     """Map the rows held here in the type of the statistics, since G − g μᵀ cancels."""
     dtype = factors.columns.dtype
-    weight, bias = (None if t is None else _local(t).to(dtype) for t in source)
+    weight, bias = (None if t is None else local(t).to(dtype) for t in source)
     assert weight is not None
     for kept, new in zip(target, mapping(weight, bias, factors, inplace=False), strict=True):
         if kept is not None and new is not None:
-            _local(kept).copy_(new)
+            local(kept).copy_(new)
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local(tensor: Tensor) -> Tensor:
     """The rows that this process holds, sharing memory."""
     # Only a DTensor gets here, and Tensor does not declare its attribute.
     here: Tensor = tensor._local_tensor if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
