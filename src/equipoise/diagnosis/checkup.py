@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -242,6 +242,7 @@ def checkup(
 class _Work:
     """Results so far."""
 
+    began: tuple[float, float] = field(default_factory=lambda: _clocks())
     sites: tuple[Site, ...] = ()
     attribution: tuple[Share, ...] = ()
     predictions: tuple[LayerPrediction, ...] = ()
@@ -260,20 +261,29 @@ class _Work:
     trainability: Trainability | None = None
     interrupted: bool = False
 
+    @property
+    def spent(self) -> float:
+        """Seconds since the start: of the processor, or by the clock where several threads ran."""
+        return min(now - then for now, then in zip(_clocks(), self.began, strict=True))
+
+
+def _clocks() -> tuple[float, float]:
+    return time.process_time(), time.perf_counter()
+
 
 def _run(
     work: _Work, problem: Problem, model: nn.Module, seeds: int, chosen: Plan, report: Progress
 ) -> None:
     seed, loss, batch = problem.seed, problem.loss_fn, problem.first
-    report("predicting", 0, 1)
-    trace = _predicted(work, problem, model, chosen)
-    report("predicting", 1, 1)
     try:
         work.initialisation = initialisation(model)
     except ValueError as error:  # weights that cannot be copied or are without values
         work.unchecked = str(error)
-
     redraw = seeds > 1 and draws_new_weights(model, problem.fresh(seed + 1))
+    report("predicting", 0, 1)
+    passes = len(problem.held) * (seeds if redraw else 1)
+    trace = _predicted(work, problem, model, chosen, passes)
+    report("predicting", 1, 1)
 
     def measure(change: Callable[[], None] | None, replicates: int, stage: str) -> GradientGrowth:
         def initialize(model: nn.Module, replicate: int) -> None:
@@ -342,11 +352,20 @@ def _sample(model: nn.Module, problem: Problem) -> Batch:
 
 
 def _predicted(
-    work: _Work, problem: Problem, model: nn.Module, chosen: Plan
+    work: _Work, problem: Problem, model: nn.Module, chosen: Plan, passes: int
 ) -> TracedModel | None:
-    """Predict every operation; None if the model cannot be traced."""
+    """Predict every operation; None if the model cannot be traced.
+
+    Args:
+        work: Where it is written to.
+        problem: What is checked.
+        model: One of the factory's models.
+        chosen: What the check-up costs.
+        passes: That are still to be measured.
+    """
     try:
         trace = traced(problem, model)
+        begin = time.process_time()
         propagation = trace.predict(allowance=chosen.theory_seconds)
     except Exception as error:  # whatever a model does, it is measured
         work.untraced = f"{type(error).__name__}: {error}"
@@ -354,7 +373,13 @@ def _predicted(
     work.sites, work.attribution = propagation.sites, propagation.attribution
     work.predictions = trace.at_layers(propagation)
     try:
-        work.trainability = judge(propagation, trace.graph.batch, calibration())
+        work.trainability = judge(
+            propagation,
+            trace.graph.batch,
+            calibration(),
+            took=time.process_time() - begin,
+            allowance=chosen.seconds_for_depth(work.spent, passes),
+        )
     except ValueError as error:  # no layer with weights
         work.unjudged = str(error)
     return trace

@@ -12,6 +12,8 @@ from equipoise.records import wording
 STEPS, SECONDS = 25, 3.0
 # Processor time that theory may take, beyond so many steps.
 THEORY_STEPS, THEORY_SECONDS = 8, 3.0
+# What follows after the verdict, beside measuring gradients: condition numbers and pooling.
+_LATER_STEPS, _LATER_SECONDS = 3, 1.0
 # Passes of the optional parts.
 _OF_SMOOTHNESS = 20  # for each variant
 _OF_PRECONDITIONING = 6
@@ -56,6 +58,22 @@ class Plan:
     def theory_seconds(self) -> float | None:
         """Processor time that theory may take."""
         return max(THEORY_SECONDS + THEORY_STEPS * self.step_seconds, self.seconds / 2)
+
+    def seconds_for_depth(self, spent: float, passes: int) -> float:
+        """Processor time that is left for predictions of deeper networks.
+
+        Args:
+            spent: Seconds that went by since the start.
+            passes: That are still to be measured.
+
+        Examples:
+            >>> found = plan(0.1, layers=10)
+            >>> round(found.seconds_for_depth(2.0, passes=10), 1)
+            1.2
+        """
+        whole = max(STEPS * self.step_seconds + SECONDS, self.seconds / 2)
+        to_come = (passes + _LATER_STEPS) * self.step_seconds + _LATER_SECONDS
+        return whole - spent - to_come
 
     @property
     def notice(self) -> str:

@@ -12,7 +12,7 @@ from equipoise.diagnosis.trainability.record import Depth
 from equipoise.diagnosis.trainability.words import depth_in_words
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.what_if.blocks import repetitions
+from equipoise.theory.propagation.what_if.blocks import prevailing_blocks
 from equipoise.training import cross_entropy
 from support.trainability_examples import network
 
@@ -72,7 +72,7 @@ def test_without_error_the_interval_is_a_point(found):
 def test_far_beyond_the_search_it_is_infinite(found):
     depth = depth_with(found, 1000)
     assert depth.value == math.inf
-    assert depth_in_words(depth) == "it has 8 equal blocks, and many more could train"
+    assert depth_in_words(depth) == "it has 8 equal blocks, and more than 128 could train"
 
 
 def test_where_not_even_one_block_trains_it_is_zero(found):
@@ -105,7 +105,7 @@ class TestNoDepth:
                 return self.layers[-1](outputs[-1] + outputs[-3])
 
         found = predicted(Skipping())
-        assert repetitions(found.graph) == BLOCKS
+        assert prevailing_blocks(found.graph).count == BLOCKS
         assert depth_with(found, 4) is None
         assert depth_with(found, 30) is not None
 

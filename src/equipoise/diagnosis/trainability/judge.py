@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -39,7 +40,13 @@ REASONS = {
 
 
 def judge(
-    found: Propagation, batch_size: int, calibration: Calibration, *, depth: bool = True
+    found: Propagation,
+    batch_size: int,
+    calibration: Calibration,
+    *,
+    depth: bool = True,
+    took: float = 0.0,
+    allowance: float = math.inf,
 ) -> Trainability:
     """How probably a traced model trains.
 
@@ -48,6 +55,8 @@ def judge(
         batch_size: Samples of a step.
         calibration: What the benchmark has taught.
         depth: Whether to find how many of its repeated blocks could train.
+        took: Seconds that predicting it took.
+        allowance: Seconds for predicting it with more blocks.
 
     Raises:
         ValueError: If no operation of the model has a gradient.
@@ -81,7 +90,11 @@ def judge(
         source=basis,
         predicted=known.get("predicted"),
         measured=known["measured"],
-        depth=_depth(found, batch_size, calibration) if depth and "predicted" in known else None,
+        depth=(
+            _depth(found, batch_size, calibration, took, allowance)
+            if depth and "predicted" in known
+            else None
+        ),
     )
 
 
@@ -99,7 +112,13 @@ def _reason(against: Mapping[str, float]) -> str:
     return REASONS[min(against, key=against.__getitem__)] if against else ""
 
 
-def _depth(found: Propagation, batch_size: int, calibration: Calibration) -> Depth | None:
+def _depth(
+    found: Propagation,
+    batch_size: int,
+    calibration: Calibration,
+    took: float,
+    allowance: float,
+) -> Depth | None:
     fit = calibration.fits["both"]
 
     def of(spread: float) -> Callable[[Propagation], float]:
@@ -109,7 +128,7 @@ def _depth(found: Propagation, batch_size: int, calibration: Calibration) -> Dep
 
         return log_odds
 
-    return trainable_blocks(found, of)
+    return trainable_blocks(found, of, took=took, allowance=allowance)
 
 
 def _awakened(found: Propagation) -> Propagation | None:

@@ -22,11 +22,16 @@ def forecast(found: Trainability) -> str:
 
 
 def depth_in_words(depth: Depth) -> str:
+    """How many equal blocks it has, and how many could train."""
+    return f"it has {depth.blocks:,} equal blocks, and {limit_in_words(depth)}"
+
+
+def limit_in_words(depth: Depth) -> str:
     """How many blocks could train."""
-    blocks = f"it has {depth.blocks:,} equal blocks"
     if math.isinf(depth.value):
-        return f"{blocks}, and many more could train"
+        least = f"more than {depth.searched:,}" if depth.searched > depth.blocks else "more"
+        return f"{least} could train"
     if depth.value < 1:
-        return f"{blocks}, and not even one would train"
-    ends = f"between {wording.depth(depth.low)} and {wording.depth(depth.high)}"
-    return f"{blocks}, and about {wording.depth(depth.value)} could train ({ends})"
+        return "not even one would train"
+    low, high = (wording.depth(end) if math.isfinite(end) else "many more" for end in (depth.low, depth.high))
+    return f"about {wording.depth(depth.value)} could train (between {low} and {high})"
