@@ -53,7 +53,7 @@ def trainable_blocks(
 
     def looked_at(depth: int) -> Propagation | None:
         """The network with another depth; None where that takes too long."""
-        nonlocal left
+        nonlocal left, took
         if depth not in known:
             share = depth / blocks
             if depth > blocks and (
@@ -62,7 +62,8 @@ def trainable_blocks(
                 return None
             begin = time.process_time()
             known[depth] = propagate(with_blocks(graph, repeated, depth))
-            left -= time.process_time() - begin
+            taken = time.process_time() - begin
+            took, left = max(took, taken / share), left - taken
         return known[depth]
 
     def limit(spread: float) -> float:

@@ -120,11 +120,14 @@ def _depth(
     allowance: float,
 ) -> Depth | None:
     fit = calibration.fits["both"]
+    known: dict[int, Quantities] = {}  # of networks, which the search keeps
 
     def of(spread: float) -> Callable[[Propagation], float]:
         def log_odds(other: Propagation) -> float:
-            known = quantities(other, batch_size, "predicted")
-            return fit.log_odds(known) + spread * fit.error(known)
+            if id(other) not in known:
+                known[id(other)] = quantities(other, batch_size, "predicted")
+            of_it = known[id(other)]
+            return fit.log_odds(of_it) + spread * fit.error(of_it)
 
         return log_odds
 
