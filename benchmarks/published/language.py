@@ -88,6 +88,7 @@ def _t5() -> tuple[Any, Any]:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(vocab_size=100, d_model=64, d_kv=16, d_ff=128, num_layers=3, num_heads=4)
+    config.decoder_start_token_id = 0
     model = T5ForConditionalGeneration(config).train()
     return model, {"input_ids": tokens(8, 24), "labels": tokens(8, 12)}
 
@@ -118,9 +119,7 @@ def _x_transformers() -> tuple[Any, Any]:
 def _performer() -> tuple[Any, Any]:
     from performer_pytorch import PerformerLM
 
-    model = PerformerLM(
-        num_tokens=100, max_seq_len=32, dim=64, depth=3, heads=4, causal=False
-    )
+    model = PerformerLM(num_tokens=100, max_seq_len=32, dim=64, depth=3, heads=4, causal=False)
     ids = tokens(8, 32)
     return model, (ids, ids)
 

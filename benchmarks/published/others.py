@@ -79,14 +79,17 @@ def _sage() -> tuple[Any, Any]:
     return GraphSAGE(32, 64, num_layers=3, out_channels=5), _graph()
 
 
-def _schnet() -> tuple[Any, Any]:
+def _molecules() -> tuple[Any, Any]:
     from torch_geometric.data import Batch, Data
-    from torch_geometric.nn import SchNet
+    from torch_geometric.nn import AttentiveFP
 
     def molecule() -> Data:
-        return Data(z=torch.randint(1, 9, (9,)), pos=3 * torch.randn(9, 3), y=torch.randn(1))
+        bonds = torch.randint(9, (2, 20))
+        return Data(
+            x=torch.randn(9, 16), edge_index=bonds, edge_attr=torch.randn(20, 4), y=torch.randn(1)
+        )
 
-    model = SchNet(hidden_channels=32, num_filters=32, num_interactions=3, num_gaussians=20)
+    model = AttentiveFP(16, 64, 1, edge_dim=4, num_layers=3, num_timesteps=2)
     return model, Batch.from_data_list([molecule() for _ in range(16)])
 
 
@@ -146,7 +149,8 @@ def _gan() -> tuple[Any, Any]:
 def _flow() -> tuple[Any, Any]:
     from zuko.flows import NSF
 
-    return NSF(features=8, transforms=3, hidden_features=(64, 64)), torch.randn(64, 8)
+    model = NSF(features=8, context=4, transforms=3, hidden_features=(64, 64))
+    return model, (torch.randn(64, 4), torch.randn(64, 8))
 
 
 def _fourier() -> tuple[Any, Any]:
@@ -188,7 +192,7 @@ OTHERS = (
     Published("torch_geometric", "GCN", _gcn),
     Published("torch_geometric", "GAT", _gat),
     Published("torch_geometric", "GraphSAGE", _sage),
-    Published("torch_geometric", "SchNet", _schnet),
+    Published("torch_geometric", "AttentiveFP", _molecules),
     Published("diffusers", "UNet2DModel", _diffusion),
     Published("diffusers", "AutoencoderKL", _vae),
     Published("monai", "VQVAE", _vq),

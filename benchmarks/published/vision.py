@@ -140,7 +140,10 @@ def _monai_volumes() -> tuple[Any, Any]:
     from monai.networks.nets import SegResNet
 
     model = SegResNet(spatial_dims=3, init_filters=8, in_channels=1, out_channels=2)
-    return model, {"image": torch.randn(2, 1, 16, 16, 16), "label": classes(2, 1, 16, 16, 16, of=2)}
+    return model, {
+        "image": torch.randn(2, 1, 16, 16, 16),
+        "label": classes(2, 1, 16, 16, 16, of=2),
+    }
 
 
 def _monai_densenet() -> tuple[Any, Any]:
@@ -172,7 +175,7 @@ def _monai_unetr() -> tuple[Any, Any]:
 def _efficientnet() -> tuple[Any, Any]:
     from efficientnet_pytorch import EfficientNet
 
-    model = EfficientNet.from_name("efficientnet-b0", num_classes=10)
+    model = EfficientNet.from_name("efficientnet-b0", num_classes=10, image_size=64)
     return model, (pictures(8, 64), classes(8))
 
 

@@ -52,7 +52,7 @@ from equipoise.diagnosis.smoothness.variants import fixes
 from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.findings import conclude_trainability
 from equipoise.diagnosis.trainability.judge import judge, predicted_probability
-from equipoise.diagnosis.trainability.record import Trainability
+from equipoise.diagnosis.trainability.record import LIKELY, Trainability
 from equipoise.instrument.modules import unwatched
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.progress import silent, staged
@@ -70,8 +70,6 @@ _TRIED = 2
 _EFFORT = 1e10
 # Several times as many rows as most layers have inputs.
 _ROWS = 1024
-# Models that train with a higher probability need no remedy.
-_LIKELY = 0.9
 
 
 def checkup(
@@ -211,6 +209,7 @@ def checkup(
             ),
             *conclude_fix(work.fix),
         ],
+        [] if work.initialisation is None else work.initialisation.zero_matrices,
     )
     depth = len(work.growth.layers if work.growth else work.predictions)
     return Checkup(
@@ -304,7 +303,7 @@ def _run(
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
     found = work.trainability
-    if found is None or found.probability > _LIKELY or not is_straight(growth):
+    if found is None or found.probability > LIKELY or not is_straight(growth):
         trace = None  # it holds all tensors of a pass, and is for remedies only
     work.comparisons = compare(growth, work.predictions)
     work.conditioning = probes.conditioning(
@@ -366,7 +365,7 @@ def _predicted(
     try:
         trace = traced(problem, model)
         begin = time.process_time()
-        propagation = trace.predict(allowance=chosen.theory_seconds)
+        propagation = trace.predict(allowance=chosen.theory_seconds(work.spent, passes))
     except Exception as error:  # whatever a model does, it is measured
         work.untraced = f"{type(error).__name__}: {error}"
         return None
@@ -378,7 +377,7 @@ def _predicted(
             trace.graph.batch,
             calibration(),
             took=time.process_time() - begin,
-            allowance=chosen.seconds_for_depth(work.spent, passes),
+            allowance=chosen.seconds_left(work.spent, passes),
         )
     except ValueError as error:  # no layer with weights
         work.unjudged = str(error)

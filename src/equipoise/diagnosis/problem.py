@@ -377,7 +377,10 @@ def draws_new_weights(model: nn.Module, other: nn.Module) -> bool:
     Raises:
         ValueError: If they gave different architectures.
     """
-    mine, others = ({k: v.shape for k, v in m.state_dict().items()} for m in (model, other))
+    mine, others = (
+        {name: x.shape for name, x in (*m.named_parameters(), *m.named_buffers())}
+        for m in (model, other)
+    )
     if mine != others:
         raise ValueError(
             "the model factory returned another architecture when it was called again. Make it "

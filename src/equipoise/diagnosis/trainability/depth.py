@@ -56,9 +56,7 @@ def trainable_blocks(
         nonlocal left, took
         if depth not in known:
             share = depth / blocks
-            if depth > blocks and (
-                share * operations > _MOST_OPERATIONS or share * took > left
-            ):
+            if depth > blocks and (share * operations > _MOST_OPERATIONS or share * took > left):
                 return None
             begin = time.process_time()
             known[depth] = propagate(with_blocks(graph, repeated, depth))

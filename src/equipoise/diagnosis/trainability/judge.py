@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import torch
+from torch import Tensor
 
 from equipoise.diagnosis.trainability.calibration import (
     FAVOURABLE,
@@ -21,11 +22,11 @@ from equipoise.diagnosis.trainability.quantities import (
     quantities,
     up_to_the_output,
 )
-from equipoise.diagnosis.trainability.record import Depth, Trainability
+from equipoise.diagnosis.trainability.record import LIKELY, Depth, Trainability
 from equipoise.theory.propagation.propagate import Propagation, propagate
 
 # What costs less than this of the log-odds is no reason, nor is anything where training is likely.
-_SLIGHT, _LIKELY = 0.5, 0.9
+_SLIGHT = 0.5
 # How far a scale that starts at zero has come when all else begins to move.
 _FIRST_STEPS = 0.1
 REASONS = {
@@ -59,17 +60,22 @@ def judge(
         allowance: Seconds for predicting it with more blocks.
 
     Raises:
-        ValueError: If no operation of the model has a gradient.
+        ValueError: If no operation of the model has a gradient, or none is predicted.
     """
     known: dict[Source, Quantities] = {}
     for source in ("predicted", "measured"):
         if source == "measured" or _reaches_the_output(found):
             known[source] = quantities(found, batch_size, source)
     basis: Basis = "both" if len(known) == 2 else "measured"
-    awake = _awakened(found)
-    if awake is not None:
+    awake = None
+    if "silence" in calibration.outside(known["measured"]):
+        awake = _awakened(found)
+    if awake is None:
+        together = joined(known.get("predicted"), known["measured"])
+    else:  # what is measured is not what will train
         basis, known["predicted"] = "both", quantities(awake, batch_size, "predicted")
-    fit, together = calibration.fits[basis], joined(known.get("predicted"), known["measured"])
+        together = known["predicted"]
+    fit = calibration.fits[basis]
     outside = calibration.outside(together)
     odds, error = fit.log_odds(together), fit.error(together)
     probability, low, high = interval(odds, error, outside=bool(outside))
@@ -83,7 +89,7 @@ def judge(
         probability=probability,
         low=low,
         high=high,
-        reason=_reason(against) if probability < _LIKELY else "",
+        reason=_reason(against) if probability < LIKELY else "",
         alike=alike,
         alike_trained=alike_trained,
         outside=outside,
@@ -135,26 +141,35 @@ def _depth(
 
 
 def _awakened(found: Propagation) -> Propagation | None:
-    """A network in which no matrix has a gradient, once scales that start at zero have moved.
+    """A network that is silent, once scales and matrices that start at zero have moved.
 
     Returns:
-        ``None`` if matrices have gradients, or no such scale has one.
+        ``None`` if there are none, or if theory does not reach the output then either.
     """
     graph = found.graph
-    if graph is None or any(weight.measured_gradient for weight in found.weights):
+    if graph is None:
         return None
+    generator = torch.Generator().manual_seed(0)
     zeros = {
-        name: torch.full_like(value, _FIRST_STEPS)
+        name: _after_first_steps(value, generator)
         for name, value in graph.parameters.items()
-        if value.ndim < 2
-        and not name.endswith("bias")
+        if not name.endswith("bias")
         and not value.any()
-        and graph.weights.get(name)
+        and (value.ndim > 1 or graph.weights.get(name))
     }
     if not zeros:
         return None
     awake = propagate(graph.with_parameters(zeros))
     return awake if _reaches_the_output(awake) else None
+
+
+def _after_first_steps(zeros: Tensor, generator: torch.Generator) -> Tensor:
+    """A scale, or a matrix that hands on so much of its input."""
+    if zeros.ndim < 2:
+        return torch.full_like(zeros, _FIRST_STEPS)
+    inputs = zeros[0].numel()
+    drawn = torch.randn(zeros.shape, generator=generator) * _FIRST_STEPS / inputs**0.5
+    return drawn.to(zeros)
 
 
 def _reaches_the_output(found: Propagation) -> bool:

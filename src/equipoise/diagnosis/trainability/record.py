@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from equipoise.diagnosis.trainability.quantities import Quantities
 
+# With a higher probability a model needs no remedy.
+LIKELY = 0.9
+
 
 @dataclass(frozen=True, slots=True)
 class Depth:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from equipoise.diagnosis.trainability.record import Depth, Trainability
+from equipoise.diagnosis.trainability.record import LIKELY, Depth, Trainability
 from equipoise.records import wording
 
-_PROBABLE, _CERTAIN = 0.65, 0.9
+_PROBABLE = 0.65
 
 
 def forecast(found: Trainability) -> str:
@@ -16,7 +16,7 @@ def forecast(found: Trainability) -> str:
     chance = wording.chance(p, found.low, found.high)
     if 1 - _PROBABLE < p < _PROBABLE:
         return f"May train or not ({chance})"
-    sure = "" if p > _CERTAIN or p < 1 - _CERTAIN else "probably "
+    sure = "" if p > LIKELY or p < 1 - LIKELY else "probably "
     will = "train" if p >= 0.5 else "not train"
     return f"Will {sure}{will} ({chance})"
 
@@ -33,5 +33,8 @@ def limit_in_words(depth: Depth) -> str:
         return f"{least} could train"
     if depth.value < 1:
         return "not even one would train"
-    low, high = (wording.depth(end) if math.isfinite(end) else "many more" for end in (depth.low, depth.high))
+    low, high = (
+        wording.depth(end) if math.isfinite(end) else "many more"
+        for end in (depth.low, depth.high)
+    )
     return f"about {wording.depth(depth.value)} could train (between {low} and {high})"
