@@ -53,6 +53,7 @@ from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.findings import conclude_trainability
 from equipoise.diagnosis.trainability.judge import judge, predicted_probability
 from equipoise.diagnosis.trainability.record import LIKELY, Trainability
+from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.modules import unwatched
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.progress import silent, staged
@@ -241,7 +242,7 @@ def checkup(
 class _Work:
     """Results so far."""
 
-    began: tuple[float, float] = field(default_factory=lambda: _clocks())
+    watch: Stopwatch = field(default_factory=Stopwatch)
     sites: tuple[Site, ...] = ()
     attribution: tuple[Share, ...] = ()
     predictions: tuple[LayerPrediction, ...] = ()
@@ -259,15 +260,6 @@ class _Work:
     unjudged: str = ""
     trainability: Trainability | None = None
     interrupted: bool = False
-
-    @property
-    def spent(self) -> float:
-        """Seconds since the start: of the processor, or by the clock where several threads ran."""
-        return min(now - then for now, then in zip(_clocks(), self.began, strict=True))
-
-
-def _clocks() -> tuple[float, float]:
-    return time.process_time(), time.perf_counter()
 
 
 def _run(
@@ -365,7 +357,7 @@ def _predicted(
     try:
         trace = traced(problem, model)
         begin = time.process_time()
-        propagation = trace.predict(allowance=chosen.theory_seconds(work.spent, passes))
+        propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))
     except Exception as error:  # whatever a model does, it is measured
         work.untraced = f"{type(error).__name__}: {error}"
         return None
@@ -377,7 +369,7 @@ def _predicted(
             trace.graph.batch,
             calibration(),
             took=time.process_time() - begin,
-            allowance=chosen.seconds_left(work.spent, passes),
+            allowance=chosen.seconds_left(work.watch.seconds(), passes),
         )
     except ValueError as error:  # no layer with weights
         work.unjudged = str(error)

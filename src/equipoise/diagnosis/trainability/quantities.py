@@ -85,8 +85,9 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
     errors = [site.error for site in sites if math.isfinite(site.error)]
     if not errors:
         raise ValueError(
-            "theory predicts none of its operations, and how much one draw of the weights differs "
-            "from another is known from theory alone."
+            "no gradient reaches an operation that theory predicts, and how much one draw of the "
+            "weights differs from another is known from theory alone. `--budget 60s` lets theory "
+            "go further."
         )
     end = sites[-1]
     growth = _growth(sites, _entrance(found, sites), source)
