@@ -81,6 +81,26 @@ def test_where_not_even_one_block_trains_it_is_zero(found):
     assert depth_in_words(depth) == "it has 8 equal blocks, and not even one would train"
 
 
+class TestAllowance:
+    """Deeper networks are predicted as far as there is time, shallower ones always."""
+
+    def test_of_a_network_that_trains_nothing_is_said_without_time(self, found):
+        odds = lambda spread: lambda one: 1.0 + spread  # noqa: E731
+        assert trainable_blocks(found, odds, took=1.0, allowance=1.5) is None
+
+    def test_the_search_goes_as_far_as_it_may(self, found):
+        odds = lambda spread: lambda one: 9.0 + spread  # noqa: E731
+        depth = trainable_blocks(found, odds, took=1.0, allowance=2.5)
+        assert (depth.value, depth.searched) == (math.inf, 2 * BLOCKS)
+        assert depth_in_words(depth).endswith("and more than 16 could train")
+
+    def test_fewer_blocks_are_always_looked_at(self, found):
+        crossing = size(found) - 3 * math.log(FACTOR)
+        odds = lambda spread: lambda one: crossing - size(one)  # noqa: E731
+        depth = trainable_blocks(found, odds, took=1.0, allowance=0.0)
+        assert depth.value == pytest.approx(BLOCKS - 3, rel=0.05)
+
+
 class TestNoDepth:
     def test_without_repeated_blocks(self):
         single = nn.Sequential(nn.Linear(WIDTH, 20), nn.Tanh(), nn.Linear(20, 4))

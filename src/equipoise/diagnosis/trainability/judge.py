@@ -60,7 +60,8 @@ def judge(
         allowance: Seconds for predicting it with more blocks.
 
     Raises:
-        ValueError: If no operation of the model has a gradient, or none is predicted.
+        ValueError: If no operation of the model has a gradient, none is predicted, or most have
+            no gradient as yet and theory does not reach the output.
     """
     known: dict[Source, Quantities] = {}
     for source in ("predicted", "measured"):
@@ -70,6 +71,11 @@ def judge(
     awake = None
     if "silence" in calibration.outside(known["measured"]):
         awake = _awakened(found)
+        if awake is None and _starting_at_zero(found):
+            raise ValueError(
+                "most of its layers get no gradient until weights that start at zero have moved, "
+                "and theory does not reach its output. `--budget 60s` lets theory go further."
+            )
     if awake is None:
         together = joined(known.get("predicted"), known["measured"])
     else:  # what is measured is not what will train
@@ -146,21 +152,27 @@ def _awakened(found: Propagation) -> Propagation | None:
     Returns:
         ``None`` if there are none, or if theory does not reach the output then either.
     """
-    graph = found.graph
-    if graph is None:
+    graph, zeros = found.graph, _starting_at_zero(found)
+    if graph is None or not zeros:
         return None
     generator = torch.Generator().manual_seed(0)
-    zeros = {
-        name: _after_first_steps(value, generator)
+    moved = {name: _after_first_steps(value, generator) for name, value in zeros.items()}
+    awake = propagate(graph.with_parameters(moved))
+    return awake if _reaches_the_output(awake) else None
+
+
+def _starting_at_zero(found: Propagation) -> dict[str, Tensor]:
+    """Scales and matrices that are zero, by name."""
+    graph = found.graph
+    if graph is None:
+        return {}
+    return {
+        name: value
         for name, value in graph.parameters.items()
         if not name.endswith("bias")
         and not value.any()
         and (value.ndim > 1 or graph.weights.get(name))
     }
-    if not zeros:
-        return None
-    awake = propagate(graph.with_parameters(zeros))
-    return awake if _reaches_the_output(awake) else None
 
 
 def _after_first_steps(zeros: Tensor, generator: torch.Generator) -> Tensor:

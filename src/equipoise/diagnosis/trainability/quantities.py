@@ -82,16 +82,15 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
             "nothing is known of the model's gradients: it has no linear or convolutional layer "
             "that theory or the traced pass reaches."
         )
-    errors = [site.error for site in sites if math.isfinite(site.error)]
-    if not errors:
+    if not any(site.is_predicted for site in sites):
         raise ValueError(
-            "no gradient reaches an operation that theory predicts, and how much one draw of the "
-            "weights differs from another is known from theory alone. `--budget 60s` lets theory "
-            "go further."
+            "theory predicts none of its operations, and how much one draw of the weights differs "
+            "from another is known from theory alone. `--budget 60s` lets theory go further."
         )
     end = sites[-1]
     growth = _growth(sites, _entrance(found, sites), source)
     rates = _relative_gradients(found.weights, source)
+    errors = [site.error for site in sites if math.isfinite(site.error)]
     return Quantities(
         explosion=_beyond(growth, 0.0, _MOST_GROWTH),
         vanishing=_beyond(-growth, 0.0, _MOST_GROWTH),
@@ -99,7 +98,7 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
         size=_beyond(_log(_of(end, "second_moment", source)), _LARGE, _MOST_SIZE),
         imbalance=_beyond(_range(rates), _UNEQUAL, _MOST_IMBALANCE),
         silence=1 - len(rates) / max(1, len(found.weights)),
-        fluctuation=_beyond(max(errors), _UNSURE, _MOST_FLUCTUATION),
+        fluctuation=_beyond(max(errors, default=math.inf), _UNSURE, _MOST_FLUCTUATION),
         samples=math.log2(batch_size),
     )
 

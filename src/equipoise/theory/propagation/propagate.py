@@ -35,6 +35,8 @@ from equipoise.theory.propagation.what_if.answer import Changes
 _SECONDS_PER_PAIR = 2.5e-7
 # Norms over positions multiply such matrices.
 _SECONDS_PER_TRIPLE = 6e-10
+# The part of the time that the way forward may take; the way back takes as long.
+_WAY_FORWARD = 0.5
 # Maps of so many positions are followed whatever it takes.
 _FEWEST_POSITIONS = 64
 
@@ -184,7 +186,7 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
     except TooExpensiveError:
         if graph.positions == _FEWEST_POSITIONS:
             raise
-        fewer = max(_FEWEST_POSITIONS, graph.positions // 4)
+        fewer = max(_FEWEST_POSITIONS, min(graph.positions, _largest_map(graph)) // 4)
         return propagate(replace(graph, positions=fewer), steps=steps, allowance=allowance)
     finally:
         most_positions.reset(followed)
@@ -211,14 +213,21 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
 
 def _forward(graph: Graph, allowance: float | None) -> Forward:
     forward, started = Forward(graph), time.process_time()
+    most = math.inf if allowance is None else _WAY_FORWARD * allowance
     for number, node in enumerate(graph.nodes, 1):
         forward.step(node)
-        if allowance is not None and time.process_time() - started > allowance:
+        if time.process_time() - started > most:
             raise TooExpensiveError(
-                f"theory had done {number} of {len(graph.nodes)} operations after "
+                f"theory had done {number} of {len(graph.nodes)} operations: it may take "
                 f"{allowance:.0f} s of processor time"
             )
     return forward
+
+
+def _largest_map(graph: Graph) -> int:
+    """Positions of the largest map that a convolution gives; without one, those followed."""
+    maps = (math.prod(n.outputs[0].shape[2:]) for n in graph.nodes if n.name == "convolution")
+    return max(maps, default=graph.positions)
 
 
 def _affordable(graph: Graph, seconds: float) -> int:
