@@ -20,8 +20,8 @@ from equipoise.data.source import Samples, Source
 from equipoise.data.user import RowsSource, as_source
 from equipoise.diagnosis.inputs.adapt import Loss, find_loss, warm_up
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
-from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.batches import cast, moved, samples, shapes, tensors
+from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction

@@ -85,7 +85,7 @@ class TestAllowance:
     """Deeper networks are predicted as far as there is time, shallower ones always."""
 
     def test_of_a_network_that_trains_nothing_is_said_without_time(self, found):
-        odds = lambda spread: lambda one: 1.0 + spread  # noqa: E731
+        odds = lambda spread: lambda one: 9.0 + spread  # noqa: E731
         assert trainable_blocks(found, odds, took=1.0, allowance=1.5) is None
 
     def test_the_search_goes_as_far_as_it_may(self, found):

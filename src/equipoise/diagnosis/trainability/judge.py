@@ -180,8 +180,8 @@ def _after_first_steps(zeros: Tensor, generator: torch.Generator) -> Tensor:
     if zeros.ndim < 2:
         return torch.full_like(zeros, _FIRST_STEPS)
     inputs = zeros[0].numel()
-    drawn = torch.randn(zeros.shape, generator=generator) * _FIRST_STEPS / inputs**0.5
-    return drawn.to(zeros)
+    drawn = torch.randn(zeros.shape, generator=generator).to(zeros)
+    return drawn * float(_FIRST_STEPS / inputs**0.5)
 
 
 def _reaches_the_output(found: Propagation) -> bool:
