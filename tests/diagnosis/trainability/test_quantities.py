@@ -184,6 +184,7 @@ def test_a_network_behind_a_zero_matrix_is_judged_as_if_it_had_moved():
     """Such as the last layer of a diffusion model: at first nothing else has a gradient."""
     torch.manual_seed(0)
     model = chain(depth=40, width=32)
+    torch.nn.init.zeros_(model[-1].bias)
     usual = found_for(model)
     torch.nn.init.zeros_(model[-1].weight)
     found = found_for(model)
