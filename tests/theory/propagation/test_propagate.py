@@ -652,7 +652,5 @@ class TestAllowance:
     def test_beyond_all_allowance_it_ends(self, graph, monkeypatch):
         clock = itertools.count(step=5.0)
         monkeypatch.setattr(time, "process_time", lambda: next(clock))
-        with pytest.raises(
-            TooExpensiveError, match="operations after 1 s of processor time"
-        ):
+        with pytest.raises(TooExpensiveError, match="operations after 1 s of processor time"):
             propagate(graph, allowance=1.0)
