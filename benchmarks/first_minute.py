@@ -11,17 +11,13 @@ the seconds that do not depend on the model weigh most.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from typing import Any
 
 import torch
 
-import equipoise as eq
 from architectures import ARCHITECTURES, Architecture
-from equipoise.diagnosis.price import SECONDS, STEPS
+from checked_models import Checked, checked, on_one_thread, summary
 
-BATCH, TURNS = 16, 3
+BATCH = 16
 QUICK = ("residual_mlp",)
 
 
@@ -31,56 +27,24 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="architectures; all by default")
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    on_one_thread()
     chosen = args.names or (QUICK if args.quick else [one.name for one in ARCHITECTURES])
     print("| model | loss that was found | a step | the check-up | within price | verdict |")
     print("|---|---|---|---|---|---|")
-    found = [row(one) for one in ARCHITECTURES if one.name in chosen]
-    works, cheap = (sum(column) for column in zip(*found, strict=True))
-    print(
-        f"\n{works} of {len(found)} work, {cheap} of them within {STEPS} steps and {SECONDS:g} s."
-    )
+    print("\n" + summary([row(one) for one in ARCHITECTURES if one.name in chosen]))
 
 
-def row(architecture: Architecture) -> tuple[bool, bool]:
-    """Check one model and print its line; whether it works, and within its price."""
+def row(architecture: Architecture) -> Checked:
+    """Check one model and print its line."""
     torch.manual_seed(0)
     model = architecture.build()
-    batch = architecture.batch(BATCH, torch.Generator().manual_seed(0))
-    step = step_seconds(architecture, model, batch)
-    begin = time.process_time()
-    try:
-        found = eq.checkup(model, batch)
-    except Exception as error:  # the table tells which models fail, and how
-        print(
-            f"| {architecture.name} | – | {step:.3f} s | – | – | {one_line(error)} |", flush=True
-        )
-        return False, False
-    seconds = time.process_time() - begin
-    within = seconds <= STEPS * step + SECONDS
-    loss = next((words for words in found.assumptions if words.startswith("loss")), "–")
+    found = checked(model, architecture.batch(BATCH, torch.Generator().manual_seed(0)))
+    verdict = found.error if found.found is None else found.found.verdict.sentence
     print(
-        f"| {architecture.name} | {loss.removeprefix('loss: ')} | {step:.3f} s | {seconds:.1f} s "
-        f"| {'yes' if within else 'no'} | {found.verdict.sentence} |",
+        f"| {architecture.name} | {found.loss} | {found.step:.3f} s | {found.cost} | {verdict} |",
         flush=True,
     )
-    return True, within
-
-
-def step_seconds(architecture: Architecture, model: Any, batch: Any) -> float:
-    """Median processor time of one forward and backward pass, after one that warms up."""
-    times = []
-    for _ in range(1 + TURNS):
-        begin = time.process_time()
-        architecture.loss(model, batch).backward()
-        times.append(time.process_time() - begin)
-    model.zero_grad()
-    return statistics.median(times[1:])
-
-
-def one_line(error: Exception) -> str:
-    """The error's first line."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return found
 
 
 if __name__ == "__main__":

@@ -106,3 +106,14 @@ def test_a_pair_of_tensors_smaller_than_a_batch_is_one_batch():
 def test_but_data_with_a_name_are_not_made_smaller():
     with pytest.raises(ValueError, match="fewer than one batch of 5000"):
         Problem.prepare(mlp, "digits", batch_size=5000)
+
+
+def test_states_may_hold_more_than_tensors():
+    class Described(nn.Linear):
+        def get_extra_state(self):
+            return {"made": "by a library that keeps its options there"}
+
+        def set_extra_state(self, state):
+            pass
+
+    assert draws_new_weights(Described(2, 2), Described(2, 2))

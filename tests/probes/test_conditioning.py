@@ -326,3 +326,20 @@ def test_sampled_rows_are_rows_of_the_unfolded_input(groups):
     convolution = nn.Conv2d(4, 4, 3, stride=2, padding=1, dilation=2, groups=groups)
     inputs, rows = torch.randn(3, 4, 9, 7), torch.tensor([0, 5, 17, 3])
     assert torch.equal(unfold(convolution, inputs, rows), unfold(convolution, inputs)[:, rows])
+
+
+class TestConvolutionsThatChangeTheirInput:
+    """The unfolded input is not what they multiply: they are skipped, with the reason."""
+
+    class Padded(nn.Conv2d):
+        def forward(self, x):
+            return super().forward(nn.functional.pad(x, (1, 1, 1, 1)))
+
+    @pytest.mark.parametrize("side", [2, 6], ids=["too small as it is", "of another size"])
+    def test_they_are_skipped(self, side):
+        (record,) = conditioning(self.Padded(2, 3, 3), torch.randn(4, 2, side, side))
+        assert "pads or changes the input" in record.skipped
+
+    def test_others_are_measured(self):
+        (record,) = conditioning(nn.Conv2d(2, 3, 3, padding=1), torch.randn(4, 2, 6, 6))
+        assert record.skipped is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -52,7 +52,8 @@ from equipoise.diagnosis.smoothness.variants import fixes
 from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.findings import conclude_trainability
 from equipoise.diagnosis.trainability.judge import judge, predicted_probability
-from equipoise.diagnosis.trainability.record import Trainability
+from equipoise.diagnosis.trainability.record import LIKELY, Trainability
+from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.modules import unwatched
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.progress import silent, staged
@@ -70,8 +71,6 @@ _TRIED = 2
 _EFFORT = 1e10
 # Several times as many rows as most layers have inputs.
 _ROWS = 1024
-# Models that train with a higher probability need no remedy.
-_LIKELY = 0.9
 
 
 def checkup(
@@ -211,6 +210,7 @@ def checkup(
             ),
             *conclude_fix(work.fix),
         ],
+        [] if work.initialisation is None else work.initialisation.zero_matrices,
     )
     depth = len(work.growth.layers if work.growth else work.predictions)
     return Checkup(
@@ -242,6 +242,7 @@ def checkup(
 class _Work:
     """Results so far."""
 
+    watch: Stopwatch = field(default_factory=Stopwatch)
     sites: tuple[Site, ...] = ()
     attribution: tuple[Share, ...] = ()
     predictions: tuple[LayerPrediction, ...] = ()
@@ -265,15 +266,15 @@ def _run(
     work: _Work, problem: Problem, model: nn.Module, seeds: int, chosen: Plan, report: Progress
 ) -> None:
     seed, loss, batch = problem.seed, problem.loss_fn, problem.first
-    report("predicting", 0, 1)
-    trace = _predicted(work, problem, model, chosen)
-    report("predicting", 1, 1)
     try:
         work.initialisation = initialisation(model)
     except ValueError as error:  # weights that cannot be copied or are without values
         work.unchecked = str(error)
-
     redraw = seeds > 1 and draws_new_weights(model, problem.fresh(seed + 1))
+    report("predicting", 0, 1)
+    passes = len(problem.held) * (seeds if redraw else 1)
+    trace = _predicted(work, problem, model, chosen, passes)
+    report("predicting", 1, 1)
 
     def measure(change: Callable[[], None] | None, replicates: int, stage: str) -> GradientGrowth:
         def initialize(model: nn.Module, replicate: int) -> None:
@@ -294,7 +295,7 @@ def _run(
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
     found = work.trainability
-    if found is None or found.probability > _LIKELY or not is_straight(growth):
+    if found is None or found.probability > LIKELY or not is_straight(growth):
         trace = None  # it holds all tensors of a pass, and is for remedies only
     work.comparisons = compare(growth, work.predictions)
     work.conditioning = probes.conditioning(
@@ -342,19 +343,34 @@ def _sample(model: nn.Module, problem: Problem) -> Batch:
 
 
 def _predicted(
-    work: _Work, problem: Problem, model: nn.Module, chosen: Plan
+    work: _Work, problem: Problem, model: nn.Module, chosen: Plan, passes: int
 ) -> TracedModel | None:
-    """Predict every operation; None if the model cannot be traced."""
+    """Predict every operation; None if the model cannot be traced.
+
+    Args:
+        work: Where it is written to.
+        problem: What is checked.
+        model: One of the factory's models.
+        chosen: What the check-up costs.
+        passes: That are still to be measured.
+    """
     try:
         trace = traced(problem, model)
-        propagation = trace.predict(allowance=chosen.theory_seconds)
+        begin = time.process_time()
+        propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))
     except Exception as error:  # whatever a model does, it is measured
         work.untraced = f"{type(error).__name__}: {error}"
         return None
     work.sites, work.attribution = propagation.sites, propagation.attribution
     work.predictions = trace.at_layers(propagation)
     try:
-        work.trainability = judge(propagation, trace.graph.batch, calibration())
+        work.trainability = judge(
+            propagation,
+            trace.graph.batch,
+            calibration(),
+            took=time.process_time() - begin,
+            allowance=chosen.seconds_left(work.watch.seconds(), passes),
+        )
     except ValueError as error:  # no layer with weights
         work.unjudged = str(error)
     return trace

@@ -50,13 +50,17 @@ def conclude(
     unwatched: Mapping[str, int] | None = None,
     further: Sequence[Finding] = (),
     leading: Sequence[Finding] = (),
+    zeros: Sequence[str] = (),
 ) -> tuple[Finding, ...]:
-    """Turn records into findings, most severe first, and of equal ones ``leading`` first."""
+    """Turn records into findings, most severe first, and of equal ones ``leading`` first.
+
+    Matrices that start at zero, ``zeros``, explain why layers have no gradient as yet.
+    """
     findings = [*leading]
     if growth is not None:
         findings += _few_rows(growth)
         findings += _changing_paths(growth)
-        findings += _gradients(growth, attribution)
+        findings += _gradients(growth, attribution, zeros)
     findings += _agreement(comparisons)
     findings += _coverage(sites)
     findings += _conditioning(conditioning)
@@ -65,8 +69,10 @@ def conclude(
     return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
-def _gradients(growth: GradientGrowth, attribution: Sequence[Share]) -> list[Finding]:
-    findings = [*_without_gradient(growth), *_steps(growth)]
+def _gradients(
+    growth: GradientGrowth, attribution: Sequence[Share], zeros: Sequence[str]
+) -> list[Finding]:
+    findings = [*_without_gradient(growth, zeros), *_steps(growth)]
     if growth.rate is not None:
         findings.append(_depth(growth, growth.rate, attribution))
     return findings
@@ -111,7 +117,7 @@ def _few_rows(growth: GradientGrowth) -> list[Finding]:
     ]
 
 
-def _without_gradient(growth: GradientGrowth) -> list[Finding]:
+def _without_gradient(growth: GradientGrowth, zeros: Sequence[str]) -> list[Finding]:
     values = {layer.layer: layer.gradient.value for layer in growth.layers}
     if len(values) < 3:
         return []
@@ -128,7 +134,18 @@ def _without_gradient(growth: GradientGrowth) -> list[Finding]:
                 "floating-point type.",
             )
         )
-    if silent:
+    if silent and zeros:
+        findings.append(
+            Finding(
+                "note",
+                f"{wording.count(len(silent), 'layer')} without any gradient until zero weights "
+                "have moved",
+                f"{wording.capital(wording.listed(zeros, _NAMES))} start at zero, so that in the "
+                f"first step nothing reaches {wording.listed(silent, _NAMES)}. The fit leaves "
+                "these layers out.",
+            )
+        )
+    elif silent:
         findings.append(
             Finding(
                 "warning" if len(silent) == len(values) else "note",
@@ -236,8 +253,8 @@ def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:
             )
         if comparison.outcome == "undecided":
             title = f"Undecided whether theory holds for the {comparison.quantity}"
-            advice = "Measure more initialisations with --seeds."
-            findings.append(Finding("note", title, numbers, advice))
+            numbers += " A factory of models and more --seeds would tell."
+            findings.append(Finding("note", title, numbers))
         elif comparison.outcome == "agrees":
             title = f"Theory and measurement agree on the {comparison.quantity}"
             findings.append(Finding("good", title, numbers))

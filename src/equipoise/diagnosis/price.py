@@ -10,8 +10,11 @@ from equipoise.records import wording
 # What the default check-up should cost: passes, and what does not depend on the model's size.
 # benchmarks/first_minute.py tells for which models it does.
 STEPS, SECONDS = 25, 3.0
-# Processor time that theory may take, beyond so many steps.
+# Processor time that theory may take at most, beyond so many steps, and at least.
 THEORY_STEPS, THEORY_SECONDS = 8, 3.0
+_LEAST_THEORY = 1.0
+# What follows after the verdict, beside measuring gradients: condition numbers and pooling.
+_LATER_STEPS, _LATER_SECONDS = 3, 1.0
 # Passes of the optional parts.
 _OF_SMOOTHNESS = 20  # for each variant
 _OF_PRECONDITIONING = 6
@@ -52,10 +55,31 @@ class Plan:
     seconds: float
     step_seconds: float
 
-    @property
-    def theory_seconds(self) -> float | None:
-        """Processor time that theory may take."""
-        return max(THEORY_SECONDS + THEORY_STEPS * self.step_seconds, self.seconds / 2)
+    def theory_seconds(self, spent: float, passes: int) -> float:
+        """Processor time that theory may take.
+
+        Args:
+            spent: Seconds that went by since the start.
+            passes: That are still to be measured.
+
+        Examples:
+            >>> found = plan(0.1, layers=10)
+            >>> [round(found.theory_seconds(spent, passes=10), 1) for spent in (0.1, 1.0, 9.0)]
+            [3.1, 2.2, 1.0]
+        """
+        most = max(THEORY_SECONDS + THEORY_STEPS * self.step_seconds, self.seconds / 2)
+        return min(most, max(_LEAST_THEORY, self.seconds_left(spent, passes)))
+
+    def seconds_left(self, spent: float, passes: int) -> float:
+        """Processor time that is left for theory, beside what is still to be measured.
+
+        Examples:
+            >>> round(plan(0.1, layers=10).seconds_left(2.0, passes=10), 1)
+            1.2
+        """
+        whole = max(STEPS * self.step_seconds + SECONDS, self.seconds / 2)
+        to_come = (passes + _LATER_STEPS) * self.step_seconds + _LATER_SECONDS
+        return whole - spent - to_come
 
     @property
     def notice(self) -> str:

@@ -21,6 +21,7 @@ from equipoise.data.user import RowsSource, as_source
 from equipoise.diagnosis.inputs.adapt import Loss, find_loss, warm_up
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
 from equipoise.instrument.batches import cast, moved, samples, shapes, tensors
+from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
@@ -116,10 +117,10 @@ class Problem:
         problem = cls(
             given.build, source, found.loss, batch_size, place, seed, held, tuple(assumed), dtype
         )
-        started = time.perf_counter()
+        watch = Stopwatch(place)
         problem.rehearse(made)
         # Of a training step a third is the forward pass.
-        return replace(problem, step_seconds=3 * (time.perf_counter() - started))
+        return replace(problem, step_seconds=3 * watch.seconds())
 
     @property
     def first(self) -> Batch:
@@ -377,7 +378,10 @@ def draws_new_weights(model: nn.Module, other: nn.Module) -> bool:
     Raises:
         ValueError: If they gave different architectures.
     """
-    mine, others = ({k: v.shape for k, v in m.state_dict().items()} for m in (model, other))
+    mine, others = (
+        {name: x.shape for name, x in (*m.named_parameters(), *m.named_buffers())}
+        for m in (model, other)
+    )
     if mine != others:
         raise ValueError(
             "the model factory returned another architecture when it was called again. Make it "

@@ -11,7 +11,7 @@ from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.price import LeftOut
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
 from equipoise.diagnosis.smoothness.record import Smoothness
-from equipoise.diagnosis.trainability.record import Trainability
+from equipoise.diagnosis.trainability.record import LIKELY, Trainability
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records.estimate import Estimate
@@ -204,13 +204,16 @@ class Checkup(Examination):
     def headlines(self) -> tuple[Finding, ...]:
         """At most three findings that say what to do, the most severe first.
 
-        Notes without a remedy, which are true of most networks, are details.
+        Notes without a remedy, which are true of most networks, are details; so are all notes
+        where the model will train.
         """
+        judged = self.verdict.trainability
+        will_train = judged is not None and judged.probability > LIKELY
         telling = [
             one
             for one in self.findings
             if one.severity in ("critical", "warning")
-            or (one.severity == "note" and one.remedy is not None)
+            or (one.severity == "note" and one.remedy is not None and not will_train)
         ]
         return tuple(telling[:_HEADLINES])
 

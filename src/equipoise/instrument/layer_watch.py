@@ -147,6 +147,8 @@ class LayerWatch:
         channels_first = isinstance(module, nn.modules.conv._ConvNd)
 
         def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if isinstance(module, nn.RNNBase):  # beside it stand its last states
+                output = output[0]
             if isinstance(output, Tensor) and output.requires_grad:
                 weight = module._parameters.get("weight")
                 self._last_output = (output, output._version, weight)

@@ -86,6 +86,8 @@ def owner_name(model: nn.Module, parameter: str) -> str:
 
 def is_parametrised(module: nn.Module) -> bool:
     """Whether a module multiplies its input by a weight matrix or kernel."""
+    if isinstance(module, nn.RNNBase):
+        return True
     weight = _weight(module)
     return (
         not is_normaliser(module)
@@ -107,12 +109,12 @@ def _weight(module: nn.Module) -> object:
 def unwatched(model: nn.Module) -> dict[str, int]:
     """Modules with weight matrices that no probe reads, and how many numbers these hold.
 
-    Attention's packed projections and recurrent cells multiply by weights of their own, without
-    a linear layer that could be watched.
+    Attention's packed projections multiply by weights of their own, without a linear layer that
+    could be watched.
 
     Examples:
-        >>> unwatched(nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 3)))
-        {'1 (GRU)': 45}
+        >>> unwatched(nn.Sequential(nn.Linear(2, 2), nn.MultiheadAttention(2, 1)))
+        {'1 (MultiheadAttention)': 12}
     """
     found = {}
     for module, name in names(model).items():

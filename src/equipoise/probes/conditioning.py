@@ -26,8 +26,9 @@ from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
 # Multiplications of three decompositions of a matrix, over rows·columns².
 _DECOMPOSITION = 10.0
 _FEWEST_ROWS = 32
-# Of a grouped convolution with a sample of rows, the groups that are measured.
-_GROUPS = 4
+# Of a grouped convolution, the groups that are measured where the effort is limited: of all rows,
+# and of a sample.
+_MOST_GROUPS, _GROUPS = 16, 4
 # Larger Gram matrices take minutes to diagonalise on a CPU.
 _LARGEST = 4096
 # Most numbers of Ĥ in memory at once; in float64, 1 GiB.
@@ -102,7 +103,8 @@ def conditioning(
             is a mapping.
         largest: Layers whose smaller side, rows or columns, exceeds this are skipped.
         effort: Multiplications that all layers together may take; where they would take more,
-            a random sample of rows is measured. By default all rows are.
+            a random sample of rows is measured, and of many groups of a convolution some. By
+            default all are.
         progress: Called with the stage, finished layers and their total number.
 
     Returns:
@@ -131,15 +133,19 @@ def conditioning(
     }
     found: dict[nn.Module, LayerConditioning] = {}
 
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def hook(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         inputs = first_tensor(args, kwargs)
         if module not in found and inputs is not None:
             share = None if effort is None else effort / len(watched)
-            found[module] = _measure(watched[module], module, inputs.detach(), largest, share)
+            found[module] = _measure(
+                watched[module], module, inputs.detach(), output, largest, share
+            )
             if progress is not None:
                 progress("measuring conditioning", len(found), len(watched))
 
-    handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in watched]
+    handles = [module.register_forward_hook(hook, with_kwargs=True) for module in watched]
     try:
         with untouched(model), torch.no_grad():
             (forward or run_on_batch)(model, batch)
@@ -150,7 +156,7 @@ def conditioning(
 
 
 def _measure(
-    name: str, module: nn.Module, inputs: Tensor, largest: int, effort: float | None
+    name: str, module: nn.Module, inputs: Tensor, output: Any, largest: int, effort: float | None
 ) -> LayerConditioning:
     kind = type(module).__name__
     if not inputs.ndim or not inputs.numel():
@@ -162,8 +168,13 @@ def _measure(
         return _skipped(name, kind, 0, 0, "transposed convolutions have no unfolded matrix")
     if isinstance(module, nn.modules.conv._ConvNd):
         if inputs.ndim == len(module.kernel_size) + 1:
-            inputs = inputs[None]  # a single sample
-        rows, features = _unfolded_shape(module, inputs)
+            inputs, output = inputs[None], output[None]  # a single sample
+        features = module.weight[0].numel()
+        positions = _positions(module, inputs)
+        if positions is None or positions != output.shape[2:]:
+            reason = "its forward method pads or changes the input before the convolution"
+            return _skipped(name, kind, 0, features + 1, reason)
+        rows = len(inputs) * positions.numel()
     else:
         features = inputs.shape[-1]
         rows = inputs.numel() // features
@@ -181,6 +192,8 @@ def _measure(
     if not torch.isfinite(matrices).all():
         return _skipped(name, kind, rows, features + 1, "its inputs are not finite")
     unit = torch.finfo(inputs.dtype).eps
+    if effort is not None:
+        matrices = matrices[:: -(-len(matrices) // _MOST_GROUPS)]
     spectra = [extended_spectra(matrix, unit=unit) for matrix in matrices]
     worst = max(spectra, key=lambda s: s.raw)
     return _record(name, kind, rows, features + 1, worst)
@@ -222,14 +235,14 @@ def _sampled(
     return replace(record, sampled_from=rows, sampling_error=error)
 
 
-def _unfolded_shape(module: nn.modules.conv._ConvNd, inputs: Tensor) -> tuple[int, int]:
-    """Rows and columns of the unfolded input, without unfolding it."""
-    with torch.no_grad():
-        positions = module._conv_forward(
-            inputs[:1].to("meta"), module.weight.to("meta"), None
-        ).shape[2:]
-    features = module.weight[0].numel()
-    return inputs.shape[0] * int(torch.Size(positions).numel()), features
+def _positions(module: nn.modules.conv._ConvNd, inputs: Tensor) -> torch.Size | None:
+    """Shape of the map that the convolution makes of its input; None if it cannot take it."""
+    try:
+        with torch.no_grad():
+            weight = module.weight.to("meta")
+            return module._conv_forward(inputs[:1].to("meta"), weight, None).shape[2:]
+    except RuntimeError:
+        return None
 
 
 def _record(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.testing import assert_close
 
 from equipoise.diagnosis.inputs.adapt import find_loss, warm_up
 from equipoise.training.losses import UnsuitableBatchError
@@ -254,6 +255,77 @@ def test_a_denoiser_is_trained_to_tell_the_noise():
     assert found.loss(model, images).item() == pytest.approx(1, rel=0.05)
 
 
+class TestWithoutTargets:
+    def test_outputs_are_compared_with_noise_and_it_is_said(self):
+        found = find_loss(chain(6, 3), X)
+        assert found.words[0].startswith(
+            "loss: squared error between the outputs and noise, for want of targets"
+        )
+        assert "loss_fn=" in found.words[0]
+
+    def test_the_noise_is_the_same_in_every_pass(self):
+        model = chain(6, 3)
+        loss = find_loss(model, X).loss
+        assert loss(model, X) == loss(model, X)
+
+    def test_all_outputs_count_with_and_without_gradients(self):
+        class Two(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.second = nn.Linear(6, 3), nn.Linear(6, 2)
+
+            def forward(self, x):
+                chosen = self.first(x).argmax(1)
+                return chosen, self.first(x), self.second(x)
+
+        model = Two()
+        loss = find_loss(model, X).loss
+        grads = torch.autograd.grad(loss(model, X), list(model.parameters()))
+        assert all(bool(g.any()) for g in grads)
+        with torch.no_grad():
+            assert loss(model, X) == loss(model, X)
+
+
+class TestNumbersBesideOutputs:
+    """Such as a penalty: only what the model was given the targets for is the whole loss."""
+
+    class Penalised(nn.Linear):
+        def forward(self, x, y=None):
+            logits = super().forward(x)
+            penalty = self.weight.square().sum()
+            return logits, penalty if y is None else F.cross_entropy(logits, y)
+
+    def test_they_are_added_to_the_loss_of_the_outputs(self):
+        model = self.Penalised(6, C)
+        found = find_loss(model, {"x": X, "label": CLASSES})
+        logits, penalty = model(X)
+        expected = F.cross_entropy(logits, CLASSES) + penalty
+        assert_close(found.loss(model, {"x": X, "label": CLASSES}), expected)
+        assert "plus the number beside it" in found.words[0]
+
+    def test_a_loss_that_saw_the_targets_is_whole(self):
+        model = self.Penalised(6, C)
+        found = find_loss(model, (X, CLASSES))
+        assert_close(found.loss(model, (X, CLASSES)), F.cross_entropy(model(X)[0], CLASSES))
+
+    def test_they_are_added_to_the_error_of_what_is_rebuilt(self):
+        model = self.Penalised(6, 6)
+        found = find_loss(model, X)
+        rebuilt, penalty = model(X)
+        assert_close(found.loss(model, X), F.mse_loss(rebuilt, X) + penalty)
+
+
+def test_a_law_of_the_targets_is_trained_with_their_likelihood():
+    class Law(nn.Linear):
+        def forward(self, x):
+            return torch.distributions.Normal(super().forward(x), 1.0)
+
+    model, y = Law(6, 3), torch.randn(N, 3)
+    found = find_loss(model, (X, y))
+    assert_close(found.loss(model, (X, y)), -model(X).log_prob(y).mean())
+    assert "negative log-likelihood of the Normal" in found.words[0]
+
+
 class TestRefusals:
     def test_outputs_that_fit_no_loss(self):
         with pytest.raises(UnsuitableBatchError, match=r"shape \(8, 4\), the targets have shape"):
@@ -263,9 +335,13 @@ class TestRefusals:
         with pytest.raises(UnsuitableBatchError, match="have class 4, but the model returned"):
             find_loss(chain(6, 3), (X, CLASSES))
 
-    def test_no_targets(self):
+    def test_no_outputs_that_weights_change(self):
+        class Detached(nn.Linear):
+            def forward(self, x):
+                return super().forward(x).detach()
+
         with pytest.raises(UnsuitableBatchError, match="no loss fits both"):
-            find_loss(chain(6, 3), X)
+            find_loss(Detached(6, 3), X)
 
     def test_the_most_plausible_calls_error_is_raised(self):
         with pytest.raises(RuntimeError, match="8x6 and 7x2"):
@@ -303,5 +379,5 @@ def test_a_batch_may_ask_for_the_loss():
     found = find_loss(model, batch)
     assert "the model's own loss" in found.words[0]
     assert found.loss(model, batch) == model(**batch)["loss"]
-    with pytest.raises(UnsuitableBatchError, match="no targets"):
-        find_loss(model, batch | {"return_loss": False})
+    without = find_loss(model, {"left": X, "right": X + 1})
+    assert "for want of targets" in without.words[0]

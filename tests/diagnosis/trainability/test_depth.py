@@ -12,7 +12,7 @@ from equipoise.diagnosis.trainability.record import Depth
 from equipoise.diagnosis.trainability.words import depth_in_words
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.what_if.blocks import repetitions
+from equipoise.theory.propagation.what_if.blocks import prevailing_blocks
 from equipoise.training import cross_entropy
 from support.trainability_examples import network
 
@@ -72,13 +72,33 @@ def test_without_error_the_interval_is_a_point(found):
 def test_far_beyond_the_search_it_is_infinite(found):
     depth = depth_with(found, 1000)
     assert depth.value == math.inf
-    assert depth_in_words(depth) == "it has 8 equal blocks, and many more could train"
+    assert depth_in_words(depth) == "it has 8 equal blocks, and more than 128 could train"
 
 
 def test_where_not_even_one_block_trains_it_is_zero(found):
     depth = depth_with(found, 0.5)
     assert depth.value == 0
     assert depth_in_words(depth) == "it has 8 equal blocks, and not even one would train"
+
+
+class TestAllowance:
+    """Deeper networks are predicted as far as there is time, shallower ones always."""
+
+    def test_of_a_network_that_trains_nothing_is_said_without_time(self, found):
+        odds = lambda spread: lambda one: 9.0 + spread  # noqa: E731
+        assert trainable_blocks(found, odds, took=1.0, allowance=1.5) is None
+
+    def test_the_search_goes_as_far_as_it_may(self, found):
+        odds = lambda spread: lambda one: 9.0 + spread  # noqa: E731
+        depth = trainable_blocks(found, odds, took=1.0, allowance=2.5)
+        assert (depth.value, depth.searched) == (math.inf, 2 * BLOCKS)
+        assert depth_in_words(depth).endswith("and more than 16 could train")
+
+    def test_fewer_blocks_are_always_looked_at(self, found):
+        crossing = size(found) - 3 * math.log(FACTOR)
+        odds = lambda spread: lambda one: crossing - size(one)  # noqa: E731
+        depth = trainable_blocks(found, odds, took=1.0, allowance=0.0)
+        assert depth.value == pytest.approx(BLOCKS - 3, rel=0.05)
 
 
 class TestNoDepth:
@@ -105,7 +125,7 @@ class TestNoDepth:
                 return self.layers[-1](outputs[-1] + outputs[-3])
 
         found = predicted(Skipping())
-        assert repetitions(found.graph) == BLOCKS
+        assert prevailing_blocks(found.graph).count == BLOCKS
         assert depth_with(found, 4) is None
         assert depth_with(found, 30) is not None
 

@@ -118,6 +118,12 @@ class TestWhatIsNotFinite:
         assert all(map(math.isfinite, found.values))
 
 
+def test_where_theory_predicts_nothing_the_fluctuation_is_unknown():
+    unknown = dataclasses.replace(layer(1.0, 1.0, 0.5), second_moment=None, gradient=None)
+    with pytest.raises(ValueError, match="theory predicts none of its operations"):
+        quantities(network(unknown), 64, "measured")
+
+
 def test_without_a_layer_nothing_is_known():
     with pytest.raises(ValueError, match="no linear or convolutional layer"):
         quantities(network(norm()), 64, "predicted")
@@ -172,3 +178,18 @@ class TestRealModels:
         with torch.no_grad():
             model[2].weight.mul_(1000)
         assert found_for(model).measured.size > before.measured.size + 5
+
+
+def test_a_network_behind_a_zero_matrix_is_judged_as_if_it_had_moved():
+    """Such as the last layer of a diffusion model: at first nothing else has a gradient."""
+    torch.manual_seed(0)
+    model = chain(depth=40, width=32)
+    torch.nn.init.zeros_(model[-1].bias)
+    usual = found_for(model)
+    torch.nn.init.zeros_(model[-1].weight)
+    found = found_for(model)
+    assert found.measured.silence > 0.97
+    assert found.predicted.silence == 0
+    for name in ("explosion", "vanishing", "collapse"):
+        value, expected = getattr(found.predicted, name), getattr(usual.predicted, name)
+        assert value == pytest.approx(expected, abs=0.3)

@@ -12,7 +12,7 @@ def test_the_facts_are_there():
     for fact in (
         "Will probably not train (12 %, between 5 and 22)",
         "It has 32 equal blocks",
-        "About 21 could train, between 18 and 24",
+        "About 21 could train (between 18 and 24)",
         "Trains with 91 %",
         "Keep fewer than 42 normalised layers",
         "1.467 ± 3×10⁻⁹",

@@ -44,3 +44,22 @@ class TestSharedParts:
     def test_norms_of_other_scales_are_not(self, side):
         shared, alone = gradients(side, [1, 1, 1]), gradients(side, [1, 2, 1])
         assert shared != pytest.approx(alone, rel=0.1)
+
+
+def test_empty_slices_are_left_out():
+    """As where some heads of attention look at neighbours alone, and here none do."""
+
+    class Split(nn.Module):
+        def __init__(self, heads):
+            super().__init__()
+            self.first, self.last, self.heads = nn.Linear(64, 64), nn.Linear(64, 64), heads
+
+        def forward(self, x):
+            y = self.first(x)
+            left, right = y[:, : self.heads], y[:, self.heads :]
+            return self.last(torch.cat([left, right.tanh()], 1))
+
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+    for heads in (0, 64):
+        found = propagate(trace(Split(heads), x, lambda model, x: model(x).square().mean()))
+        assert all(site.is_predicted for site in found.sites if site.operation == "addmm")

@@ -55,12 +55,15 @@ def own_laws(model: nn.Module) -> dict[str, Law]:
     """
     names = {id(module): name for name, module in model.named_modules()}
     laws: dict[str, Law] = {}
+    known: dict[object, dict[str, Law]] = {}
     for module in _children_first(model):
         reset = _reset_of(module)
         if reset is None:
             continue
         with contextlib.suppress(Exception):  # a user's reset may want arguments
-            found = _laws_drawn(module, reset)
+            form = _form(module)
+            found = known[form] if form in known else _laws_drawn(module, reset)
+            known[form] = found
             name = uncompiled_name(names[id(module)])
             laws.update({f"{name}.{key}" if name else key: law for key, law in found.items()})
     return laws
@@ -116,6 +119,17 @@ def _reset(model: nn.Module) -> None:
 def _reset_of(module: nn.Module) -> Callable[[], object] | None:
     reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
     return reset if callable(reset) else None
+
+
+def _form(module: nn.Module) -> object:
+    """The same for modules of PyTorch that draw alike; other classes may keep a gain anywhere."""
+    if not type(module).__module__.startswith("torch.nn."):
+        return id(module)
+    parameters = tuple(
+        (name, tuple(parameter.shape), parameter.dtype, parameter.device)
+        for name, _, parameter in parameters_by_owner(module)
+    )
+    return type(module), module.extra_repr(), parameters
 
 
 def _children_first(model: nn.Module) -> list[nn.Module]:

@@ -83,8 +83,8 @@ def law_of(values: Tensor) -> Law:
     if bool((flat == flat[0]).all()):
         return Law(len(flat), float(flat[0]), 0.0, 3.0, sample)
     variance, mean = torch.var_mean(flat.float() if flat.element_size() < 4 else flat)
-    centred = sample - sample.mean()
-    kurtosis = float((centred**4).mean() / (centred**2).mean() ** 2)
+    squares = np.square(sample - sample.mean())
+    kurtosis = float(np.square(squares).mean() / squares.mean() ** 2)
     return Law(len(flat), float(mean), math.sqrt(float(variance)), kurtosis, sample)
 
 
@@ -140,9 +140,12 @@ def form_z(found: Law, intended: Law) -> float:
     if found.is_constant or intended.is_constant or not len(b):
         return 0.0
     both = np.concatenate([a, b])
-    first, second = (np.searchsorted(x, both, side="right") / len(x) for x in (a, b))
-    effective = len(a) * len(b) / (len(a) + len(b))
-    return _normal_score(float(np.abs(first - second).max()) * math.sqrt(effective))
+    order = np.argsort(both, kind="stable")  # merges what is in order already
+    steps = np.where(order < len(a), 1 / len(a), -1 / len(b))
+    ordered = both[order]
+    last_of_equals = np.append(ordered[1:] != ordered[:-1], True)
+    distance = float(np.abs(np.cumsum(steps)[last_of_equals]).max())
+    return _normal_score(distance * math.sqrt(len(a) * len(b) / (len(a) + len(b))))
 
 
 def _normal_score(distance: float) -> float:

@@ -114,3 +114,12 @@ class Initialisation:
     faults: tuple[InitialisationFault, ...]
     threshold: float
     init: str = ""
+
+    @property
+    def zero_matrices(self) -> tuple[str, ...]:
+        """Names of matrices all of whose elements are zero."""
+        return tuple(
+            one.name
+            for one in self.parameters
+            if one.std == one.mean == 0 and sum(size > 1 for size in one.shape) > 1
+        )

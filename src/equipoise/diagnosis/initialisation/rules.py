@@ -77,6 +77,8 @@ DEFAULT = Scaling("default", lambda layer: layer.own.std if layer.own else math.
 
 # If two explain as many layers, the simpler is named, or the first.
 SCALINGS = (DEFAULT, ORTHOGONAL, FAN_IN, FAN_AVERAGE, FAN_OUT, CONSTANT)
+# Gains that are tried, each on all layers.
+_MOST_CANDIDATES = 16
 # Gains with a name: that of a linear layer, ReLU and tanh.
 _GAINS = (1.0, math.sqrt(2), 5 / 3)
 
@@ -182,10 +184,15 @@ def _most_followed(
 def _candidates(scaling: Scaling, layers: Sequence[Layer]) -> list[Rule]:
     if scaling is DEFAULT:
         return [Rule(scaling, 1.0)]
-    return [
-        Rule(scaling, layer.law.std / scaling.size(layer), count=layer.law.count)
-        for layer in layers
-    ]
+    rules = sorted(
+        (
+            Rule(scaling, layer.law.std / scaling.size(layer), count=layer.law.count)
+            for layer in layers
+        ),
+        key=lambda rule: rule.gain,
+    )
+    # A majority is a long stretch of all layers in order, so that some of these stand in it.
+    return rules[:: -(-len(rules) // _MOST_CANDIDATES)]
 
 
 def _refined(rule: Rule, followers: Sequence[Layer], limit: float) -> Rule:

@@ -124,6 +124,10 @@ def find_loss(
             return Found(found, (_words(found),))
     if criterion is None and takes_time(model):
         return _denoising()
+    if criterion is None and unfit is not None:
+        found_without = _for_want_of_targets(model, batch, checks)
+        if found_without is not None:
+            return found_without
     raise unfit or first or UnsuitableBatchError("the batch holds nothing to call the model with.")
 
 
@@ -157,14 +161,51 @@ def _adapted(
         objective = objectives.with_criterion(*given)
         objective.of(output, target)  # whether it fits
         return AdaptedLoss(call, objective)
-    own = objectives.own_loss(output)
+    own, inputs = objectives.own_loss(output), call.inputs_of(batch)
     if own is not None:
-        return AdaptedLoss(call, own)
-    inputs = call.inputs_of(batch)
+        return _beside(call, own, output, target, inputs) or AdaptedLoss(call, own)
     if target is None and len(inputs) == 1 and is_input(inputs[0]):
         rebuilt = objectives.by_targets(output, inputs[0])
         return AdaptedLoss(call, rebuilt, inputs_as_target=True)
     return AdaptedLoss(call, objectives.by_targets(output, target))
+
+
+def _beside(
+    call: Call, own: Objective, output: Any, target: Any, inputs: list[Any]
+) -> AdaptedLoss | None:
+    """With what the model has not seen, where a number stands beside outputs that fit it."""
+    if not isinstance(output, tuple | list) or any(value is target for value in inputs):
+        return None
+    rebuilds = target is None and len(inputs) == 1 and is_input(inputs[0])
+    if rebuilds:
+        shapes = [x.shape for x in output if isinstance(x, Tensor)]
+        if inputs[0].shape not in shapes:
+            return None
+        target = inputs[0]
+    if target is None:
+        return None
+    try:
+        both = objectives.beside_own_loss(output, own, target)
+    except UnsuitableBatchError:
+        return None
+    return AdaptedLoss(call, both, inputs_as_target=rebuilds)
+
+
+def _for_want_of_targets(
+    model: nn.Module, batch: Any, checks: Callable[[nn.Module], AbstractContextManager[None]]
+) -> Found | None:
+    """A loss of the outputs alone, if the batch has no targets and the model runs on it."""
+    tried = calls(model, batch)
+    if any(call.target is not None for call in tried):
+        return None
+    for call in tried:
+        try:
+            with untouched(model), checks(model), torch.inference_mode(False), torch.enable_grad():
+                found = AdaptedLoss(call, objectives.to_noise(call.run(model, batch)))
+        except Exception:  # another way to call it may fit
+            continue
+        return Found(found, (f"{_words(found)}; give yours as loss_fn= or --loss",))
+    return None
 
 
 def _words(found: AdaptedLoss) -> str:

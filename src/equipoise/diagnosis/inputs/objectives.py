@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.nn import functional as F
 
-from equipoise.instrument.batches import fields
+from equipoise.instrument.batches import fields, tensors
 from equipoise.training.losses import UnsuitableBatchError
 
 # Where outputs with names keep what is compared with targets.
@@ -36,6 +37,55 @@ class Objective:
 
     words: str
     of: Callable[[Any, Any], Tensor]
+
+
+def beside_own_loss(output: Any, own: Objective, compared: Any) -> Objective:
+    """The loss of outputs and targets that the model has not seen, plus a number that it returns.
+
+    Such a number can only be a part of the loss: a penalty, a commitment to a code book.
+
+    Raises:
+        UnsuitableBatchError: If no output fits what it is compared with.
+
+    Examples:
+        >>> logits, penalty = torch.zeros(8, 5), torch.tensor(2.0, requires_grad=True)
+        >>> own = own_loss((logits, penalty))
+        >>> found = beside_own_loss((logits, penalty), own, torch.zeros(8, dtype=torch.int64))
+        >>> found.words
+        "cross-entropy of 5 classes of the output's [0] plus the number beside it"
+    """
+    main = by_targets(output, compared)
+    return Objective(
+        f"{main.words} plus the number beside it",
+        lambda output, target: main.of(output, target) + own.of(output, target),
+    )
+
+
+def to_noise(output: Any) -> Objective:
+    """A loss for want of targets: how far all outputs are from fixed noise.
+
+    Raises:
+        UnsuitableBatchError: If no output depends on the model's weights.
+
+    Examples:
+        >>> to_noise({"mean": torch.zeros(8, 2, requires_grad=True)}).words
+        'squared error between the outputs and noise, for want of targets'
+    """
+    places = [
+        i for i, x in enumerate(tensors(output)) if x.is_floating_point() and x.requires_grad
+    ]
+    if not places:
+        raise UnsuitableBatchError(f"no output depends on the model's weights. {_WHICH}")
+
+    def of(output: Any, _: Any) -> Tensor:
+        generator, parts = torch.Generator().manual_seed(0), tensors(output)
+        errors = [
+            F.mse_loss(parts[i], torch.randn(parts[i].shape, generator=generator).to(parts[i]))
+            for i in places
+        ]
+        return torch.stack(errors).mean()
+
+    return Objective("squared error between the outputs and noise, for want of targets", of)
 
 
 def own_loss(output: Any) -> Objective | None:
@@ -92,6 +142,8 @@ def by_targets(output: Any, target: Any) -> Objective:
         >>> by_targets(torch.zeros(8, 1), torch.zeros(8)).words
         'squared error'
     """
+    if isinstance(output, Distribution):
+        return _likelihood(output, target)
     place, scores = _scores(output)
     chosen = _by_tensors(scores, target)
     if place is None:
@@ -102,6 +154,20 @@ def by_targets(output: Any, target: Any) -> Objective:
 
     shown = place if isinstance(place, str) else f"[{place}]"
     return Objective(f"{chosen.words} of the output's {shown}", of)
+
+
+def _likelihood(output: Distribution, target: Any) -> Objective:
+    """What a law of the targets is trained with."""
+    if not isinstance(target, Tensor):
+        raise UnsuitableBatchError(
+            f"the model returned a {type(output).__name__}, and the batch has no targets that it "
+            f"could be the law of. {_WHICH}"
+        )
+    output.log_prob(target)  # whether it fits
+    return Objective(
+        f"negative log-likelihood of the {type(output).__name__} that the model returns",
+        lambda output, target: -output.log_prob(target).mean(),
+    )
 
 
 def with_criterion(criterion: Callable[[Any, Any], Any], name: str) -> Objective:
@@ -135,7 +201,7 @@ def _scores(output: Any) -> tuple[str | int | None, Tensor]:
             return name, named[name]
     elif isinstance(output, tuple | list):
         for i, value in enumerate(output):
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and value.ndim:
                 return i, value
     raise UnsuitableBatchError(
         f"the model returned {type(output).__name__}, in which no loss and no tensor of outputs "

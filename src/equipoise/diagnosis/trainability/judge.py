@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
+from torch import Tensor
 
 from equipoise.diagnosis.trainability.calibration import (
     FAVOURABLE,
@@ -20,11 +22,11 @@ from equipoise.diagnosis.trainability.quantities import (
     quantities,
     up_to_the_output,
 )
-from equipoise.diagnosis.trainability.record import Depth, Trainability
+from equipoise.diagnosis.trainability.record import LIKELY, Depth, Trainability
 from equipoise.theory.propagation.propagate import Propagation, propagate
 
 # What costs less than this of the log-odds is no reason, nor is anything where training is likely.
-_SLIGHT, _LIKELY = 0.5, 0.9
+_SLIGHT = 0.5
 # How far a scale that starts at zero has come when all else begins to move.
 _FIRST_STEPS = 0.1
 REASONS = {
@@ -39,7 +41,13 @@ REASONS = {
 
 
 def judge(
-    found: Propagation, batch_size: int, calibration: Calibration, *, depth: bool = True
+    found: Propagation,
+    batch_size: int,
+    calibration: Calibration,
+    *,
+    depth: bool = True,
+    took: float = 0.0,
+    allowance: float = math.inf,
 ) -> Trainability:
     """How probably a traced model trains.
 
@@ -48,19 +56,32 @@ def judge(
         batch_size: Samples of a step.
         calibration: What the benchmark has taught.
         depth: Whether to find how many of its repeated blocks could train.
+        took: Seconds that predicting it took.
+        allowance: Seconds for predicting it with more blocks.
 
     Raises:
-        ValueError: If no operation of the model has a gradient.
+        ValueError: If no operation of the model has a gradient, none is predicted, or most have
+            no gradient as yet and theory does not reach the output.
     """
     known: dict[Source, Quantities] = {}
     for source in ("predicted", "measured"):
         if source == "measured" or _reaches_the_output(found):
             known[source] = quantities(found, batch_size, source)
     basis: Basis = "both" if len(known) == 2 else "measured"
-    awake = _awakened(found)
-    if awake is not None:
+    awake = None
+    if "silence" in calibration.outside(known["measured"]):
+        awake = _awakened(found)
+        if awake is None and _starting_at_zero(found):
+            raise ValueError(
+                "most of its layers get no gradient until weights that start at zero have moved, "
+                "and theory does not reach its output. `--budget 60s` lets theory go further."
+            )
+    if awake is None:
+        together = joined(known.get("predicted"), known["measured"])
+    else:  # what is measured is not what will train
         basis, known["predicted"] = "both", quantities(awake, batch_size, "predicted")
-    fit, together = calibration.fits[basis], joined(known.get("predicted"), known["measured"])
+        together = known["predicted"]
+    fit = calibration.fits[basis]
     outside = calibration.outside(together)
     odds, error = fit.log_odds(together), fit.error(together)
     probability, low, high = interval(odds, error, outside=bool(outside))
@@ -74,14 +95,18 @@ def judge(
         probability=probability,
         low=low,
         high=high,
-        reason=_reason(against) if probability < _LIKELY else "",
+        reason=_reason(against) if probability < LIKELY else "",
         alike=alike,
         alike_trained=alike_trained,
         outside=outside,
         source=basis,
         predicted=known.get("predicted"),
         measured=known["measured"],
-        depth=_depth(found, batch_size, calibration) if depth and "predicted" in known else None,
+        depth=(
+            _depth(found, batch_size, calibration, took, allowance)
+            if depth and "predicted" in known
+            else None
+        ),
     )
 
 
@@ -99,40 +124,64 @@ def _reason(against: Mapping[str, float]) -> str:
     return REASONS[min(against, key=against.__getitem__)] if against else ""
 
 
-def _depth(found: Propagation, batch_size: int, calibration: Calibration) -> Depth | None:
+def _depth(
+    found: Propagation,
+    batch_size: int,
+    calibration: Calibration,
+    took: float,
+    allowance: float,
+) -> Depth | None:
     fit = calibration.fits["both"]
+    known: dict[int, Quantities] = {}  # of networks, which the search keeps
 
     def of(spread: float) -> Callable[[Propagation], float]:
         def log_odds(other: Propagation) -> float:
-            known = quantities(other, batch_size, "predicted")
-            return fit.log_odds(known) + spread * fit.error(known)
+            if id(other) not in known:
+                known[id(other)] = quantities(other, batch_size, "predicted")
+            of_it = known[id(other)]
+            return fit.log_odds(of_it) + spread * fit.error(of_it)
 
         return log_odds
 
-    return trainable_blocks(found, of)
+    return trainable_blocks(found, of, took=took, allowance=allowance)
 
 
 def _awakened(found: Propagation) -> Propagation | None:
-    """A network in which no matrix has a gradient, once scales that start at zero have moved.
+    """A network that is silent, once scales and matrices that start at zero have moved.
 
     Returns:
-        ``None`` if matrices have gradients, or no such scale has one.
+        ``None`` if there are none, or if theory does not reach the output then either.
     """
-    graph = found.graph
-    if graph is None or any(weight.measured_gradient for weight in found.weights):
+    graph, zeros = found.graph, _starting_at_zero(found)
+    if graph is None or not zeros:
         return None
-    zeros = {
-        name: torch.full_like(value, _FIRST_STEPS)
-        for name, value in graph.parameters.items()
-        if value.ndim < 2
-        and not name.endswith("bias")
-        and not value.any()
-        and graph.weights.get(name)
-    }
-    if not zeros:
-        return None
-    awake = propagate(graph.with_parameters(zeros))
+    generator = torch.Generator().manual_seed(0)
+    moved = {name: _after_first_steps(value, generator) for name, value in zeros.items()}
+    awake = propagate(graph.with_parameters(moved))
     return awake if _reaches_the_output(awake) else None
+
+
+def _starting_at_zero(found: Propagation) -> dict[str, Tensor]:
+    """Scales and matrices that are zero, by name."""
+    graph = found.graph
+    if graph is None:
+        return {}
+    return {
+        name: value
+        for name, value in graph.parameters.items()
+        if not name.endswith("bias")
+        and not value.any()
+        and (value.ndim > 1 or graph.weights.get(name))
+    }
+
+
+def _after_first_steps(zeros: Tensor, generator: torch.Generator) -> Tensor:
+    """A scale, or a matrix that hands on so much of its input."""
+    if zeros.ndim < 2:
+        return torch.full_like(zeros, _FIRST_STEPS)
+    inputs = zeros[0].numel()
+    drawn = torch.randn(zeros.shape, generator=generator).to(zeros)
+    return drawn * float(_FIRST_STEPS / inputs**0.5)
 
 
 def _reaches_the_output(found: Propagation) -> bool:

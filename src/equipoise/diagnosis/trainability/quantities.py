@@ -74,13 +74,18 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
         source: Which of the two.
 
     Raises:
-        ValueError: If no operation of the model has a gradient.
+        ValueError: If no operation of the model has a gradient, or none is predicted.
     """
     sites = up_to_the_output(found)
     if not sites:
         raise ValueError(
             "nothing is known of the model's gradients: it has no linear or convolutional layer "
             "that theory or the traced pass reaches."
+        )
+    if not any(site.is_predicted for site in sites):
+        raise ValueError(
+            "theory predicts none of its operations, and how much one draw of the weights differs "
+            "from another is known from theory alone. `--budget 60s` lets theory go further."
         )
     end = sites[-1]
     growth = _growth(sites, _entrance(found, sites), source)

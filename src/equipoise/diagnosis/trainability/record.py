@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from equipoise.diagnosis.trainability.quantities import Quantities
 
+# With a higher probability a model needs no remedy.
+LIKELY = 0.9
+
 
 @dataclass(frozen=True, slots=True)
 class Depth:
@@ -13,15 +16,17 @@ class Depth:
 
     Args:
         blocks: How many it has.
-        value: How many could train; infinite beyond 16 times as many as it has.
+        value: How many could train; infinite beyond those that were looked at.
         low: Lower end of the interval.
         high: Upper end.
+        searched: How many blocks theory was asked about at most; 0 if that is not known.
     """
 
     blocks: int
     value: float
     low: float
     high: float
+    searched: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from equipoise.diagnosis.trainability.record import Depth, Trainability
+from equipoise.diagnosis.trainability.record import LIKELY, Depth, Trainability
 from equipoise.records import wording
 
-_PROBABLE, _CERTAIN = 0.65, 0.9
+_PROBABLE = 0.65
 
 
 def forecast(found: Trainability) -> str:
@@ -16,17 +16,25 @@ def forecast(found: Trainability) -> str:
     chance = wording.chance(p, found.low, found.high)
     if 1 - _PROBABLE < p < _PROBABLE:
         return f"May train or not ({chance})"
-    sure = "" if p > _CERTAIN or p < 1 - _CERTAIN else "probably "
+    sure = "" if p > LIKELY or p < 1 - LIKELY else "probably "
     will = "train" if p >= 0.5 else "not train"
     return f"Will {sure}{will} ({chance})"
 
 
 def depth_in_words(depth: Depth) -> str:
+    """How many equal blocks it has, and how many could train."""
+    return f"it has {depth.blocks:,} equal blocks, and {limit_in_words(depth)}"
+
+
+def limit_in_words(depth: Depth) -> str:
     """How many blocks could train."""
-    blocks = f"it has {depth.blocks:,} equal blocks"
     if math.isinf(depth.value):
-        return f"{blocks}, and many more could train"
+        least = f"more than {depth.searched:,}" if depth.searched > depth.blocks else "more"
+        return f"{least} could train"
     if depth.value < 1:
-        return f"{blocks}, and not even one would train"
-    ends = f"between {wording.depth(depth.low)} and {wording.depth(depth.high)}"
-    return f"{blocks}, and about {wording.depth(depth.value)} could train ({ends})"
+        return "not even one would train"
+    low, high = (
+        wording.depth(end) if math.isfinite(end) else "many more"
+        for end in (depth.low, depth.high)
+    )
+    return f"about {wording.depth(depth.value)} could train (between {low} and {high})"

@@ -121,6 +121,7 @@ class Node:
     records_gradients: bool = True
     function: str = ""
     in_part: bool = False
+    _inputs: tuple[Made | Given, ...] | None = field(default=None, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -141,12 +142,15 @@ class Node:
             lambda given: new if given is old else given,
             (self.arguments, self.keywords),
         )
+        self._inputs = None
 
     @property
     def inputs(self) -> tuple[Made | Given, ...]:
         """All tensors among the arguments."""
-        leaves = trees.leaves((self.arguments, self.keywords))
-        return tuple(leaf for leaf in leaves if isinstance(leaf, Made | Given))
+        if self._inputs is None:
+            leaves = trees.leaves((self.arguments, self.keywords))
+            self._inputs = tuple(leaf for leaf in leaves if isinstance(leaf, Made | Given))
+        return self._inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from equipoise.diagnosis.record import GROWTH, Checkup
 from equipoise.diagnosis.trainability.record import Depth
+from equipoise.diagnosis.trainability.words import limit_in_words
 from equipoise.records import wording
 from equipoise.report.checkup.words import (
     first_screen,
@@ -48,6 +49,7 @@ def render_checkup(checkup: Checkup) -> str:
         verdict=checkup.verdict,
         depth=depth,
         gauge=None if depth is None else _gauge(depth),
+        limit="" if depth is None else wording.capital(limit_in_words(depth)),
         shares=overview.attribution(checkup),
         predictions=overview.predictions(checkup),
         operations=overview.computed(checkup.sites),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,6 +33,8 @@ from equipoise.theory.propagation.what_if.answer import Changes
 
 # What theory about takes for a pair of positions of one operation, there and back.
 _SECONDS_PER_PAIR = 2.5e-7
+# Norms over positions multiply such matrices.
+_SECONDS_PER_TRIPLE = 6e-10
 # Maps of so many positions are followed whatever it takes.
 _FEWEST_POSITIONS = 64
 
@@ -182,7 +184,7 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
     except TooExpensiveError:
         if graph.positions == _FEWEST_POSITIONS:
             raise
-        fewer = max(_FEWEST_POSITIONS, graph.positions // 4)
+        fewer = max(_FEWEST_POSITIONS, min(graph.positions, _largest_map(graph)) // 4)
         return propagate(replace(graph, positions=fewer), steps=steps, allowance=allowance)
     finally:
         most_positions.reset(followed)
@@ -219,15 +221,30 @@ def _forward(graph: Graph, allowance: float | None) -> Forward:
     return forward
 
 
+def _largest_map(graph: Graph) -> int:
+    """Positions of the largest map that a convolution gives; without one, those followed."""
+    maps = (math.prod(n.outputs[0].shape[2:]) for n in graph.nodes if n.name == "convolution")
+    return max(maps, default=graph.positions)
+
+
 def _affordable(graph: Graph, seconds: float) -> int:
     """Positions of the largest maps that can be followed in so much time."""
-    shapes = {node.outputs[0].shape[2:] for node in graph.nodes if node.name == "convolution"}
-    maps = [
-        math.prod(shape) for node in graph.nodes if (shape := node.outputs[0].shape[2:]) in shapes
-    ]
+    shapes = {
+        node.outputs[0].shape[2:]
+        for node in graph.nodes
+        if node.name == "convolution" or node.name.startswith("upsample")
+    }
+    prices: defaultdict[int, float] = defaultdict(float)
+    for node in graph.nodes:
+        shape = node.outputs[0].shape[2:]
+        if shape in shapes:
+            positions = math.prod(shape)
+            prices[positions] += positions**2 * _SECONDS_PER_PAIR
+            if node.name == "native_group_norm":
+                prices[positions] += positions**3 * _SECONDS_PER_TRIPLE
     most, spent = min(_FEWEST_POSITIONS, graph.positions), 0.0
-    for positions, count in sorted(Counter(maps).items()):
-        spent += count * positions**2 * _SECONDS_PER_PAIR
+    for positions, price in sorted(prices.items()):
+        spent += price
         if spent > seconds:
             return most
         most = min(max(most, positions), graph.positions)

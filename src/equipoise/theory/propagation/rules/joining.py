@@ -31,7 +31,7 @@ def concatenate(call: Call) -> Result:
     """``torch.cat``."""
     parts, axis = call.argument("tensors"), call.argument("dim")
     axis %= call.output.ndim
-    # PyTorch leaves out empty tensors of one axis, from which caches of keys start.
+    # Caches of keys start from empty tensors; slices may be empty too.
     parts = [part for part in parts if not _is_empty(part)]
     lead = next(part for part in parts if isinstance(part, Moments))
     if len(parts) == 1:
@@ -45,7 +45,7 @@ def concatenate(call: Call) -> Result:
 
 
 def _is_empty(part: Moments | Known) -> bool:
-    return isinstance(part, Known) and tuple(part.value.shape) == (0,)
+    return isinstance(part, Known) and not part.value.numel()
 
 
 def _features(call: Call, parts: list[Moments | Known], axis: int, lead: Moments) -> Result:

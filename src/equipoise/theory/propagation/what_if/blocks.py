@@ -49,13 +49,22 @@ class Blocks:
         return range(self.end - self.period, self.end)
 
 
-def repetitions(graph: Graph) -> int:
-    """How many times the block is repeated that makes up most of the network; 0 if none does."""
+def prevailing_blocks(graph: Graph) -> Blocks | None:
+    """The repeated block that makes up most of the network; None if none does."""
     try:
         blocks = _found(graph, None)
     except ValueError:
-        return 0
-    return blocks.count if 2 * blocks.count * blocks.period >= len(graph.nodes) else 0
+        return None
+    return blocks if 2 * blocks.count * blocks.period >= len(graph.nodes) else None
+
+
+def with_blocks(graph: Graph, blocks: Blocks, count: int) -> Graph:
+    """Repeat blocks that were found another number of times.
+
+    Raises:
+        ValueError: If what stands behind them takes from one that would be left out.
+    """
+    return _Repeated(graph, blocks, count - blocks.count).edited()
 
 
 def with_depth(graph: Graph, depth: float, block: str | None) -> Graph:
@@ -69,7 +78,7 @@ def with_depth(graph: Graph, depth: float, block: str | None) -> Graph:
             f"{blocks.count} blocks times {depth} are {float(wanted):g}: choose a multiple of "
             f"1/{blocks.count}."
         )
-    return _Repeated(graph, blocks, int(wanted) - blocks.count).edited()
+    return with_blocks(graph, blocks, int(wanted))
 
 
 def _found(graph: Graph, block: str | None) -> Blocks:

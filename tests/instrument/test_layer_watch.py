@@ -1,0 +1,33 @@
+"""Layers are found in one pass, and the loss is differentiated with respect to them."""
+
+import torch
+from torch import nn
+
+from equipoise.instrument.layer_watch import LayerWatch
+
+
+def watched(model, x):
+    with LayerWatch(model) as watch:
+        output = model(x)
+        loss = (output[0] if isinstance(output, tuple) else output).square().sum()
+        return loss, watch.differentiate(loss)
+
+
+def test_a_recurrent_layer_is_watched_at_its_outputs():
+    model = nn.LSTM(3, 5, batch_first=True)
+    x = torch.randn(4, 7, 3, generator=torch.Generator().manual_seed(0))
+    _, (found,) = watched(model, x)
+    assert (found.kind, found.rows, found.features) == ("LSTM", 4 * 7, 5)
+    assert abs(found.gradient - float(4 * model(x)[0].detach().double().square().sum())) < 1e-4
+
+
+def test_attention_without_a_layer_that_could_be_watched_is_not():
+    class Only(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight_of_its_own = nn.Parameter(torch.randn(3, 3))
+
+        def forward(self, x):
+            return x @ self.weight_of_its_own
+
+    assert watched(Only(), torch.randn(4, 3))[1] == []
