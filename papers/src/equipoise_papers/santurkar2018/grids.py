@@ -64,11 +64,19 @@ def rate_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTrainin
     )
 
 
-def linear_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
-    """Trainings of the deep linear network, with probes."""
+def linear_cells(
+    scale: Scale, norms: Iterable[Normaliser], *, small_seeds: int = 8
+) -> tuple[ProbedTraining, ...]:
+    """Trainings of the deep linear network, with probes.
+
+    Args:
+        scale: How much is computed.
+        norms: The normalisers.
+        small_seeds: Seeds at scale small, for figures whose trainings take longer.
+    """
     steps, seeds, looks = {
         "smoke": (20, 1, 2),
-        "small": (10_000, 3, 50),
+        "small": (10_000, small_seeds, 50),
         "paper": (10_000, 5, 100),
     }[scale]
     make = partial(
@@ -80,4 +88,4 @@ def linear_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTrain
         steps=steps,
         looks=looks,
     )
-    return tuple(make(norm=norm, seed=seed) for norm in norms for seed in range(seeds))
+    return tuple(make(norm=norm, seed=seed) for seed in range(seeds) for norm in norms)
