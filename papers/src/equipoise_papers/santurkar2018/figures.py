@@ -32,7 +32,7 @@ _NOISE: tuple[Normaliser, ...] = ("none", "batch", "noisy", "noise")
 _NOISED: tuple[Normaliser, ...] = ("none", "batch", "noisy")
 _LP: tuple[Normaliser, ...] = ("none", "batch", "l1", "l2", "linf")
 # A training with ℓp normalisation takes twice as long as one with batch norm.
-_LP_SEEDS = 5
+_LP_SEEDS = 3
 
 
 def _experiment(

@@ -46,7 +46,9 @@ _CLOSEST = 0.01
 # Networks' ε where the line has none: PyTorch asks for more than 0. Small against γ² and β².
 _NO_EPS = 1e-5
 _EPS_GRID = (_NO_EPS, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
-_RATES = (1e-5, 1e-4, 1e-3)
+_RATES = (1e-5, 1e-4, 1e-3, 1e-2)
+# At scale small the largest one is a stack of its own: it came later, and nothing is trained anew.
+_FIRST_RATES = 3
 # Octaves, from where everything trains to far beyond where ReLU does.
 _DEPTHS = (10, 20, 40, 80, 160, 320)
 
@@ -87,8 +89,10 @@ def cells(panel: ParameterPanel, scale: Scale) -> tuple[LinePoint | ForecastPoin
         for at in panel.curve(scale)
     )
     positions, depths = _grid(panel, scale)
-    networks = [_stack(panel, scale, depth, at) for depth in reversed(depths) for at in positions]
-    return (*points, *forecasts(networks), *networks)
+    places = [(depth, at) for depth in reversed(depths) for at in positions]
+    parts = (_RATES[:_FIRST_RATES], _RATES[_FIRST_RATES:]) if scale == "small" else (_RATES,)
+    first, *others = ([_stack(panel, scale, *place, rates) for place in places] for rates in parts)
+    return (*points, *forecasts(first), *first, *(stack for part in others for stack in part))
 
 
 def _grid(panel: ParameterPanel, scale: Scale) -> tuple[tuple[float, ...], tuple[int, ...]]:
@@ -97,14 +101,16 @@ def _grid(panel: ParameterPanel, scale: Scale) -> tuple[tuple[float, ...], tuple
     return panel.positions, _DEPTHS if scale == "small" else (*_DEPTHS, 640)
 
 
-def _stack(panel: ParameterPanel, scale: Scale, depth: int, at: float) -> Stack:
+def _stack(
+    panel: ParameterPanel, scale: Scale, depth: int, at: float, rates: tuple[float, ...]
+) -> Stack:
     norm: dict[str, Any] = {"eps": _NO_EPS, **panel.fixed, panel.parameter: at}
     return Stack(
         activation=panel.activation,
         batch_size=_TRAINED,
         depth=depth,
         **norm,
-        **panels.effort(scale, _RATES),
+        **panels.effort(scale, rates),
     )
 
 
