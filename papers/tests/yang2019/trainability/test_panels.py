@@ -274,12 +274,12 @@ class TestPanels:
         results = networks("yang2019.fig2a", at_the_line)
         assert answer(claims("yang2019.fig2a", at_the_line), "edge of the grid") is True
         cell = pick(results, key=lambda stack: stack.depth)
-        members = tuple(replace(m, loss=m.rate) for m in results[cell].members)
+        members = tuple(replace(m, loss=-m.rate) for m in results[cell].members)
         results[cell] = replace(results[cell], members=members)
         checks, _ = fig2.network_checks(fig2.SGD, results)
         (check,) = (check for check in checks if "edge of the grid" in check.claim)
         assert check.holds is (learning == 0)
-        assert f"1 are best at the least rate and 0 at the largest; {learning} of" in check.found
+        assert f"0 are best at the least rate and 1 at the largest; {learning} of" in check.found
 
     def test_stacks_that_differ_in_their_rates_alone_count_as_one(self):
         whole = networks("yang2019.fig2a", at_the_line)
