@@ -130,6 +130,11 @@ SANTURKAR2018 = {
         "There is a clear improvement in all of these measures in networks with BatchNorm",
         "Fig. 4, caption",
     ),
+    "Random directions": Claim(
+        "Is the loss smoother with batch norm along random directions too?",
+        "the loss behaves in a similar way when we examine other (random) directions too",
+        "Section 3.2",
+    ),
     "Fig. 5": Claim("What do the two networks of the theory look like?", "", "a drawing"),
     "Fig. 6": Claim(
         "Is internal covariate shift alike in further layers?", "", "quoted at Fig. 3a and 3b"

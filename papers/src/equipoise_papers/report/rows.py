@@ -131,6 +131,12 @@ SANTURKAR2018 = (
         ("santurkar2018.fig4",),
     ),
     Row(
+        "Random directions",
+        "Landscape of VGG along random directions, of which the paper says a sentence (Section "
+        "3.2) and shows no figure.",
+        ("santurkar2018.random",),
+    ),
+    Row(
         "Fig. 5",
         "The two networks that the theory compares: with and without a BN layer.",
         reason=_SCHEMATIC,

@@ -129,6 +129,41 @@ def landscapes(
 def histograms(
     figure: FigureBase, results: Mapping[ProbedTraining, Run], norms: Sequence[Normaliser]
 ) -> None:
+    """Histograms of one unit of three layers, one above the other as training goes on."""
+    layers = [a.layer for a in runs_of(results, norms[0])[0].looks[0].activations]
+    panels = figure.subplots(len(layers), len(norms), squeeze=False)
+    for column, norm in enumerate(norms):
+        (run,) = runs_of(results, norm)
+        for row, layer in enumerate(layers):
+            axes = panels[row][column]
+            _ridges(axes, run, layer, _COLOURS[norm])
+            if not row:
+                axes.set_title(LABELS[norm], fontsize=8)
+            if not column:
+                axes.set_ylabel(f"{layer}\nstep", fontsize=7)
+            else:
+                axes.set_yticklabels([])
+    figure.supxlabel("output of one unit; every histogram has the same height", fontsize=8)
+
+
+def _ridges(axes: Axes, run: Run, layer: str, colour: str) -> None:
+    for height, look in enumerate(run.looks):
+        found = next(a for a in look.activations if a.layer == layer).histogram
+        if found is None:
+            raise ValueError(f"no histogram of {layer} was recorded at step {look.step}.")
+        width = (found.high - found.low) / len(found.counts)
+        edges = [found.low + place * width for place in range(len(found.counts) + 1)]
+        tops = [height + 0.9 * count / max(found.counts) for count in found.counts]
+        axes.stairs(tops, edges, baseline=height, fill=True, color=colour, alpha=0.35)
+        axes.stairs(tops, edges, baseline=height, color=colour, linewidth=0.6)
+    axes.set_yticks(range(len(run.looks)), [str(look.step) for look in run.looks])
+    axes.tick_params(labelsize=6)
+    axes.grid(visible=False)
+
+
+def quantiles(
+    figure: FigureBase, results: Mapping[ProbedTraining, Run], norms: Sequence[Normaliser]
+) -> None:
     """Quantiles of one unit of three layers over training, of the first seed."""
     layers = [a.layer for a in runs_of(results, norms[0])[0].looks[0].activations]
     panels = figure.subplots(len(layers), len(norms), sharex=True, squeeze=False)
