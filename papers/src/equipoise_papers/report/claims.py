@@ -242,6 +242,11 @@ LANGE2022 = {
         "Things.",
         "Section 5",
     ),
+    "Batches of 3 and 4": Claim(
+        "Does batch norm work down to batch 4, and Renorm down to 3 (CNN)?",
+        "BN and Batch Renorm work well for batch sizes as small as 4 and 3 respectively",
+        "Section 5",
+    ),
     "Fig. 6, left": Claim(
         "Does BNP with group norm train a ResNet faster than batch norm?",
         "The test accuracy for BNP+GN converges faster than BN prior to the first learning rate "

@@ -232,6 +232,12 @@ LANGE2022 = (
     ),
     Row("Fig. 5, right", "The same at batch 2, with Renorm.", ("lange2022.fig5b",)),
     Row(
+        "Batches of 3 and 4",
+        "The same at batch 4 with BN and at batch 3 with Renorm, of which the paper says a "
+        "sentence and shows no figure.",
+        ("lange2022.batch3and4",),
+    ),
+    Row(
         "Fig. 6, left",
         "ResNet-110 on CIFAR-10: BN, GN, BNP and BNP+GN.",
         ("lange2022.fig6a",),
