@@ -105,14 +105,19 @@ def landscapes(
     *,
     training: bool = False,
 ) -> None:
-    """The paper's plots: loss, gradient predictiveness, effective smoothness; training before."""
+    """Loss and gradient change along the gradient, and β, as the paper plots them.
+
+    Args:
+        figure: Empty.
+        results: Finished cells.
+        title: Above all panels.
+        training: Whether training curves come first.
+    """
+    panels = list(figure.subplots(2, 2).flat if training else figure.subplots(1, 3))
     if training:
-        (first, left), (middle, right) = figure.subplots(2, 2)
-        curves(first, results)
-        first.get_legend().remove()
-    else:
-        left, middle, right = figure.subplots(1, 3)
-    bands(left, results, lambda look: look.landscape.loss_band, "loss along the gradient")
+        curves(panels[0], results)
+    left, middle, right = panels[-3:]
+    bands(left, results, lambda look: look.landscape.loss_band, "loss along the direction")
     bands(
         middle,
         results,
@@ -120,10 +125,17 @@ def landscapes(
         "change of the gradient",
     )
     lines(right, results, lambda look: look.landscape.beta, "effective β")
-    for repeated in (middle.get_legend(), right.get_legend()):
-        if repeated is not None:
-            repeated.remove()
-    left.set_title(title, fontsize=9)
+    names = [axes.get_ylabel() for axes in panels]
+    handles = panels[0].get_legend_handles_labels()
+    for axes, name in zip(panels, names, strict=True):
+        axes.get_legend().remove()
+        # Beside narrow panels, labels of neighbours would meet.
+        axes.set_ylabel("")
+        axes.set_title(name, fontsize=8)
+        axes.tick_params(labelsize=6, which="both")
+        axes.set_xlabel("step", fontsize=7)
+    figure.legend(*handles, loc="outside lower center", ncols=5, fontsize=7)
+    figure.suptitle(f"{title}; bands are geometric means over seeds", fontsize=8)
 
 
 def histograms(

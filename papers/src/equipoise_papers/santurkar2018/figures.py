@@ -141,6 +141,7 @@ def _draw_distance(figure: FigureBase, results: Results) -> None:
             )
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.tick_params(labelsize=6, which="minor")
     axes.set_xlabel("distance moved along the gradient")
     axes.set_ylabel("change of the gradient")
     axes.legend(fontsize=7)
