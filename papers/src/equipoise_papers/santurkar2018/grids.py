@@ -119,7 +119,7 @@ def averaged_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTra
     """The same as if the loss were averaged over samples and not summed."""
     steps, seeds, looks = {
         "smoke": (20, 1, 2),
-        "small": (10_000, 3, 10),
+        "small": (2_000, 3, 10),
         "paper": (10_000, 5, 10),
     }[scale]
     return _linear(norms, AVERAGED_RATE, steps, seeds, looks)

@@ -67,6 +67,7 @@ class ParameterPanel:
         claims: Pairs of positions of which one must let networks train deeper.
         critical: Position where they must train deepest.
         fixed: Values of batch norm's other parameters.
+        wide: Whether the largest rate is tried at scale small too.
     """
 
     parameter: str
@@ -78,6 +79,7 @@ class ParameterPanel:
     claims: tuple[Deeper, ...]
     critical: float | None = None
     fixed: dict[str, float] = field(default_factory=dict)
+    wide: bool = False
 
 
 def cells(panel: ParameterPanel, scale: Scale) -> tuple[LinePoint | ForecastPoint | Stack, ...]:
@@ -90,7 +92,9 @@ def cells(panel: ParameterPanel, scale: Scale) -> tuple[LinePoint | ForecastPoin
     )
     positions, depths = _grid(panel, scale)
     places = [(depth, at) for depth in reversed(depths) for at in positions]
-    parts = (_RATES[:_FIRST_RATES], _RATES[_FIRST_RATES:]) if scale == "small" else (_RATES,)
+    parts: tuple[tuple[float, ...], ...] = (_RATES,)
+    if scale == "small":
+        parts = (_RATES[:_FIRST_RATES], *([_RATES[_FIRST_RATES:]] if panel.wide else []))
     first, *others = ([_stack(panel, scale, *place, rates) for place in places] for rates in parts)
     return (*points, *forecasts(first), *first, *(stack for part in others for stack in part))
 
@@ -236,6 +240,7 @@ TANH_EPS = ParameterPanel(
     checks=eps_checks,
     claims=_EPS_CLAIMS,
     critical=1.0,
+    wide=True,
 )
 RELU_EPS = ParameterPanel(
     parameter="eps",
@@ -258,7 +263,11 @@ _CHOICES = (
     "the line is 16ξ as in Fig. 2; the source calls it the predicted maximum trainable depth",
     "predicted lines at B = 8, 64 and 128 (smoke: 9 points per line, small: 41, paper: 81), that "
     "of 64 is drawn; depth 16|ξ|, infinite width, σ_w² = 1",
-    panels.rates_choice(_RATES, "the source states none for this figure, Fig. 2's is 1e-5"),
+    panels.rates_choice(
+        _RATES,
+        "the source states none for this figure, Fig. 2's is 1e-5; at scale small the largest is "
+        "tried in panel c alone",
+    ),
     "small: 64 neurons, 6,400 training images, 1,000 test images; paper takes Fig. 2's 384 "
     "neurons and 600,000 images, and the best rate too",
     "Fashion-MNIST stands in for MNIST at small; smoke trains on scikit-learn's digits",
