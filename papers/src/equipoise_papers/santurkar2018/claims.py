@@ -196,8 +196,8 @@ def shift_linear(results: Results) -> tuple[Check, ...]:
         ),
         ours(
             _uncorrelated(
-                "with the loss averaged over samples, and fewer steps, with BN G and G′ are almost "
-                "uncorrelated",
+                "with the loss averaged over samples, and fewer steps, with BN G and G′ are "
+                "almost uncorrelated",
                 averaged,
             )
         ),
