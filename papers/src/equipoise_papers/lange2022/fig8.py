@@ -166,7 +166,7 @@ def draw(figure: FigureBase, results: Mapping[WatchedTraining, Course]) -> None:
         for axes in (upper, lower):
             axes.set_yscale("log")
             axes.tick_params(labelsize=7)
-        upper.set_title(f"{rows} rows, rank ≤ {min(rows, 101)} of 101", fontsize=8)
+        upper.set_title(f"{rows:,} rows, rank ≤ {min(rows, 101)}", fontsize=8)
         lower.set_xlabel("step", fontsize=8)
     (above, below), _ = panels
     above.set_ylabel("κ of the Hessian", fontsize=8)
