@@ -55,9 +55,9 @@ def draw(figure: FigureBase, results: Mapping[StatementTest, StatementCheck]) ->
     axes.set_xticks(range(0, 101, 25))
     axes.tick_params(labelsize=7, axis="x")
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(
-        "random cases in which the printed form fails, %\n"
-        "the corrected form never does; faint: readings that are not the paper's",
+    figure.supxlabel(
+        "random cases in which the printed form fails, %; the corrected form never does\n"
+        "faint: readings that are not the paper's",
         fontsize=7,
     )
 
