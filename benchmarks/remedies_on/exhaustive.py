@@ -29,7 +29,7 @@ from scipy.special import stdtrit
 from torch import nn
 
 from equipoise.data.source import Samples
-from equipoise.diagnosis.fix.applied import in_words
+from equipoise.diagnosis.fix.applied import UNCHANGED, in_words
 from equipoise.diagnosis.fix.division import Division, divide
 from equipoise.diagnosis.fix.measure import run_fix
 from equipoise.diagnosis.fix.options import OPTIMIZERS, FixOptions
@@ -93,6 +93,8 @@ class Finished:
         guess: Test loss of the best constant.
         plain: The network as it is, with every rate.
         chosen: The race's choice, at the race's rate; ``None`` if no remedy helps.
+        ahead: The arm with the lowest mean loss in the last round, with every rate; ``None``
+            until it is trained.
         arms: Every arm with every rate; none that is missing if ``whole``.
         whole: Whether all were trained.
         remarks: What the race said.
@@ -102,6 +104,7 @@ class Finished:
     guess: float
     plain: Outcome | None
     chosen: Outcome | None
+    ahead: Outcome | None
     arms: tuple[Outcome, ...]
     whole: bool
     remarks: tuple[str, ...]
@@ -191,7 +194,7 @@ def _path(out: Path, cell: Cell, remedy: Remedy | str | None) -> Path:
 
 
 def run(cells: Sequence[Cell], out: Path, jobs: int, minutes: float) -> list[Finished]:
-    """Race and train until all is done or the time is up: first all races, then every arm.
+    """Race and train until all is done or the time is up, every arm of a cell before the next.
 
     Args:
         cells: What to race.
@@ -211,11 +214,12 @@ def run(cells: Sequence[Cell], out: Path, jobs: int, minutes: float) -> list[Fin
         if "error" in found:
             print(f"{cell.name}: {_said(work)}: {found['error']}", file=sys.stderr)
         elif work == _RACE:
-            waiting.extend((cell, from_plain(Remedy, plain)) for plain in found["remedies"])
+            remedies = [from_plain(Remedy, plain) for plain in found["remedies"]]
+            waiting.extendleft((cell, remedy) for remedy in reversed(remedies))
 
     try:
         while (waiting or left) and (rest := ends - time.monotonic()) > 0:
-            if waiting:
+            if waiting and len(left) < jobs:
                 cell, work = waiting.popleft()
                 path = _path(out, cell, work)
                 known = _read(path)
@@ -250,11 +254,15 @@ def _finished(cell: Cell, out: Path) -> Finished | None:
     found = [_read(_path(out, cell, remedy)) for remedy in (None, *remedies)]
     plain = _outcome(found[0])
     arms = [one for one in map(_outcome, found) if one is not None]
+    judged = [(float(gain["difference"]["value"]), gain["name"]) for gain in race["fix"]["gains"]]
+    first = min(judged, default=(0.0, ""))
+    ahead = first[1] if first[0] < 0 else UNCHANGED
     return Finished(
         cell=cell.name,
         guess=race["guess"],
         plain=plain,
         chosen=_outcome(race["chosen"]),
+        ahead=next((one for one in arms if one.name == ahead), None),
         arms=tuple(arms),
         whole=plain is not None and all(one is not None for one in found),
         remarks=tuple(race["fix"]["remarks"]),
@@ -282,9 +290,13 @@ def mean_loss(one: Outcome, guess: float) -> float:
 def is_better(changed: Outcome, plain: Outcome, guess: float) -> bool:
     """Whether it is better beyond chance: the t-interval of 9 in 10 cases is below zero."""
     pairs = zip(changed.losses, plain.losses, strict=True)
-    gains = [min(a, guess) - min(b, guess) for a, b in pairs]
-    spread = statistics.stdev(gains) / math.sqrt(len(gains))
-    return statistics.fmean(gains) + float(stdtrit(len(gains) - 1, 0.95)) * spread < 0
+    return is_negative([min(a, guess) - min(b, guess) for a, b in pairs])
+
+
+def is_negative(differences: Sequence[float]) -> bool:
+    """Whether the t-interval that holds the mean in 9 of 10 cases is below zero."""
+    spread = statistics.stdev(differences) / math.sqrt(len(differences))
+    return statistics.fmean(differences) + float(stdtrit(len(differences) - 1, 0.95)) * spread < 0
 
 
 def shown(cells: Sequence[Cell], quick: Sequence[Cell], description: str | None) -> list[Finished]:

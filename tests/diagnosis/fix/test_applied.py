@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from equipoise.diagnosis.fix.applied import apply, change_graph, fixed
+from equipoise.diagnosis.fix.candidates import of_activations
 from equipoise.diagnosis.fix.remedy import Edit, Factor, Remedy
 from equipoise.instrument.recording.tracer import trace
 from equipoise.records.codec import from_plain, to_plain
@@ -26,6 +27,21 @@ def network(activation=nn.ReLU) -> nn.Module:
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 16, 3))
     model(torch.randn(4, 1, 4, 4))
     return model
+
+
+class Called(nn.Module):
+    """The same with functions: an activation, a gate, and an output."""
+
+    def __init__(self, activation=torch.relu):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.gate = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(1, 8, 1)
+        self.norm, self.second = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1)
+        self.head, self.activation = nn.Linear(8 * 16, 3), activation
+
+    def forward(self, x):
+        hidden = self.activation(self.norm(self.first(x))) * torch.sigmoid(self.gate(x))
+        return torch.tanh(self.head(self.activation(self.second(hidden)).flatten(1)))
 
 
 def batch():
@@ -62,6 +78,8 @@ REMEDIES = [
     Remedy((Edit("eps", 0.1),)),
     Remedy((WEIGHTS,)),
     Remedy((Edit("activation", None, "gelu"),)),
+    Remedy((Edit("activation", None, "gelu", kept=("2",)),)),
+    Remedy((Edit("activation", None, "gelu", kept=("2",), also=("Sequential:tanh",)),)),
     *(
         Remedy((Edit("norm", value, choice),))
         for choice, value in (
@@ -69,6 +87,7 @@ REMEDIES = [
             ("layer", None),
             ("instance", None),
             ("batch_renorm", None),
+            ("batch_renorm", 1),
             ("ghost", 4),
             ("frozen", None),
             ("none", None),
@@ -188,7 +207,10 @@ def test_a_wrapped_factory_builds_changed_models():
     [
         ("norm=grup:4", "norm is one of"),
         ("norm=rms", "does not fit"),
-        ("activation=relu", "no activation module"),
+        ("activation=relu", "no activation that could become relu"),
+        ("activation=gelu:except=head", "no activation stands at 'head'"),
+        ("activation=gelu:but=2", "no remedy is called"),
+        ("activation=gelu:except=2:softmax", "no activation stands at '2:softmax'"),
         ("shift", "no remedy is called"),
         ("shift=high", "no remedy is called"),
         (Remedy((Edit("weights", None, "", (Factor("9.weight", 2.0),)),)), "'9.weight'"),
@@ -200,6 +222,86 @@ def test_what_does_not_fit_is_refused_and_leaves_the_model(remedy, message):
     with pytest.raises(ValueError, match=message):
         apply(model, remedy)
     assert str(model) == str(twin)
+
+
+def test_functions_are_exchanged_but_gates_and_outputs_stay():
+    model = Called()
+    graph = trace(model, batch(), cross_entropy)
+    gelu, *others = of_activations(model, graph)
+    assert [one.name for one in (gelu, *others)] == [
+        f"activation={name}" for name in ("gelu", "leaky_relu", "tanh")
+    ]
+    predicted = propagate(change_graph(graph, gelu, model))
+    applied = apply(model, gelu)
+    assert steps(applied.model) == steps(Called(nn.functional.gelu))
+    twin = propagate(trace(Called(nn.functional.gelu), batch(), cross_entropy))
+    ends = [
+        next(s for s in reversed(found.sites) if s.module == "head") for found in (predicted, twin)
+    ]
+    assert ends[0].second_moment == pytest.approx(ends[1].second_moment, rel=1e-3)
+    applied.undo()
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+def test_functions_that_may_be_gates_are_named():
+    """A hidden tanh is exchanged because the trace shows that it is one."""
+    model = nn.Sequential(Hidden(torch.tanh), nn.Linear(8, 3))
+    first = next(of_activations(model, trace(model, batch(), cross_entropy)))
+    assert first.name == "activation=gelu:also=0:tanh"
+    assert Remedy.named(first.name) == first
+    twin = nn.Sequential(Hidden(nn.functional.gelu), nn.Linear(8, 3))
+    twin.load_state_dict(model.state_dict())
+    assert steps(apply(model, first).model) == steps(twin)
+
+
+class Hidden(nn.Module):
+    """A layer and a function of its outputs."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = nn.Linear(16, 8), function
+
+    def forward(self, x):
+        return self.function(self.layer(x.flatten(1)))
+
+
+class Swish(nn.Module):
+    """An activation as a module of the model's own."""
+
+    def forward(self, x):
+        return x * torch.sigmoid(x)
+
+
+def test_modules_of_the_models_own_that_are_activations_are_exchanged_whole():
+    """By hand, too: x σ(x) would otherwise be x times the other activation."""
+    model = nn.Sequential(Hidden(Swish()), nn.Linear(8, 3))
+    first = next(of_activations(model, trace(model, batch(), cross_entropy)))
+    assert first.name == "activation=gelu"
+    twin = nn.Sequential(Hidden(nn.GELU()), nn.Linear(8, 3))
+    twin.load_state_dict(model.state_dict())
+    applied = apply(model, first)
+    assert type(model[0].function) is nn.GELU
+    assert steps(model) == steps(twin)
+    applied.undo()
+    assert type(model[0].function) is Swish
+
+
+def test_a_formula_in_a_forward_stays():
+    """Its operations cannot be told from others of the module."""
+    model = nn.Sequential(Hidden(lambda x: x * torch.sigmoid(x)), nn.Linear(8, 3))
+    assert not list(of_activations(model, trace(model, batch(), cross_entropy)))
+    with pytest.warns(UserWarning, match="changed nothing"):
+        apply(model, "activation=gelu").model(batch()[0])
+
+
+def test_modules_at_gates_and_outputs_stay():
+    """DCGAN's generator ends in a tanh, which is no hidden activation."""
+    model = nn.Sequential(network(), nn.Tanh())
+    remedies = list(of_activations(model, trace(model, batch(), cross_entropy)))
+    assert [one.edits[0].kept for one in remedies] == [("1",)] * len(remedies)
+    changed = apply(model, remedies[0]).model
+    assert isinstance(changed[1], nn.Tanh)
+    assert isinstance(changed[0][2], nn.GELU)
 
 
 def test_a_mix_that_fails_midway_is_undone():

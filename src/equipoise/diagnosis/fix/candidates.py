@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor, nn
 
-from equipoise.diagnosis.fix.kinds.activations import CLASSES
+from equipoise.diagnosis.fix.kinds.activations import CLASSES, activations_of
 from equipoise.diagnosis.fix.kinds.eps import norms
 from equipoise.diagnosis.fix.kinds.starts import starts
 from equipoise.diagnosis.fix.remedy import Edit, Factor, Remedy
@@ -41,6 +42,9 @@ _BALANCED_WITHIN, _BALANCED_BEHIND_NORMS = 3.0, 1e3
 _SWEEPS = 3
 _MOST, _LEAST = 1e4, 1e-4
 _VIRTUAL = (32, 16, 8)
+# Steps of batch norm before batch renorm corrects, when running statistics have left their start.
+# The paper's 5,000 would make it batch norm for the whole of a race.
+_WARMUP = 20
 
 
 def of_starts(model: nn.Module) -> Iterator[Remedy]:
@@ -106,7 +110,7 @@ def of_norms(model: nn.Module, samples: int) -> Iterator[Remedy]:
     for groups in wide[2:]:
         yield Remedy((Edit("norm", groups, "group"),))
     if any(shares_batch_statistics(module) for module in found):
-        yield Remedy((Edit("norm", None, "batch_renorm"),))
+        yield Remedy((Edit("norm", _WARMUP, "batch_renorm"),))
         yield Remedy((Edit("norm", None, "frozen"),))
         for size in _VIRTUAL:
             if 2 * size <= samples:
@@ -132,13 +136,17 @@ def of_batch(model: nn.Module, samples: int) -> Iterator[Remedy]:
         yield Remedy((Edit("batch", 4 * samples),))
 
 
-def of_activations(model: nn.Module) -> Iterator[Remedy]:
-    """Other activations."""
-    present = {type(module) for module in model.modules()} & {*CLASSES.values()}
-    if present:
-        for name in _ACTIVATIONS:
-            if CLASSES[name] not in present:
-                yield Remedy((Edit("activation", None, name),))
+def of_activations(model: nn.Module, graph: Graph | None) -> Iterator[Remedy]:
+    """Other activations; of a model that cannot be traced, for its modules alone."""
+    present: set[str] = {
+        name for name, kind in CLASSES.items() if any(type(m) is kind for m in model.modules())
+    }
+    edit = Edit("activation")
+    if graph is not None:
+        present, edit = activations_of(graph, model)
+    for name in _ACTIVATIONS if present else ():
+        if name not in present:
+            yield Remedy((replace(edit, choice=name),))
 
 
 def of_branches(propagation: Propagation) -> Iterator[Remedy]:

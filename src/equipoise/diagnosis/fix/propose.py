@@ -85,7 +85,9 @@ def _candidates(
             () if found is None else candidates.of_branches(found),
             () if found is None else candidates.of_gains(found),
         ),
-        "activations": lambda: candidates.of_activations(model),
+        "activations": lambda: candidates.of_activations(
+            model, None if found is None else found.graph
+        ),
         "bnp": lambda: candidates.of_preconditioning(model, beside=family != "norms"),
         "batch": lambda: candidates.of_batch(model, samples),
     }

@@ -2,7 +2,7 @@
 
 Three rounds, each with longer trainings of fewer arms: all rates of a grid at a quarter of the
 steps; of the better half the two best rates at half of them, both on one seed; then the model as
-it is and the two best remedies at their best rates on other seeds, in full. A budget in seconds
+it is and the three best remedies at their best rates on other seeds, in full. A budget in seconds
 decides how many steps that makes, and is looked at before every run.
 """
 
@@ -29,7 +29,7 @@ from equipoise.training.rates import TunedRate, tune_rate
 # Parts of the steps that the first rounds train, and the least.
 _FIRST, _SECOND, _LEAST = 0.25, 0.5, 8
 # Rates of the second round, and remedies of the last.
-_RATES, _FINALISTS = 2, 2
+_RATES, _FINALISTS = 2, 3
 # Further seeds for each seed that did not decide.
 _MORE_SEEDS = 2
 # How many remedies start, the most that leave this many steps to the judged runs.

@@ -35,12 +35,18 @@ class Edit:
         choice: The name that belongs to it, such as ``"group"`` or ``"gelu"``; of ``weights``,
             which of them in words.
         factors: Of ``weights``, what each parameter is multiplied by.
+        kept: Of ``activation``, those that stay: a module's name, or ``"module:function"`` for
+            what its forward() calls.
+        also: Of ``activation``, calls of tanh, sigmoid, softplus, hardtanh or hardsigmoid that
+            are exchanged, too, although they often are gates or parts of formulas.
     """
 
     kind: KindName
     value: float | None = None
     choice: str = ""
     factors: tuple[Factor, ...] = ()
+    kept: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +96,14 @@ _NUMBERS: tuple[KindName, ...] = ("shift", "scale", "eps", "batch")
 _WORDS: tuple[KindName, ...] = ("activation", "norm", "bnp")
 
 
+_PLACES = ("except", "also")
+
+
 def _short(edit: Edit) -> str:
     number = "" if edit.value is None else f"{edit.value:.10g}"
+    if edit.kept or edit.also:
+        named = zip(_PLACES, (edit.kept, edit.also), strict=True)
+        number = ";".join(f"{word}={','.join(places)}" for word, places in named if places)
     return f"{edit.kind}={':'.join(filter(None, (edit.choice.replace(' ', '-'), number)))}"
 
 
@@ -99,6 +111,13 @@ def _read(word: str) -> Edit:
     kind, equals, rest = word.partition("=")
     choice, _, number = rest.partition(":")
     try:
+        if kind == "activation" and choice and "=" in number:
+            lists = dict(part.split("=", 1) for part in number.split(";"))
+            if lists.keys() <= {*_PLACES}:
+                kept, also = (
+                    tuple(filter(None, lists.get(word, "").split(","))) for word in _PLACES
+                )
+                return Edit("activation", None, choice, kept=kept, also=also)
         for known in _NUMBERS:
             if kind == known and equals:
                 return Edit(known, float(rest))

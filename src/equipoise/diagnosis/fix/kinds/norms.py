@@ -10,6 +10,7 @@ from equipoise.diagnosis.fix.kinds.kind import Undo, UnsuitableRemedyError
 from equipoise.diagnosis.fix.remedy import Edit
 from equipoise.instrument.modules import places, put
 from equipoise.instrument.recording.graph import Graph
+from equipoise.layers.batch_renorm import RenormSchedule
 from equipoise.layers.convert import convert
 from equipoise.layers.kinds import SOURCES, STATISTICS, TARGETS
 from equipoise.theory.propagation.what_if.answer import Changes
@@ -35,12 +36,14 @@ def words(edit: Edit) -> str:
         name += f" of {edit.value:g} groups"
     if edit.choice == "ghost" and edit.value is not None:
         name += f" over {edit.value:g} samples"
+    if edit.choice == "batch_renorm" and edit.value is not None:
+        name += f" after {edit.value:g} steps"
     return f"{name} instead of every norm"
 
 
 def code(edit: Edit) -> tuple[str, ...]:
     """The line that exchanges them."""
-    options = "".join(f", {name}={value}" for name, value in _options(edit).items())
+    options = "".join(f", {name}={_in_code(value)}" for name, value in _options(edit).items())
     return (
         f"equipoise.layers.convert(model, {sources(edit)!r}, {edit.choice!r}, inplace=True"
         f"{options})",
@@ -106,4 +109,11 @@ def _options(edit: Edit) -> dict[str, Any]:
         return {"groups": int(edit.value)}
     if edit.choice == "ghost" and edit.value is not None:
         return {"virtual_batch_size": int(edit.value)}
+    if edit.choice == "batch_renorm" and edit.value is not None:
+        whole = RenormSchedule()
+        return {"schedule": whole.scaled(edit.value / whole.warmup)}
     return {"dims": 0} if edit.choice == "rms" else {}
+
+
+def _in_code(option: object) -> str:
+    return f"equipoise.layers.{option!r}" if isinstance(option, RenormSchedule) else repr(option)
