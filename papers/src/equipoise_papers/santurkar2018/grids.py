@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import TypeVar
 
 from equipoise_papers.experiments.experiment import Scale
 from equipoise_papers.santurkar2018.training import (
@@ -12,6 +13,8 @@ from equipoise_papers.santurkar2018.training import (
     RandomlyProbed,
     Sampled,
 )
+
+Probed = TypeVar("Probed", bound=ProbedTraining)
 
 FAMILY = "santurkar2018.trainings"
 LABELS: dict[str, str] = {
@@ -45,27 +48,23 @@ AVERAGED_RATE = 1e-9
 
 def vgg_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
     """Trainings of VGG at the paper's rate, with probes."""
-    name, steps, seeds, looks = {
-        "smoke": ("digits", 10, 1, 2),
-        "small": ("fashion-mnist", 150, 3, 10),
-        "paper": ("cifar10", 15_000, 3, 150),
-    }[scale]
-    make = partial(
-        ProbedTraining, "vgg", name, rate=_RATE, batch_size=_BATCH, steps=steps, looks=looks
-    )
-    return tuple(make(norm=norm, seed=seed) for norm in norms for seed in range(seeds))
+    return _vgg(ProbedTraining, scale, norms, small_looks=10)
 
 
 def random_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[RandomlyProbed, ...]:
     """The same trainings with the landscape along random directions."""
+    return _vgg(RandomlyProbed, scale, norms, small_looks=5)
+
+
+def _vgg(
+    kind: type[Probed], scale: Scale, norms: Iterable[Normaliser], *, small_looks: int
+) -> tuple[Probed, ...]:
     name, steps, seeds, looks = {
         "smoke": ("digits", 10, 1, 2),
-        "small": ("fashion-mnist", 150, 3, 5),
+        "small": ("fashion-mnist", 150, 3, small_looks),
         "paper": ("cifar10", 15_000, 3, 150),
     }[scale]
-    make = partial(
-        RandomlyProbed, "vgg", name, rate=_RATE, batch_size=_BATCH, steps=steps, looks=looks
-    )
+    make = partial(kind, "vgg", name, rate=_RATE, batch_size=_BATCH, steps=steps, looks=looks)
     return tuple(make(norm=norm, seed=seed) for norm in norms for seed in range(seeds))
 
 
