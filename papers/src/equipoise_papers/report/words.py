@@ -135,7 +135,8 @@ def _others(checks: tuple[Check, ...]) -> str:
     decisive = deciding(checks)
     theirs = [check for check in checks if not check.ours and check is not decisive]
     text = ""
-    for answer, heading in ((False, "Refuted too"), (None, "Undecided"), (True, "Holds")):
+    for answer, word in ((False, "Refuted"), (None, "Undecided"), (True, "Holds")):
+        heading = f"{word} too" if decisive is not None and decisive.holds is answer else word
         named = [_brief(check.claim) for check in theirs if check.holds is answer]
         named = list(dict.fromkeys(named))
         more = len(named) - MOST_OTHERS
