@@ -10,10 +10,10 @@ The reference (``tests/reference/two_angles.py``) shares no code with the librar
 each activation turns. A number is *outside* where its distance to the reference exceeds its stated
 error, what two finenesses of the reference in long double differ by, and the rounding of values
 in the reference itself. Most settings are judged in float64: long double decides where that
-contradicts. A setting whose reference takes longer than ``--limit`` seconds, or does not itself
-converge, counts as not judged. With ``--records`` every setting is appended to a file of JSON
-lines, and a second run goes on where the first ended. Times are processor seconds of the solution
-alone, and of adapting a callable alone.
+contradicts. A setting whose reference takes longer than ``--limit`` processor seconds, or does not
+itself converge, counts as not judged. With ``--records`` every setting is appended to a file of
+JSON lines, and a second run goes on where the first ended. Times are processor seconds of the
+solution alone, and of adapting a callable alone.
 
 With ``--strict`` the exit code is 1 if any number lies outside, or any setting ends in another
 error than ``ValueError``. A setting takes about a third of a second on a quiet core.
@@ -384,18 +384,18 @@ class UnjudgedError(Exception):
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise :class:`UnjudgedError` in a block that takes longer."""
+    """Raise :class:`UnjudgedError` in a block that takes more processor time."""
 
     def stop(*_: Any) -> None:
         raise UnjudgedError(f"more than {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def truth(case: Case, setting: Setting, kappa: float, count: int, real: Any) -> dict[str, float]:
@@ -548,7 +548,9 @@ def main() -> int:
     parser.add_argument("--settings", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds of the reference")
+    parser.add_argument(
+        "--limit", type=float, default=60.0, help="processor seconds of the reference"
+    )
     parser.add_argument("--records", type=Path, help="append to and go on from this file")
     parser.add_argument("--quick", action="store_true", help="two settings")
     parser.add_argument("--strict", action="store_true", help="exit code 1 if any is outside")

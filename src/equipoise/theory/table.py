@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.batch_norm.explosion import depth_scale, max_trainable_depth
-from equipoise.theory.batch_norm.fixed_point.solve import bsb1_fixed_point, solve
+from equipoise.theory.batch_norm.fixed_point.sweep import solve_all
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 
 
@@ -111,8 +111,8 @@ def prediction_table(
         [0.5]
     """
     rows = []
-    for setting in _combinations(settings, batch_sizes, options):
-        solution, point = solve(setting), bsb1_fixed_point(setting)
+    every = list(_combinations(settings, batch_sizes, options))
+    for setting, solution in zip(every, solve_all(every), strict=True):
         rate = replace(solution.rate, stable=solution.stable)
         rows.append(
             Prediction(
@@ -120,9 +120,9 @@ def prediction_table(
                 rate=rate,
                 depth_scale=depth_scale(rate) if rate.value > 0 else 0.0,
                 max_depth=max_trainable_depth(rate) if rate.value > 0 else 0.0,
-                q=point.q,
-                c=point.c,
-                kappa=point.kappa,
+                q=solution.q,
+                c=solution.c,
+                kappa=solution.kappa,
             )
         )
     return rows
@@ -143,8 +143,8 @@ def spectrum_table(
         [0.0, 0.8, 0.8]
     """
     rows = []
-    for setting in _combinations(settings, batch_sizes, options):
-        solution = solve(setting)
+    every = list(_combinations(settings, batch_sizes, options))
+    for setting, solution in zip(every, solve_all(every), strict=True):
         rows.append(
             SpectrumPrediction(
                 **_plain(setting),

@@ -100,3 +100,13 @@ def test_cached_arrays_are_read_only():
     for array in (*gegenbauer.gauss(6, 5), gegenbauer.pair_correlations(6, 5)):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0.0
+
+
+def test_batch_sizes_in_rows_are_each_on_its_own():
+    sizes, points = np.array([5.0, 33.0]), np.array([[0.1, -1.2], [0.4, 2.0]])
+    rows = list(gegenbauer.polynomials(sizes, 5, points))
+    correlations = gegenbauer.correlations_of(sizes, 5)
+    for i, B in enumerate((5, 33)):
+        alone = list(gegenbauer.polynomials(B, 5, points[i]))
+        np.testing.assert_array_equal([row[i] for row in rows], alone)
+        np.testing.assert_array_equal(correlations[:, i], gegenbauer.pair_correlations(B, 5))

@@ -21,30 +21,35 @@ from scipy.linalg import eigh_tridiagonal
 Array = NDArray[np.float64]
 
 
-def recurrence(batch_size: float, count: int) -> Array:
+def recurrence(batch_size: float | Array, count: int) -> Array:
     r"""Coefficients of :math:`w\psi_k = b_{k+1}\psi_{k+1} + b_k\psi_{k-1}`.
 
     Returns:
-        :math:`b_1, \dots, b_{count}`, of shape ``[count]``.
+        :math:`b_1, \dots, b_{count}`, of shape ``[count]``, or ``[..., count]`` for batch sizes of
+        shape ``[...]``.
 
     Examples:
         >>> round(float(recurrence(10, 1)[0]), 12)  # E[w²] = 1
         1.0
     """
-    B, k = batch_size, np.arange(2, count + 1, dtype=np.float64)
+    B = np.asarray(batch_size, dtype=np.float64)[..., None]
+    k = np.arange(2, count + 1, dtype=np.float64)
     later = (B - 1) * k * (k + B - 4) / ((2 * k + B - 3) * (2 * k + B - 5))
     # E[w²] = 1 at every B; on a circle the formula would give 0/0.
-    return np.sqrt([1.0, *later])
+    return np.asarray(np.sqrt(np.concatenate([np.ones((*later.shape[:-1], 1)), later], -1)))
 
 
-def polynomials(batch_size: float, count: int, points: Array) -> Iterator[Array]:
-    """Yield ψ_0, …, ψ_{count-1} at the points, each of the shape of ``points``."""
+def polynomials(batch_size: float | Array, count: int, points: Array) -> Iterator[Array]:
+    """Yield ψ_0, …, ψ_{count-1} at the points, each of the shape of ``points``.
+
+    Batch sizes of shape ``[rows]`` take points of shape ``[rows, m]``.
+    """
     b = recurrence(batch_size, count)
     previous, current = np.zeros_like(points), np.ones_like(points)
     for k in range(count):
         yield current
-        back = b[k - 1] if k else 0.0
-        previous, current = current, (points * current - back * previous) / b[k]
+        back = b[..., k - 1, None] if k else 0.0
+        previous, current = current, (points * current - back * previous) / b[..., k, None]
 
 
 @lru_cache(maxsize=512)
@@ -58,14 +63,19 @@ def pair_correlations(batch_size: int, count: int) -> Array:
         >>> pair_correlations(5, 2)  # two of five centred samples correlate by -1/4
         array([ 1.  , -0.25])
     """
-    B, n = batch_size, batch_size - 1
-    rho = np.empty(max(count, 2))
+    rho = correlations_of(np.asarray(batch_size, dtype=np.float64), count)
+    rho.flags.writeable = False
+    return rho
+
+
+def correlations_of(batch_sizes: Array, count: int) -> Array:
+    """:func:`pair_correlations` for batch sizes of any shape, in shape ``[count, ...]``."""
+    B, n = batch_sizes, batch_sizes - 1
+    rho = np.empty((max(count, 2), *B.shape))
     rho[0], rho[1] = 1.0, -1.0 / n
     for k in range(1, count - 1):
         rho[k + 1] = -((2 * k + B - 3) / n * rho[k] + k * rho[k - 1]) / (k + B - 3)
-    rho = rho[:count]
-    rho.flags.writeable = False
-    return rho
+    return rho[:count]
 
 
 @lru_cache(maxsize=512)

@@ -81,7 +81,8 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
     Args:
         activation: A name such as ``"relu"`` or ``"alpha_relu(1.5)"``, an activation module,
             any elementwise callable on float64 tensors, or an :class:`Activation`. Kinks of a
-            callable are searched for on [-20, 20]; declare them yourself by building an
+            callable are searched for on [-20, 20] by two independent grids; where only one sees
+            something, errors are wider and say so. Declare kinks yourself by building an
             :class:`Activation`.
         name: Name of a callable in reports; by default its own.
 
@@ -134,8 +135,8 @@ def _adapt(function: Elementwise, name: str) -> Activation:
         adapted(np.linspace(-1, 1, 8))
     except RuntimeError as error:
         raise ValueError(f"activation {name} cannot be differentiated: {error}") from error
-    kinks, turns = find_kinks(adapted, name)
-    return Activation(name, function, kinks=kinks, turns=turns)
+    found = find_kinks(adapted, name)
+    return Activation(name, function, kinks=found.kinks, turns=found.turns, unsure=found.unsure)
 
 
 def _check_elementwise(function: Elementwise, name: str) -> None:

@@ -56,6 +56,8 @@ class Activation:
         homogeneity: Set if φ is positive-homogeneous.
         turns: Points ever denser towards places where φ is smooth, but turns within less than
             a tenth.
+        unsure: Places that only one of two searches for kinks has seen: errors count what they
+            change, and ``Estimate.method`` says so. Empty for declared kinks.
 
     Examples:
         >>> values, slopes = RELU(np.array([-1.0, 2.0]))
@@ -69,6 +71,7 @@ class Activation:
     kinks: tuple[Kink, ...] = ()
     homogeneity: Homogeneity | None = None
     turns: tuple[float, ...] = ()
+    unsure: tuple[float, ...] = ()
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
         """Return φ(x) and φ′(x), both of the shape of ``x``."""
@@ -149,7 +152,11 @@ def elu(alpha: float = 1.0) -> Activation:
     """The exponential linear unit; at alpha = 1 its slope is continuous, its curvature not."""
     if not abs(alpha) <= _LARGEST:
         raise ValueError(f"elu needs a finite alpha, at most 10^100, got {alpha}.")
-    return Activation(f"elu({alpha:g})", lambda x: F.elu(x, alpha), kinks=(Kink(0.0),))
+
+    def derivative(x: Tensor) -> Tensor:
+        return torch.where(x > 0, 1.0, alpha * torch.exp(x.clamp(max=0)))
+
+    return Activation(f"elu({alpha:g})", lambda x: F.elu(x, alpha), derivative, (Kink(0.0),))
 
 
 def celu(alpha: float = 1.0) -> Activation:
@@ -161,7 +168,10 @@ def celu(alpha: float = 1.0) -> Activation:
     def function(x: Tensor) -> Tensor:
         return torch.where(x > 0, x, alpha * torch.expm1(x.clamp(max=0) / alpha))
 
-    return Activation(f"celu({alpha:g})", function, kinks=(Kink(0.0),))
+    def derivative(x: Tensor) -> Tensor:
+        return torch.where(x > 0, 1.0, torch.exp(x.clamp(max=0) / alpha))
+
+    return Activation(f"celu({alpha:g})", function, derivative, (Kink(0.0),))
 
 
 def softplus(beta: float = 1.0) -> Activation:
@@ -169,7 +179,11 @@ def softplus(beta: float = 1.0) -> Activation:
     if not 1 / _LARGEST <= beta <= _LARGEST:
         raise ValueError(f"softplus needs a beta from 10^-100 to 10^100, got {beta}.")
     # Threshold 40: the shortcut's error exp(-40) is below rounding; at PyTorch's 20 it is 2e-9.
-    return Activation(f"softplus({beta:g})", lambda x: F.softplus(x, beta, threshold=40.0))
+    return Activation(
+        f"softplus({beta:g})",
+        lambda x: F.softplus(x, beta, threshold=40.0),
+        lambda x: torch.sigmoid(beta * x),
+    )
 
 
 def hardtanh(low: float = -1.0, high: float = 1.0) -> Activation:
@@ -195,6 +209,29 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
+def _gelu_slope(x: Tensor) -> Tensor:
+    density = torch.exp(-x.square() / 2) / math.sqrt(2 * math.pi)
+    return 0.5 * torch.erfc(-x * math.sqrt(0.5)) + x * density
+
+
+def _silu_slope(x: Tensor) -> Tensor:
+    part = torch.sigmoid(x)
+    return part + x * part * torch.sigmoid(-x)
+
+
+def _mish_slope(x: Tensor) -> Tensor:
+    smooth = F.softplus(x, threshold=40.0)
+    return torch.tanh(smooth) + x * _sech2(smooth) * torch.sigmoid(x)
+
+
+def _sech2(x: Tensor) -> Tensor:
+    return torch.cosh(x).square().reciprocal()  # 0 where cosh overflows
+
+
+def _sigmoid_slope(x: Tensor) -> Tensor:
+    return torch.sigmoid(x) * torch.sigmoid(-x)
+
+
 IDENTITY = homogeneous("identity", 1.0, 1.0, 1.0)
 RELU = homogeneous("relu", 1.0, 1.0, 0.0)
 ABS = homogeneous("abs", 1.0, 1.0, -1.0)
@@ -206,16 +243,26 @@ ACTIVATIONS: dict[str, Activation] = {
         RELU,
         ABS,
         hardtanh(),
-        Activation("tanh", torch.tanh),
-        Activation("erf", torch.erf),
-        Activation("sigmoid", torch.sigmoid),
-        Activation("gelu", _gelu),
+        Activation("tanh", torch.tanh, _sech2),
+        Activation("erf", torch.erf, lambda x: 2 / math.sqrt(math.pi) * torch.exp(-x.square())),
+        Activation("sigmoid", torch.sigmoid, _sigmoid_slope),
+        Activation("gelu", _gelu, _gelu_slope),
         Activation("gelu_tanh", _gelu_tanh),
-        Activation("silu", F.silu),
-        Activation("mish", lambda x: x * torch.tanh(F.softplus(x, threshold=40.0))),
+        Activation("silu", F.silu, _silu_slope),
+        Activation("mish", lambda x: x * torch.tanh(F.softplus(x, threshold=40.0)), _mish_slope),
         Activation("selu", F.selu, kinks=(Kink(0.0),)),
-        Activation("relu6", F.relu6, kinks=(Kink(0.0), Kink(6.0))),
-        Activation("hardswish", F.hardswish, kinks=(Kink(-3.0), Kink(3.0))),
+        Activation(
+            "relu6",
+            F.relu6,
+            lambda x: ((x > 0) & (x < 6)).to(x.dtype),
+            (Kink(0.0), Kink(6.0)),
+        ),
+        Activation(
+            "hardswish",
+            F.hardswish,
+            lambda x: torch.where(x < -3, 0.0, torch.where(x > 3, 1.0, (2 * x + 3) / 6)),
+            (Kink(-3.0), Kink(3.0)),
+        ),
         # PyTorch's rounds 1/6 to float32.
         Activation(
             "hardsigmoid",
@@ -223,9 +270,11 @@ ACTIVATIONS: dict[str, Activation] = {
             lambda x: (x.abs() < 3).to(x.dtype) / 6,
             (Kink(-3.0), Kink(3.0)),
         ),
-        Activation("softsign", F.softsign, kinks=(Kink(0.0),)),
-        Activation("log_sigmoid", F.logsigmoid),
-        Activation("tanhshrink", F.tanhshrink),
+        Activation(
+            "softsign", F.softsign, lambda x: (1 + x.abs()).square().reciprocal(), (Kink(0.0),)
+        ),
+        Activation("log_sigmoid", F.logsigmoid, lambda x: torch.sigmoid(-x)),
+        Activation("tanhshrink", F.tanhshrink, lambda x: torch.tanh(x).square()),
         Activation("sin", torch.sin, torch.cos),
         Activation("square", torch.square, lambda x: 2 * x),
     )

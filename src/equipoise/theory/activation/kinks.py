@@ -8,6 +8,7 @@ but smooth function passes in the end, a kink fails at every scale.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ ValuesAndSlopes = Callable[[Array], tuple[Array, Array]]
 _FIRST_EDGE, _WIDTH, _PANELS = -20.1373, 0.2459, 164
 _DEGREE, _TOLERANCE, _MOST_FAILURES = 16, 1e-11, 160
 _DENSE = 151
+_SHIFT = 0.0617  # of the second grid
 # A panel this narrow that still fails holds a kink. Where it only holds a very steep slope,
 # calling that a kink is harmless: quadrature then splits its panels there.
 _NARROW, _SHARP = 1e-3, 1e-8
@@ -39,17 +41,36 @@ class _Interpolation:
     # On the first panels, so that no feature wider than 1e-4 stays between the points.
     dense = np.linspace(-0.9997, 0.9991, _DENSE)
     dense_matrix = np.polynomial.chebyshev.chebvander(dense, _DEGREE) @ inverse
+    # The second grid: multiples of the golden ratio.
+    other = 2 * (np.arange(1, _DENSE + 1) * 0.6180339887498949 % 1) - 1
+    other_matrix = np.polynomial.chebyshev.chebvander(other, _DEGREE) @ inverse
 
 
-def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[tuple[Kink, ...], tuple[float, ...]]:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a function is not smooth.
+
+    Args:
+        kinks: Its kinks, ascending.
+        turns: Points ever denser towards what is narrow but smooth, ascending.
+        unsure: Places that only one of two independent grids saw: others like them may have
+            been missed.
+    """
+
+    kinks: tuple[Kink, ...]
+    turns: tuple[float, ...]
+    unsure: tuple[float, ...] = ()
+
+
+def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
     """Locate the kinks of a function on [-20, 20], and where else it turns quickly.
+
+    Two grids that share no point look at every panel. What only one of them sees is narrower
+    than their points are apart.
 
     Args:
         function: Returns values and slopes at an array of points.
         name: What errors call it.
-
-    Returns:
-        The kinks, and points ever denser towards what is narrow but smooth, ascending.
 
     Raises:
         ValueError: If the function jumps, if its slope has no second moment, or if it is
@@ -57,16 +78,70 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[tuple[Kink, ...], 
 
     Examples:
         >>> find_kinks(lambda x: (np.maximum(x, 0.5), (x > 0.5) * 1.0), "shifted relu")
-        ((Kink(at=0.5, power=False),), ())
+        Found(kinks=(Kink(at=0.5, power=False),), turns=(), unsure=())
     """
     left: Array = _FIRST_EDGE + _WIDTH / 2 * np.arange(2 * _PANELS - 1, dtype=np.float64)
     width = np.full(left.size, _WIDTH)
     scale = _scale(function)
-    failed: list[tuple[float, float]] = []  # middle and width of narrow failing panels
-    wide: list[tuple[float, float]] = []  # and of wide ones
+    first, second = (
+        ~_smooth(function, left + shift, width, scale, *seen)
+        for shift, seen in (
+            (0.0, (_Interpolation.dense, _Interpolation.dense_matrix)),
+            (_SHIFT, (_Interpolation.other, _Interpolation.other_matrix)),
+        )
+    )
+    starts = np.concatenate([left[first], left[second] + _SHIFT])
+    failed, wide = _search(function, name, starts, np.full(starts.size, _WIDTH), scale)
+    places = _polished(function, _distinct(failed))
+    for at in places:
+        _refuse_jump(function, at, scale, name)
+        _refuse_infinite_slope(function, at, name)
+    gaps = [np.inf, *np.diff(places), np.inf]
+    kinks = tuple(
+        Kink(at, _is_power(function, at, min(1e-3, gaps[i] / 4, gaps[i + 1] / 4)))
+        for i, at in enumerate(places)
+    )
+    # What passes in the end may be narrow and smooth: panels must narrow towards it.
+    sharp = [k for k in places if min(w + abs(at - k) for at, w in failed) < _SHARP]
+    turns: list[float] = []
+    for at, size in wide:
+        if all(abs(at - k) > size for k in sharp) and all(abs(at - t) > size / 4 for t in turns):
+            turns.append(at)
+    unsure = _seen_once(left + _WIDTH / 2, first, second, [*places, *(at for at, _ in wide)])
+    return Found(kinks, tuple(sorted(turns)), unsure)
+
+
+def _seen_once(
+    middles: Array, first: NDArray[np.bool_], second: NDArray[np.bool_], places: list[float]
+) -> tuple[float, ...]:
+    """Middles of panels that fail on one grid, while none near them fails on the other."""
+    found: list[float] = []
+    for mine, others, at in (
+        (first, second, middles),
+        (second, first, middles + _SHIFT),
+    ):
+        near = others.copy()
+        near[1:] |= others[:-1]
+        near[:-1] |= others[1:]
+        found += at[mine & ~near].tolist()
+    return tuple(
+        sorted({min(places, key=lambda at: abs(at - middle), default=middle) for middle in found})
+    )
+
+
+def _search(
+    function: ValuesAndSlopes, name: str, left: Array, width: Array, scale: Array
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Cut failing panels into halves; middles and widths of the narrow and the wide that fail."""
+    failed: list[tuple[float, float]] = []
+    wide: list[tuple[float, float]] = []
     seen = _Interpolation.dense, _Interpolation.dense_matrix
+    fresh = True
     while left.size:
-        failing = ~_smooth(function, left, width, scale, *seen)
+        failing = (
+            np.full(left.size, True) if fresh else ~_smooth(function, left, width, scale, *seen)
+        )
+        fresh = False
         if left.size and width.max() < _WIDTH / 16:
             seen = _Interpolation.checks, _Interpolation.matrix
         left, width = left[failing], width[failing]
@@ -89,22 +164,7 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> tuple[tuple[Kink, ...], 
         _, first = np.unique(np.round((left - _FIRST_EDGE) / (width / 8)), return_index=True)
         left = left[first]
         width = width[first]
-    places = _polished(function, _distinct(failed))
-    for at in places:
-        _refuse_jump(function, at, scale, name)
-        _refuse_infinite_slope(function, at, name)
-    gaps = [np.inf, *np.diff(places), np.inf]
-    kinks = tuple(
-        Kink(at, _is_power(function, at, min(1e-3, gaps[i] / 4, gaps[i + 1] / 4)))
-        for i, at in enumerate(places)
-    )
-    # What passes in the end may be narrow and smooth: panels must narrow towards it.
-    sharp = [k for k in places if min(w + abs(at - k) for at, w in failed) < _SHARP]
-    turns: list[float] = []
-    for at, size in wide:
-        if all(abs(at - k) > size for k in sharp) and all(abs(at - t) > size / 4 for t in turns):
-            turns.append(at)
-    return kinks, tuple(sorted(turns))
+    return failed, wide
 
 
 def _distinct(panels: list[tuple[float, float]]) -> list[float]:
@@ -205,8 +265,9 @@ def _refuse_jump(function: ValuesAndSlopes, at: float, scale: Array, name: str) 
 
 def _refuse_infinite_slope(function: ValuesAndSlopes, at: float, name: str) -> None:
     for side in (-1.0, 1.0):
-        slopes = np.abs(function(at + side * np.array([1e-8, 1e-4]))[1])
-        if slopes.min() > 0 and np.log(slopes[0] / slopes[1]) >= 0.499 * np.log(1e4):
+        slopes = np.abs(function(at + side * np.array([1e-8, 1e-6, 1e-4]))[1])
+        # A power at all distances: a narrow bump only looks like one from afar.
+        if slopes.min() > 0 and (slopes[:-1] / slopes[1:]).min() >= 100**0.499:
             raise ValueError(
                 f"the slope of activation {name} grows like the distance to {at:g} to a power "
                 "of -1/2 or below: E[φ′²] is infinite and gradients have no finite growth rate."

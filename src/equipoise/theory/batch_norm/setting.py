@@ -173,6 +173,14 @@ def as_setting(
     return Setting(setting, size, **options)
 
 
+def overflow(setting: Setting) -> ValueError:
+    """The error of a function that grows too fast."""
+    return ValueError(
+        f"activation {setting.activation.name} overflows on normalised samples at "
+        f"gamma = {setting.gamma:g}, beta = {setting.beta:g}. Use one that grows slower."
+    )
+
+
 def _check_batch_size(batch_size: int) -> None:
     if not (_is_number(batch_size) and float(batch_size).is_integer()):
         raise ValueError(f"batch_size must be a whole number, got {batch_size!r}.")

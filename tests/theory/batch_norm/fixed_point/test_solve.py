@@ -20,7 +20,7 @@ from equipoise.theory import (
     critical_eps,
     explosion_rate,
 )
-from equipoise.theory.activation.catalogue import alpha_relu
+from equipoise.theory.activation.catalogue import Activation, Kink, alpha_relu
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
 from reference.gegenbauer_series import theorem_9
 from reference.mean_field import (
@@ -168,6 +168,78 @@ def test_callables_whose_kinks_are_not_declared_are_within_their_errors(drawn, B
     estimates = (ours.q, ours.kappa, *ours.backward, *ours.forward, *rest)
     for key, estimate in zip(NAMES, estimates, strict=True):
         assert_bounds(estimate, float(exact[key]), 1e-12 * max(1, abs(estimate.value)), 1e-9)
+
+
+def test_fractional_powers_with_eps_are_within_their_errors():
+    """Beside the kink slopes grow without bound; circles that barely meet it count as well."""
+    alpha, B, eps, beta = 0.7, 5, 0.01, 0.4
+    ours = solved(lambda x: x.abs() ** alpha, B, eps=eps, beta=beta)
+    function = Function(
+        lambda d: abs(d) ** alpha,
+        lambda d: alpha * np.sign(d) * abs(d) ** (alpha - 1),
+        (0.0,),
+        (),
+        power=True,
+    )
+    at = ours.kappa.value
+    law = TwoAngles(function, B, eps, 1.0, beta, at, count=200)
+    for _ in range(4):
+        F, slope = law.map(at)
+        at *= np.exp(np.log(F / at) / (1 - slope * at / F))
+    exact = law.numbers(at) | {"kappa": at}
+    rest = (ours.cross_covariance, ours.cross_rate)
+    estimates = (ours.q, ours.kappa, *ours.backward, *ours.forward, *rest)
+    for key, estimate in zip(NAMES, estimates, strict=True):
+        assert_bounds(estimate, float(exact[key]), 3e-11 * max(1, abs(estimate.value)), 1e-9)
+
+
+def test_a_kink_that_hardly_any_sample_reaches():
+    """The largest of 10^40 samples are the signal: beyond twelve standard deviations."""
+    B, gamma, beta = 706, 0.193, -2.3
+    ours = solved("relu6", B, gamma=gamma, beta=beta)
+    with mp.workdps(30):
+        n, kink = mp.mpf(B - 1), -mp.mpf(beta) / mp.mpf(gamma)
+        whole = mp.sqrt(mp.pi * n) * mp.gamma(n / 2 - mp.mpf(1) / 2) / mp.gamma(n / 2)
+        scale = mp.mpf(10) ** 40  # mp.quad stops at an absolute error
+        exact = mp.quad(
+            lambda w: scale * (1 - w * w / n) ** ((n - 3) / 2) * (gamma * w + beta) ** 2,
+            mp.linspace(kink, kink + 6, 13),
+        )
+        exact = float(exact / whole / scale)
+    assert 0 < exact < 1e-38
+    assert_bounds(ours.q, exact, 1e-16 * exact, 1e-52)
+
+
+def test_the_rounding_of_values_is_not_refined_forever():
+    """Where f is flat to nine digits, its differences have seven left, whatever the nodes."""
+    flat = solved(lambda x: torch.tanh(10.59 * (x + 0.3586)), 12, gamma=0.0786, beta=-1.298)
+    circles = int(flat.q.method.split(",")[1].split()[0])
+    assert circles < 2000
+    assert 1e-9 < flat.rate.relative_error < 1e-4
+
+
+class TestSearches:
+    """A search that may have missed something says so."""
+
+    def bump(self, at):
+        return lambda x: torch.tanh(x) + torch.exp(-(((x - at) / 1e-4) ** 2))
+
+    def test_one_of_two_that_saw_nothing_widens_the_error(self):
+        ours = solved(self.bump(0.5478467492858172), 64)
+        assert "one of two searches for kinks missed x = 0.6" in ours.rate.method
+        assert ours.rate.error > 0.9 * ours.rate.value
+        plain = solved("tanh", 64)
+        assert abs(ours.rate.value - plain.rate.value) <= ours.rate.error
+
+    def test_both_that_agree_say_nothing(self):
+        ours = solved(lambda x: torch.relu(x) + 0.1 * torch.tanh(3 * x), 64)
+        assert "search" not in ours.rate.method
+        assert ours.rate.relative_error < 1e-11
+
+    def test_declared_kinks_are_not_searched_for(self):
+        relu = Activation("mine", torch.relu, kinks=(Kink(0.0),))
+        assert relu.unsure == ()
+        assert "search" not in solved(relu, 64).rate.method
 
 
 def test_a_reference_for_another_batch_is_rejected():

@@ -23,7 +23,6 @@ _POWER_RULES = (
     # Slopes that grow without bound at the kink need more.
     *(panels.any_powers(count) for count in (100, 140, 200)),
 )
-_COARSE_ANGLES, _COARSE_POWERS = panels.half_powers(12), panels.positive_powers(20)
 
 
 def levels(f: Response) -> int:
@@ -82,14 +81,6 @@ def breaks(f: Response, batch_size: int) -> Array:
     pairs = np.sqrt((B * (a**2 + b**2) - (a - b) ** 2) / (B * (B - 2))).ravel()
     found = np.unique(np.concatenate([np.abs(at) / np.sqrt(B - 1), pairs]))
     return np.asarray(found[(found > 0) & (found < 1)])
-
-
-def coarse_kappas(f: Response, batch_size: int, radii: Array) -> Array:
-    """κ_f to a few digits, cheaply."""
-    if f.kinks.size and _prefers_angles(batch_size, radii) and not f.is_homogeneous:
-        rule = _COARSE_POWERS if f.has_powers else _COARSE_ANGLES
-        return angle_averages(f, batch_size, radii, rule).kappa
-    return averages(f, batch_size, radii, 0).kappa
 
 
 def _rescaled(f: Response, at_one: Averages, radii: Array) -> Averages:

@@ -10,10 +10,15 @@ The sum is cut where its rest is below rounding, or at the number of nodes. The 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.numerics.quadrature import gegenbauer, panels
+from equipoise.theory.activation.catalogue import Activation
+from equipoise.theory.batch_norm.averages.reach import range_of
 from equipoise.theory.batch_norm.averages.response import (
     PAIR_POWERS,
     SQUARE_POWERS,
@@ -25,8 +30,12 @@ from equipoise.theory.batch_norm.averages.response import (
 Array = NDArray[np.float64]
 
 # Beyond 12 standard deviations the density is below 1e-31; at large B the sphere is far wider.
-_REACH = 12.0
+_FARTHEST = 12.0
 _MOST_TERMS = 512
+# Panels of rows, which kinks share, and the least E[f²] in units of the largest f².
+_ROW_PANELS, _RARE = 14, 1e-12
+# From here on densities are smooth in w up to the ends, and nodes are placed there.
+LARGE_BATCH = 32
 _NEGLIGIBLE = 1e-17
 
 
@@ -65,24 +74,32 @@ def kinked_averages(
         terms: Length of the series; by default as long as ρ_k matters.
     """
     n = batch_size - 1
-    reach = min(_REACH, np.sqrt(n))
+    reach = farthest(f, batch_size, radii)
     scale = f.gamma * radii[:, None]
     at = f.kinks[::-1]  # angles run against w: ascending, they visit the largest kink first
     inside = np.clip((at - f.beta) / scale, -reach, reach)  # [radii, kinks]
     ends = np.full((len(radii), 1), reach)
     w_edges = np.concatenate([ends, inside, -ends], 1)
-    angles = np.arccos(np.clip(w_edges / np.sqrt(n), -1, 1))
     x_edges = scale * w_edges + f.beta
     if at.size:
         x_edges[:, 1:-1] = np.where(np.abs(inside) < reach, at, x_edges[:, 1:-1])
-    angles, x_edges = _split(angles, x_edges, splits, scale * np.sqrt(n), f.beta)
-
-    nodes = panels.place(rule, angles)
-    edge, step, _ = nodes.on_circle(angles, np.cos(angles))
-    step *= np.sqrt(n)
-    w = np.sqrt(n) * edge + step
+    if batch_size >= LARGE_BATCH:
+        # Angles that differ by little more than rounding have lost the widths of narrow panels.
+        edges, x_edges = _split(-w_edges, x_edges, splits, lambda cut: f.beta - scale * cut)
+        nodes = panels.place(rule, edges)
+        w, step = -np.take_along_axis(edges, nodes.edge, 1) - nodes.offset, -nodes.offset
+        density = _density(batch_size - 1, w / np.sqrt(n))
+    else:
+        angles = np.arccos(np.clip(w_edges / np.sqrt(n), -1, 1))
+        wide = scale * np.sqrt(n)
+        angles, x_edges = _split(angles, x_edges, splits, lambda cut: wide * np.cos(cut) + f.beta)
+        nodes = panels.place(rule, angles)
+        edge, step, _ = nodes.on_circle(angles, np.cos(angles))
+        step *= np.sqrt(n)
+        w = np.sqrt(n) * edge + step
+        density = _density(batch_size, w / np.sqrt(n))
     values, slopes = f(np.take_along_axis(x_edges, nodes.edge, 1) + scale * step)
-    weights = nodes.weights * _density(batch_size, w / np.sqrt(n))
+    weights = nodes.weights * density
     weights /= weights.sum(1, keepdims=True)
     both = np.where(weights > 0, np.stack([values, slopes]), 0.0)
     mean = (weights * both[0]).sum(-1)
@@ -98,6 +115,87 @@ def kinked_averages(
     return _combine(batch_size, mean, first, squares, coefficients, method)
 
 
+def row_averages(
+    phi: Activation, batch_sizes: Array, gamma: Array, beta: Array, rule: panels.UnitRule
+) -> list[Averages | None]:
+    """Averages of many settings of one activation at ε = 0, each as :func:`kinked_averages`.
+
+    Args:
+        phi: The activation, without fractional powers.
+        batch_sizes: B, of shape ``[rows]``, at least 32.
+        gamma: γ of each.
+        beta: β of each.
+        rule: Rule for every panel.
+
+    Returns:
+        One a row; None where f is flat for all but rare samples, or grows as densities fall.
+    """
+    B, scale, centre = (
+        np.asarray(part, np.float64)[:, None] for part in (batch_sizes, gamma, beta)
+    )
+    n = B - 1
+    reach = np.minimum(_FARTHEST, np.sqrt(n))
+    at = np.array(sorted(kink.at for kink in phi.kinks))
+    inside = np.clip((at - centre) / scale, -reach, reach)  # [rows, kinks]
+    w_edges = np.concatenate([-reach, inside, reach], 1)
+    x_edges = scale * w_edges + centre
+    x_edges[:, 1:-1] = np.where(np.abs(inside) < reach, at, x_edges[:, 1:-1])
+    splits = max(6, _ROW_PANELS // (at.size + 1))
+    edges, x_edges = _split(w_edges, x_edges, splits, lambda cut: centre + scale * cut)
+    kept = (np.diff(edges) > 0).any(0)  # panels that are empty in every row cost as much
+    nodes = panels.place(rule, edges)
+    used = np.repeat(kept, rule.left.size)
+    w = (np.take_along_axis(edges, nodes.edge, 1) + nodes.offset)[:, used]
+    x = (np.take_along_axis(x_edges, nodes.edge, 1) + scale * nodes.offset)[:, used]
+    weights = nodes.weights[:, used] * _density(B - 1, w / np.sqrt(n))
+    weights /= weights.sum(1, keepdims=True)
+    values, slopes = phi(x)
+    both = np.stack([values, scale * slopes])
+    mean = (weights * both[0]).sum(-1)
+    both[0] -= mean[:, None]
+    first = (weights * w * both[0]).sum(-1)
+    largest = (both**2).max(-1)
+    weighted = weights * both
+    squares = np.empty((2, SQUARE_POWERS, len(w)))
+    squared = weighted * both
+    for p in range(SQUARE_POWERS):
+        squares[:, p] = squared.sum(-1)
+        squared *= w
+    left = np.empty((len(w), 2 * PAIR_POWERS, w.shape[1]))
+    for i in range(PAIR_POWERS):
+        left[:, i], left[:, PAIR_POWERS + i] = weighted
+        weighted *= w
+    terms = _terms(int(batch_sizes.min()))
+    psi = np.empty((len(w), terms, w.shape[1]))
+    for k, part in enumerate(gegenbauer.polynomials(np.asarray(batch_sizes), terms, w)):
+        psi[:, k] = part
+    coefficients = (left @ psi.swapaxes(1, 2)).reshape(len(w), 2, PAIR_POWERS, terms)
+    rho = gegenbauer.correlations_of(np.asarray(batch_sizes, np.float64), terms + 16)
+    pairs = np.einsum("kr,roik,rojk->roij", rho[:terms], coefficients, coefficients, optimize=True)
+    tail = np.abs(rho[terms:]).max(0)
+    norms = squares[:, 0]
+    rest = np.maximum(norms - (coefficients[:, :, 0] ** 2).sum(-1).T, 0)
+    truncation = tail * (rest / np.maximum(norms, np.finfo(float).tiny)).max(0)
+    sound = (norms > _RARE * largest).all(0) & np.isfinite(norms).all(0)
+    method = f"spectral sum over panels, {w.shape[1]} nodes"
+    return [
+        Averages(
+            mean[[r]], first[[r]], squares[..., [r]], pairs[r, ..., None],
+            float(truncation[r]), method,
+        )
+        if sound[r]
+        else None
+        for r in range(len(w))
+    ]  # fmt: skip
+
+
+def farthest(f: Response, batch_size: int, radii: Array) -> float:
+    """The largest w that matters: farther out where f is flat for all others."""
+    u, _ = range_of(replace(f, gamma=f.gamma * float(radii.min())), batch_size, 0.0)
+    whole = float(np.sqrt(batch_size - 1))
+    return min(whole, max(_FARTHEST, whole * float(np.tanh(u))))
+
+
 def _terms(batch_size: int) -> int:
     """How many ρ_k are above rounding."""
     terms = 8
@@ -106,22 +204,27 @@ def _terms(batch_size: int) -> int:
     return terms
 
 
-def _density(batch_size: int, cosine: Array) -> Array:
-    """sin^(B-3) θ, relative to its peak, without underflow trouble at large B."""
+def _density(batch_size: int | Array, cosine: Array) -> Array:
+    """sin^(B-3) θ, relative to its peak, without underflow trouble at large B.
+
+    That is the density of the angle; in w it is that of one sample less.
+    """
     with np.errstate(divide="ignore"):
         return np.asarray(np.exp((batch_size - 3) / 2 * np.log1p(-np.minimum(cosine**2, 1.0))))
 
 
 def _split(
-    angles: Array, x_edges: Array, splits: int, scale: Array, beta: float
+    edges: Array, x_edges: Array, splits: int, argument: Callable[[Array], Array]
 ) -> tuple[Array, Array]:
     """Cut every panel into equal ones; the arguments at old edges stay exact."""
+    if splits == 1:
+        return edges, x_edges
     parts = np.arange(splits) / splits
-    start, width = angles[:, :-1, None], np.diff(angles)[..., None]
-    cut = (start + width * parts).reshape(len(angles), -1)
-    x_cut = scale * np.cos(cut) + beta
+    start, width = edges[:, :-1, None], np.diff(edges)[..., None]
+    cut = (start + width * parts).reshape(len(edges), -1)
+    x_cut = argument(cut)
     x_cut[:, ::splits] = x_edges[:, :-1]
-    return np.concatenate([cut, angles[:, -1:]], 1), np.concatenate([x_cut, x_edges[:, -1:]], 1)
+    return np.concatenate([cut, edges[:, -1:]], 1), np.concatenate([x_cut, x_edges[:, -1:]], 1)
 
 
 def _combine(

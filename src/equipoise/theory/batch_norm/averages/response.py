@@ -56,17 +56,37 @@ class Response:
         return cls(setting.activation, setting.gamma, setting.beta)
 
     def within(self, batch_size: int) -> Response:
-        """Drop the kinks that no normalised sample comes near: f is smooth where samples are."""
+        """Drop kinks and turns that no normalised sample comes near: f is smooth for the rest."""
         reach = _NEARBY * np.sqrt(batch_size - 1) * self.gamma
-        kinks = tuple(k for k in self.activation.kinks if abs(k.at - self.beta) < reach)
-        if len(kinks) == len(self.activation.kinks):
+        phi = self.activation
+        kinks = tuple(k for k in phi.kinks if abs(k.at - self.beta) < reach)
+        turns = tuple(t for t in phi.turns if abs(t - self.beta) < reach)
+        if (len(kinks), len(turns)) == (len(phi.kinks), len(phi.turns)):
             return self
-        return replace(self, activation=replace(self.activation, kinks=kinks))
+        return replace(self, activation=replace(phi, kinks=kinks, turns=turns))
 
     @property
     def kinks(self) -> Array:
         """Kinks of φ, ascending, in its own argument."""
         return np.array(sorted(kink.at for kink in self.activation.kinks))
+
+    @property
+    def powers(self) -> NDArray[np.bool_]:
+        """Which kinks are fractional powers, in the same order."""
+        at = {kink.at: kink.power for kink in self.activation.kinks}
+        return np.array([at[kink] for kink in self.kinks.tolist()], dtype=bool)
+
+    @property
+    def has_infinite_slopes(self) -> bool:
+        """Whether slopes grow without bound at some fractional power."""
+        for kink in self.activation.kinks:
+            if kink.power:
+                far = max(1e-4, 1e-4 * abs(kink.at))
+                for side in (-1.0, 1.0):
+                    _, slopes = self.activation(kink.at + side * far * np.array([1e-6, 1.0]))
+                    if abs(slopes[0]) > 1.001 * abs(slopes[1]):
+                        return True
+        return False
 
     @property
     def has_powers(self) -> bool:

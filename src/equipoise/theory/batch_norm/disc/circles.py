@@ -11,6 +11,7 @@ Values are taken less f(β): where samples are almost equal, their differences k
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,13 @@ Array = NDArray[np.float64]
 MEAN, OWN, PAIR, GAP, OWN_YY, PAIR_12, PAIR_11, FIRST, MEAN_11, MEAN_12, MEAN_BOTH = range(11)
 SLOPE, SLOPE_2, SLOPE_4, SLOPES, SLOPES_12, SLOPES_11, SLOPES_31, SLOPES_22 = range(11, 19)
 COUNT = 19
+# How often each multiplies values or slopes, and powers of y, slopes counting as −1.
+_DEGREE_OF = np.array(
+    [
+        [1, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, *[2] * 8],
+        [0, 0, 0, 0, 2, 2, 2, 1, 2, 2, 2, -2, 0, 2, -2, 0, 0, 2, 2],
+    ]
+)
 
 _DEGREE = 16
 _NODES = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
@@ -34,18 +42,25 @@ _INTERPOLATION = np.polynomial.chebyshev.chebvander(_CHECKS, _DEGREE) @ np.linal
 )
 # Largest part of f that a panel's polynomial may miss. At 1e-10 steep functions at γ = 10 had
 # κ off by 1e-11, and both rules agreed on it.
-_RESOLVED = 1e-12
-_NARROWEST, _MOST_CUTS = 1e-10, 400
+_RESOLVED, _NOISE = 1e-13, 1e-4
+_NARROWEST, _MOST_CUTS, _HALVES = 1e-10, 400, 30
 # Steeper functions of the catalogue would take minutes.
 _STEEPEST = 1e-5
+# Circles of the same nodes are used for radii down to this part of those they were chosen for.
+_SPARE = 1.6
+_SEEN = np.linspace(-1, 1, 120)
 # A function of a wider band is cut instead.
-_WIDEST_BAND, _BAND_GOAL, _FREQUENCIES = 160, 1e-15, 256
+_WIDEST_BAND, _BAND_GOAL, _FREQUENCIES = 150, 1e-8, 256
 _COSINES = np.cos(
     np.pi * np.outer(np.arange(_FREQUENCIES) + 0.5, np.arange(_FREQUENCIES)) / _FREQUENCIES
 )
+# Rules between cuts, coarse and fine: of polynomials, beside powers, and beside infinite slopes.
+_BETWEEN = panels.analytic(10), panels.analytic(14)
+_POWERS = panels.positive_powers(28), panels.positive_powers(40)
+INFINITE = panels.any_powers(100), panels.any_powers(140)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Circles:
     """How circles up to a largest radius are averaged.
 
@@ -54,32 +69,85 @@ class Circles:
         batch_size: B.
         cuts: Arguments of φ between which f is resolved, ascending.
         band: Nodes that resolve f on half a circle without cuts, or 0 where cuts are used.
+        rules: The coarser and the finer rule between cuts.
+        missed: What cuts may leave unresolved of values and slopes.
+        reach: The largest radius.
+        c: The least Bε/κ.
     """
 
     f: Response
     batch_size: int
     cuts: Array
     band: int
+    rules: tuple[panels.UnitRule, panels.UnitRule] = _BETWEEN
+    missed: tuple[float, float] = (0.0, 0.0)
+    reach: float = 1.0
+    c: float = 0.0
 
     @classmethod
-    def of(cls, f: Response, batch_size: int, reach: float) -> Circles:
-        """Choose nodes or cuts for radii up to ``reach``."""
+    def of(cls, f: Response, batch_size: int, reach: float, c: float) -> Circles:
+        """Choose nodes or cuts for radii up to ``reach``, where Bε/κ is at least c."""
         if not (f.kinks.size or f.activation.turns):
             band = _band(f, np.sqrt(batch_size - 1) * reach)
             if band <= _WIDEST_BAND:
-                return cls(f, batch_size, np.empty(0), band)
-        cuts = _resolving_cuts(f, f.gamma * np.sqrt(batch_size - 1) * reach)
-        return cls(f, batch_size, cuts, 0)
+                return cls(f, batch_size, np.empty(0), band, reach=reach, c=c)
+        missed = 0.0, 0.0
+        if f.is_homogeneous:
+            cuts = f.kinks
+        else:
+            wide = f.gamma * np.sqrt(batch_size - 1)
+            cuts, missed = resolving_cuts(f, batch_size, wide * reach, c)
+        rules = _BETWEEN
+        if f.has_powers:
+            rules = INFINITE if f.has_infinite_slopes else _POWERS
+        return cls(f, batch_size, cuts, 0, rules, missed, reach, c)
+
+    def serve(self, reach: float, c: float) -> bool:
+        """Whether they were chosen for these radii and this least c, or for little more."""
+        return c >= self.c and reach <= self.reach <= _SPARE * reach
 
     def points(self, fine: bool) -> int:
         """How many nodes every circle has."""
         if self.band:
             return self.band + self.band // 2 if fine else self.band
-        return (2 * self.cuts.size + 1) * (20 if fine else 14)
+        return (2 * self.cuts.size + 1) * self.rules[fine].left.size
 
-    def averages(self, rho: Array, *, fine: bool) -> Array:
-        """Averages over circles of the given radii, of shape ``[19, radii]``."""
-        return self._reduce(*self._nodes(rho, fine))
+    @cached_property
+    def at_beta(self) -> float:
+        """f(β)."""
+        return float(self.f.activation.values(np.array([self.f.beta]))[0])
+
+    @property
+    def met(self) -> Array:
+        """Radii ρ at which circles come to touch each cut, of shape ``[cuts]``."""
+        return np.asarray(abs(self.cuts - self.f.beta) / self._scale)
+
+    @property
+    def _scale(self) -> float:
+        return self.f.gamma * float(np.sqrt(self.batch_size - 1))
+
+    def averages(self, rho: Array, excess: Array | None = None, *, fine: bool) -> Array:
+        """Averages over circles.
+
+        Args:
+            rho: Their radii.
+            excess: ρ less the radii :attr:`met`, of shape ``[radii, cuts]``, where it is known
+                better than by subtraction.
+            fine: Which of the two rules.
+
+        Returns:
+            Every average, of shape ``[19, radii]``.
+        """
+        if self.f.activation.homogeneity is not None and self.f.is_homogeneous:
+            return self._rescaled(rho, self.f.activation.homogeneity.alpha, fine)
+        return self._reduce(*self._nodes(rho, fine, excess))
+
+    def _rescaled(self, rho: Array, alpha: float, fine: bool) -> Array:
+        """Scale one circle to others: f(ρy) = ρ^α f(y)."""
+        return np.asarray(
+            self._reduce(*self._nodes(np.ones(1), fine))
+            * rho ** (alpha * _DEGREE_OF[0] + _DEGREE_OF[1])[:, None]
+        )
 
     def gaps(self, rho: Array) -> Array:
         """The average of (f₁ − f₂)²/2 alone, over the coarser nodes, of shape ``[radii]``."""
@@ -88,11 +156,15 @@ class Circles:
         weights = np.broadcast_to(weights, gap.shape)
         return np.asarray(np.einsum("rm,rm,rm->r", weights, gap, gap) / 2)
 
-    def _nodes(self, rho: Array, fine: bool) -> tuple[Array, Array, Array, Array, Array]:
+    def _nodes(
+        self, rho: Array, fine: bool, excess: Array | None = None
+    ) -> tuple[Array, Array, Array, Array, Array]:
         """Both samples, φ's arguments at both, and weights."""
         if self.band:
             return self._by_trapezoid(rho, self.points(fine))
-        return self._between_cuts(rho, panels.analytic(20 if fine else 14))
+        if excess is None:
+            excess = rho[:, None] - self.met
+        return self._between_cuts(rho, excess, self.rules[fine])
 
     @property
     def _half(self) -> float:
@@ -107,20 +179,23 @@ class Circles:
         return y1, y2, x1, x2, np.full((1, count), 1 / count)
 
     def _between_cuts(
-        self, rho: Array, rule: panels.UnitRule
+        self, rho: Array, excess: Array, rule: panels.UnitRule
     ) -> tuple[Array, Array, Array, Array, Array]:
         half, f = self._half, self.f
         y = np.sqrt(self.batch_size - 1) * rho[:, None]
         scale = f.gamma * y
-        alpha = np.arccos(np.clip((self.cuts - f.beta) / scale, -1, 1))  # [radii, cuts]
-        met = (alpha > 0) & (alpha < np.pi)
+        # cos α = ±1 − excess/ρ keeps the digits of circles that barely meet a cut.
+        alpha = 2 * np.arcsin(np.sqrt(np.clip(excess / (2 * rho[:, None]), 0, 0.5)))
+        above = self.cuts >= f.beta
+        alpha = np.where(above, alpha, np.pi - alpha)  # [radii, cuts]
+        # Where none meets it, the angle of the nearest point.
+        short = self._scale * np.minimum(excess, 0)
+        at = np.tile(self.cuts + np.where(above, short, -short), 2)
         # On half a circle exactly one sample meets a cut at each of these two angles.
         phi = np.concatenate([abs(alpha - half), np.pi - abs(np.pi - alpha - half)], 1)
         first = np.concatenate([alpha > half, alpha + half > np.pi], 1)
-        at = np.tile(self.cuts, (len(rho), 2))
-        met = np.tile(met, 2)
-        x1 = np.where(met & first, at, scale * np.cos(phi + half) + f.beta)
-        x2 = np.where(met & ~first, at, scale * np.cos(phi - half) + f.beta)
+        x1 = np.where(first, at, scale * np.cos(phi + half) + f.beta)
+        x2 = np.where(first, scale * np.cos(phi - half) + f.beta, at)
         order = np.argsort(phi, axis=1)
         phi, x1, x2 = (np.take_along_axis(part, order, 1) for part in (phi, x1, x2))
         kept = (np.diff(phi, axis=1, prepend=0.0) > 0).any(0)
@@ -147,95 +222,169 @@ class Circles:
 
     def _reduce(self, y1: Array, y2: Array, x1: Array, x2: Array, weights: Array) -> Array:
         """Average every product; symmetric in the two samples."""
-        values, slopes = self.f(np.stack([x1, x2]))
-        (f1, f2), (D1, D2) = values - self.f(np.array([self.f.beta]))[0], slopes
-        found = np.empty((COUNT, len(y1)))
-
-        def mean(part: Array) -> Array:
-            return np.asarray(np.einsum("rm,rm->r", weights, part))
-
+        rows, count = y1.shape
+        values, slopes = self.f(np.concatenate([x1, x2], 1))
+        values = values - self.at_beta
+        y = np.concatenate([y1, y2], 1)
         weights = np.broadcast_to(weights, y1.shape)
-        s1, s2, product = y1 * y1, y2 * y2, y1 * y2
-        squares, both, pair = (s1 + s2) / 2, (f1 + f2) / 2, f1 * f2
-        own1, own2, gap = f1 * f1, f2 * f2, f1 - f2
-        found[MEAN], found[OWN], found[PAIR] = mean(both), mean((own1 + own2) / 2), mean(pair)
-        found[GAP] = mean(gap * gap) / 2
-        found[OWN_YY] = mean((own1 * s1 + own2 * s2) / 2)
-        found[PAIR_12], found[PAIR_11] = mean(pair * product), mean(pair * squares)
-        found[FIRST] = mean((f1 * y1 + f2 * y2) / 2)
-        found[MEAN_11] = mean((f1 * s1 + f2 * s2) / 2)
-        found[MEAN_12], found[MEAN_BOTH] = mean(both * product), mean(both * squares)
-        own1, own2, pair = D1 * D1, D2 * D2, D1 * D2
-        found[SLOPE] = mean((own1 + own2) / 2)
-        own1, own2 = own1 * s1, own2 * s2
-        found[SLOPE_2] = mean((own1 + own2) / 2)
-        found[SLOPE_4] = mean((own1 * s1 + own2 * s2) / 2)
-        crossed = pair * product
-        found[SLOPES], found[SLOPES_12], found[SLOPES_11] = (
-            mean(pair),
-            mean(crossed),
-            mean(pair * squares),
-        )
-        found[SLOPES_31], found[SLOPES_22] = mean(crossed * squares), mean(crossed * product)
+        # One sample: f, f², D² times 1, y, y², y⁴.
+        left = np.empty((rows, 3, 2 * count))
+        left[:, 0] = values
+        left[:, 1] = values * values
+        left[:, 2] = slopes * slopes
+        left.reshape(rows, 3, 2, count)[:] *= weights[:, None, None] / 2
+        right = np.empty((rows, 4, 2 * count))
+        right[:, 0], right[:, 1] = 1.0, y
+        right[:, 2] = squares = y * y
+        right[:, 3] = squares * squares
+        one = left @ right.swapaxes(1, 2)  # [rows, 3, 4]
+        # Two samples: f₁f₂, D₁D₂ and (f₁ + f₂)/2 times 1, y₁y₂, (y₁² + y₂²)/2 and products.
+        f1, f2 = values[:, :count], values[:, count:]
+        left = np.empty((rows, 3, count))
+        left[:, 0] = f1 * f2
+        left[:, 1] = slopes[:, :count] * slopes[:, count:]
+        left[:, 2] = (f1 + f2) / 2
+        left *= weights[:, None]
+        right = np.empty((rows, 5, count))
+        right[:, 0] = 1.0
+        right[:, 1] = product = y1 * y2
+        right[:, 2] = both = (squares[:, :count] + squares[:, count:]) / 2
+        right[:, 3], right[:, 4] = product * both, product * product
+        two = left @ right.swapaxes(1, 2)  # [rows, 3, 5]
+        found = np.empty((COUNT, rows))
+        gap = f1 - f2
+        found[GAP] = (weights * gap * gap).sum(1) / 2
+        found[[MEAN, FIRST, MEAN_11]] = one[:, 0, :3].T
+        found[[OWN, OWN_YY]] = one[:, 1, ::2].T
+        found[[SLOPE, SLOPE_2, SLOPE_4]] = one[:, 2, [0, 2, 3]].T
+        found[[PAIR, PAIR_12, PAIR_11]] = two[:, 0, :3].T
+        found[[SLOPES, SLOPES_12, SLOPES_11, SLOPES_31, SLOPES_22]] = two[:, 1].T
+        found[[MEAN_12, MEAN_BOTH]] = two[:, 2, 1:3].T
         return found
 
 
 def _band(f: Response, reach: float) -> int:
-    """Nodes on half a circle beyond which values and slopes have nothing left, at most 256."""
+    """Nodes on half a circle that resolve products of values and slopes, at most 256.
+
+    Products of what decays like a power have the same decay, and m nodes see frequencies up to
+    2m: the frequencies of f itself from m on need only be small.
+    """
     phi = np.pi * (np.arange(_FREQUENCIES) + 0.5) / _FREQUENCIES
     radii = reach * np.array([1.0, 0.7])[:, None]
     both = np.stack(f(f.gamma * radii * np.cos(phi) + f.beta))
     size = np.abs(both @ _COSINES)  # f is even in φ: [2, radii, frequencies]
     size = (size / np.maximum(size.max(-1, keepdims=True), np.finfo(float).tiny)).max((0, 1))
-    # Rounding leaves about 1e-15 everywhere; what counts is the square of what is left out.
-    above = np.flatnonzero(size > 32 * _BAND_GOAL)
-    if above[-1] < _WIDEST_BAND:
-        return max(12, int(above[-1]) + 6)
-    return int(above[-1]) + 1
+    return max(12, int(np.flatnonzero(size > _BAND_GOAL)[-1]) + 6)
 
 
-def _resolving_cuts(f: Response, reach: float) -> Array:
-    """Kinks, and cuts between which polynomials follow values and slopes."""
+def resolving_cuts(
+    f: Response, batch_size: int, reach: float, c: float = 0.0
+) -> tuple[Array, tuple[float, float]]:
+    """Kinks, and cuts between which polynomials follow values and slopes.
+
+    Both count by the square root of the density: integrands are products of two.
+
+    Args:
+        f: The response.
+        batch_size: B.
+        reach: Arguments of φ are within this distance of β.
+        c: Bε/κ.
+
+    Returns:
+        Arguments of φ, ascending, without the ends; and what polynomials may miss of values and
+        slopes, in units of their own.
+    """
     low, high = f.beta - reach, f.beta + reach
+    at_beta = f.activation.values(np.array([f.beta]))[0]
+
+    def matter(distance: Array) -> Array:
+        """√density at a distance from β, at most 1."""
+        rho2 = (distance / f.gamma) ** 2 / (batch_size - 1)
+        rho2 = np.minimum(rho2, 1 - 1e-15)
+        exponent = (batch_size - 3) / 2 * np.log1p(-rho2) - c / 2 * rho2 / (1 - rho2)
+        return np.asarray(np.exp(exponent / 2))
+
     inside = np.union1d(f.kinks, f.activation.turns)
     inside = inside[(inside > low) & (inside < high)]
+    seen = np.union1d(f.beta + reach * _SEEN, inside)
+    seen = seen[~np.isin(seen, f.kinks)]
+    values, slopes = f(seen)
+    size = np.abs([values - at_beta, slopes]) * matter(abs(seen - f.beta))
+    size = np.maximum(size.max(1), np.finfo(float).tiny)[:, None]
     edges = np.concatenate([[low], inside, [high]])
     left, right = edges[:-1], edges[1:]
+    before = np.full((2, 2, left.size), np.inf)  # deviations of the two panels above
     found = [inside]
-    size: Array | None = None
     while left.size:
-        middle, half = ((left + right) / 2)[:, None], ((right - left) / 2)[:, None]
-        nodes, checks = (
-            np.stack(f(middle + half * points)) for points in (_NODES, _CHECKS)
-        )  # [2, panels, points]
-        deviation = np.abs(nodes @ _INTERPOLATION.T - checks).max(-1)
-        if size is None:
-            size = np.abs(checks).max((1, 2))[:, None]
-        rounding = 1e-14 * np.maximum(1, np.abs(middle))[:, 0] / half[:, 0]
-        rounding = rounding * np.ptp(checks, axis=-1)
-        failing = (deviation > _RESOLVED * size + rounding).any(0)
-        failing &= (right - left) > _NARROWEST * np.maximum(reach, np.abs(middle[:, 0]))
-        a, b, cut = left[failing], right[failing], middle[failing, 0]
+        nearest = np.maximum(np.maximum(left - f.beta, f.beta - right), 0)
+        deviation, rounding = np.stack(_unresolved(f, left, right)) * matter(nearest)
+        # Noise of the function itself does not fall with the width of a panel.
+        with np.errstate(invalid="ignore"):
+            steady = np.stack([deviation, before[0]]) / np.maximum(before, np.finfo(float).tiny)
+        noise = (deviation <= _NOISE * size) & ((steady > 0.25) & (steady < 4)).all(0)
+        failing = ((deviation > _RESOLVED * size + rounding) & ~noise).any(0)
+        failing &= (right - left) > _NARROWEST * np.maximum(reach, np.abs(left + right) / 2)
+        a, b = left[failing], right[failing]
+        before = np.tile(np.stack([deviation, before[0]])[..., failing], 3)
+        cut, quarter = (a + b) / 2, (b - a) / 4
+        found += [a, cut, b]
         # A step at a cut is flat on either side of it: the middle half must be seen too.
-        quarter = (b - a) / 4
-        found.append(cut)
-        straddling = np.concatenate([cut - quarter, cut + quarter])
-        found.append(straddling)
         left = np.concatenate([a, cut, cut - quarter])
         right = np.concatenate([cut, b, cut + quarter])
         _, first = np.unique(
             np.round(np.stack([left, right]) / reach, 14), axis=1, return_index=True
         )
-        left, right = left[first], right[first]
+        left, right, before = left[first], right[first], before[..., first]
         if left.size > _MOST_CUTS:
             break
     cuts = np.sort(np.concatenate(found))
+    cuts = cuts[(cuts > low) & (cuts < high)]
     apart = np.diff(cuts, prepend=-np.inf) > 1e-12 * reach
-    cuts = cuts[apart | np.isin(cuts, f.kinks)]
+    cuts = np.unique(cuts[apart | np.isin(cuts, f.kinks)])
     if not (f.activation.turns or f.kinks.size) and np.any(np.diff(cuts) < _STEEPEST * reach):
         raise ConvergenceError(
             f"{f.activation.name} is too steep at gamma = {f.gamma:g}, beta = {f.beta:g}: it "
             "turns within a tiny part of what samples span. Use a smaller gamma, or its limit, a "
             "function with a jump, for which gradients have no finite rate."
         )
-    return cuts
+    missed = _RESOLVED * size[:, 0]
+    return cuts, (float(missed[0]), float(missed[1]))
+
+
+def _unresolved(f: Response, left: Array, right: Array) -> tuple[Array, Array]:
+    """What polynomials miss of values and slopes, and rounding: each ``[2, panels]``.
+
+    Next to a fractional power, panels are seen in halves that shrink towards it.
+    """
+    powers = f.kinks[f.powers]
+    ends = np.isin(left, powers), np.isin(right, powers)
+    whole = ~(ends[0] | ends[1])
+    if whole.all():
+        return _missed(f, left, right)[:2]
+    found = np.zeros((2, 2, left.size))
+    if whole.any():
+        found[:, :, whole] = _missed(f, left[whole], right[whole])[:2]
+    halves = 2.0 ** -np.arange(_HALVES)
+    for i in np.flatnonzero(~whole):
+        a, b = left[i], right[i]
+        if ends[0][i] and ends[1][i]:
+            found[0, :, i] = np.inf
+            continue
+        far = a + (b - a) * halves if ends[0][i] else b - (b - a) * halves
+        near = np.minimum(far[:-1], far[1:]), np.maximum(far[:-1], far[1:])
+        deviation, rounding, sizes = _missed(f, *near)
+        # Slopes may grow without bound: each half counts by its own size.
+        relative = np.maximum(deviation - rounding, 0) / np.maximum(sizes, np.finfo(float).tiny)
+        found[0, :, i] = relative.max(1) * sizes[:, 0]
+    return found[0], found[1]
+
+
+def _missed(f: Response, left: Array, right: Array) -> tuple[Array, Array, Array]:
+    middle, half = ((left + right) / 2)[:, None], ((right - left) / 2)[:, None]
+    points = np.concatenate([_NODES, _CHECKS])
+    both = np.stack(f(middle + half * points))  # [2, panels, points]
+    nodes, checks = both[..., : _NODES.size], both[..., _NODES.size :]
+    deviation = np.abs(nodes @ _INTERPOLATION.T - checks).max(-1)
+    sizes = np.abs(checks).max(-1)
+    rounding = 1e-14 * np.maximum(1, np.abs(middle))[:, 0] / half[:, 0]
+    return deviation, rounding * np.ptp(checks, axis=-1) + 2e-15 * sizes, sizes

@@ -23,13 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.numerics.special import gamma_ratio
-from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.averages.reach import LEFT_OUT, exponent
 from equipoise.theory.batch_norm.disc import circles as of
 
 Array = NDArray[np.float64]
-
-# Exponents below this are left out: exp(-40) = 4e-18.
-_LEFT_OUT, _FARTHEST = 42.0, 500.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +36,7 @@ class DiscLaw:
     Args:
         batch_size: B.
         eps: ε, not negative.
+        missed: What nodes may miss of values and slopes.
         u: Nodes, of shape ``[radii]``.
         measure: Their quadrature weights in u.
         averages: Averages over the circles, of shape ``[19, radii]``.
@@ -46,6 +44,7 @@ class DiscLaw:
 
     batch_size: int
     eps: float
+    missed: tuple[float, float]
     u: Array
     measure: Array
     averages: Array
@@ -64,7 +63,24 @@ class DiscLaw:
         value = float(part.sum())
         moved = part @ (s / 2 - b / (self.batch_size - 3 + b))
         # The nodes' own normalisation moves by rounding and truncation alone.
-        return value, float(moved) / value
+        return value, float(moved) / value if value else 0.0
+
+    def mean_slope(self, kappa: float) -> float:
+        """E[D²] over one sample."""
+        base, b, _ = self.base(kappa)
+        return float(self.averages[of.SLOPE] @ (base * (self.batch_size - 3 + b)))
+
+    def left_out(self, kappa: float) -> tuple[float, float]:
+        """Relative errors of averages of (f₁ − f₂)² and of slopes, for what nodes may miss.
+
+        A tenth of what misses would do that all add up: rules with that many nodes integrate
+        most of what a polynomial of degree 16 leaves out.
+        """
+        gap, slope = self.map(kappa)[0], max(self.mean_slope(kappa), np.finfo(float).tiny)
+        return (
+            0.8 * self.missed[0] / math.sqrt(gap),
+            0.6 * self.missed[1] / math.sqrt(slope),
+        )
 
     def numbers(self, kappa: float, variance: float, shared: float, at_beta: float) -> Array:
         """All numbers in the order of :class:`~.fixed_point.solution.Numbers`.
@@ -140,37 +156,6 @@ def weights(batch_size: int, c: float, u: Array) -> tuple[Array, Array, Array]:
     return np.tanh(u) * np.exp(-exponent(batch_size, u) - s / 2), c + s, s
 
 
-def exponent(batch_size: int, u: Array) -> Array:
-    """(B - 3) log cosh u without rounding near 0."""
-    far = np.abs(u) - np.log(2) + np.log1p(np.exp(-2 * np.abs(u)))
-    near = np.log1p(2 * np.sinh(np.minimum(np.abs(u), 1.0) / 2) ** 2)
-    return np.asarray((batch_size - 3) * np.where(np.abs(u) < 1, near, far))
-
-
-def range_of(f: Response, batch_size: int, c: float) -> float:
-    """The u beyond which densities, times f² or its slope's square, are below rounding."""
-    # Of z + b, weights keep b = c cosh² u at most, which is no more than a power of cosh.
-    power = batch_size - 1 if c else batch_size
-    low, high = 0.0, math.asinh(math.sqrt(2 * _FARTHEST / c)) if c else 2 * _LEFT_OUT
-    for _ in range(20):
-        middle = (low + high) / 2
-        log_cosh = middle - math.log(2) + math.log1p(math.exp(-2 * middle))
-        lost = (power - 3) * log_cosh + c / 2 * math.sinh(middle) ** 2
-        low, high = (middle, high) if lost < _FARTHEST else (low, middle)
-    # Quadratic steps: fine where the density is, which may be far inside.
-    u = high * np.linspace(0, 1, 257)[1:] ** 2
-    argument = f.gamma * np.sqrt(batch_size - 1) * np.tanh(u)
-    values, slopes = f(f.beta + np.stack([0 * u, -argument, argument]))
-    tiny = np.finfo(float).tiny
-    left = -exponent(power, u) - c / 2 * np.sinh(u) ** 2
-    kept = 0
-    for size in (np.abs(values[1:] - values[0]).max(0), np.abs(slopes[1:]).max(0)):
-        # Ends where f itself ends are no growth: only the largest so far counts.
-        grown = left + 2 * np.log(np.maximum(np.maximum.accumulate(size), tiny))
-        kept = max(kept, int(np.flatnonzero(grown > (grown + np.log(u)).max() - _LEFT_OUT)[-1]))
-    return float(u[min(kept + 1, u.size - 1)])
-
-
 def _of_z(nu: int, b: Array, s: Array) -> tuple[Array, Array]:
     """E[(z + s)/(z + b)], which is R², and E[(z + b)^1.5], for z of ν degrees of freedom."""
     if not b.any():  # ε = 0: R = 1
@@ -181,7 +166,7 @@ def _of_z(nu: int, b: Array, s: Array) -> tuple[Array, Array]:
     lowest = min(0.0, float(np.log(max(b.min(), 1e-300) / nu))) if nu <= 2 else 0.0
     d = np.arange(lowest - 13 * spread - 80 / nu, 13 * spread, step)
     density = nu / 2 * (d - np.expm1(d))
-    kept = density > -_LEFT_OUT - (0.0 if nu > 2 else -lowest)
+    kept = density > -LEFT_OUT - (0.0 if nu > 2 else -lowest)
     d, density = d[kept], density[kept]
     z, weight = nu * np.exp(d), np.exp(density)
     weight /= weight.sum()

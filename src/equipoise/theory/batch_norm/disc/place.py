@@ -3,7 +3,8 @@ r"""Place nodes over the radius of the disc, finer wherever two rules disagree.
 Panels end where a kink of one sample, or of both at once, comes within reach; averages over
 circles behave like a half-integer power of the distance to such a radius. Every panel is
 integrated by two rules, over circles of different nodes; panels on which they disagree are
-halved. The coarser rules together are a second, independent computation of every number.
+halved, until what is left is the rounding of values. The coarser rules together are a second,
+independent computation of every number.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from numpy.typing import NDArray
 
 from equipoise.numerics.quadrature import panels
 from equipoise.theory.batch_norm.averages import compute
+from equipoise.theory.batch_norm.averages.reach import range_of
 from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.disc import circles as of
 from equipoise.theory.batch_norm.disc.circles import Circles
-from equipoise.theory.batch_norm.disc.law import DiscLaw, range_of, weights
+from equipoise.theory.batch_norm.disc.law import DiscLaw, weights
 
 Array = NDArray[np.float64]
 
-_SMOOTH = (panels.analytic(10), panels.analytic(14))
-_ROOTS = (panels.half_powers(12), panels.half_powers(18))
+_SMOOTH = (panels.analytic(14), panels.analytic(20))
+_ROOTS = (panels.half_powers(16), panels.half_powers(24))
 # Longest panel: in u, and in standard deviations.
-_LONGEST, _LONGEST_SPREADS = 1.2, 2.0
+_LONGEST, _LONGEST_SPREADS = 1.2, 1.6
 _GOAL, _MOST_ROUNDS = 3e-12, 12
+_NOISE, _STEADY = 1e-4, 0.6
 # Points held at once, and in all: beyond, panels stay as they are and the error says so.
 _CHUNK, _MOST_POINTS = 300_000, 3_000_000
 # What each average is compared with: the size of its own kind.
@@ -39,23 +42,41 @@ _SIZE_OF[[of.SLOPES_31, of.SLOPES_22]] = of.SLOPE_4
 _COMPARED = np.array([j for j in range(of.COUNT) if not of.FIRST <= j <= of.MEAN_BOTH and j])
 
 
-def place(f: Response, batch_size: int, eps: float, kappa: float) -> tuple[DiscLaw, DiscLaw]:
-    """Place nodes for κ: a coarser and a finer law, independent of each other."""
+def place(
+    f: Response, batch_size: int, eps: float, kappa: float, circles: Circles | None = None
+) -> tuple[DiscLaw, DiscLaw]:
+    """Place nodes for κ: a coarser and a finer law, independent of each other.
+
+    Args:
+        f: The response.
+        batch_size: B.
+        eps: ε, not negative.
+        kappa: κ.
+        circles: Taken where they serve.
+    """
     c = batch_size * eps / kappa
-    end = range_of(f, batch_size, 0.8 * c)
-    circles = Circles.of(f, batch_size, float(np.tanh(end)))
+    end, _ = range_of(f, batch_size, 0.8 * c)
+    reach = float(np.tanh(end))
+    if circles is None or not circles.serve(reach, 0.8 * c):
+        circles = Circles.of(f, batch_size, reach, 0.8 * c)
     left, right, singular = _first_panels(circles, c, end)
     kept: list[list[tuple[Array, Array, Array]]] = [[], []]
     sizes = np.zeros((3, of.COUNT))
-    points = 0
-    for _ in range(_MOST_ROUNDS):
+    points, before, steady = 0, np.inf, 0
+    for turn in range(_MOST_ROUNDS):
         parts = [_on_panels(circles, left, right, singular, fine=fine) for fine in (False, True)]
         points += sum(part[0].size * circles.points(bool(i)) for i, part in enumerate(parts))
         sums = [_contributions(batch_size, c, *part) for part in parts]
         sizes = np.maximum(sizes, np.abs(sums[1]).sum(0))
-        difference = np.abs(sums[1] - sums[0])[:, :, _COMPARED]
-        failing = (difference > _GOAL * sizes[:, _SIZE_OF][:, _COMPARED]).any((1, 2))
-        failing &= points < _MOST_POINTS
+        compared = np.maximum(sizes[:, _SIZE_OF][:, _COMPARED], np.finfo(float).tiny)
+        missed = (np.abs(sums[1] - sums[0])[:, :, _COMPARED] / compared).max((1, 2))
+        failing = missed > _GOAL
+        total = float(missed[failing].sum())
+        # What halves of halves leave as large as it was is the rounding of values.
+        steady = steady + 1 if _STEADY * before < total < _NOISE else 0
+        if steady == 2 or points >= _MOST_POINTS or turn + 1 == _MOST_ROUNDS:
+            failing[:] = False
+        before = total
         for which, (u, weight, averages) in enumerate(parts):
             good = ~failing[:, None] & (weight > 0)
             kept[which].append((u[good], weight[good], averages[:, good]))
@@ -69,7 +90,12 @@ def place(f: Response, batch_size: int, eps: float, kappa: float) -> tuple[DiscL
         )
         left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
     coarse, fine = (
-        DiscLaw(batch_size, eps, *(np.concatenate(part, -1) for part in zip(*law, strict=True)))
+        DiscLaw(
+            batch_size,
+            eps,
+            circles.missed,
+            *(np.concatenate(part, -1) for part in zip(*law, strict=True)),
+        )
         for law in kept
     )
     return coarse, fine
@@ -81,8 +107,12 @@ def _first_panels(
     """Left and right ends of panels, and which ends behave like half-integer powers."""
     f, B = circles.f, circles.batch_size
     longest = min(_LONGEST, _LONGEST_SPREADS / np.sqrt(B - 3 + c))
-    at = np.arctanh(compute.breaks(f, B)) if f.kinks.size else np.empty(0)
-    at = at[at < end]
+    at = np.empty(0)
+    if f.kinks.size and not f.is_homogeneous:
+        at = np.arctanh(compute.breaks(f, B))
+        at = at[at < end]
+    if f.has_powers and np.isin(f.beta, f.kinks[f.powers]):
+        at = np.append(0.0, at)
     # Where a steep place comes within reach of one sample, or of both: narrow in u as well.
     scale = f.gamma * np.sqrt(B - 1)
     gaps = np.diff(circles.cuts, prepend=-np.inf, append=np.inf)
@@ -90,6 +120,7 @@ def _first_panels(
     one = np.abs(circles.cuts[narrow] - f.beta) / scale
     near = np.concatenate([one, one * np.sqrt(2 * (B - 1) / (B - 2))])
     near = np.arctanh(near[near < np.tanh(end)])
+    near = near[(abs(near[:, None] - at) > 1e-9 * longest).all(1)]
     edges = np.unique(np.concatenate([[0.0], at, near, [end]]))
     parts = []
     for a, b in pairwise(edges.tolist()):
@@ -105,29 +136,35 @@ def _on_panels(
 ) -> tuple[Array, Array, Array]:
     """Nodes, weights, each ``[panels, m]``, and averages ``[19, panels, m]``, of one rule."""
     smooth, roots = _SMOOTH[fine], _ROOTS[fine]
+    if circles.f.has_powers:
+        roots = circles.rules[fine]
     count = max(smooth.left.size, roots.left.size) if singular.any() else smooth.left.size
-    u, weights = np.zeros((left.size, count)), np.zeros((left.size, count))
+    edge, offset, weights = np.zeros((3, left.size, count))
     width = (right - left)[:, None]
     for rule, chosen in ((smooth, ~singular.any(1)), (roots, singular.any(1))):
         if not chosen.any():
             continue
-        m = rule.left.size
-        near = np.where(
-            rule.left <= rule.right,
-            left[:, None] + width * rule.left,
-            right[:, None] - width * rule.right,
-        )
-        u[chosen, :m] = near[chosen]
-        u[chosen, m:] = near[chosen][:, -1:]  # without weight
+        m = rule.left.size  # nodes beyond are without weight
+        near = rule.left <= rule.right
+        edge[chosen, :m] = np.where(near, left[chosen, None], right[chosen, None])
+        offset[chosen, :m] = width[chosen] * np.where(near, rule.left, -rule.right)
         weights[chosen, :m] = (width * rule.weights)[chosen]
-    rho = np.tanh(u).ravel()
-    used = weights.ravel() > 0
-    averages = np.zeros((of.COUNT, rho.size))
-    places = np.flatnonzero(used)
+    u = edge + offset
+    places = np.flatnonzero(weights > 0)
+    averages = np.zeros((of.COUNT, u.size))
     step = max(1, _CHUNK // circles.points(fine))
     for start in range(0, places.size, step):
         some = places[start : start + step]
-        averages[:, some] = circles.averages(rho[some], fine=fine)
+        rho, near_edge, away = (part.ravel()[some] for part in (np.tanh(u), edge, offset))
+        excess = None
+        if circles.f.has_powers:
+            excess = rho[:, None] - circles.met
+            with np.errstate(divide="ignore"):
+                touch = np.arctanh(np.minimum(circles.met, 1.0))
+            exact = abs(near_edge[:, None] - touch) <= 1e-14 * touch
+            from_edge = np.sinh(away) / (np.cosh(near_edge) * np.cosh(near_edge + away))
+            excess = np.where(exact, from_edge[:, None], excess)
+        averages[:, some] = circles.averages(rho, excess, fine=fine)
     return u, weights, averages.reshape(of.COUNT, *u.shape)
 
 
@@ -136,4 +173,4 @@ def _contributions(batch_size: int, c: float, u: Array, measure: Array, averages
     base, b, _ = weights(batch_size, c, u)
     base, nu = base * measure, batch_size - 3
     kinds = np.stack([base * (nu + b), base, base * (nu * (nu + 2) + 2 * nu * b + b * b)])
-    return np.asarray(np.einsum("kpm,jpm->pkj", kinds, averages, optimize=True))
+    return np.asarray(kinds.swapaxes(0, 1) @ averages.transpose(1, 2, 0))  # [panels, 3, 19]

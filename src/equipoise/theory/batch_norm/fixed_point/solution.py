@@ -20,6 +20,8 @@ UNIT = float(np.finfo(float).eps)
 # Relative change at which refinement over the radius stops.
 _GOAL = 5e-11
 _COUNT = 11
+# Where double exponential rules end.
+_NEAREST = 1e-130
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,27 @@ class Solution:
     def stable(self) -> bool:
         """Whether all forward eigenvalues are below 1."""
         return all(part.value < 1 for part in self.forward)
+
+    def widened(self, other: Solution, note: str) -> Solution:
+        """Add the distance to another solution to every error, and a note to every method."""
+
+        def wider(one: Estimate, two: Estimate) -> Estimate:
+            error = one.error + abs(one.value - two.value)
+            return replace(one, error=error, method=f"{one.method}; {note}")
+
+        def all_wider(mine: Triple, others: Triple) -> Triple:
+            G, L, M = map(wider, mine, others)
+            return G, L, M
+
+        return Solution(
+            q=wider(self.q, other.q),
+            c=wider(self.c, other.c),
+            kappa=wider(self.kappa, other.kappa),
+            backward=all_wider(self.backward, other.backward),
+            forward=all_wider(self.forward, other.forward),
+            cross_covariance=wider(self.cross_covariance, other.cross_covariance),
+            cross_rate=wider(self.cross_rate, other.cross_rate),
+        )
 
     def flagged(self, triple: Triple) -> Triple:
         """Return the eigenvalues, each marked with the stability of the fixed point."""
@@ -158,16 +181,16 @@ def _error_beside_a_power(setting: Setting) -> float:
 
 
 def _rounding_beside_powers(setting: Setting, slopes: float) -> float:
-    r"""Part of E[f′²] that lies within rounding of a fractional power's kink away from 0.
+    r"""Part of E[f′²] that lies within rounding of a fractional power's kink.
 
     Floating-point arguments have no points between the kink and its neighbours, where slopes
-    squared like :math:`d^{2\alpha-2}` still have weight.
+    squared like :math:`d^{2\alpha-2}` still have weight; beside 0, quadrature ends at 1e-130.
     """
     part, scale = 0.0, setting.gamma * np.sqrt(setting.batch_size - 1)
     for kink in setting.activation.kinks:
-        if not kink.power or kink.at == 0 or abs(kink.at - setting.beta) > scale:
+        if not kink.power or abs(kink.at - setting.beta) > scale:
             continue
-        near = 4 * float(np.spacing(abs(kink.at)))
+        near = 4 * max(float(np.spacing(abs(kink.at))), _NEAREST)
         cosine = (kink.at - setting.beta) / scale
         density = np.exp((setting.batch_size - 4) / 2 * np.log1p(-min(cosine**2, 1 - UNIT)))
         for side in (-near, near):

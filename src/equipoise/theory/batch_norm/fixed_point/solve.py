@@ -1,8 +1,8 @@
 r"""Solve the BSB1 problem: one fixed point, its eigenvalues, and an error for each number.
 
-First the averages over directions are refined until two levels agree, then, at ε > 0, the
-average over the radius. Each number's error is what the last refinements changed, plus a floor
-for rounding.
+At ε = 0 averages over directions are refined until two levels agree; at ε > 0, and for what is not
+smooth at small batches, two independent rules over a disc must agree. Each number's error is what
+the last refinement changed, plus a floor for rounding.
 
 Notes:
     Two levels can agree by accident when f has a feature narrower than both grids. Features that
@@ -19,10 +19,14 @@ from typing import Literal, TypeAlias, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.numerics.quadrature import panels
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
+from equipoise.theory.activation.catalogue import Kink
 from equipoise.theory.batch_norm.averages import compute
+from equipoise.theory.batch_norm.averages.polynomials import farthest, kinked_averages
 from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
+from equipoise.theory.batch_norm.disc.circles import resolving_cuts
 from equipoise.theory.batch_norm.disc.fixed_point import solve_on_disc
 from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
 from equipoise.theory.batch_norm.fixed_point.critical_eps import (
@@ -30,37 +34,37 @@ from equipoise.theory.batch_norm.fixed_point.critical_eps import (
     tangent,
     tangent_averages,
 )
-from equipoise.theory.batch_norm.fixed_point.kappa import largest_root, refine_root
-from equipoise.theory.batch_norm.fixed_point.radius import (
-    RadialGrid,
-    RadialLaw,
-    radial_grid,
-    without_eps,
-)
+from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw, without_eps
 from equipoise.theory.batch_norm.fixed_point.solution import UNIT, Numbers, Solution
 from equipoise.theory.batch_norm.setting import (
     ConvergenceError,
     Setting,
     SettingOptions,
     as_setting,
+    overflow,
 )
 from equipoise.theory.batch_norm.spectra import formulas
 
 Array = NDArray[np.float64]
 Method: TypeAlias = Literal["auto", "closed form", "quadrature"]
 
-# Relative changes at which refinement stops: of all numbers at ε = 0, and of averages at a few
-# radii, which chooses the level to start from at ε > 0.
-_GOAL, _PROBE_GOAL = 1e-12, 1e-9
-_RADIAL_LEVELS = 4
-_STEP = 1e-5
-# Away from the critical ε the first grid fits; close to it the grid must move a few times.
-_MOST_MOVES = 50
+# Relative change of all numbers at which refinement stops.
+_GOAL = 1e-12
+# After two refinements, changes beyond this say that f is steep.
+_SLOW = 1e-7
+# At smaller batches ρ_k decays too slowly for sums over polynomials of what is not smooth.
+_SMALL_BATCH = 20
+# Panels towards what is steep: longest, in standard deviations, and nodes.
+_LONGEST, _STEEP_NODES = 1.5, (14, 20)
 # A rate whose second digit is unknown is not reported.
 _LOOSE = 0.1
 # Below this ε/κ no number differs from that at ε = 0 by more than rounding, also at B = 4, where
 # the difference is of the order of its root.
-_WITHOUT_EPS = 1e-36
+_WITHOUT_EPS, _TINY_EPS = 1e-36, 1e-20
+# What a search that misses a place misses around it.
+_MISSED_WITH = 0.25
+# κ/q of a function that is constant but for rounding.
+_CONSTANT = 64 * UNIT**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ def solve(setting: Setting, method: Method = "auto") -> Solution:
     try:
         closed = None if method == "quadrature" else closed_form(setting)
     except (OverflowError, ZeroDivisionError) as error:
-        raise _overflow(setting) from error
+        raise overflow(setting) from error
     if method == "closed form" and closed is None:
         raise ValueError(
             f"no closed form is known for {setting.activation.name} at eps = {setting.eps:g}, "
@@ -144,126 +148,131 @@ def solve(setting: Setting, method: Method = "auto") -> Solution:
 @lru_cache(maxsize=512)
 def solve_by_quadrature(setting: Setting) -> Solution:
     """Solve by quadrature, also where a closed form is known."""
+    solution = _solve(setting)
+    unsure = [
+        at
+        for at in setting.activation.unsure
+        if abs(at - setting.beta) < setting.gamma * np.sqrt(setting.batch_size - 1)
+    ]
+    return _unsure(setting, solution, unsure) if unsure else solution
+
+
+def _unsure(setting: Setting, solution: Solution, places: list[float]) -> Solution:
+    """Count what places that one of two searches has missed would change, if both had."""
+    phi = setting.activation
+
+    def kept(at: float) -> bool:
+        return all(abs(at - place) > _MISSED_WITH for place in places)
+
+    blind = replace(
+        phi,
+        kinks=tuple(kink for kink in phi.kinks if kept(kink.at)),
+        turns=tuple(turn for turn in phi.turns if kept(turn)),
+    )
+    note = f"one of two searches for kinks missed x = {places[0]:.4g}"
+    return solution.widened(_solve(replace(setting, activation=blind)), note)
+
+
+def _solve(setting: Setting) -> Solution:
     f = Response.of(setting).within(setting.batch_size)
-    start = compute.averages(f, setting.batch_size, np.ones(1), 0)
-    _refuse_no_signal(setting, start)
-    if setting.eps <= _WITHOUT_EPS * setting.weight_variance * float(start.kappa[0]):
-        return _checked(setting, _solve_without_eps(setting, f, start))
-    if not (f.has_powers or f.is_homogeneous):
-        solution = solve_on_disc(setting, f)
-        return _collapsed(setting, f) if solution is None else _checked(setting, solution)
-    kappa = largest_root(setting, f)
-    if kappa is None:
+    tiny = 0 < setting.eps < _TINY_EPS
+    if setting.eps == 0 or (tiny and setting.eps <= _WITHOUT_EPS * _largest_kappa(setting, f)):
+        return _checked(setting, _solve_without_eps(setting, f))
+    solution = solve_on_disc(setting, f)
+    if solution is None:
+        _refuse_no_signal(setting, compute.averages(f, setting.batch_size, np.ones(1), 0))
         return _collapsed(setting, f)
-    return _checked(setting, _solve_with_eps(setting, f, kappa))
+    return _checked(setting, solution)
 
 
-def _solve_without_eps(setting: Setting, f: Response, start: Averages) -> Solution:
-    steep = bool(f.activation.turns) and not f.has_powers
-    if not steep:
-        fine, _ = _explicit(setting, f, 0)
-        for level in range(1, compute.levels(f)):
-            coarse, (fine, averages) = fine, _explicit(setting, f, level)
-            change = fine.distance(coarse)
-            if (change <= _GOAL * fine.scale).all():
-                break
-            if not f.kinks.size and level + 1 == compute.GAUSS_LEVELS:
-                steep = True
-                break
-    if steep:
-        # Without ε, F is a constant, and Newton's first step ends at κ.
-        kappa = setting.weight_variance * float(start.kappa[0])
-        solution = solve_on_disc(replace(setting, eps=0.0), f, kappa)
-        assert solution is not None
-        return solution
-    return _with_errors(fine, change, setting, averages)
+def _largest_kappa(setting: Setting, f: Response) -> float:
+    """κ at ε = 0, to a few digits."""
+    averages = compute.averages(f, setting.batch_size, np.ones(1), 0)
+    return setting.weight_variance * float(averages.kappa[0])
+
+
+def _solve_without_eps(setting: Setting, f: Response) -> Solution:
+    B = setting.batch_size
+    if f.has_powers and B < _SMALL_BATCH:
+        return _without_eps_on_disc(setting, f)
+    if f.activation.turns and not f.has_powers:
+        return _steep(setting, f)
+    averages = compute.averages(f, B, np.ones(1), 0)
+    _refuse_no_signal(setting, averages)
+    fine = _without_radius(setting, averages)
+    for level in range(1, compute.levels(f)):
+        averages = compute.averages(f, B, np.ones(1), level)
+        coarse, fine = fine, _without_radius(setting, averages)
+        change = fine.distance(coarse)
+        if (change <= _GOAL * fine.scale).all():
+            return _with_errors(fine, change, setting, averages)
+        if level > 1 and not f.has_powers and (change > _SLOW * fine.scale).any():
+            break
+        if not f.kinks.size and level + 1 == compute.GAUSS_LEVELS:
+            break
+    return _with_errors(fine, change, setting, averages) if f.has_powers else _steep(setting, f)
+
+
+def _steep(setting: Setting, f: Response) -> Solution:
+    """Average over panels that narrow towards what is steep."""
+    if setting.batch_size < _SMALL_BATCH:
+        return _without_eps_on_disc(setting, f)
+    reach = farthest(f, setting.batch_size, np.ones(1))
+    # The density of w must be resolved as well.
+    grid = np.arange(-reach, reach, _LONGEST) * f.gamma + f.beta
+    cuts, missed = resolving_cuts(f, setting.batch_size, f.gamma * reach)
+    cuts = np.union1d(cuts, grid)
+    kinks = tuple(Kink(cut) for cut in cuts.tolist())
+    cut = replace(f, activation=replace(f.activation, kinks=kinks, turns=()))
+    coarse, fine = (
+        kinked_averages(cut, setting.batch_size, np.ones(1), panels.analytic(count), splits=1)
+        for count in _STEEP_NODES
+    )
+    _refuse_no_signal(setting, fine)
+    numbers = _without_radius(setting, fine)
+    change = numbers.distance(_without_radius(setting, coarse))
+    change += 0.8 * numbers.scale * missed[0] / np.sqrt(fine.square(VALUES, 0)[0])
+    change[3:6] += 0.6 * numbers.rate * missed[1] / np.sqrt(fine.square(SLOPES, 0)[0])
+    return _with_errors(numbers, change, setting, fine)
+
+
+def _without_eps_on_disc(setting: Setting, f: Response) -> Solution:
+    solution = solve_on_disc(replace(setting, eps=0.0), f)
+    if solution is None or not solution.kappa.value > _CONSTANT * solution.q.value:
+        raise _no_signal(setting)
+    return solution
+
+
+def solution_of(setting: Setting, coarse: Averages, fine: Averages) -> Solution | None:
+    """The solution at ε = 0 from two levels of averages, if they agree."""
+    if not fine.kappa[0] > _CONSTANT * (fine.square(VALUES, 0)[0] + fine.mean[0] ** 2):
+        return None
+    rough, numbers = (_without_radius(setting, averages) for averages in (coarse, fine))
+    change = numbers.distance(rough)
+    if not (change <= _GOAL * numbers.scale).all():
+        return None
+    return _checked(setting, _with_errors(numbers, change, setting, fine))
 
 
 def _with_errors(
     numbers: Numbers, errors: Array, setting: Setting, averages: Averages
 ) -> Solution:
     slopes = float(np.median(averages.square(SLOPES, 0)))
+    # Rounding of w moves its density by w² times as much.
+    far = max(
+        float((averages.square(order, 2) / np.maximum(averages.square(order, 0), 1e-300)).max())
+        for order in (VALUES, SLOPES)
+    )
+    truncation = averages.truncation + UNIT * far
     return numbers.with_errors(
-        errors, setting, averages.method, truncation=averages.truncation, slopes=slopes
+        errors, setting, averages.method, truncation=truncation, slopes=slopes
     )
 
 
-def _explicit(setting: Setting, f: Response, level: int) -> tuple[Numbers, Averages]:
+def _without_radius(setting: Setting, averages: Averages) -> Numbers:
     """At ε = 0 nothing has to be solved for: R = 1, and κ is an average."""
-    averages = compute.averages(f, setting.batch_size, np.ones(1), level)
     kappa = setting.weight_variance * float(averages.kappa[0])
-    law = without_eps(setting.batch_size, kappa)
-    return Numbers.of(setting, kappa, averages, law), averages
-
-
-def _solve_with_eps(setting: Setting, f: Response, kappa: float) -> Solution:
-    # The level at which directions are nearly resolved at the largest radius, where f is
-    # steepest, and at a few others; what that leaves out is then measured at all radii.
-    probes = np.quantile(_grid(setting, f, kappa, 0).radius, [0.5, 0.75, 1.0])
-    *_, first_level = _refined(setting, f, probes, _PROBE_GOAL)
-    current, _ = _at_level(setting, f, kappa, first_level, 0)
-    for level in range(first_level, compute.levels(f) - 1):
-        coarse, (current, _) = current, _at_level(setting, f, kappa, level + 1, 0)
-        directional = current.distance(coarse)
-        if (directional <= coarse.goal(setting)).all():
-            break
-
-    current = coarse
-    for radial_level in range(1, _RADIAL_LEVELS):
-        previous, (current, averages) = (
-            current,
-            _at_level(setting, f, kappa, level, radial_level),
-        )
-        radial = current.distance(previous)
-        if (radial <= current.goal(setting)).all():
-            break
-    # The coarser directions are kept, so their distance to the finer ones counts twice.
-    return _with_errors(current, 2 * directional + radial, setting, averages)
-
-
-def _refined(
-    setting: Setting, f: Response, radii: Array, goal: float
-) -> tuple[Averages, Averages, int]:
-    """Refine until two levels agree; return both and the coarser's level."""
-    fine = compute.averages(f, setting.batch_size, radii, 0)
-    for level in range(1, compute.levels(f)):
-        coarse, fine = fine, compute.averages(f, setting.batch_size, radii, level)
-        if _relative_change(coarse, fine) <= goal:
-            break
-    return coarse, fine, level - 1
-
-
-def _relative_change(coarse: Averages, fine: Averages) -> float:
-    """Largest change among the averages that enter κ and the rate."""
-    tiny = np.finfo(float).tiny
-    size = np.maximum(fine.squares[1, 0], tiny)
-    slopes = (fine.squares[1, 0] - coarse.squares[1, 0]) / size
-    cross = (fine.pairs[1, 0, 0] - coarse.pairs[1, 0, 0]) / size
-    kappas = (fine.kappa - coarse.kappa) / np.maximum(fine.kappa, tiny)
-    return float(np.abs([slopes, cross, kappas]).max())
-
-
-def _at_level(
-    setting: Setting, f: Response, kappa: float, level: int, radial_level: int
-) -> tuple[Numbers, Averages]:
-    for _ in range(_MOST_MOVES):
-        grid = _grid(setting, f, kappa, radial_level)
-        averages = compute.averages(f, setting.batch_size, grid.radius, level)
-        kappa = refine_root(setting, grid, averages)
-        if grid.reaches(kappa):
-            numbers = Numbers.of(setting, kappa, averages, grid.law(kappa))
-            moved = kappa * (1 + _STEP)
-            shifted = Numbers.of(setting, moved, averages, grid.law(moved))
-            return replace(numbers, sensitivity=shifted.distance(numbers) / _STEP), averages
-    raise ConvergenceError(
-        f"the fixed point of kappa did not settle at eps = {setting.eps} for "
-        f"{setting.activation.name}: it moved {_MOST_MOVES} times. Try a slightly different eps."
-    )
-
-
-def _grid(setting: Setting, f: Response, kappa: float, level: int) -> RadialGrid:
-    breaks = np.empty(0) if f.is_homogeneous else compute.breaks(f, setting.batch_size)
-    return radial_grid(setting.batch_size, setting.eps, kappa, breaks, level)
+    return Numbers.of(setting, kappa, averages, without_eps(setting.batch_size, kappa))
 
 
 def _checked(setting: Setting, solution: Solution) -> Solution:
@@ -283,20 +292,17 @@ def _checked(setting: Setting, solution: Solution) -> Solution:
 def _refuse_no_signal(setting: Setting, averages: Averages) -> None:
     kappa = float(averages.kappa[-1])
     if not np.isfinite(kappa):
-        raise _overflow(setting)
+        raise overflow(setting)
     second_moment = float(averages.square(VALUES, 0)[-1] + averages.mean[-1] ** 2)
-    if not kappa > 64 * UNIT**2 * second_moment:
-        raise ValueError(
-            f"activation {setting.activation.name} is constant to float64 precision at "
-            f"gamma = {setting.gamma:g}, beta = {setting.beta:g}: no signal passes. "
-            "Choose a beta nearer to where it varies."
-        )
+    if not kappa > _CONSTANT * second_moment:
+        raise _no_signal(setting)
 
 
-def _overflow(setting: Setting) -> ValueError:
+def _no_signal(setting: Setting) -> ValueError:
     return ValueError(
-        f"activation {setting.activation.name} overflows on normalised samples at "
-        f"gamma = {setting.gamma:g}, beta = {setting.beta:g}. Use one that grows slower."
+        f"activation {setting.activation.name} is constant to float64 precision at "
+        f"gamma = {setting.gamma:g}, beta = {setting.beta:g}: no signal passes. "
+        "Choose a beta nearer to where it varies."
     )
 
 

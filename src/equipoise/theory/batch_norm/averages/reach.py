@@ -1,0 +1,62 @@
+r"""How far from the centre samples still matter to averages of a response.
+
+Symbols: ρ = tanh u: distance of two samples from the centre of their disc, 1 at most; c = Bε/κ.
+The density of u is proportional to :math:`\tanh u\,\operatorname{sech}^{B-3}u\;
+(B - 3 + c\cosh^2u)\,e^{-\frac c2\sinh^2u}`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.theory.batch_norm.averages.response import Response
+
+Array = NDArray[np.float64]
+
+# Exponents below this are left out: exp(-42) = 6e-19.
+LEFT_OUT = 42.0
+_FARTHEST = 500.0
+_TINY = float(np.finfo(float).tiny)
+
+
+def exponent(batch_size: int, u: Array) -> Array:
+    """(B - 3) log cosh u without rounding near 0."""
+    far = np.abs(u) - np.log(2) + np.log1p(np.exp(-2 * np.abs(u)))
+    near = np.log1p(2 * np.sinh(np.minimum(np.abs(u), 1.0) / 2) ** 2)
+    return np.asarray((batch_size - 3) * np.where(np.abs(u) < 1, near, far))
+
+
+@np.errstate(over="ignore", invalid="ignore")  # the solver refuses overflows by name
+def range_of(f: Response, batch_size: int, c: float) -> tuple[float, float]:
+    """The u beyond which densities, times f² or its slope's square, are below rounding.
+
+    Returns:
+        That u, and the largest distance of f from f(β) up to it.
+    """
+    # Of z + b, weights keep b = c cosh² u at most, which is no more than a power of cosh.
+    power = batch_size - 1 if c else batch_size
+    low, high = 0.0, math.asinh(math.sqrt(2 * _FARTHEST / c)) if c else 2 * LEFT_OUT
+    for _ in range(20):
+        middle = (low + high) / 2
+        log_cosh = middle - math.log(2) + math.log1p(math.exp(-2 * middle))
+        lost = (power - 3) * log_cosh + c / 2 * math.sinh(middle) ** 2
+        low, high = (middle, high) if lost < _FARTHEST else (low, middle)
+    # Quadratic steps: fine where the density is, which may be far inside.
+    u = high * np.linspace(0, 1, 193) ** 2
+    argument = f.gamma * np.sqrt(batch_size - 1) * np.tanh(u)
+    values = f.activation.values(f.beta + np.stack([-argument, argument]))
+    steps = np.maximum(np.diff(argument), _TINY)
+    sizes = np.abs(values[:, 1:] - values[:, :1]).max(0), np.abs(np.diff(values)).max(0) / steps
+    u, tiny = u[1:], _TINY
+    left = -exponent(power, u) - c / 2 * np.sinh(u) ** 2
+    last = 0
+    for size in sizes:
+        # Ends where f itself ends are no growth: only the largest so far counts.
+        grown = left + 2 * np.log(np.maximum(np.maximum.accumulate(size), tiny))
+        kept = np.flatnonzero(grown > (grown + np.log(u)).max() - LEFT_OUT)
+        last = max(last, int(kept[-1]) + 1 if kept.size else u.size)
+    last = min(last, u.size - 1)
+    return float(u[last]), float(sizes[0][: last + 1].max())
