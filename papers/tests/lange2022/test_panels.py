@@ -10,7 +10,15 @@ import pytest
 from equipoise.training import Curve, Evaluation
 from equipoise_papers.experiments.style import empty_figure, house_style
 from equipoise_papers.lange2022 import EXPERIMENTS, regimes
-from equipoise_papers.lange2022.best import ahead, best_of, comparable, does_not_train, not_behind
+from equipoise_papers.lange2022.best import (
+    ahead,
+    best_of,
+    comparable,
+    does_not_train,
+    faster_at_first,
+    not_behind,
+    slightly_less_accurate,
+)
 from equipoise_papers.lange2022.training import Run, Training
 
 BY_NAME = {experiment.name.split(".")[1]: experiment for experiment in EXPERIMENTS}
@@ -56,6 +64,8 @@ def as_claimed(name: str, *, losses=ORDER):
         loss = losses[cell.method.removesuffix("_copies")]
         if name in ("fig4a", "fig5b") and cell.method == "bn":
             loss = 1.5
+        if name == "fig5a" and cell.method == "four_things":
+            loss = 0.33
         if cell.method.endswith("_copies"):
             loss = math.log(10)
         found[cell] = trained(loss + 0.1 * off + 0.001 * cell.seed)
@@ -121,6 +131,24 @@ class TestBest:
         assert does_not_train("", best["bn"]).holds
         assert not does_not_train("", best["bnp"]).holds
 
+    def test_the_beginning_is_the_first_tenth(self):
+        """Slow at first, ahead in the second half."""
+        best = best_of(self.runs(bnp=0.9, vanilla=1.0))
+        curve = Curve(tuple(range(1, 21)), (5.0, 5.0, *([0.9] * 18)))
+        slow = dataclasses.replace(
+            best["bnp"], runs=tuple(dataclasses.replace(r, curve=curve) for r in best["bnp"].runs)
+        )
+        assert slow.first_losses == (5.0, 5.0, 5.0)
+        assert faster_at_first("", best["vanilla"], slow).holds
+        assert faster_at_first("", slow, best["vanilla"]).holds is False
+        assert ahead("", slow, best["vanilla"]).holds
+
+    def test_just_below_is_neither_above_nor_far_below(self):
+        one = best_of(self.runs(bnp=0.9))["bnp"]
+        for accuracy, holds in ((0.87, True), (0.80, False), (0.95, False)):
+            other = dataclasses.replace(one, runs=(trained(0.9, accuracy),) * 3)
+            assert slightly_less_accurate("", one, other, points=3).holds is holds
+
     def test_comparable_is_about_accuracy(self):
         one = best_of(self.runs(bnp=0.9))["bnp"]
         other = dataclasses.replace(one, runs=(trained(0.9, 0.80),) * 3)
@@ -134,14 +162,17 @@ class TestPanels:
     @pytest.mark.parametrize("name", REGIMES)
     def test_what_the_paper_says_is_judged_reproduced(self, name):
         verdict = BY_NAME[name].judge(as_claimed(name))
-        assert [check.claim for check in verdict.checks if not check.holds] in (
-            [],
-            # ORDER has BN behind BNP from the start.
-            ["BN is level with BNP or better in the second half"],
-            # All toy runs have one accuracy.
-            ["BNP reaches a higher accuracy than the vanilla network"],
-            ["BN underperforms BN w/ 4 Things"],
-        )
+        # ORDER has BN behind BNP from the start, and all toy runs have one accuracy.
+        just_below = "{}'s final accuracy is just below the vanilla network's (by up to 3 points)"
+        at_first = "BN is faster than BNP at the beginning"
+        expected = {
+            "fig3": [at_first],
+            "fig4b": [just_below.format("BNP"), just_below.format("LN")],
+            "fig4c": ["BNP reaches a higher accuracy than the vanilla network"],
+            "fig5a": ["BN is level with BNP or better in the second half", at_first],
+        }
+        missed = [check.claim for check in verdict.checks if not (check.holds or check.ours)]
+        assert missed == expected.get(name, [])
         assert any("CIFAR-10" in left for left in verdict.left_out)
 
     @pytest.mark.parametrize("name", REGIMES)
@@ -150,7 +181,18 @@ class TestPanels:
         verdict = BY_NAME[name].judge(as_claimed(name, losses=upside_down))
         assert not all(check.holds for check in verdict.checks)
 
-    @pytest.mark.parametrize("name", [*REGIMES, "table2", "table3"])
+    def test_batch_norm_may_work_at_4_and_renorm_at_3(self):
+        experiment = BY_NAME["batch3and4"]
+        losses = {"vanilla": 0.4, "bn": 0.39, "renorm": 1.5}
+        found = {
+            cell: trained(losses[cell.method] + 0.001 * cell.seed)
+            for cell in experiment.cells("small")
+        }
+        assert [check.holds for check in experiment.judge(found).checks] == [True, False]
+        smoke = {cell: trained(0.4) for cell in experiment.cells("smoke")}
+        assert experiment.judge(smoke).outcome == "not judged"
+
+    @pytest.mark.parametrize("name", [*REGIMES, "batch3and4", "table2", "table3"])
     @pytest.mark.parametrize("scale", ["smoke", "small"])
     def test_figures_are_drawn_from_any_records(self, name, scale):
         experiment = BY_NAME[name]
@@ -159,7 +201,7 @@ class TestPanels:
         with house_style():
             figure = empty_figure()
             experiment.draw(figure.subfigures(1, 1), results)
-            assert figure.subfigs[0].axes
+            assert figure.axes
 
     def test_smoke_is_never_judged(self):
         cells = BY_NAME["fig3"].cells("smoke")

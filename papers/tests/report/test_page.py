@@ -12,8 +12,9 @@ from equipoise.records import from_plain
 from equipoise_papers.experiments.verdict import ours
 from equipoise_papers.report import pictures
 from equipoise_papers.report import words as digest
+from equipoise_papers.report.claims import Claim
 from equipoise_papers.report.page import render_reproduction, save_reproduction
-from equipoise_papers.report.record import ReportPaper, ReproductionReport
+from equipoise_papers.report.record import ReportPaper, ReportRow, ReproductionReport
 from papers_support.reproduction_examples import (
     FAILS,
     HOLDS,
@@ -127,6 +128,20 @@ class TestTheWords:
     def test_why(self, checks, sentence):
         found = part("a.fig1", verdict("a.fig1", checks))
         assert digest.why(found, "small") == sentence
+
+    def test_what_became_of_the_other_sentences(self):
+        """Those of ours are left out, tolerances too, and more than fit are counted."""
+        many = tuple(
+            dataclasses.replace(HOLDS, claim=f"sentence {n} (within {n} %)") for n in range(6)
+        )
+        checks = (FAILS, dataclasses.replace(FAILS, claim="twice (a factor 2)"), ours(OPEN), *many)
+        row = ReportRow(
+            "Fig. 1", "", Claim("", "", ""), "mixed", None, (), checks, (), "Judged by tests."
+        )
+        assert digest.reason(row, "small") == (
+            "Refuted: by two orders of magnitude: a factor 3.2. Refuted too: twice. Holds: "
+            "sentence 0; sentence 1; sentence 2; sentence 3; 2 more."
+        )
 
     def test_nothing_judged_is_not_zero_reproduced(self, tmp_path):
         assert digest.sentence(REPORTS["empty"](tmp_path)) == "Nothing is judged yet"

@@ -27,7 +27,15 @@ from equipoise_papers.santurkar2018.summaries import (
     spread,
     typical,
 )
-from equipoise_papers.santurkar2018.training import Activations, Look, ProbedTraining, Run
+from equipoise_papers.santurkar2018.training import (
+    Activations,
+    Histogram,
+    Look,
+    ProbedTraining,
+    RandomlyProbed,
+    Run,
+    Sampled,
+)
 
 BY_NAME = {experiment.name.split(".")[1]: experiment for experiment in EXPERIMENTS}
 TRAININGS = [name for name in BY_NAME if name != "theorems"]
@@ -53,6 +61,7 @@ def look(step: int, *, change: float, cos: float, width: float = 2.0, spread: fl
     second = LayerShift("conv2", "Conv2d", 9, 1 - cos, cos, 1.0, 1.0, False)
     shift = CovariateShift((first, second), 1.5, 1e-7, True)
     moving = Activations("conv1", spread * (step % 70), 4.0, (-2.0, -1.0, 0.0, 1.0, 2.0))
+    moving = dataclasses.replace(moving, histogram=Histogram(-2.0, 2.0, (1, 2, 1)))
     return Look(step, landscape, shift, (moving, dataclasses.replace(moving, layer="conv2")))
 
 
@@ -108,6 +117,24 @@ class TestCells:
         assert seen.curve == unseen.curve
         assert seen.accuracy == unseen.accuracy
         assert unseen.looks == ()
+
+    def test_random_directions_and_histograms_leave_the_training_as_it_is(self):
+        fields = dataclasses.asdict(VGG)
+        plain, random, sampled = (
+            kind(**fields).run() for kind in (ProbedTraining, RandomlyProbed, Sampled)
+        )
+        assert random.curve == sampled.curve == plain.curve
+        assert {look.landscape.direction for look in random.looks} == {"random"}
+        assert sampled.looks[0].landscape == plain.looks[0].landscape
+        histograms = [a.histogram for look in sampled.looks for a in look.activations]
+        assert all(found is not None and len(found.counts) == 40 for found in histograms)
+        assert from_plain(Run, to_plain(sampled)) == sampled
+
+    def test_a_histogram_holds_every_output_of_its_unit(self):
+        found = Sampled(**dataclasses.asdict(VGG)).run().looks[0].activations[0]
+        assert found.histogram is not None
+        assert sum(found.histogram.counts) == 32 * 8 * 8
+        assert found.histogram.low <= found.quantiles[0] <= found.mean <= found.histogram.high
 
     def test_the_linear_networks_loss_is_per_sample(self):
         assert 50 < DLN.run().curve.losses[0] < 500
@@ -212,7 +239,8 @@ class TestFigures:
     def test_figures_share_their_trainings(self):
         cells = {name: set(BY_NAME[name].cells("small")) for name in TRAININGS}
         assert cells["fig3"] == cells["fig4"] < cells["fig11"]
-        assert cells["fig9"] < cells["fig12"]
+        assert cells["fig9"] & cells["fig12"]
+        assert cells["fig11"] < cells["fig14"]
         assert {BY_NAME[name].filed_under for name in TRAININGS} == {grids.FAMILY}
 
 

@@ -16,6 +16,8 @@ from equipoise_papers.lange2022.training import Run, Training
 _LEVEL = 0.05
 # A method that wins no tenth of the loss of guessing one of ten classes does not train.
 _NEAR_GUESSING = 0.9 * math.log(10)
+# Share of the steps that count as the beginning.
+_BEGINNING = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,14 @@ class Best:
     def losses(self) -> tuple[float, ...]:
         """Second-half training loss of each seed."""
         return tuple(run.loss for run in self.runs)
+
+    @property
+    def first_losses(self) -> tuple[float, ...]:
+        """Mean training loss of each seed over the first tenth of the steps."""
+        return tuple(
+            statistics.fmean(run.curve.losses[: max(1, int(_BEGINNING * len(run.curve.losses)))])
+            for run in self.runs
+        )
 
     @property
     def accuracies(self) -> tuple[float, ...]:
@@ -106,6 +116,16 @@ def ahead(claim: str, better: Best, worse: Best) -> Check:
     return Check(claim, f"{found}, difference {gap.words(3)}", gap.below())
 
 
+def faster_at_first(claim: str, better: Best, worse: Best) -> Check:
+    """Check that a method's loss is lower over the first tenth of the steps, by the same test."""
+    if not (better.trains and worse.trains):
+        return Check(claim, _failures(better, worse), better.trains)
+    ours, theirs = better.first_losses, worse.first_losses
+    gap = difference(ours, theirs)
+    found = f"loss of the first tenth {spread(ours, 3)} against {spread(theirs, 3)}"
+    return Check(claim, f"{found}, difference {gap.words(3)}", gap.below())
+
+
 def not_behind(claim: str, one: Best, other: Best) -> Check:
     """Check that one method's loss is at most a twentieth above another's, by the same test."""
     if not (one.trains and other.trains):
@@ -130,6 +150,15 @@ def more_accurate(claim: str, one: Best, other: Best) -> Check:
         return Check(claim, _failures(one, other), one.trains)
     gap = difference(one.accuracies, other.accuracies)
     return Check(claim, f"accuracy {gap.words()} percentage points", gap.above())
+
+
+def slightly_less_accurate(claim: str, one: Best, other: Best, *, points: float) -> Check:
+    """Check that final test accuracy is lower, by at most ``points``, by the same test."""
+    if not (one.trains and other.trains):
+        return Check(claim, _failures(one, other), False)
+    gap = difference(one.accuracies, other.accuracies)
+    found = f"accuracy {gap.words()} percentage points"
+    return Check(claim, found, gap.between(-points, 0.0))
 
 
 def does_not_train(claim: str, method: Best) -> Check:

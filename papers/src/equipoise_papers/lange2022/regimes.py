@@ -111,6 +111,7 @@ CNN_128 = Regime(
         "four_things": 1e-3,
         "bnp_paper": 0.3,
         "bnp": 0.03,
+        "adam": 1e-3,
         "bnp_adam": 1e-3,
     },
     {"vanilla": 1e-1, "bn": 1e-1, "bnp_paper": 1e-1, "four_things": 5e-3},
@@ -132,6 +133,9 @@ CNN_2 = Regime(
     },
     {"vanilla": 1e-3, "bn": 1e-3, "bnp_paper": 1e-2, "four_things": 1e-4, "renorm": 1e-2},
 )
+# Of these two batches the paper says a sentence and reports no rate.
+CNN_4 = Regime("cnn5", 4, 1200, {"vanilla": 0.03, "bn": 0.01}, {})
+CNN_3 = Regime("cnn5", 3, 1200, {"vanilla": 0.03, "renorm": 0.01}, {})
 CNN_1 = Regime(
     "cnn5",
     1,

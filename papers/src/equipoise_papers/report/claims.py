@@ -130,6 +130,11 @@ SANTURKAR2018 = {
         "There is a clear improvement in all of these measures in networks with BatchNorm",
         "Fig. 4, caption",
     ),
+    "Random directions": Claim(
+        "Is the loss smoother with batch norm along random directions too?",
+        "the loss behaves in a similar way when we examine other (random) directions too",
+        "Section 3.2",
+    ),
     "Fig. 5": Claim("What do the two networks of the theory look like?", "", "a drawing"),
     "Fig. 6": Claim(
         "Is internal covariate shift alike in further layers?", "", "quoted at Fig. 3a and 3b"
@@ -235,6 +240,11 @@ LANGE2022 = {
         "Does BNP beat batch norm at batch 2 (CNN)?",
         "For mini-batch size 2, BNP significantly outperforms BN, Batch Renorm, and BN with 4 "
         "Things.",
+        "Section 5",
+    ),
+    "Batches of 3 and 4": Claim(
+        "Does batch norm work down to batch 4, and Renorm down to 3 (CNN)?",
+        "BN and Batch Renorm work well for batch sizes as small as 4 and 3 respectively",
         "Section 5",
     ),
     "Fig. 6, left": Claim(

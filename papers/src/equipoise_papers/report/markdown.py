@@ -85,7 +85,14 @@ def _summary(paper: ReportPaper) -> list[str]:
     for heading, status in _SUMMARY:
         rows = words.holding(paper, status)
         if rows:
-            links = ", ".join(_link(paper, row) for row in rows)
+            # A plain answer needs no table: the question says what holds, or does not.
+            plain = status in ("holds", "fails")
+            links = ", ".join(
+                f"{_link(paper, row)} ({escaped(row.claim.question)})"
+                if plain
+                else _link(paper, row)
+                for row in rows
+            )
             lines.append(f"- **{heading}:** {links}")
     found = ", ".join(f"[{escaped(one.says)}](../errata.md#{one.anchor})" for one in paper.found)
     return [*lines, *([f"- **We found:** {found}"] if found else []), ""]

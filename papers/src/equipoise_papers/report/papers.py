@@ -23,6 +23,7 @@ _RULES = (
     "“comparable” and “level” have margins that stand with each check, by the same test: "
     "certainly inside, certainly outside, or undecided",
     "a difference that is not significant is never a yes",
+    "a sentence about a GPU's times is decided by a GPU's alone",
     "the outcome: holds if every sentence of the claim does; fails if one is refuted and none "
     "holds, mixed if one is refuted and others hold; undecided if none is refuted and not all are "
     "decided",

@@ -131,6 +131,12 @@ SANTURKAR2018 = (
         ("santurkar2018.fig4",),
     ),
     Row(
+        "Random directions",
+        "Landscape of VGG along random directions, of which the paper says a sentence (Section "
+        "3.2) and shows no figure.",
+        ("santurkar2018.random",),
+    ),
+    Row(
         "Fig. 5",
         "The two networks that the theory compares: with and without a BN layer.",
         reason=_SCHEMATIC,
@@ -225,6 +231,12 @@ LANGE2022 = (
         ("lange2022.fig5a",),
     ),
     Row("Fig. 5, right", "The same at batch 2, with Renorm.", ("lange2022.fig5b",)),
+    Row(
+        "Batches of 3 and 4",
+        "The same at batch 4 with BN and at batch 3 with Renorm, of which the paper says a "
+        "sentence and shows no figure.",
+        ("lange2022.batch3and4",),
+    ),
     Row(
         "Fig. 6, left",
         "ResNet-110 on CIFAR-10: BN, GN, BNP and BNP+GN.",

@@ -46,7 +46,8 @@ _JUDGED: tuple[RowStatus, ...] = ("holds", "mixed", "fails", "undecided")
 CHECK_TONES = {"yes": "good", "no": "critical", "undecided": "note"}
 CHECK_MARKS = {"yes": "✔", "no": "✖", "undecided": "?"}
 # Further ones are folded, so that one row does not fill the page.
-MOST_CHECKS, MOST_FAILURES = 8, 3
+MOST_CHECKS, MOST_FAILURES, MOST_OTHERS = 8, 3, 4
+_BRACKETS = re.compile(r" \([^()]*\)")
 
 
 def sentence(report: ReproductionReport) -> str:
@@ -114,11 +115,40 @@ def _decided(check: Check) -> str:
 
 
 def reason(row: ReportRow, scale: str) -> str:
-    """Say what decides a row, with its numbers."""
+    """Say what decides a row, with its numbers, and what became of its other sentences."""
     if row.parts:
-        return " ".join(dict.fromkeys(why(part, scale) for part in row.parts))
+        return " ".join(
+            dict.fromkeys(
+                f"{why(part, scale)}{_others(part.verdict.checks) if part.verdict else ''}"
+                for part in row.parts
+            )
+        )
     decisive = deciding(row.checks)
-    return row.reason if decisive is None else _decided(decisive)
+    return row.reason if decisive is None else f"{_decided(decisive)}{_others(row.checks)}"
+
+
+def _others(checks: tuple[Check, ...]) -> str:
+    """Name the source's sentences beside the decisive one, the refuted ones first.
+
+    Of those of one answer as many are named as a row has room for; the page has the rest.
+    """
+    decisive = deciding(checks)
+    theirs = [check for check in checks if not check.ours and check is not decisive]
+    text = ""
+    for answer, word in ((False, "Refuted"), (None, "Undecided"), (True, "Holds")):
+        heading = f"{word} too" if decisive is not None and decisive.holds is answer else word
+        named = [_brief(check.claim) for check in theirs if check.holds is answer]
+        named = list(dict.fromkeys(named))
+        more = len(named) - MOST_OTHERS
+        named = [*named[:MOST_OTHERS], *([f"{more} more"] if more > 0 else [])]
+        if named:
+            text += f" {heading}: {'; '.join(named)}."
+    return text
+
+
+def _brief(claim: str) -> str:
+    """Leave out what stands in brackets, such as a tolerance."""
+    return _BRACKETS.sub("", claim)
 
 
 def quoted(row: ReportRow) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from equipoise_papers.experiments.verdict import Check, ours
 from equipoise_papers.judging import Difference, difference
-from equipoise_papers.santurkar2018.grids import LABELS
+from equipoise_papers.santurkar2018.grids import AVERAGED_RATE, LABELS
 from equipoise_papers.santurkar2018.summaries import (
     alike,
     average,
@@ -179,24 +179,46 @@ def shift_vgg(results: Results) -> tuple[Check, ...]:
 
 def shift_linear(results: Results) -> tuple[Check, ...]:
     """Figs. 3 and 6, deep linear network."""
-    a, b = (average(runs_of(results, n), cosine, slice(0, 1)) for n in _BN)
-    least = [min(map(cosine, run.looks)) for run in runs_of(results, "none")]
-    with_bn = average(runs_of(results, "batch"), lambda look: abs(cosine(look)))
-    almost, uncorrelated = _one_sample(least, _ALMOST_NONE), _one_sample(with_bn, _UNCORRELATED)
+    averaged = {cell: run for cell, run in results.items() if cell.rate == AVERAGED_RATE}
+    summed = {cell: run for cell, run in results.items() if cell.rate != AVERAGED_RATE}
+    a, b = (average(runs_of(summed, n), cosine, slice(0, 1)) for n in _BN)
     return (
-        Check(
-            "the standard network has almost no ICS for the entirety of training (cosine above "
-            f"{_ALMOST_NONE:g} at every look)",
-            f"least cosine {spread(least)}",
-            almost.above(),
-        ),
-        Check(
-            f"with BN G and G′ are almost uncorrelated (mean |cosine| below {_UNCORRELATED:g})",
-            f"mean |cosine| {spread(with_bn)}",
-            uncorrelated.below(),
-        ),
+        _almost_no_shift("the standard network has almost no ICS", summed),
+        _uncorrelated("with BN G and G′ are almost uncorrelated", summed),
         lower("ICS is larger with BN at the start (lower cosine)", a, b, _names(*_BN)),
-        _compare("relative l2 shift is larger with BN", results, relative_shift, "none", "batch"),
+        _compare("relative l2 shift is larger with BN", summed, relative_shift, "none", "batch"),
+        ours(
+            _almost_no_shift(
+                "with the loss averaged over samples, and fewer steps, the standard network has "
+                "almost no ICS",
+                averaged,
+            )
+        ),
+        ours(
+            _uncorrelated(
+                "with the loss averaged over samples, and fewer steps, with BN G and G′ are "
+                "almost uncorrelated",
+                averaged,
+            )
+        ),
+    )
+
+
+def _almost_no_shift(claim: str, results: Results) -> Check:
+    least = [min(map(cosine, run.looks)) for run in runs_of(results, "none")]
+    return Check(
+        f"{claim} for the entirety of training (cosine above {_ALMOST_NONE:g} at every look)",
+        f"least cosine {spread(least)}",
+        _one_sample(least, _ALMOST_NONE).above(),
+    )
+
+
+def _uncorrelated(claim: str, results: Results) -> Check:
+    with_bn = average(runs_of(results, "batch"), lambda look: abs(cosine(look)))
+    return Check(
+        f"{claim} (mean |cosine| below {_UNCORRELATED:g})",
+        f"mean |cosine| {spread(with_bn)}",
+        _one_sample(with_bn, _UNCORRELATED).below(),
     )
 
 
@@ -230,6 +252,16 @@ def landscape_vgg(results: Results) -> tuple[Check, ...]:
             *_BN,
             factor=1 / _TWO_ORDERS,
         ),
+    )
+
+
+def landscape_random(results: Results) -> tuple[Check, ...]:
+    """Section 3.2: the loss along random directions."""
+    along = "along random directions with BN"
+    return (
+        _compare(f"the loss varies less {along}", results, loss_width, *_BN),
+        ours(_compare(f"the gradient changes less {along}", results, change_width, *_BN)),
+        ours(_compare(f"effective β is smaller {along}", results, beta, *_BN)),
     )
 
 

@@ -105,14 +105,19 @@ def landscapes(
     *,
     training: bool = False,
 ) -> None:
-    """The paper's plots: loss, gradient predictiveness, effective smoothness; training before."""
+    """Loss and gradient change along the gradient, and β, as the paper plots them.
+
+    Args:
+        figure: Empty.
+        results: Finished cells.
+        title: Above all panels.
+        training: Whether training curves come first.
+    """
+    panels = list(figure.subplots(2, 2).flat if training else figure.subplots(1, 3))
     if training:
-        (first, left), (middle, right) = figure.subplots(2, 2)
-        curves(first, results)
-        first.get_legend().remove()
-    else:
-        left, middle, right = figure.subplots(1, 3)
-    bands(left, results, lambda look: look.landscape.loss_band, "loss along the gradient")
+        curves(panels[0], results)
+    left, middle, right = panels[-3:]
+    bands(left, results, lambda look: look.landscape.loss_band, "loss along the direction")
     bands(
         middle,
         results,
@@ -120,13 +125,55 @@ def landscapes(
         "change of the gradient",
     )
     lines(right, results, lambda look: look.landscape.beta, "effective β")
-    for repeated in (middle.get_legend(), right.get_legend()):
-        if repeated is not None:
-            repeated.remove()
-    left.set_title(title, fontsize=9)
+    names = [axes.get_ylabel() for axes in panels]
+    handles = panels[0].get_legend_handles_labels()
+    for axes, name in zip(panels, names, strict=True):
+        axes.get_legend().remove()
+        # Beside narrow panels, labels of neighbours would meet.
+        axes.set_ylabel("")
+        axes.set_title(name, fontsize=8)
+        axes.tick_params(labelsize=6, which="both")
+        axes.set_xlabel("step", fontsize=7)
+    figure.legend(*handles, loc="outside lower center", ncols=5, fontsize=7)
+    figure.suptitle(f"{title}; bands are geometric means over seeds", fontsize=8)
 
 
 def histograms(
+    figure: FigureBase, results: Mapping[ProbedTraining, Run], norms: Sequence[Normaliser]
+) -> None:
+    """Histograms of one unit of three layers, one above the other as training goes on."""
+    layers = [a.layer for a in runs_of(results, norms[0])[0].looks[0].activations]
+    panels = figure.subplots(len(layers), len(norms), squeeze=False)
+    for column, norm in enumerate(norms):
+        (run,) = runs_of(results, norm)
+        for row, layer in enumerate(layers):
+            axes = panels[row][column]
+            _ridges(axes, run, layer, _COLOURS[norm])
+            if not row:
+                axes.set_title(LABELS[norm], fontsize=8)
+            if not column:
+                axes.set_ylabel(f"{layer}\nstep", fontsize=7)
+            else:
+                axes.set_yticklabels([])
+    figure.supxlabel("output of one unit; every histogram has the same height", fontsize=8)
+
+
+def _ridges(axes: Axes, run: Run, layer: str, colour: str) -> None:
+    for height, look in enumerate(run.looks):
+        found = next(a for a in look.activations if a.layer == layer).histogram
+        if found is None:
+            raise ValueError(f"no histogram of {layer} was recorded at step {look.step}.")
+        width = (found.high - found.low) / len(found.counts)
+        edges = [found.low + place * width for place in range(len(found.counts) + 1)]
+        tops = [height + 0.9 * count / max(found.counts) for count in found.counts]
+        axes.stairs(tops, edges, baseline=height, fill=True, color=colour, alpha=0.35)
+        axes.stairs(tops, edges, baseline=height, color=colour, linewidth=0.6)
+    axes.set_yticks(range(len(run.looks)), [str(look.step) for look in run.looks])
+    axes.tick_params(labelsize=6)
+    axes.grid(visible=False)
+
+
+def quantiles(
     figure: FigureBase, results: Mapping[ProbedTraining, Run], norms: Sequence[Normaliser]
 ) -> None:
     """Quantiles of one unit of three layers over training, of the first seed."""

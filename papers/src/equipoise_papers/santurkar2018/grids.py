@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import TypeVar
 
 from equipoise_papers.experiments.experiment import Scale
-from equipoise_papers.santurkar2018.training import Normaliser, ProbedTraining
+from equipoise_papers.santurkar2018.training import (
+    Normaliser,
+    ProbedTraining,
+    RandomlyProbed,
+    Sampled,
+)
+
+Probed = TypeVar("Probed", bound=ProbedTraining)
 
 FAMILY = "santurkar2018.trainings"
 LABELS: dict[str, str] = {
@@ -34,19 +42,43 @@ CHOICES = (
 _RATE, _BATCH = 0.1, 128
 _RATES = (0.03, 0.1, 0.3)
 _LINEAR_RATE = 1e-6
+# With the loss averaged over the 1,000 samples, the same rate moves weights a thousandth as far.
+AVERAGED_RATE = 1e-9
 
 
 def vgg_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
     """Trainings of VGG at the paper's rate, with probes."""
+    return _vgg(ProbedTraining, scale, norms, small_looks=10)
+
+
+def random_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[RandomlyProbed, ...]:
+    """The same trainings with the landscape along random directions."""
+    return _vgg(RandomlyProbed, scale, norms, small_looks=5)
+
+
+def _vgg(
+    kind: type[Probed], scale: Scale, norms: Iterable[Normaliser], *, small_looks: int
+) -> tuple[Probed, ...]:
     name, steps, seeds, looks = {
         "smoke": ("digits", 10, 1, 2),
-        "small": ("fashion-mnist", 150, 3, 10),
+        "small": ("fashion-mnist", 150, 3, small_looks),
         "paper": ("cifar10", 15_000, 3, 150),
     }[scale]
-    make = partial(
-        ProbedTraining, "vgg", name, rate=_RATE, batch_size=_BATCH, steps=steps, looks=looks
-    )
+    make = partial(kind, "vgg", name, rate=_RATE, batch_size=_BATCH, steps=steps, looks=looks)
     return tuple(make(norm=norm, seed=seed) for norm in norms for seed in range(seeds))
+
+
+def sampled_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[Sampled, ...]:
+    """One training of each normaliser with histograms of activations."""
+    name, steps, looks = {
+        "smoke": ("digits", 10, 2),
+        "small": ("fashion-mnist", 150, 3),
+        "paper": ("cifar10", 15_000, 3),
+    }[scale]
+    make = partial(
+        Sampled, "vgg", name, rate=_RATE, batch_size=_BATCH, steps=steps, looks=looks, seed=0
+    )
+    return tuple(make(norm=norm) for norm in norms)
 
 
 def rate_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
@@ -64,20 +96,39 @@ def rate_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTrainin
     )
 
 
-def linear_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
-    """Trainings of the deep linear network, with probes."""
+def linear_cells(
+    scale: Scale, norms: Iterable[Normaliser], *, small_seeds: int = 8
+) -> tuple[ProbedTraining, ...]:
+    """Trainings of the deep linear network, with probes.
+
+    Args:
+        scale: How much is computed.
+        norms: The normalisers.
+        small_seeds: Seeds at scale small, for figures whose trainings take longer.
+    """
     steps, seeds, looks = {
         "smoke": (20, 1, 2),
-        "small": (10_000, 3, 50),
+        "small": (10_000, small_seeds, 50),
         "paper": (10_000, 5, 100),
     }[scale]
+    return _linear(norms, _LINEAR_RATE, steps, seeds, looks)
+
+
+def averaged_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
+    """The same as if the loss were averaged over samples and not summed."""
+    steps, seeds, looks = {
+        "smoke": (20, 1, 2),
+        "small": (2_000, 3, 10),
+        "paper": (10_000, 5, 10),
+    }[scale]
+    return _linear(norms, AVERAGED_RATE, steps, seeds, looks)
+
+
+def _linear(
+    norms: Iterable[Normaliser], rate: float, steps: int, seeds: int, looks: int
+) -> tuple[ProbedTraining, ...]:
     make = partial(
-        ProbedTraining,
-        "dln",
-        "gaussian",
-        rate=_LINEAR_RATE,
-        batch_size=0,
-        steps=steps,
-        looks=looks,
+        ProbedTraining, "dln", "gaussian", rate=rate, batch_size=0, steps=steps, looks=looks
     )
-    return tuple(make(norm=norm, seed=seed) for norm in norms for seed in range(seeds))
+    chosen = tuple(norms)
+    return tuple(make(norm=norm, seed=seed) for seed in range(seeds) for norm in chosen)

@@ -32,6 +32,21 @@ _TEST_SAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram:
+    """How often one unit's outputs fall into bins of equal width.
+
+    Args:
+        low: Left end of the first bin, the least output.
+        high: Right end of the last bin, the largest output.
+        counts: Outputs in each bin.
+    """
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Activations:
     """One layer's outputs for the same held-out inputs.
 
@@ -40,12 +55,14 @@ class Activations:
         mean: Mean of one unit, over samples and positions.
         variance: Variance of the same unit.
         quantiles: 5, 25, 50, 75 and 95 % of the same unit.
+        histogram: Of the same unit, where it was asked for.
     """
 
     layer: str
     mean: float
     variance: float
     quantiles: tuple[float, ...]
+    histogram: Histogram | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +138,10 @@ class ProbedTraining(Cell[Run]):
         """Along what probes measure the landscape."""
         return "gradient"
 
+    def histogram_bins(self) -> int:
+        """Bins of the activations' histograms; 0 for none."""
+        return 0
+
     def run(self) -> Run:
         """Train once, with probes on the way."""
         device = self.runs_on()
@@ -167,6 +188,21 @@ class RandomlyProbed(ProbedTraining):
         return "random"
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled(ProbedTraining):
+    """One training whose activations are recorded as histograms too.
+
+    Args:
+        bins: Of each histogram.
+    """
+
+    bins: int = 40
+
+    def histogram_bins(self) -> int:
+        """As many as the field says."""
+        return self.bins
+
+
 class _Looks:
     """Listener of the training that probes the model at some steps, on a batch of the data."""
 
@@ -180,6 +216,7 @@ class _Looks:
         # Separate batches, so that training uses the same data with and without probes.
         self._batches = samples.batches(size, cell.looks + 1, torch.Generator().manual_seed(99))
         self._held: Batch | None = None
+        self._directions = torch.Generator(self._device).manual_seed(cell.seed)
 
     def __call__(self, step: int, loss: float) -> None:
         if self._every and step % self._every == 0:
@@ -199,15 +236,20 @@ class _Looks:
             Look(
                 step,
                 probes.landscape(
-                    model, self._loss_fn, batch, steps=steps, direction=cell.direction()
+                    model,
+                    self._loss_fn,
+                    batch,
+                    steps=steps,
+                    direction=cell.direction(),
+                    generator=self._directions,
                 ),
                 probes.covariate_shift(model, self._loss_fn, batch, cell.rate),
-                _activations(model, self._held[0]),
+                _activations(model, self._held[0], cell.histogram_bins()),
             )
         )
 
 
-def _activations(model: nn.Module, inputs: Tensor) -> tuple[Activations, ...]:
+def _activations(model: nn.Module, inputs: Tensor, bins: int) -> tuple[Activations, ...]:
     """One unit of the first, a middle and the last hidden layer, on the same inputs."""
     names = [name for name, module in model.named_modules() if _is_observed(module)]
     chosen = dict.fromkeys((names[0], names[len(names) // 2], names[-2]))
@@ -217,9 +259,9 @@ def _activations(model: nn.Module, inputs: Tensor) -> tuple[Activations, ...]:
         def record(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
             unit = output[:, 0].flatten().double().cpu()
             quantiles = torch.quantile(unit, torch.tensor(_QUANTILES, dtype=torch.float64))
-            found.append(
-                Activations(name, float(unit.mean()), float(unit.var()), tuple(quantiles.tolist()))
-            )
+            mean, variance = float(unit.mean()), float(unit.var())
+            histogram = _histogram(unit, bins) if bins else None
+            found.append(Activations(name, mean, variance, tuple(quantiles.tolist()), histogram))
 
         return record
 
@@ -231,6 +273,11 @@ def _activations(model: nn.Module, inputs: Tensor) -> tuple[Activations, ...]:
         for handle in handles:
             handle.remove()
     return tuple(found)
+
+
+def _histogram(unit: Tensor, bins: int) -> Histogram:
+    low, high = float(unit.min()), float(unit.max())
+    return Histogram(low, high, tuple(map(int, torch.histc(unit, bins, low, high).tolist())))
 
 
 def _is_observed(module: nn.Module) -> bool:

@@ -43,19 +43,22 @@ def test_an_epoch_is_all_its_steps():
 class TestVerdict:
     def test_the_papers_own_times_bear_it_out(self):
         verdict = fig9.judge({FC: timings(PAPER)})
-        assert [check.holds for check in verdict.checks] == [True]
+        assert [check.holds for check in verdict.checks] == [True, True]
         assert verdict.fidelity == "reduced"  # no GPU
 
     @pytest.mark.parametrize("batch", PAPER)
     @pytest.mark.parametrize("bnp", [9.4, 10.6])
     def test_a_difference_at_any_batch_size_is_not_small(self, batch, bnp):
-        (check,) = fig9.judge({FC: timings(PAPER | {batch: (10.0, bnp)})}).checks
-        assert not check.holds
+        """Of steps alone; whole epochs, which the paper times, may differ by less."""
+        epochs, steps = fig9.judge({FC: timings(PAPER | {batch: (10.0, bnp)})}).checks
+        assert (epochs.holds, steps.holds, steps.ours) == (None, False, True)
+        share = 100 * (bnp - 10.0) / PAPER[batch][0]
+        assert f"{share:.1f} % at {batch}" in epochs.found
 
     def test_it_judges_no_sentence_of_table_1(self):
         """A little faster or slower is Table 1's; by how little, this figure's."""
         other_way = {16: (10.0, 9.7), 256: (10.0, 10.3), 512: (10.0, 10.3)}
-        (check,) = fig9.judge({FC: timings(other_way)}).checks
+        check, _ = fig9.judge({FC: timings(other_way)}).checks
         assert check.holds
         assert not table1.judge({FC: timings(other_way)}).checks[0].holds
         assert check.claim not in {c.claim for c in table1.judge({FC: timings(PAPER)}).checks}

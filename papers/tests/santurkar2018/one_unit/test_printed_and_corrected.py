@@ -44,7 +44,7 @@ class TestPrintedSides:
 
     @pytest.mark.parametrize("matched", [True, False], ids=["γ = σ", "γ = 1"])
     def test_theorem_4_1(self, matched):
-        printed, corrected = forms.theorem_4_1(seeded(), CASES, matched=matched)
+        printed, corrected = forms.theorem_4_1(seeded(), CASES, at="y", matched=matched)
         drawn, generator = same_draws()
         labels = normal(generator, *drawn.y.shape).sign()
         for i, (y, t) in enumerate(zip(drawn.y, labels, strict=True)):
@@ -58,6 +58,22 @@ class TestPrintedSides:
             assert_close(printed.left[i], exact.square().sum(), **EXACT)
             assert_close(printed.right[i], paper.theorem_4_1(y, own, gamma), **EXACT)
             assert_close(corrected.right[i], paper.theorem_4_1(y, same, gamma), **EXACT)
+
+    def test_theorem_4_1_at_the_same_z_is_an_equality(self):
+        printed, corrected = forms.theorem_4_1(seeded(), CASES, at="z")
+        assert_close(printed.right, corrected.right, **EXACT)
+        assert_close(printed.left, printed.right, **EXACT)
+
+    def test_the_jacobian_of_normalised_outputs(self):
+        """Without the term of the mean it is another one."""
+        claim, _ = forms.fact_c2(seeded(), CASES)
+        assert claim.violations == 0
+        (y,) = same_draws(1)[0].y
+        exact, values = jacobian(paper.bn, y), paper.bn(y)
+        scaled = exact * y.std(correction=0)
+        printed = torch.eye(len(y)) - 1 / len(y) - torch.outer(values, values) / len(y)
+        assert_close(scaled, printed.double(), **EXACT)
+        assert (scaled - (printed + 1 / len(y))).abs().max() > 0.01
 
     @pytest.mark.parametrize("gamma", [0.2, 1.0, 3.0])
     def test_theorem_4_2(self, gamma):

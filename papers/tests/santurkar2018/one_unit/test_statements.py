@@ -12,8 +12,12 @@ from equipoise_papers.santurkar2018.one_unit import STATEMENTS, StatementCheck, 
 
 TRUE_AS_PRINTED = {
     "Fact C.1",
+    "Fact C.2",
+    "Theorem 4.1",
     "Theorem 4.1, ε > 0",
+    "After Theorem 4.1",
     "Theorem 4.2, first display",
+    "Theorem 4.2, second display",
     "Observation 4.3, activations",
     "Lemma 4.5",
     "Proof of Lemma 4.5, ε = 0",
@@ -22,12 +26,13 @@ NAMES = [each.name for each in STATEMENTS]
 
 # Counts of 2000 cases, seed 0; other seeds stay within a tenth or so.
 COUNTS = {
-    "Theorem 4.1, γ = σ": (850, 1070),
-    "Theorem 4.1, γ = 1": (770, 970),
-    "After Theorem 4.1": (2000, 2000),
-    "Theorem 4.2, second display, γ = 0.2": (60, 170),
-    "Theorem 4.2, second display, γ = 1": (870, 1080),
-    "Theorem 4.2, second display, γ = 3": (1600, 1800),
+    "Theorem 4.1, own activations, γ = σ": (850, 1070),
+    "Theorem 4.1, own activations, γ = 1": (770, 970),
+    "After Theorem 4.1, best γ and β": (2000, 2000),
+    "Theorem 4.2, second display, literal premise": (1580, 1780),
+    "Theorem 4.2, second display, no premise, γ = 0.2": (60, 170),
+    "Theorem 4.2, second display, no premise, γ = 1": (870, 1080),
+    "Theorem 4.2, second display, no premise, γ = 3": (1600, 1800),
     "After Theorem 4.2": (40, 130),
     "Theorem 4.4": (260, 420),
     "Theorem 4.4, g for g²": (1800, 1940),
@@ -80,14 +85,42 @@ class TestStatements:
         assert each.printed
         assert each.corrected
         found = each.check(seeded(), 20)
-        assert found.cases == 20
+        assert (
+            found.cases == 20
+            or "premise" in name
+            or (name, found.cases < 20)
+            == (
+                "Theorem 4.2, second display",
+                True,
+            )
+        )
         plain = json.loads(json.dumps(to_plain(found)))
         assert from_plain(StatementCheck, plain) == found
 
 
+def test_a_premise_leaves_cases_out():
+    """Half of them at γ = 1; without it the same display fails in the other half."""
+    name = "Theorem 4.2, second display"
+    with_it, without = checked(name, 0), checked(f"{name}, no premise, γ = 1", 0)
+    assert without.cases == 2000
+    assert 0 < with_it.cases <= without.cases - without.printed_violations
+
+
+def test_readings_that_are_not_the_papers_are_marked():
+    own = {each.name for each in STATEMENTS if not each.ours}
+    assert "Theorem 4.1" in own
+    assert not own & {
+        "Theorem 4.1, own activations, γ = σ",
+        "Theorem 4.2, second display, no premise, γ = 1",
+        "Theorem 4.4, g for g²",
+        "Lemma 4.5, closest optimum",
+        "Proof of Lemma 4.5, ε = 1e-5",
+    }
+
+
 def test_a_wrong_correction_would_fail():
     """The printed second display as its own correction."""
-    wrong = statement("Theorem 4.2, second display, γ = 1")
+    wrong = statement("Theorem 4.2, second display, no premise, γ = 1")
     swapped = dataclasses.replace(wrong, claims=lambda g, n: wrong.claims(g, n)[::-1])
     assert swapped.check(seeded()).corrected_violations > 800
 

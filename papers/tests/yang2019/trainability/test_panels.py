@@ -13,7 +13,7 @@ from equipoise.layers import GhostBatchNorm1d
 from equipoise.records import from_plain, to_plain
 from equipoise_papers.experiments.style import empty_figure, house_style
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS, FIGURES
-from equipoise_papers.yang2019.trainability import fig2, fig4
+from equipoise_papers.yang2019.trainability import fig2, fig4, panels
 from equipoise_papers.yang2019.trainability.line import LinePoint, growth
 from equipoise_papers.yang2019.trainability.panels import columns, rate_note
 from equipoise_papers.yang2019.trainability.stack import Member, Stack, Trained, network
@@ -269,16 +269,27 @@ class TestPanels:
         assert "10.9 (7 columns) to 6.67" in check.found
         assert check.holds is None
 
-    def test_rates_at_an_edge_of_the_grid_are_counted(self):
+    @pytest.mark.parametrize(("pick", "learning"), [(max, 0), (min, 1)])
+    def test_best_rates_at_an_edge_of_the_grid_count_where_networks_learn(self, pick, learning):
         results = networks("yang2019.fig2a", at_the_line)
         assert answer(claims("yang2019.fig2a", at_the_line), "edge of the grid") is True
-        cell = next(iter(results))
-        members = tuple(replace(m, loss=m.rate) for m in results[cell].members)
+        cell = pick(results, key=lambda stack: stack.depth)
+        members = tuple(replace(m, loss=-m.rate) for m in results[cell].members)
         results[cell] = replace(results[cell], members=members)
         checks, _ = fig2.network_checks(fig2.SGD, results)
         (check,) = (check for check in checks if "edge of the grid" in check.claim)
-        assert check.holds is False
-        assert "1 are best at the least rate and 0 at the largest; 0 of these learn" in check.found
+        assert check.holds is (learning == 0)
+        assert f"0 are best at the least rate and 1 at the largest; {learning} of" in check.found
+
+    def test_stacks_that_differ_in_their_rates_alone_count_as_one(self):
+        whole = networks("yang2019.fig2a", at_the_line)
+        parts = {
+            replace(cell, rates=(rate,)): replace(trained, members=trained.at(rate))
+            for rate in next(iter(whole)).rates
+            for cell, trained in whole.items()
+        }
+        assert len(parts) > len(whole)
+        assert panels.stacks(parts) == whole
 
     def test_the_figure_names_the_sources_rate(self):
         results = networks("yang2019.fig2a", at_the_line)

@@ -32,10 +32,14 @@ class TestSpeed:
         assert [check.holds for check in checks] == [True, True, True, True, False, True]
 
     def test_a_factor_of_ten_is_not(self):
-        verdict = speed.judge(self.results(10.0, run=0.9))
-        assert not verdict.checks[0].holds
-        assert not verdict.checks[2].holds
-        assert verdict.left_out == ("timings on a GPU",)
+        checks = speed.judge(self.results(10.0, device="cuda", run=0.9)).checks
+        assert (checks[0].holds, checks[2].holds) == (False, False)
+
+    def test_a_cpu_decides_no_sentence_about_gpus(self):
+        for newton in (10.0, 1e6):
+            verdict = speed.judge(self.results(newton, run=0.9))
+            assert [verdict.checks[place].holds for place in (0, 2, 4)] == [None] * 3
+            assert verdict.left_out == ("timings on a GPU",)
 
     def test_a_slow_run_fails_the_checks(self):
         checks = speed.judge(self.results(10.0, run=30.0)).checks

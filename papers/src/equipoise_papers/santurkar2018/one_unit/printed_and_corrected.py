@@ -11,7 +11,7 @@ References:
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Generator, Tensor
@@ -59,13 +59,29 @@ def fact_c1(generator: Generator, cases: int) -> PrintedAndCorrected:
     return claim, claim
 
 
-def theorem_4_1(generator: Generator, cases: int, *, matched: bool) -> PrintedAndCorrected:
-    """Printed: each network at its own activations; corrected: both at z. Logistic loss."""
+def fact_c2(generator: Generator, cases: int) -> PrintedAndCorrected:
+    """The Jacobian of normalised outputs against automatic differentiation."""
+    y = random_cases(generator, cases).y
+    unit = standardise(y)
+    values = unit.values
+    printed = torch.eye(SAMPLES, dtype=y.dtype) - 1 / SAMPLES
+    printed = printed - values.unsqueeze(-1) * values.unsqueeze(-2) / SAMPLES
+    printed = printed / unit.deviation[:, None, None]
+    exact = torch.func.vmap(torch.func.jacrev(_normalised))(y)
+    claim = vanishes((printed - exact).flatten(1).norm(dim=1), exact.flatten(1).norm(dim=1))
+    return claim, claim
+
+
+def theorem_4_1(
+    generator: Generator, cases: int, *, at: Literal["y", "z"], matched: bool = False
+) -> PrintedAndCorrected:
+    """Printed: the plain network at z, or at its own y; corrected: at z. Logistic loss."""
     drawn = random_cases(generator, cases)
     labels = normal(generator, *drawn.y.shape).sign()
     gamma = drawn.unit.deviation if matched else torch.ones_like(drawn.unit.deviation)
     at_z = _logistic_gradient(gamma[:, None] * drawn.unit.values, labels)
-    own = lipschitz_gap(drawn.y, _logistic_gradient(drawn.y, labels), gamma=gamma)
+    g = at_z if at == "z" else _logistic_gradient(drawn.y, labels)
+    own = lipschitz_gap(drawn.y, g, gamma=gamma)
     same = lipschitz_gap(drawn.y, at_z, gamma=gamma)
     exact = squared_norm(bn_gradient(drawn.y, at_z, gamma=gamma))
     return (
@@ -80,6 +96,19 @@ def theorem_4_1_eps(generator: Generator, cases: int, *, eps: float) -> PrintedA
     gap = lipschitz_gap(drawn.y, drawn.g, eps=eps)
     exact, size = squared_norm(bn_gradient(drawn.y, drawn.g, eps=eps)), gap.factor * gap.gradient
     return Claim(exact, gap.printed_bound, size=size), Claim(exact, gap.squared_norm, "=", size)
+
+
+def rarely_uncorrelated(generator: Generator, cases: int) -> PrintedAndCorrected:
+    """|⟨g, ŷ⟩| of a logistic loss against a millionth of ‖g‖‖ŷ‖; it equals ∂L/∂γ."""
+    drawn = random_cases(generator, cases)
+    labels, values = normal(generator, *drawn.y.shape).sign(), drawn.unit.values
+    gamma = torch.ones(cases, 1, dtype=values.dtype).requires_grad_()
+    with torch.enable_grad():
+        loss = -torch.nn.functional.logsigmoid(labels * gamma * values).sum()
+    (exact,) = torch.autograd.grad(loss, gamma)
+    g = _logistic_gradient(values, labels)
+    along, size = (g * values).sum(-1), squared_norm(g).sqrt() * SAMPLES**0.5
+    return Claim(1e-6 * size, along.abs()), vanishes(along - exact[:, 0], size)
 
 
 def stationary_scale(generator: Generator, cases: int) -> PrintedAndCorrected:
@@ -109,16 +138,32 @@ def theorem_4_2_first(generator: Generator, cases: int) -> PrintedAndCorrected:
     return Claim(exact, terms.value, size=size), Claim(exact, terms.value, "=", size)
 
 
-def theorem_4_2_second(generator: Generator, cases: int, *, gamma: float) -> PrintedAndCorrected:
-    """The same with g in the place of g_y in the Hessian's term."""
+def theorem_4_2_second(
+    generator: Generator,
+    cases: int,
+    *,
+    gamma: float,
+    premise: Literal["norms under H", "order kept"] | None = None,
+) -> PrintedAndCorrected:
+    """The same with g in the place of g_y in the Hessian's term, where a premise holds."""
     drawn = random_cases(generator, cases)
+    g_y = bn_gradient(drawn.y, drawn.g, gamma=gamma)
+    of_g, of_g_y = drawn.quadratic_form(drawn.g), drawn.quadratic_form(g_y)
     terms = curvature_along_gradient(drawn.y, drawn.g, drawn.hessian, gamma=gamma)
     factor = (gamma / drawn.unit.deviation).square()
-    g_y = bn_gradient(drawn.y, drawn.g, gamma=gamma)
-    printed = factor * drawn.quadratic_form(drawn.g) - terms.of_scale
-    right = factor * drawn.quadratic_form(g_y) - terms.of_scale
+    printed = factor * of_g - terms.of_scale
+    right = factor * of_g_y - terms.of_scale
     size = terms.of_loss + terms.of_scale.abs()
-    return Claim(terms.value, printed, size=size), Claim(terms.value, right, "=", size)
+    shorter = squared_norm(g_y) <= squared_norm(drawn.g)
+    kept = {
+        None: torch.ones_like(shorter),
+        "norms under H": of_g_y <= of_g,
+        "order kept": shorter == (of_g_y <= of_g),
+    }[premise]
+    return (
+        Claim(terms.value[kept], printed[kept], size=size[kept]),
+        Claim(terms.value, right, "=", size),
+    )
 
 
 def positive_correlation(generator: Generator, cases: int) -> PrintedAndCorrected:
@@ -221,6 +266,12 @@ def scale_invariance(generator: Generator, cases: int, *, eps: float) -> Printed
     radial = (w.squeeze(-1) * gradient).sum(-1)
     size = (squared_norm(w.squeeze(-1)) * squared_norm(gradient)).sqrt()
     return vanishes(radial, size), vanishes(radial - radial_derivative(y, g, eps=eps), size)
+
+
+def _normalised(y: Tensor) -> Tensor:
+    """ŷ at ε = 0, by operations that can be differentiated."""
+    centred = y - y.mean()
+    return centred / centred.square().mean().sqrt()
 
 
 def _logistic_gradient(z: Tensor, labels: Tensor) -> Tensor:

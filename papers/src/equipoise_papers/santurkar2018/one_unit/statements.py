@@ -27,7 +27,7 @@ class StatementCheck:
 
     Args:
         name: Of the statement.
-        cases: How many were drawn.
+        cases: In how many the printed form was tried: those drawn that its premise allows.
         printed_violations: Number of cases in which the printed form fails.
         corrected_violations: Number of cases in which the corrected form fails.
         worst_factor: Largest factor by which the printed form's right side is exceeded; 1 if it
@@ -50,12 +50,14 @@ class Statement:
         printed: What is printed.
         corrected: What is true.
         claims: Draws cases and returns the printed and the corrected claim.
+        ours: Whether the sentence is not the paper's: another reading of one, or a repair by half.
     """
 
     name: str
     printed: str
     corrected: str
     claims: Callable[[torch.Generator, int], PrintedAndCorrected]
+    ours: bool = False
 
     def check(self, generator: torch.Generator, cases: int = 2000) -> StatementCheck:
         """Count violations of both forms.
@@ -75,7 +77,11 @@ class Statement:
         cases = whole_number("cases", cases, 1)
         printed, corrected = self.claims(generator, cases)
         return StatementCheck(
-            self.name, cases, printed.violations, corrected.violations, printed.worst_factor
+            self.name,
+            len(printed.left),
+            printed.violations,
+            corrected.violations,
+            printed.worst_factor,
         )
 
 
@@ -108,28 +114,52 @@ STATEMENTS: tuple[Statement, ...] = (
         forms.fact_c1,
     ),
     Statement(
-        "Theorem 4.1, γ = σ",
-        "‖∇_y L̂‖² ≤ γ²/σ² (‖∇_y L‖² - …), each network at its own activations, logistic loss",
-        _SAME_Z,
-        partial(forms.theorem_4_1, matched=True),
+        "Fact C.2",
+        "∂ŷ_b/∂y_k = (1[b=k] - 1/m - ŷ_bŷ_k/m)/σ",
+        "as printed, also at ε > 0",
+        forms.fact_c2,
     ),
     Statement(
-        "Theorem 4.1, γ = 1",
+        "Theorem 4.1",
+        "‖∇_y L̂‖² ≤ γ²/σ² (‖∇_y L‖² - ⟨1,∇_y L⟩²/m - ⟨∇_y L,ŷ⟩²/m), both at the same z, as the "
+        "proof has it",
+        _SAME_Z,
+        partial(forms.theorem_4_1, at="z"),
+    ),
+    Statement(
+        "Theorem 4.1, own activations, γ = σ",
+        "the same with each network at its own activations, which the proof excludes; logistic "
+        "loss",
+        _SAME_Z,
+        partial(forms.theorem_4_1, at="y", matched=True),
+        ours=True,
+    ),
+    Statement(
+        "Theorem 4.1, own activations, γ = 1",
         "the same with γ = 1",
         _SAME_Z,
-        partial(forms.theorem_4_1, matched=False),
+        partial(forms.theorem_4_1, at="y"),
+        ours=True,
     ),
     Statement(
         "Theorem 4.1, ε > 0",
         "‖g_y‖² ≤ γ²/σ² (‖g‖² - ⟨1,g⟩²/m - ⟨g,ŷ⟩²/m) at the same z",
         "equality with (2 - ‖ŷ‖²/m)⟨g,ŷ⟩²/m as last term",
         partial(forms.theorem_4_1_eps, eps=0.1),
+        ours=True,
     ),
     Statement(
         "After Theorem 4.1",
-        "⟨g,ŷ⟩ is bounded away from zero; at the best γ and β of a squared loss",
+        "⟨g,ŷ⟩ is rarely zero; logistic loss",
+        "⟨g,ŷ⟩ = ∂L/∂γ",
+        forms.rarely_uncorrelated,
+    ),
+    Statement(
+        "After Theorem 4.1, best γ and β",
+        "⟨g,ŷ⟩ is not zero at the best γ and β of a squared loss either",
         "⟨g,ŷ⟩ = ∂L/∂γ, which is zero there",
         forms.stationary_scale,
+        ours=True,
     ),
     Statement(
         "Theorem 4.2, first display",
@@ -137,11 +167,27 @@ STATEMENTS: tuple[Statement, ...] = (
         "equality at ε = 0",
         forms.theorem_4_2_first,
     ),
+    Statement(
+        "Theorem 4.2, second display",
+        f"if ‖g_y‖_H ≤ ‖g‖_H, which the proof uses: {_SECOND[0]}",
+        _SECOND[1],
+        partial(forms.theorem_4_2_second, gamma=1.0, premise="norms under H"),
+    ),
+    Statement(
+        "Theorem 4.2, second display, literal premise",
+        f"if H keeps the order of ‖g_y‖ and ‖g‖ (“preserves the relative norms”), γ = 3: "
+        f"{_SECOND[0]}",
+        _SECOND[1],
+        partial(forms.theorem_4_2_second, gamma=3.0, premise="order kept"),
+        ours=True,
+    ),
     *(
         Statement(
-            f"Theorem 4.2, second display, γ = {gamma:g}",
-            *_SECOND,
+            f"Theorem 4.2, second display, no premise, γ = {gamma:g}",
+            _SECOND[0],
+            _SECOND[1],
             partial(forms.theorem_4_2_second, gamma=gamma),
+            ours=True,
         )
         for gamma in (0.2, 1.0, 3.0)
     ),
@@ -162,6 +208,7 @@ STATEMENTS: tuple[Statement, ...] = (
         "ĝ ≤ γ²/σ² (g - m μ_g² - λ²⟨g,ŷ⟩²)",
         _MINIMAX,
         partial(forms.theorem_4_4, form="4.4, unsquared"),
+        ours=True,
     ),
     Statement(
         "Equation (17)",
@@ -210,6 +257,7 @@ STATEMENTS: tuple[Statement, ...] = (
         "kW* is the closest optimum with BN",
         "scaling every row by itself comes closer still",
         partial(forms.nearest_optimum, per_unit=True),
+        ours=True,
     ),
     Statement(
         "Proof of Lemma 4.5, ε = 0",
@@ -222,5 +270,6 @@ STATEMENTS: tuple[Statement, ...] = (
         "the same with PyTorch's default ε",
         "⟨w, ∇_w L̂⟩ = γε⟨g,ŷ⟩/σ²",
         partial(forms.scale_invariance, eps=1e-5),
+        ours=True,
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from equipoise.report import wording
@@ -60,8 +61,17 @@ def effort(
 
 
 def stacks(results: Results) -> dict[Stack, Trained]:
-    """The trained networks among the results."""
-    return {cell: record for cell, record in results.items() if isinstance(cell, Stack)}
+    """The trained networks among the results; stacks that differ in their rates alone are one."""
+    parts: dict[Stack, list[tuple[Stack, Trained]]] = {}
+    for cell, record in results.items():
+        if isinstance(cell, Stack):
+            parts.setdefault(replace(cell, rates=()), []).append((cell, record))
+    return {
+        replace(whole, rates=tuple(rate for cell, _ in group for rate in cell.rates)): replace(
+            group[0][1], members=tuple(m for _, record in group for m in record.members)
+        )
+        for whole, group in parts.items()
+    }
 
 
 def points(results: Results) -> dict[LinePoint, Prediction]:

@@ -1,0 +1,65 @@
+"""The pages of questions and of old and new verdicts say what the index says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+_LINK = re.compile(r"\[([^\]]+)\]\((?:reproduction/)?(\w+\.md#[\w-]+)\)")
+
+
+def cells(line):
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def index():
+    """Cells of every row of the index, by its address, as a reader sees them."""
+    text = (DOCS / "reproduction" / "index.md").read_text("utf-8")
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("| [") and (link := _LINK.match(line, 2)):
+            found[link[2]] = [re.sub(r"\\(.)", r"\1", cell) for cell in cells(line)]
+    return found
+
+
+def table(name):
+    text = (DOCS / name).read_text("utf-8")
+    return [cells(line) for line in text.splitlines() if line.startswith("| ") and "](" in line]
+
+
+QUESTIONS = table("questions.md")
+
+
+def test_there_are_twenty():
+    assert len(QUESTIONS) == 20
+    assert all(question.endswith("?") for question, _, _ in QUESTIONS)
+
+
+@pytest.mark.parametrize(("question", "answer", "rows"), QUESTIONS, ids=lambda text: text[:40])
+def test_the_index_answers(question, answer, rows):
+    """It has the rows, their outcomes, and the words that the answer rests on."""
+    named = re.findall(r"\]\(reproduction/(\w+\.md#[\w-]+)\) \*\*([\w ]+)\*\*", rows)
+    assert named
+    for address, outcome in named:
+        assert f"**{outcome}**" in index()[address][2]
+    shown = " ".join(" ".join(index()[address]) for address, _ in named)
+    quoted = re.findall(r"“([^”]+)”", answer)
+    assert quoted
+    assert [words for words in quoted if words not in shown] == []
+
+
+def test_every_row_has_its_old_and_its_new_verdict():
+    rows = {}
+    for row, _, now, setting, why in table("verdicts.md"):
+        link = _LINK.match(row)
+        assert link
+        rows[link[2]] = (now, setting)
+        assert why
+    expected = {
+        address: (outcome.split("**")[1], fidelity)
+        for address, (_, _, outcome, fidelity, _) in index().items()
+    }
+    assert rows == expected
