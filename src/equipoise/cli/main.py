@@ -21,6 +21,7 @@ from rich.console import Console
 from equipoise import __version__
 from equipoise.cli import checkup, probe, report, theory
 from equipoise.cli.arguments import NO_ROOM, shortened
+from equipoise.cli.signals import EndsSoon
 
 # Subcommands of other packages: named here to say how to get them.
 _GROUP = "equipoise.commands"
@@ -35,8 +36,9 @@ class Command(Protocol):
     """A subcommand: a module with these functions, whose docstring is its help.
 
     Other packages add theirs through the entry-point group ``equipoise.commands``. A module may
-    also have ``save(result, args) -> Path``, which runs before anything is printed, and
-    ``verify(result, args)``, which raises at the very end if the result is a failure.
+    also have ``save(result, args) -> Path``, which runs before anything is printed,
+    ``verify(result, args)``, which raises at the very end if the result is a failure, and
+    ``ENDS_WITHIN``, the most seconds from SIGINT or SIGTERM to the end of the process.
     """
 
     __doc__: str | None
@@ -71,6 +73,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _BAD_INPUT
     args = _parser(commands, broken).parse_args(given)
     command = commands[args.command]
+    within = getattr(command, "ENDS_WITHIN", None)
+    with EndsSoon(within, last=argv is None) as ending:
+        try:
+            code = _guarded(command, args)
+        except BaseException as error:
+            if ending.code is None and not isinstance(error, KeyboardInterrupt):
+                raise
+            # Other exceptions are what a library has made of the signal.
+            print(f"equipoise {args.command}: {ending.words}.", file=sys.stderr)
+            return ending.code or _INTERRUPTED
+        return ending.code or code
+
+
+def _guarded(command: Command, args: argparse.Namespace) -> int:
+    """Run a subcommand; expected errors become one line and an exit code."""
     try:
         return _run(command, args)
     except (ValueError, ChildProcessError) as error:
@@ -80,9 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = "" if place is None else f" ({place})"
         print(f"equipoise {args.command}: {error}{where}", file=sys.stderr)
         return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
-    except KeyboardInterrupt:
-        print(f"equipoise {args.command}: interrupted.", file=sys.stderr)
-        return _INTERRUPTED
     except Exception as error:
         place = _last_frame_of_user(error)
         no_room = isinstance(error, OSError) and error.errno in NO_ROOM

@@ -20,6 +20,10 @@ if TYPE_CHECKING:  # --help does not wait for torch
     Result = Catalogue | Reproductions | AllReproductions | PublishedReport | Gathered
 
 
+# Seconds after a signal: what is finished is stored already.
+ENDS_WITHIN = 2.0
+
+
 def configure(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
