@@ -48,6 +48,8 @@ def test_every_training_honours_the_named_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     # The photographs' number, which their excerpt needs, is not to be had.
     cells = {key: cell for key, cell in kinds().items() if "fine-grained" not in key}
+    # Timings name their device in a field: it is what they time.
+    cells = {key: cell for key, cell in cells.items() if not key[1].__name__.startswith("Timed")}
     trainings = [cell for cell in cells.values() if cell.excerpt(1) is not None]
     assert len({type(cell) for cell in trainings}) >= 9
     assert {cell.runs_on().type for cell in trainings} == {"cuda"}
@@ -60,5 +62,5 @@ def test_an_excerpt_is_the_beginning_of_its_training():
         if task == "fine-grained" or (few := cell.excerpt(1)) is None:
             continue
         assert isinstance(few.cell, kind)
-        assert few.steps > (1 if scale == "smoke" else 5)
+        assert few.steps >= (1 if scale == "smoke" else 10)
         assert few.cell != cell

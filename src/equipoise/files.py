@@ -19,6 +19,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     try:
         draft.write_bytes(data)
         draft.replace(path)
-    except OSError:
+    except OSError as error:
         draft.unlink(missing_ok=True)
+        error.filename = str(path)  # not the draft's, and none at all on a full disk
         raise

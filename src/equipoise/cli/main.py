@@ -96,6 +96,8 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
         place = _last_frame_of_user(error)
         where = "" if place is None else f" ({place})"
         print(f"equipoise {args.command}: {error}{where}", file=sys.stderr)
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM:
+            return _NOT_WRITTEN
         return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
     except Exception as error:
         place = _last_frame_of_user(error)
@@ -222,7 +224,8 @@ def _in_one_line(error: Exception, place: str | None) -> str:
     stage = "".join(f"{note} " for note in getattr(error, "__notes__", ()))
     message = " ".join(str(error).split())
     if isinstance(error, OSError) and place is None:
-        return f"{stage}{error.strerror or message}"
+        file = f"cannot write {shortened(Path(error.filename))}: " if error.filename else ""
+        return f"{stage}{file}{error.strerror or message}."
     known = f"{stage}{type(error).__name__}: {message:.500}".rstrip(": ")
     return f"{known} ({place}; --debug shows the whole trace.)"
 

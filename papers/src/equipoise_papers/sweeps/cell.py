@@ -16,12 +16,12 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """The first steps of a training, which tell what the whole will cost.
+    """The first steps of a training or turns of a timing, which tell what the whole will cost.
 
     Args:
         cell: A cell that takes these steps, and then looks at the model once.
-        steps: Steps of the whole training.
-        looks: How often the whole training evaluates or probes the model.
+        steps: Steps of the whole cell.
+        looks: How often the whole cell evaluates or probes the model.
     """
 
     cell: Cell[Any]
@@ -72,7 +72,7 @@ class Cell(ABC, Generic[Record]):
         return torch.device("cpu")
 
     def excerpt(self, steps: int) -> Excerpt | None:
-        """The first ``steps`` steps, if the cell is a training; ``None`` if it is none."""
+        """The first ``steps`` steps, if the cell takes any; ``None`` if it is computed at once."""
         return None
 
 

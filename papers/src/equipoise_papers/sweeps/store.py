@@ -78,6 +78,7 @@ class CellStore:
         if result.provenance is not None:
             origin["provenance"] = to_plain(result.provenance)
         document = origin | self.identity(result.cell) | outcome
+        document["checksum"] = _hash(document)
         write_whole(self.path(result.cell), json.dumps(document, indent=1, allow_nan=False) + "\n")
 
     def load(self, cell: Cell[Record]) -> Result[Record] | None:
@@ -96,7 +97,20 @@ class CellStore:
 
 def digest(identity: dict[str, Any]) -> str:
     """Hash everything that a result depends on, given as plain values."""
-    text = json.dumps(identity, sort_keys=True, allow_nan=False)
+    return _hash(identity)
+
+
+def is_undamaged(document: dict[str, Any]) -> bool:
+    """Whether a file's content is what was written; files older than checksums count as such.
+
+    One flipped bit of a digit leaves a file that reads well.
+    """
+    content = {key: value for key, value in document.items() if key != "checksum"}
+    return "checksum" not in document or str(document["checksum"]) == _hash(content)
+
+
+def _hash(values: dict[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
@@ -129,6 +143,8 @@ def write_whole(path: Path, text: str) -> None:
 def _decode(cell: Cell[Record], data: dict[str, Any]) -> Result[Record]:
     if data["schema"] != SCHEMA:
         raise ValueError(f"schema {data['schema']!r} is not {SCHEMA}.")
+    if not is_undamaged(data):
+        raise ValueError("the file has changed since it was written.")
     if data["cell"] != to_plain(cell):
         raise ValueError("the file describes another cell.")
     record = data["record"]
