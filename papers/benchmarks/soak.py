@@ -1,6 +1,6 @@
 """Sweeps and big trainings are disturbed a hundred times; nothing may be lost or different.
 
-Run ``python papers/benchmarks/soak.py [--times 100] [--seed 0] [--quick]``, on Linux. It prints
+Run ``python papers/benchmarks/soak.py [--times 100] [--only WORK] [--quick]``, on Linux. It prints
 the table of ``papers/docs/training.md``, and fails if anything went wrong.
 
 Sweeps are ``equipoise reproduce yang2019.fig1a --jobs 2``, again and again into one folder until
@@ -203,7 +203,7 @@ def sweep(quick: bool) -> Work:
         return sorted(json.dumps([d["cell"], d["record"]], sort_keys=True) for d in documents)
 
     def command(folder: Path) -> list[str]:
-        options = ["--scale", scale, "--jobs", "2", "--out", str(folder)]
+        options = ["--scale", scale, "--jobs", "1" if quick else "2", "--out", str(folder)]
         return [sys.executable, "-m", "equipoise", "reproduce", name, *options]
 
     return Work("sweep", command, records, result)
@@ -322,6 +322,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=("sweep", "training", "training, 2 ranks"))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--pause", type=float, default=PAUSE, help=argparse.SUPPRESS)
@@ -335,7 +336,9 @@ def main() -> None:
     shares = (1.0,) if args.quick else (0.5, 0.3, 0.2)
     with tempfile.TemporaryDirectory() as root:
         for work, share in zip(works, shares, strict=True):
-            times = 2 if args.quick else round(share * args.times)
+            if args.only not in (None, work.name):
+                continue
+            times = 1 if args.quick else round(share * args.times)
             found = soak(work, times, chance, Path(root))
             rows += table(work, found)
             problems += [problem for one in found.values() for problem in one.problems]

@@ -63,4 +63,4 @@ def test_an_excerpt_is_the_beginning_of_its_training():
             continue
         assert isinstance(few.cell, kind)
         assert few.steps >= (1 if scale == "smoke" else 10)
-        assert few.cell != cell
+        assert few.cell != cell or few.steps == 1

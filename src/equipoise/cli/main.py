@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import io
 import json
@@ -20,8 +21,9 @@ from rich.console import Console
 
 from equipoise import __version__
 from equipoise.cli import checkup, probe, report, theory
-from equipoise.cli.arguments import NO_ROOM, shortened
+from equipoise.cli.arguments import shortened
 from equipoise.cli.signals import EndsSoon
+from equipoise.files import NO_ROOM
 
 # Subcommands of other packages: named here to say how to get them.
 _GROUP = "equipoise.commands"
@@ -96,13 +98,11 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
         place = _last_frame_of_user(error)
         where = "" if place is None else f" ({place})"
         print(f"equipoise {args.command}: {error}{where}", file=sys.stderr)
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM:
-            return _NOT_WRITTEN
         return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
     except Exception as error:
         place = _last_frame_of_user(error)
         no_room = isinstance(error, OSError) and error.errno in NO_ROOM
-        if args.debug or (place is None and not no_room):
+        if args.debug or (place is None and not no_room and not _failed_in_torch(error)):
             raise
         print(f"equipoise {args.command}: {_in_one_line(error, place)}", file=sys.stderr)
         return _NOT_WRITTEN if no_room else _BAD_INPUT
@@ -205,6 +205,15 @@ _INSTALLED = tuple(
 )
 
 
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Folders whose files are not the user's, those of packages that add commands among them."""
+    packages = {entry.module.partition(".")[0] for entry in _entries()}
+    loaded = [sys.modules[name] for name in packages if name in sys.modules]
+    own = [f"{Path(m.__file__).resolve().parent}{os.sep}" for m in loaded if m.__file__]
+    return (*_INSTALLED, *own)
+
+
 def _last_frame_of_user(error: BaseException) -> str | None:
     """The last line of the user's own files that an error, or one behind it, went through."""
     chain: list[BaseException] = []
@@ -215,7 +224,7 @@ def _last_frame_of_user(error: BaseException) -> str | None:
     for one in reversed(chain):
         for frame in reversed(traceback.extract_tb(one.__traceback__)):
             path = frame.filename
-            if Path(path).is_file() and not str(Path(path).resolve()).startswith(_INSTALLED):
+            if Path(path).is_file() and not str(Path(path).resolve()).startswith(_installed()):
                 return f"{path}:{frame.lineno} in {frame.name}"
     return None
 
@@ -227,7 +236,17 @@ def _in_one_line(error: Exception, place: str | None) -> str:
         file = f"cannot write {shortened(Path(error.filename))}: " if error.filename else ""
         return f"{stage}{file}{error.strerror or message}."
     known = f"{stage}{type(error).__name__}: {message:.500}".rstrip(": ")
-    return f"{known} ({place}; --debug shows the whole trace.)"
+    return f"{known} ({f'{place}; ' if place else ''}--debug shows the whole trace.)"
+
+
+def _failed_in_torch(error: Exception) -> bool:
+    """Whether PyTorch refused what a model of its own layers did, at a stage that is known.
+
+    As with batches of varying shapes, for which no line of the user's is on the way.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    folder = f"{os.sep}torch{os.sep}"
+    return bool(frames) and folder in frames[-1].filename and hasattr(error, "__notes__")
 
 
 @contextlib.contextmanager
@@ -279,7 +298,7 @@ def _commands() -> tuple[dict[str, Any], dict[str, ImportError]]:
         "theory": theory,
     }
     broken: dict[str, ImportError] = {}
-    for entry in importlib.metadata.entry_points(group=_GROUP):
+    for entry in _entries():
         try:
             found[entry.name] = entry.load()
         except Exception as error:  # another package's module may raise anything
@@ -290,6 +309,10 @@ def _commands() -> tuple[dict[str, Any], dict[str, ImportError]]:
             )
             broken[entry.name].__cause__ = error
     return dict(sorted(found.items())), broken
+
+
+def _entries() -> importlib.metadata.EntryPoints:
+    return importlib.metadata.entry_points(group=_GROUP)
 
 
 def _parser(commands: dict[str, Any], broken: dict[str, ImportError]) -> argparse.ArgumentParser:

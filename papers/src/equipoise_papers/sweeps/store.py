@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from equipoise import __version__
-from equipoise.files import write_text
+from equipoise.files import NO_ROOM, write_text
 from equipoise.records import from_plain, to_plain
 from equipoise_papers.sweeps.cell import Cell, Record, Result
 from equipoise_papers.sweeps.provenance import Provenance
@@ -61,7 +61,8 @@ class CellStore:
         """Write a result over an older one of the same cell; a failure never replaces a record.
 
         Raises:
-            ValueError: If the file cannot be written, such as on a full disk.
+            ValueError: If the file cannot be written.
+            OSError: If there is no room for it.
         """
         if result.record is None and self.finished(result.cell) is not None:
             return
@@ -156,8 +157,8 @@ def _decode(cell: Cell[Record], data: dict[str, Any]) -> Result[Record]:
     return Result(cell, record, data["failure"], float(data["seconds"]), origin)
 
 
-def _cannot_write(folder: Path, error: OSError) -> ValueError:
-    return ValueError(
-        f"cannot write records to {str(folder)!r}: {error.strerror}. Name another folder with "
-        "--out."
-    )
+def _cannot_write(folder: Path, error: OSError) -> ValueError | OSError:
+    why = f"cannot write records to {str(folder)!r}: {error.strerror}."
+    if error.errno in NO_ROOM:  # what is finished is stored; the type and number reach the parent
+        return OSError(error.errno, f"{why} Make room and repeat the command to go on")
+    return ValueError(f"{why} Name another folder with --out.")
