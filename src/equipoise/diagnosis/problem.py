@@ -275,12 +275,13 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             raise ValueError(
-                f"the model's parameter {name!r} is on the meta device and holds no numbers. Build "
-                "the model on a real device, or call to_empty() and initialise it."
+                f"the model's parameter {name!r} is on the meta device and holds no numbers. "
+                "Build the model on a real device, or call to_empty() and initialise it."
             )
     for name, module in model.named_modules():
         weight = getattr(module, "weight", None) if isinstance(module, _WEIGHTED) else None
-        if isinstance(weight, nn.Parameter) and not weight.numel():
+        lazy = isinstance(weight, nn.UninitializedParameter)
+        if isinstance(weight, nn.Parameter) and not lazy and not weight.numel():
             raise ValueError(
                 f"layer {name!r} has a weight of shape {list(weight.shape)}: nothing flows through "
                 "it. Give it at least one feature on either side."
