@@ -262,7 +262,7 @@ def is_pair(batch: Batch) -> bool:
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     try:
         model = build()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit would end the check-up without a word
         raise ValueError(
             f"the model factory raised {type(error).__name__}: {error}. Call it by hand with "
             "the same arguments to see where."
@@ -272,19 +272,26 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
             f"the model factory returned {type(model).__name__}, not a torch.nn.Module. Point "
             "to a callable that builds and returns the model."
         )
+    try:
+        modules = list(model.named_modules())
+    except RecursionError as error:
+        raise ValueError(
+            "the model's modules are nested too deep for PyTorch to list them. Put them side by "
+            "side in one nn.Sequential."
+        ) from error
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             raise ValueError(
                 f"the model's parameter {name!r} is on the meta device and holds no numbers. "
                 "Build the model on a real device, or call to_empty() and initialise it."
             )
-    for name, module in model.named_modules():
+    for name, module in modules:
         weight = getattr(module, "weight", None) if isinstance(module, _WEIGHTED) else None
         lazy = isinstance(weight, nn.UninitializedParameter)
         if isinstance(weight, nn.Parameter) and not lazy and not weight.numel():
             raise ValueError(
-                f"layer {name!r} has a weight of shape {list(weight.shape)}: nothing flows through "
-                "it. Give it at least one feature on either side."
+                f"layer {name!r} has a weight of shape {list(weight.shape)}: nothing flows "
+                "through it. Give it at least one feature on either side."
             )
     return model
 
