@@ -97,7 +97,7 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
             raise
         place = _last_frame_of_user(error)
         where = "" if place is None else f" ({place})"
-        print(f"equipoise {args.command}: {error}{where}", file=sys.stderr)
+        print(f"equipoise {args.command}: {_words(error)}{where}", file=sys.stderr)
         return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
     except Exception as error:
         place = _last_frame_of_user(error)
@@ -231,12 +231,18 @@ def _last_frame_of_user(error: BaseException) -> str | None:
 
 def _in_one_line(error: Exception, place: str | None) -> str:
     stage = "".join(f"{note} " for note in getattr(error, "__notes__", ()))
-    message = " ".join(str(error).split())
+    message = " ".join(_words(error).split())
     if isinstance(error, OSError) and place is None:
         file = f"cannot write {shortened(Path(error.filename))}: " if error.filename else ""
         return f"{stage}{file}{error.strerror or message}."
     known = f"{stage}{type(error).__name__}: {message:.500}".rstrip(": ")
     return f"{known} ({f'{place}; ' if place else ''}--debug shows the whole trace.)"
+
+
+def _words(error: Exception) -> str:
+    """The message; of an exception in a DataLoader's worker without the trace that it holds."""
+    head, mark, trace = str(error).partition("Original Traceback (most recent call last):")
+    return f"{head.strip().rstrip('.')}: {trace.strip().splitlines()[-1]}" if mark else head
 
 
 def _failed_in_torch(error: Exception) -> bool:
