@@ -1,6 +1,7 @@
 """Model, data and loss fit together, or the error says what does not."""
 
 import math
+import sys
 import warnings
 from functools import partial
 
@@ -36,6 +37,7 @@ def raises():
 
 REFUSALS = {
     "factory raises": (raises, {}, "the model factory raised RuntimeError: no such checkpoint"),
+    "factory exits": (sys.exit, {}, "the model factory raised SystemExit"),
     "not a module": (lambda: 3, {}, "the model factory returned int, not a torch.nn.Module"),
     "a class": (lambda: nn.Linear, {}, "the model factory returned type, not"),
     "NaN": (returns_nan, {}, "the loss is nan on a batch of digits with inputs of shape"),

@@ -9,6 +9,7 @@ import importlib.metadata
 import io
 import json
 import os
+import re
 import sys
 import sysconfig
 import tempfile
@@ -208,7 +209,7 @@ _INSTALLED = tuple(
 @functools.cache
 def _installed() -> tuple[str, ...]:
     """Folders whose files are not the user's, those of packages that add commands among them."""
-    packages = {entry.module.partition(".")[0] for entry in _entries()}
+    packages = {re.split("[.:]", entry.value)[0] for entry in _entries()}
     loaded = [sys.modules[name] for name in packages if name in sys.modules]
     own = [f"{Path(m.__file__).resolve().parent}{os.sep}" for m in loaded if m.__file__]
     return (*_INSTALLED, *own)
