@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from equipoise_papers.devices import DEVICE_VARIABLE, checked_device, moved, training_device
+from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 
 
 def test_the_named_device_is_taken_by_every_training(monkeypatch):
@@ -28,3 +29,38 @@ def test_batches_move_in_their_order():
     batches = [(torch.full((2,), float(n)), torch.tensor([n, n])) for n in range(3)]
     found = list(moved(batches, torch.device("cpu")))
     assert [int(y[0]) for _, y in found] == [0, 1, 2]
+
+
+def kinds():
+    """One cell of every kind, of the smallest scale and of the paper's."""
+    found = {}
+    for scale in ("smoke", "paper"):
+        for experiment in EXPERIMENTS.values():
+            for cell in experiment.cells(scale):
+                found.setdefault((scale, type(cell), getattr(cell, "task", "")), cell)
+    return found
+
+
+def test_every_training_honours_the_named_device(monkeypatch):
+    """A training is what takes steps; what takes none stays on the CPU."""
+    monkeypatch.setenv(DEVICE_VARIABLE, "cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    # The photographs' number, which their excerpt needs, is not to be had.
+    cells = {key: cell for key, cell in kinds().items() if "fine-grained" not in key}
+    # Timings name their device in a field: it is what they time.
+    cells = {key: cell for key, cell in cells.items() if not key[1].__name__.startswith("Timed")}
+    trainings = [cell for cell in cells.values() if cell.excerpt(1) is not None]
+    assert len({type(cell) for cell in trainings}) >= 9
+    assert {cell.runs_on().type for cell in trainings} == {"cuda"}
+    others = [cell for cell in cells.values() if cell.excerpt(1) is None]
+    assert {cell.runs_on().type for cell in others} == {"cpu"}
+
+
+def test_an_excerpt_is_the_beginning_of_its_training():
+    for (scale, kind, task), cell in kinds().items():
+        if task == "fine-grained" or (few := cell.excerpt(1)) is None:
+            continue
+        assert isinstance(few.cell, kind)
+        assert few.steps >= (1 if scale == "smoke" else 10)
+        assert few.cell != cell or few.steps == 1

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from uuid import uuid4
+
+# A full disk, a quota, and a limit on the size of files (ulimit -f).
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -19,6 +23,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     try:
         draft.write_bytes(data)
         draft.replace(path)
-    except OSError:
+    except OSError as error:
         draft.unlink(missing_ok=True)
+        error.filename = str(path)  # not the draft's, and none at all on a full disk
         raise

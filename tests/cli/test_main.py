@@ -5,6 +5,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from equipoise.cli import main
+
 
 @pytest.fixture
 def installed(monkeypatch):
@@ -86,6 +88,32 @@ class TestCodeOfTheUserThatFailsLate:
         assert "late.py:5 in loss" in line
         assert "Traceback" not in found.err
 
+    def test_of_a_loaders_worker_the_cause_alone_is_said(self):
+        sent = (
+            "Caught ValueError in DataLoader worker process 0.\n"
+            "Original Traceback (most recent call last):\n"
+            '  File "user.py", line 3, in __getitem__\n'
+            "ValueError: item 37 is corrupt\n"
+        )
+        said = "Caught ValueError in DataLoader worker process 0: ValueError: item 37 is corrupt"
+        assert main._words(ValueError(sent)) == said
+        assert main._words(ValueError("plain")) == "plain"
+
+    def test_batches_of_other_shapes_are_one_line_with_the_stage(self, equipoise, folder):
+        """No line of the user's is on the way: PyTorch's layers refuse them."""
+        (folder / "varying.py").write_text(
+            "import torch\n"
+            "def batches():\n"
+            "    for n in range(9):\n"
+            "        yield torch.randn(16, 64 + n // 2), torch.arange(16) % 10\n"
+        )
+        small = ("--seeds", "1", "--batches", "4", "--batch-size", "16")
+        found = equipoise("checkup", "nets.py:build", "--data", "varying.py:batches", *small)
+        line = found.err.splitlines()[-1]
+        assert found.code == 2
+        assert line.startswith("equipoise checkup: while measuring gradients: RuntimeError: mat1")
+        assert "65 and 64" in line or "16x65" in line
+
     def test_debug_shows_the_whole_trace(self, equipoise, folder):
         (folder / "late.py").write_text(self.LOSS.format(error="KeyError(7)"))
         small = ("--data", "random:64:10", "--seeds", "1", "--batches", "1", "--debug")
@@ -105,6 +133,19 @@ def test_names_that_no_file_can_have_are_refused_in_one_line(equipoise):
     assert found.code == 2
     assert "File name too long" in found.err
     assert len(found.err) < 300
+
+
+def test_names_of_models_that_no_file_can_have_too(equipoise):
+    found = equipoise("checkup", f"{'x' * 5000}.py:build")
+    assert found.code == 2
+    assert "File name too long" in found.err
+    assert len(found.err) < 300
+
+
+def test_a_device_whose_package_is_not_installed(equipoise):
+    found = equipoise("checkup", "--device", "hpu")
+    assert found.code == 2
+    assert "cannot use device 'hpu'" in found.err
 
 
 def test_the_home_of_nobody_is_said(equipoise):

@@ -1,6 +1,8 @@
 """Model, data and loss fit together, or the error says what does not."""
 
 import math
+import sys
+import warnings
 from functools import partial
 
 import pytest
@@ -23,12 +25,19 @@ def returns_nan():
     return model
 
 
+def empty():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's, of nothing to initialise
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 0), nn.Linear(0, 10))
+
+
 def raises():
     raise RuntimeError("no such checkpoint")
 
 
 REFUSALS = {
     "factory raises": (raises, {}, "the model factory raised RuntimeError: no such checkpoint"),
+    "factory exits": (sys.exit, {}, "the model factory raised SystemExit"),
     "not a module": (lambda: 3, {}, "the model factory returned int, not a torch.nn.Module"),
     "a class": (lambda: nn.Linear, {}, "the model factory returned type, not"),
     "NaN": (returns_nan, {}, "the loss is nan on a batch of digits with inputs of shape"),
@@ -45,6 +54,18 @@ REFUSALS = {
     "batch of one": (mlp, {"batch_size": 1}, "batch size 1 is too small for a model with"),
     "a batch beyond the data": (mlp, {"batch_size": 5000}, "fewer than one batch of 5000"),
     "loss without a value": (mlp, {"loss_fn": lambda m, b: m(b[0])}, "one number, got"),
+    "complex loss": (
+        mlp,
+        {"loss_fn": lambda m, b: m(b[0]).sum() + 0j},
+        "must be a real number, and is a complex number",
+    ),
+    "loss without a number": (
+        mlp,
+        {"loss_fn": lambda m, b: m(b[0]).sum().to("meta")},
+        "must be a real number, and is on the meta device",
+    ),
+    "model without numbers": (lambda: mlp().to("meta"), {}, "is on the meta device and holds no"),
+    "layer of size zero": (empty, {}, r"layer '1' has a weight of shape \[0, 64\]"),
     "loss that raises": (
         mlp,
         {"loss_fn": lambda m, b: {}["missing"]},

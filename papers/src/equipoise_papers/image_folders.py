@@ -9,6 +9,8 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 from equipoise.data import find_folder
 
 PARTS = ("train", "test")
@@ -18,7 +20,7 @@ def torchvision() -> ModuleType:
     """Import torchvision.
 
     Raises:
-        ValueError: If it, or Pillow, which it uses, is not installed.
+        ValueError: If it, or Pillow, which it uses, is not installed, or does not fit PyTorch.
     """
     try:
         importlib.import_module("PIL.Image")
@@ -27,6 +29,11 @@ def torchvision() -> ModuleType:
         raise ValueError(
             f"scale paper reads photographs with torchvision and Pillow, "
             f"and {error.name} is not installed: pip install torchvision pillow."
+        ) from error
+    except (RuntimeError, OSError) as error:  # a build for another PyTorch
+        raise ValueError(
+            f"torchvision cannot be loaded ({error}); install the build that belongs to PyTorch "
+            f"{torch.__version__}."
         ) from error
 
 

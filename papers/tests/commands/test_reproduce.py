@@ -38,6 +38,14 @@ def test_the_command_in_the_verdict_gives_the_same_records(equipoise, folder):
     assert verdict["command"] == f"equipoise reproduce {NAME} --scale smoke --out '{out}'"
 
 
+def test_scale_paper_says_first_what_it_costs(equipoise):
+    done = equipoise("reproduce", NAME, "--scale", "paper", "--jobs", "1")
+    assert done.code == 0
+    assert f"{NAME}: 2 cells, about " in done.err
+    again = equipoise("reproduce", NAME, "--scale", "paper", "--jobs", "1")
+    assert "cells" not in again.err  # none is missing
+
+
 def test_redraw_uses_what_is_stored(equipoise):
     equipoise("reproduce", NAME, "--scale", "smoke")
     (figure,) = Path().rglob("figure.png")

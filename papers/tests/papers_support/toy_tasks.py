@@ -8,9 +8,12 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
+from equipoise.cli import main
+from equipoise_papers.commands import reproduce
 from equipoise_papers.sweeps.backends import Engine
 from equipoise_papers.sweeps.cell import Cell
 from equipoise_papers.sweeps.grid import sweep
@@ -68,6 +71,21 @@ def interruptible_sweep_in(folder: Path, cells: tuple[Draw, ...], jobs: int) -> 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         sweep_in(folder, cells, jobs)
+
+
+def command_in(folder: Path, cells: tuple[Draw, ...], jobs: int, printed: Path) -> None:
+    """The same as a subcommand that ends like ``equipoise reproduce``."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with printed.open("w") as file:
+        os.dup2(file.fileno(), 2)
+    command = SimpleNamespace(
+        __doc__="Sweep.",
+        ENDS_WITHIN=reproduce.ENDS_WITHIN,
+        configure=lambda parser: None,
+        run=lambda args: sweep_in(folder, cells, jobs),
+    )
+    main._commands = lambda: ({"toy": command}, {})
+    raise SystemExit(main.main(["toy"]))
 
 
 def records(results):

@@ -11,6 +11,7 @@ import pytest
 
 from papers_support.toy_tasks import (
     Draw,
+    command_in,
     computed,
     interruptible_sweep_in,
     records,
@@ -82,30 +83,38 @@ def alive(pid):
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="asks the kernel for processes")
-def test_workers_end_with_a_killed_parent(fork, tmp_path):
-    log = tmp_path / "log"
-    cells = tuple(Draw(seed, str(log), seconds=60.0) for seed in range(2))
-    process = fork.Process(target=sweep_in, args=(tmp_path, cells, 2))
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143)],
+    ids=["SIGKILL", "SIGTERM"],
+)
+def test_workers_end_with_their_command(fork, tmp_path, number, code):
+    """In the middle of cells of 60 s, with two others finished; three seconds are promised."""
+    log, folder, printed = tmp_path / "log", tmp_path / "cells", tmp_path / "printed"
+    cells = tuple(Draw(seed, str(log), seconds=60.0 * (seed > 1)) for seed in range(4))
+    process = fork.Process(target=command_in, args=(folder, cells, 2, printed))
     process.start()
-    while len(computed(log)) < 2:
+    while len(computed(log)) < 4:
         time.sleep(0.01)
-    workers = [line.split()[1] for line in log.read_text().splitlines()]
-    assert all(map(alive, workers))
-    process.kill()
-    process.join()
-    deadline = time.monotonic() + 30  # less than their cells take
+    workers = {line.split()[1] for line in log.read_text().splitlines()}
+    os.kill(process.pid, number)
+    process.join(30)  # less than a slow cell takes
+    assert process.exitcode == code
+    deadline = time.monotonic() + 30
     while any(map(alive, workers)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(0.02)
     assert not any(map(alive, workers))
+    assert set(stored(cells, folder)) == set(cells[:2])
+    assert number == signal.SIGKILL or printed.read_text() == "equipoise toy: terminated.\n"
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_ctrl_c_ends_at_once_and_keeps_what_is_finished(fork, tmp_path, jobs):
+def test_ctrl_c_ends_at_once_and_keeps_what_is_finished(fork, tmp_path):
+    """In one process; callers of the library get the exception."""
     log, folder = tmp_path / "log", tmp_path / "cells"
     cells = tuple(Draw(seed, str(log), seconds=60.0 * (seed > 1)) for seed in range(4))
-    process = fork.Process(target=interruptible_sweep_in, args=(folder, cells, jobs))
+    process = fork.Process(target=interruptible_sweep_in, args=(folder, cells, 1))
     process.start()
-    while len(computed(log)) < 2 + jobs:
+    while len(computed(log)) < 3:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGINT)
     process.join(30)  # less than a slow cell takes

@@ -4,7 +4,7 @@ import pytest
 
 from equipoise_papers.sweeps.cell import Result
 from equipoise_papers.sweeps.merge import choose, transfer
-from equipoise_papers.sweeps.store import digest
+from equipoise_papers.sweeps.store import CellStore
 from papers_support.toy_tasks import Draw, Total, store_in
 
 CELL = Draw(1)
@@ -79,10 +79,15 @@ def test_missing_folders_are_empty(tmp_path):
 
 def test_another_revision_is_another_cell(folders):
     put(folders[0], 1.0)
-    path = put(folders[1], 2.0)
-    text = path.read_text().replace('"revision": 1', '"revision": 2')
-    identity = store_in(folders[1]).identity(CELL) | {"revision": 2}
-    path.unlink()
-    path.with_name(f"{digest(identity)}.json").write_text(text)
+    other = CellStore(folders[1], store_in(folders[1]).name, revision=2)
+    other.save(Result(CELL, Total(2.0, 1), None, 0.5))
     choice = choose(folders)
     assert (len(choice.files), choice.conflicts) == (2, [])
+
+
+def test_a_damaged_file_counts_as_none(folders):
+    path = put(folders[0], 1.5)
+    path.write_text(path.read_text().replace("1.5", "2.5"))
+    good = put(folders[1], 1.5)
+    choice = choose(folders)
+    assert (list(choice.files.values()), choice.conflicts) == ([good], [])

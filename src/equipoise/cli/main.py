@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import io
 import json
 import os
+import re
 import sys
 import sysconfig
 import tempfile
@@ -20,7 +22,9 @@ from rich.console import Console
 
 from equipoise import __version__
 from equipoise.cli import checkup, probe, report, theory
-from equipoise.cli.arguments import NO_ROOM, shortened
+from equipoise.cli.arguments import shortened
+from equipoise.cli.signals import EndsSoon
+from equipoise.files import NO_ROOM
 
 # Subcommands of other packages: named here to say how to get them.
 _GROUP = "equipoise.commands"
@@ -35,8 +39,9 @@ class Command(Protocol):
     """A subcommand: a module with these functions, whose docstring is its help.
 
     Other packages add theirs through the entry-point group ``equipoise.commands``. A module may
-    also have ``save(result, args) -> Path``, which runs before anything is printed, and
-    ``verify(result, args)``, which raises at the very end if the result is a failure.
+    also have ``save(result, args) -> Path``, which runs before anything is printed,
+    ``verify(result, args)``, which raises at the very end if the result is a failure, and
+    ``ENDS_WITHIN``, the most seconds from SIGINT or SIGTERM to the end of the process.
     """
 
     __doc__: str | None
@@ -71,6 +76,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _BAD_INPUT
     args = _parser(commands, broken).parse_args(given)
     command = commands[args.command]
+    within = getattr(command, "ENDS_WITHIN", None)
+    with EndsSoon(within, last=argv is None) as ending:
+        try:
+            code = _guarded(command, args)
+        except BaseException as error:
+            if ending.code is None and not isinstance(error, KeyboardInterrupt):
+                raise
+            # Other exceptions are what a library has made of the signal.
+            print(f"equipoise {args.command}: {ending.words}.", file=sys.stderr)
+            return ending.code or _INTERRUPTED
+        return ending.code or code
+
+
+def _guarded(command: Command, args: argparse.Namespace) -> int:
+    """Run a subcommand; expected errors become one line and an exit code."""
     try:
         return _run(command, args)
     except (ValueError, ChildProcessError) as error:
@@ -78,15 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         place = _last_frame_of_user(error)
         where = "" if place is None else f" ({place})"
-        print(f"equipoise {args.command}: {error}{where}", file=sys.stderr)
+        print(f"equipoise {args.command}: {_words(error)}{where}", file=sys.stderr)
         return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
-    except KeyboardInterrupt:
-        print(f"equipoise {args.command}: interrupted.", file=sys.stderr)
-        return _INTERRUPTED
     except Exception as error:
         place = _last_frame_of_user(error)
         no_room = isinstance(error, OSError) and error.errno in NO_ROOM
-        if args.debug or (place is None and not no_room):
+        if args.debug or (place is None and not no_room and not _failed_in_torch(error)):
             raise
         print(f"equipoise {args.command}: {_in_one_line(error, place)}", file=sys.stderr)
         return _NOT_WRITTEN if no_room else _BAD_INPUT
@@ -189,6 +206,15 @@ _INSTALLED = tuple(
 )
 
 
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Folders whose files are not the user's, those of packages that add commands among them."""
+    packages = {re.split("[.:]", entry.value)[0] for entry in _entries()}
+    loaded = [sys.modules[name] for name in packages if name in sys.modules]
+    own = [f"{Path(m.__file__).resolve().parent}{os.sep}" for m in loaded if m.__file__]
+    return (*_INSTALLED, *own)
+
+
 def _last_frame_of_user(error: BaseException) -> str | None:
     """The last line of the user's own files that an error, or one behind it, went through."""
     chain: list[BaseException] = []
@@ -199,18 +225,35 @@ def _last_frame_of_user(error: BaseException) -> str | None:
     for one in reversed(chain):
         for frame in reversed(traceback.extract_tb(one.__traceback__)):
             path = frame.filename
-            if Path(path).is_file() and not str(Path(path).resolve()).startswith(_INSTALLED):
+            if Path(path).is_file() and not str(Path(path).resolve()).startswith(_installed()):
                 return f"{path}:{frame.lineno} in {frame.name}"
     return None
 
 
 def _in_one_line(error: Exception, place: str | None) -> str:
     stage = "".join(f"{note} " for note in getattr(error, "__notes__", ()))
-    message = " ".join(str(error).split())
+    message = " ".join(_words(error).split())
     if isinstance(error, OSError) and place is None:
-        return f"{stage}{error.strerror or message}"
+        file = f"cannot write {shortened(Path(error.filename))}: " if error.filename else ""
+        return f"{stage}{file}{error.strerror or message}."
     known = f"{stage}{type(error).__name__}: {message:.500}".rstrip(": ")
-    return f"{known} ({place}; --debug shows the whole trace.)"
+    return f"{known} ({f'{place}; ' if place else ''}--debug shows the whole trace.)"
+
+
+def _words(error: Exception) -> str:
+    """The message; of an exception in a DataLoader's worker without the trace that it holds."""
+    head, mark, trace = str(error).partition("Original Traceback (most recent call last):")
+    return f"{head.strip().rstrip('.')}: {trace.strip().splitlines()[-1]}" if mark else head
+
+
+def _failed_in_torch(error: Exception) -> bool:
+    """Whether PyTorch refused what a model of its own layers did, at a stage that is known.
+
+    As with batches of varying shapes, for which no line of the user's is on the way.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    folder = f"{os.sep}torch{os.sep}"
+    return bool(frames) and folder in frames[-1].filename and hasattr(error, "__notes__")
 
 
 @contextlib.contextmanager
@@ -262,7 +305,7 @@ def _commands() -> tuple[dict[str, Any], dict[str, ImportError]]:
         "theory": theory,
     }
     broken: dict[str, ImportError] = {}
-    for entry in importlib.metadata.entry_points(group=_GROUP):
+    for entry in _entries():
         try:
             found[entry.name] = entry.load()
         except Exception as error:  # another package's module may raise anything
@@ -273,6 +316,10 @@ def _commands() -> tuple[dict[str, Any], dict[str, ImportError]]:
             )
             broken[entry.name].__cause__ = error
     return dict(sorted(found.items())), broken
+
+
+def _entries() -> importlib.metadata.EntryPoints:
+    return importlib.metadata.entry_points(group=_GROUP)
 
 
 def _parser(commands: dict[str, Any], broken: dict[str, ImportError]) -> argparse.ArgumentParser:

@@ -154,8 +154,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     # PyTorch has a class of its own for each: unknown names, builds without the backend, backends
-    # without kernels.
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    # without kernels, backends that are packages of their own (hpu).
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"cannot use device {name!r}: {reason} Try --device cpu.") from error
     return device

@@ -113,7 +113,13 @@ def _path(target: str) -> Path:
 
 def _load_file(target: str, spec: str) -> ModuleType:
     path = _path(target)
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError as error:  # such as a name that is too long for the file system
+        raise ValueError(
+            f"cannot look for the file {target[:60]!r}…: {error.strerror}."
+        ) from error
+    if not there:
         raise ValueError(
             f"There is no file {target!r}, asked for by {spec!r}; the current directory is "
             f"{Path.cwd()}."

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.utils.data import DataLoader
 
 from equipoise.data.catalogue import load
@@ -30,6 +31,7 @@ from equipoise.training.losses import UnsuitableBatchError
 Model: TypeAlias = nn.Module | Callable[[], nn.Module] | Any
 """A module, a factory or class, or a Hugging Face Trainer."""
 
+_WEIGHTED = (nn.Linear, _ConvNd)
 _WEIGHTS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -261,7 +263,7 @@ def is_pair(batch: Batch) -> bool:
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     try:
         model = build()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit would end the check-up without a word
         raise ValueError(
             f"the model factory raised {type(error).__name__}: {error}. Call it by hand with "
             "the same arguments to see where."
@@ -271,6 +273,27 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
             f"the model factory returned {type(model).__name__}, not a torch.nn.Module. Point "
             "to a callable that builds and returns the model."
         )
+    try:
+        modules = list(model.named_modules())
+    except RecursionError as error:
+        raise ValueError(
+            "the model's modules are nested too deep for PyTorch to list them. Put them side by "
+            "side in one nn.Sequential."
+        ) from error
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ValueError(
+                f"the model's parameter {name!r} is on the meta device and holds no numbers. "
+                "Build the model on a real device, or call to_empty() and initialise it."
+            )
+    for name, module in modules:
+        weight = getattr(module, "weight", None) if isinstance(module, _WEIGHTED) else None
+        lazy = isinstance(weight, nn.UninitializedParameter)
+        if isinstance(weight, nn.Parameter) and not lazy and not weight.numel():
+            raise ValueError(
+                f"layer {name!r} has a weight of shape {list(weight.shape)}: nothing flows "
+                "through it. Give it at least one feature on either side."
+            )
     return model
 
 
@@ -324,6 +347,9 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"the loss must be a tensor with one number, got {got}.")
+    if value.is_meta or value.is_complex():
+        kind = "on the meta device, without a value" if value.is_meta else "a complex number"
+        raise ValueError(f"the loss must be a real number, and is {kind}.")
     if not torch.isfinite(value):
         raise ValueError(
             f"the loss is {value.item()} on a batch of {data} with inputs of shape "

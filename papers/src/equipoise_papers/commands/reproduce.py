@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,10 @@ if TYPE_CHECKING:  # --help does not wait for torch
     Result = Catalogue | Reproductions | AllReproductions | PublishedReport | Gathered
 
 
+# Seconds after a signal: what is finished is stored already.
+ENDS_WITHIN = 2.0
+
+
 def configure(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
@@ -34,8 +39,13 @@ def configure(parser: ArgumentParser) -> None:
         "--scale",
         choices=("smoke", "small", "paper"),
         default="small",
-        help="smoke takes seconds, small minutes, paper the paper's settings "
-        "(default: %(default)s)",
+        help="smoke takes seconds, small minutes, paper the paper's settings, whose cost is "
+        "estimated first (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="start scale paper even if it takes more than a day",
     )
     parser.add_argument(
         "--out",
@@ -181,6 +191,7 @@ def _named(args: Namespace) -> Reproductions:
     from equipoise.cli import bars
     from equipoise_papers.reproduction.reproduce import reproduce
 
+    _estimate(args)
     with bars() as progress:
         return reproduce(args.name, redraw=args.redraw, progress=progress, **_where(args))
 
@@ -194,6 +205,7 @@ def _all(args: Namespace) -> AllReproductions:
             "all --redraw would compute nothing: `equipoise reproduce report` draws and judges "
             "all stored records again."
         )
+    _estimate(args)
     with overall() as (progress, concluded):
         return reproduce_all(progress=progress, concluded=concluded, **_where(args))
 
@@ -211,6 +223,17 @@ def _unpack(args: Namespace) -> Gathered:
     from equipoise_papers.reproduction.archive import unpack
 
     return unpack(_page(args) / RECORDS, out=args.out)
+
+
+def _estimate(args: Namespace) -> None:
+    """Say what scale ``paper`` costs, and refuse what nobody has agreed to."""
+    # Ranks of torchrun compute each cell together: one of them alone cannot try it.
+    if args.scale != "paper" or args.redraw or "TORCHELASTIC_RUN_ID" in os.environ:
+        return
+    from equipoise_papers.reproduction.price import prices, start_or_refuse
+
+    found = prices(args.name, out=args.out, jobs=args.jobs, shard=args.shard)
+    start_or_refuse(found, agreed=args.yes, say=lambda line: print(line, file=sys.stderr))
 
 
 def _where(args: Namespace) -> dict[str, Any]:

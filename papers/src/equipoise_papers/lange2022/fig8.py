@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,12 +14,13 @@ from torch import nn
 from equipoise import data, models, preconditioners
 from equipoise.instrument import Batch
 from equipoise.training import Curve, cross_entropy, train
+from equipoise_papers.devices import moved, training_device
 from equipoise_papers.experiments import style
 from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.experiments.verdict import Check, Verdict
 from equipoise_papers.judging import difference, spread
 from equipoise_papers.lange2022.methods import METHODS, attached, optimizer
-from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.sweeps.cell import Cell, Excerpt
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,17 +85,25 @@ class WatchedTraining(Cell[Course]):
     looks: int
     seed: int
 
+    def runs_on(self) -> torch.device:
+        """Where to train: on the CPU without ``--device``; condition numbers are the CPU's."""
+        return training_device()
+
+    def excerpt(self, steps: int) -> Excerpt:
+        """The first steps, with a look before and one after them."""
+        return Excerpt(replace(self, steps=steps, looks=1), self.steps, (self.looks + 1) // 2)
+
     def run(self) -> Course:
         """Train, and compute condition numbers on the way."""
-        samples = data.split(self.data).train
+        samples, device = data.split(self.data).train, self.runs_on()
         generator = torch.Generator().manual_seed(self.seed)
         held = next(samples.batches(min(self.rows, len(samples)), 1, generator))
         method = METHODS[self.method]
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            model = models.glorot_uniform_(_network(samples.inputs.shape[1:]))
+            model = models.glorot_uniform_(_network(samples.inputs.shape[1:])).to(device)
             stepper = optimizer(method, model, _RATES[self.method])
-            batches = samples.batches(_BATCH, self.steps, generator)
+            batches = moved(samples.batches(_BATCH, self.steps, generator), device)
             looks = [_look(model, held, 0)]
 
             def listener(step: int, loss: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from equipoise_papers.experiments.experiment import Scale
@@ -159,8 +160,9 @@ _SMALL_TESTS = {"fc": (6, 2000), "cnn5": (3, 1000)}
 _SMOKE_STEPS, _SMOKE_DATA = 20, "digits"
 _SMALL_SEEDS, _SMALL_DATA = (0, 1, 2), "fashion-mnist"
 # The paper trains on CIFAR-10 (and MNIST at batch 60); it does not say for how many epochs.
-_PAPER_SEEDS, _PAPER_DATA, _PAPER_EPOCHS, _PAPER_TEST = range(5), "cifar10", 20, 10_000
-_TRAINING_IMAGES = {"cifar10": 50_000, "mnist": 60_000}
+_PAPER_SEEDS, _PAPER_EPOCHS, _PAPER_TEST = range(5), 20, 10_000
+PAPER_SETS = {"cifar10": 50_000, "mnist": 60_000}
+"""The paper's sets with their numbers of training images."""
 
 
 def cells(regime: Regime, scale: Scale) -> tuple[Training, ...]:
@@ -185,25 +187,25 @@ def cells(regime: Regime, scale: Scale) -> tuple[Training, ...]:
                 *_SMALL_TESTS[regime.network],
             )
             for method, centre in regime.centres.items()
-            for rate in sorted({*grid(centre, 1), *_reported(regime, method)})
+            for rate in sorted({*grid(centre, 1), *_reported(regime.paper_rates, method)})
             for seed in _SMALL_SEEDS
         )
-    sets = (_PAPER_DATA, "mnist") if regime is FC_60 else (_PAPER_DATA,)
+    sets = PAPER_SETS if regime.mnist_rates else {"cifar10": PAPER_SETS["cifar10"]}
     return tuple(
         Training(
             regime.network,
             name,
             method,
             regime.batch_size,
-            _PAPER_EPOCHS * _TRAINING_IMAGES[name] // regime.batch_size,
+            _PAPER_EPOCHS * images // regime.batch_size,
             rate,
             seed,
             _PAPER_EPOCHS,
             _PAPER_TEST,
         )
-        for name in sets
+        for name, images in sets.items()
         for method, centre in regime.centres.items()
-        for rate in sorted({*grid(centre, 2), *_reported(regime, method)})
+        for rate in sorted({*grid(centre, 2), *_reported(regime.reported(name), method)})
         for seed in _PAPER_SEEDS
     )
 
@@ -219,6 +221,6 @@ def grid(centre: float, neighbours: int) -> tuple[float, ...]:
     return _SERIES[place - neighbours : place + neighbours + 1]
 
 
-def _reported(regime: Regime, method: str) -> tuple[float, ...]:
-    rate = regime.paper_rates.get(method)
+def _reported(rates: Mapping[str, float], method: str) -> tuple[float, ...]:
+    rate = rates.get(method)
     return () if rate is None else (rate,)

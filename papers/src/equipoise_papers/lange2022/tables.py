@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def _by_regime(
     table: tuple[Regime, ...], results: Mapping[Training, Run]
 ) -> dict[str, dict[str, Best]]:
     """Best runs in each regime."""
-    return {regime.name: best_of(mine) for regime, mine in _parts(table, results)}
+    return {part.name: best_of(part.results) for part in _parts(table, results)}
 
 
 def _at_paper_rates(
@@ -38,19 +39,36 @@ def _at_paper_rates(
 ) -> dict[str, dict[str, Best]]:
     """Runs at the rates that the paper states, in each regime."""
     return {
-        regime.name: at_rates(mine, regime.paper_rates) for regime, mine in _parts(table, results)
+        part.name: at_rates(part.results, part.regime.reported(part.data))
+        for part in _parts(table, results)
     }
 
 
-def _parts(
-    table: tuple[Regime, ...], results: Mapping[Training, Run]
-) -> Iterator[tuple[Regime, dict[Training, Run]]]:
-    """Yield each regime with its results; of several data sets, those of the last."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A column of the table: a regime on one set of images.
+
+    Args:
+        name: Its heading.
+        regime: Network and batch size.
+        data: Set of images.
+        results: Its trainings.
+    """
+
+    name: str
+    regime: Regime
+    data: str
+    results: dict[Training, Run]
+
+
+def _parts(table: tuple[Regime, ...], results: Mapping[Training, Run]) -> Iterator[_Part]:
+    """Yield each regime on each set of images, which the name tells if there are several."""
     for regime in table:
         mine = {c: r for c, r in results.items() if c.batch_size == regime.batch_size}
-        if mine:
-            data = next(reversed(mine)).data
-            yield regime, {c: r for c, r in mine.items() if c.data == data}
+        sets = list(dict.fromkeys(cell.data for cell in mine))
+        for data in sets:
+            name = regime.name if len(sets) == 1 else f"{regime.name}, {data}"
+            yield _Part(name, regime, data, {c: r for c, r in mine.items() if c.data == data})
 
 
 def draw(figure: FigureBase, results: Mapping[Training, Run], table: tuple[Regime, ...]) -> None:
@@ -108,8 +126,7 @@ def judge(results: Mapping[Training, Run], table: tuple[Regime, ...]) -> Verdict
     if any(cell.data == "digits" for cell in results):
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
     columns = _by_regime(table, results)
-    data = {regime.name: next(iter(mine)).data for regime, mine in _parts(table, results)}
-    checks = [_rates(regime, columns[regime.name], data[regime.name]) for regime in table]
+    checks = [_rates(part, columns[part.name]) for part in _parts(table, results)]
     checks += [
         _larger(name, column["bnp_paper"], column["vanilla"]) for name, column in columns.items()
     ]
@@ -122,11 +139,11 @@ def judge(results: Mapping[Training, Run], table: tuple[Regime, ...]) -> Verdict
         ours(_trains("our BNP trains at batch 1, also with Adam", single["bnp_adam"])),
         does_not_train("BN does not train at batch 1", single["bn_copies"]),
     ]
-    on_cifar = all(cell.data.startswith("cifar") for cell in results)
+    theirs = all(cell.data in regimes.PAPER_SETS for cell in results)
     return Verdict(
         tuple(checks),
         left_out=_left_out(results, table),
-        fidelity="same setting" if on_cifar else "stand-in data",
+        fidelity="same setting" if theirs else "stand-in data",
     )
 
 
@@ -148,9 +165,9 @@ def _trains(claim: str, best: Best) -> Check:
     return Check(claim, best.words(), best.trains and max(best.losses) < 0.5 * math.log(10))
 
 
-def _rates(regime: Regime, column: dict[str, Best], data: str) -> Check:
+def _rates(part: _Part, column: dict[str, Best]) -> Check:
     """Best rates within a decade of the paper's, method by method."""
-    reported = regime.reported(data)
+    reported = part.regime.reported(part.data)
     pairs = [
         (column[method].label, column[method].rate, rate)
         for method, rate in reported.items()
@@ -158,8 +175,8 @@ def _rates(regime: Regime, column: dict[str, Best], data: str) -> Check:
     ]
     words = "; ".join(f"{label} {ours:g} (paper {paper:g})" for label, ours, paper in pairs)
     near = all(abs(math.log10(ours / paper)) <= 1 for _, ours, paper in pairs)
-    which = "MNIST" if reported is regime.mnist_rates else "CIFAR-10"
-    claim = f"{regime.name}: best rates within a decade of the paper's on {which}"
+    which = "MNIST" if reported is part.regime.mnist_rates else "CIFAR-10"
+    claim = f"{part.regime.name}: best rates within a decade of the paper's on {which}"
     return Check(claim, words, near)
 
 

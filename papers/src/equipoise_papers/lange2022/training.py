@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -14,7 +14,7 @@ from equipoise.instrument import Batch
 from equipoise.training import Curve, Evaluation, cross_entropy, evaluate, train
 from equipoise_papers.devices import moved, training_device
 from equipoise_papers.lange2022.methods import METHODS, attached, build, loss_of, optimizer
-from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.sweeps.cell import Cell, Excerpt
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,10 @@ class Training(Cell[Run]):
     def runs_on(self) -> torch.device:
         """Where to train: on the CPU without ``--device``."""
         return training_device(large=self.data == "cifar10" and self.network == "cnn5")
+
+    def excerpt(self, steps: int) -> Excerpt:
+        """The first steps, and one evaluation."""
+        return Excerpt(replace(self, steps=steps, evaluations=1), self.steps, self.evaluations)
 
     def run(self) -> Run:
         """Train once."""

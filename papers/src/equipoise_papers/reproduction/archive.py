@@ -11,13 +11,14 @@ import lzma
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from equipoise.files import write_bytes
 from equipoise_papers.experiments.experiment import Scale
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 from equipoise_papers.reproduction.folders import cell_store, cells_folder
 from equipoise_papers.reproduction.gather import Gathered, gather
-from equipoise_papers.sweeps.store import SCHEMA, digest
+from equipoise_papers.sweeps.store import SCHEMA, digest, is_undamaged
 
 SUFFIX = ".jsonl.xz"
 
@@ -86,10 +87,19 @@ def unpack(source: str | Path, *, out: str | Path) -> Gathered:
 
 
 def _compressed(files: Iterable[Path]) -> bytes:
-    documents = (json.loads(path.read_text(encoding="utf-8")) for path in files)
-    lines = [json.dumps(document, separators=(",", ":")) + "\n" for document in documents]
+    lines = [json.dumps(_undamaged(path), separators=(",", ":")) + "\n" for path in files]
     # xz has no time stamp; half of a record is digits, of which it leaves a fifth less than gzip.
     return lzma.compress("".join(lines).encode(), preset=9)
+
+
+def _undamaged(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if not is_undamaged(document):
+        raise ValueError(
+            f"{str(path)!r} has changed since it was written. Run `equipoise reproduce` again, "
+            "which replaces it."
+        )
+    return document
 
 
 def _expand(archive: Path, folder: Path) -> None:

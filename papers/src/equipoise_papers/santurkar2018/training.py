@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import repeat
 from typing import Literal
@@ -20,7 +20,7 @@ from equipoise.training import Curve, cross_entropy, evaluate, train
 from equipoise_papers.devices import moved, training_device
 from equipoise_papers.santurkar2018.deep_linear import deep_linear, gaussian_regression
 from equipoise_papers.stacked.losses import summed_squared_error
-from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.sweeps.cell import Cell, Excerpt
 
 Direction = Literal["gradient", "random"]
 Normaliser = Literal["none", "batch", "noisy", "noise", "l1", "l2", "linf"]
@@ -133,6 +133,11 @@ class ProbedTraining(Cell[Run]):
     def runs_on(self) -> torch.device:
         """Where to train: without ``--device``, the paper's own data take a GPU."""
         return training_device(large=self.data == "cifar10")
+
+    def excerpt(self, steps: int) -> Excerpt:
+        """The first steps, with a look before and one after them if there are any."""
+        looks = min(self.looks, 1)
+        return Excerpt(replace(self, steps=steps, looks=looks), self.steps, (self.looks + 1) // 2)
 
     def direction(self) -> Direction:
         """Along what probes measure the landscape."""

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Any, Literal, TypeVar, get_args
 
 import joblib
-from joblib.externals.loky import get_reusable_executor
 
 from equipoise_papers.sweeps.clusters import dask_client, ray_cluster, stream_from_dask
+from equipoise_papers.sweeps.processes import stream_from_processes
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -133,16 +133,11 @@ class Engine:
 
 @contextmanager
 def _this_machine(backend: Backend, jobs: int) -> Iterator[_Pool]:
-    # Before its workers import PyTorch, loky limits the threads of every numerical library.
-    limits = {"inner_max_num_threads": 1} if backend == "loky" else {}
-    with joblib.parallel_config(backend=backend, n_jobs=jobs, **limits):
-        try:
-            yield _Pool(jobs, (BrokenExecutor,), _stream)
-        except KeyboardInterrupt:
-            if backend == "loky":  # its workers would finish their cells first, and then wait
-                workers = get_reusable_executor(max_workers=jobs, reuse=True)
-                workers.shutdown(wait=False, kill_workers=True)
-            raise
+    if backend == "loky" and jobs > 1:
+        yield _Pool(jobs, (BrokenExecutor,), partial(stream_from_processes, jobs))
+        return
+    with joblib.parallel_config(backend="threading", n_jobs=jobs):
+        yield _Pool(jobs, (), _stream)
 
 
 @contextmanager

@@ -15,6 +15,21 @@ Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The first steps of a training or turns of a timing, which tell what the whole will cost.
+
+    Args:
+        cell: A cell that takes these steps, and then looks at the model once.
+        steps: Steps of the whole cell.
+        looks: How often the whole cell evaluates or probes the model.
+    """
+
+    cell: Cell[Any]
+    steps: int
+    looks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cell(ABC, Generic[Record]):
     """One independent piece of an experiment, such as one training.
 
@@ -55,6 +70,10 @@ class Cell(ABC, Generic[Record]):
     def runs_on(self) -> torch.device:
         """Where ``run`` computes; its records do not depend on it but for rounding and times."""
         return torch.device("cpu")
+
+    def excerpt(self, steps: int) -> Excerpt | None:
+        """The first ``steps`` steps, if the cell takes any; ``None`` if it is computed at once."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

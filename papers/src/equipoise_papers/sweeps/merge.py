@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from equipoise_papers.sweeps.store import SCHEMA, digest, prepare_folder, write_whole
+from equipoise_papers.sweeps.store import SCHEMA, digest, is_undamaged, prepare_folder, write_whole
 
 _IDENTITY = ("experiment", "revision", "cell")
 
@@ -88,6 +88,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         document = json.loads(path.read_text(encoding="utf-8"))
         identity = {key: document[key] for key in _IDENTITY}
         whole = document["schema"] == SCHEMA and digest(identity) == path.stem
+        whole = whole and is_undamaged(document)
         outcome = document["record"] is not None or document["failure"] is not None
     except (OSError, ValueError, KeyError, TypeError):
         return None

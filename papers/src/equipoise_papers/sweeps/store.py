@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from equipoise import __version__
-from equipoise.files import write_text
+from equipoise.files import NO_ROOM, write_text
 from equipoise.records import from_plain, to_plain
 from equipoise_papers.sweeps.cell import Cell, Record, Result
 from equipoise_papers.sweeps.provenance import Provenance
@@ -61,7 +61,8 @@ class CellStore:
         """Write a result over an older one of the same cell; a failure never replaces a record.
 
         Raises:
-            ValueError: If the file cannot be written, such as on a full disk.
+            ValueError: If the file cannot be written.
+            OSError: If there is no room for it.
         """
         if result.record is None and self.finished(result.cell) is not None:
             return
@@ -78,6 +79,7 @@ class CellStore:
         if result.provenance is not None:
             origin["provenance"] = to_plain(result.provenance)
         document = origin | self.identity(result.cell) | outcome
+        document["checksum"] = _hash(document)
         write_whole(self.path(result.cell), json.dumps(document, indent=1, allow_nan=False) + "\n")
 
     def load(self, cell: Cell[Record]) -> Result[Record] | None:
@@ -96,7 +98,20 @@ class CellStore:
 
 def digest(identity: dict[str, Any]) -> str:
     """Hash everything that a result depends on, given as plain values."""
-    text = json.dumps(identity, sort_keys=True, allow_nan=False)
+    return _hash(identity)
+
+
+def is_undamaged(document: dict[str, Any]) -> bool:
+    """Whether a file's content is what was written; files older than checksums count as such.
+
+    One flipped bit of a digit leaves a file that reads well.
+    """
+    content = {key: value for key, value in document.items() if key != "checksum"}
+    return "checksum" not in document or str(document["checksum"]) == _hash(content)
+
+
+def _hash(values: dict[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
@@ -129,6 +144,8 @@ def write_whole(path: Path, text: str) -> None:
 def _decode(cell: Cell[Record], data: dict[str, Any]) -> Result[Record]:
     if data["schema"] != SCHEMA:
         raise ValueError(f"schema {data['schema']!r} is not {SCHEMA}.")
+    if not is_undamaged(data):
+        raise ValueError("the file has changed since it was written.")
     if data["cell"] != to_plain(cell):
         raise ValueError("the file describes another cell.")
     record = data["record"]
@@ -140,8 +157,8 @@ def _decode(cell: Cell[Record], data: dict[str, Any]) -> Result[Record]:
     return Result(cell, record, data["failure"], float(data["seconds"]), origin)
 
 
-def _cannot_write(folder: Path, error: OSError) -> ValueError:
-    return ValueError(
-        f"cannot write records to {str(folder)!r}: {error.strerror}. Name another folder with "
-        "--out."
-    )
+def _cannot_write(folder: Path, error: OSError) -> ValueError | OSError:
+    why = f"cannot write records to {str(folder)!r}: {error.strerror}."
+    if error.errno in NO_ROOM:  # what is finished is stored; the type and number reach the parent
+        return OSError(error.errno, f"{why} Make room and repeat the command to go on")
+    return ValueError(f"{why} Name another folder with --out.")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,9 +17,6 @@ from threadpoolctl import threadpool_limits
 from equipoise import __version__
 from equipoise_papers.sweeps.cell import Cell, Result, compute
 from equipoise_papers.sweeps.store import CellStore
-
-# Seconds that a worker outlives a parent that was killed.
-_PATIENCE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +36,7 @@ class KeepHere:
     def __call__(self, cell: Cell[Any]) -> Result[Any]:
         """Compute and store a cell, unless it is stored already."""
         if os.getpid() != self.parent:
-            _end_with_parent(self.parent)
+            _freeze_garbage()
         found = self.store.finished(cell)
         if found is not None:
             return found
@@ -103,19 +97,6 @@ def one_thread() -> Iterator[None]:
 
 
 @cache  # once per process
-def _end_with_parent(parent: int) -> None:
-    """Make this worker process end when its parent does, and leave Ctrl-C to the parent.
-
-    A pool of processes does neither: its workers would go on for minutes after ``kill -9`` and
-    compute what the resumed sweep computes too.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _freeze_garbage() -> None:
     # Without psutil, loky collects garbage every second: 0.2 s each time for PyTorch's objects.
     gc.freeze()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_PATIENCE)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="equipoise-parent-watch", daemon=True).start()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 import torch
 
 from equipoise.training import cross_entropy
+from equipoise_papers.devices import moved, training_device
 from equipoise_papers.stacked.train import train_many
-from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.sweeps.cell import Cell, Excerpt
 from equipoise_papers.trainability.build import build
 from equipoise_papers.trainability.space import Network
 from equipoise_papers.trainability.tasks import task
@@ -83,16 +84,27 @@ class Training(Cell[Trained]):
     optimizer: OptimizerName
     steps: int
 
+    def runs_on(self) -> torch.device:
+        """Where to train: on the CPU without ``--device``."""
+        return training_device()
+
+    def excerpt(self, steps: int) -> Excerpt:
+        """The first steps of all rates, ten times as many: the record has ten parts."""
+        return Excerpt(replace(self, steps=PARTS * steps), self.steps // PARTS, 1)
+
     def run(self) -> Trained:
         """Train."""
+        device = self.runs_on()
         network, rates = self.network, RATES[self.optimizer]
         source = task(network)
-        models = [build(network, source) for _ in rates]
+        models = [build(network, source).to(device) for _ in rates]
         batches = (
             (x.expand(len(rates), *x.shape), y.expand(len(rates), *y.shape))
             for x, y in source.batches(network.batch_size, self.steps, network.seed)
         )
-        histories = train_many(models, batches, cross_entropy, _OPTIMIZERS[self.optimizer], rates)
+        histories = train_many(
+            models, moved(batches, device), cross_entropy, _OPTIMIZERS[self.optimizer], rates
+        )
         curves = tuple(
             Curve(rate, _parts(history.losses, self.steps))
             for rate, history in zip(rates, histories, strict=True)

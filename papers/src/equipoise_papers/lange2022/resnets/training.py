@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Literal
 
@@ -25,7 +25,7 @@ from equipoise_papers.devices import training_device
 from equipoise_papers.experiments.torchrun import checkpoint_path
 from equipoise_papers.lange2022.resnets import imagenet
 from equipoise_papers.lange2022.training import Run
-from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.sweeps.cell import Cell, Excerpt
 
 _MOMENTUM = 0.9
 # The share of the rate where warm-up starts, and the factor of each drop.
@@ -106,6 +106,12 @@ class ResNetTraining(Cell[Run]):
     def runs_on(self) -> torch.device:
         """Where to train: without ``--device``, the paper's own data take a GPU."""
         return training_device(large=self.data in ("cifar10", "cifar100", imagenet.NAME))
+
+    def excerpt(self, steps: int) -> Excerpt:
+        """The first steps; all of ImageNet's test images would take longer than many steps."""
+        looks = 0 if self.data == imagenet.NAME else 1
+        cell = replace(self, steps=steps, warmup=0, drops=(), evaluations=looks)
+        return Excerpt(cell, self.steps, looks * len(moments(self)))
 
     def run(self) -> Run:
         """Train once, over all processes of ``torchrun`` if there are more."""

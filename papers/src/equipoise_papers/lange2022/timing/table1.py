@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +22,7 @@ from equipoise.preconditioners import BNP
 from equipoise_papers.experiments import style
 from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.experiments.verdict import Check, Verdict, ours
-from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.sweeps.cell import Cell, Excerpt
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
@@ -95,6 +95,10 @@ class TimedNetwork(Cell[Timings]):
     network: str
     blocks: int
     steps: int
+
+    def excerpt(self, steps: int) -> Excerpt:
+        """The first turns."""
+        return Excerpt(replace(self, blocks=steps), self.blocks, 1)
 
     def run(self) -> Timings:
         """Time every variant at every batch size."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Literal
 
@@ -16,7 +16,8 @@ from equipoise import data, models, theory
 from equipoise.instrument import Batch
 from equipoise.records import Estimate
 from equipoise.training import cross_entropy
-from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.devices import moved, training_device
+from equipoise_papers.sweeps.cell import Cell, Excerpt
 
 # Decimals of stored logarithms, far finer than the differences between networks.
 _DIGITS = 4
@@ -65,14 +66,24 @@ class ShortTraining(Cell[FirstSteps]):
     steps: tuple[int, ...]
     seed: int
 
+    def runs_on(self) -> torch.device:
+        """Where to train: on the CPU without ``--device``."""
+        return training_device()
+
+    def excerpt(self, steps: int) -> Excerpt:
+        """The first steps; every one measures all layers."""
+        return Excerpt(replace(self, steps=(steps - 1,)), self.steps[-1] + 1, 1)
+
     def run(self) -> FirstSteps:
         """Train, and record every layer after the given steps."""
+        device = self.runs_on()
         images = _images(self.data)
         generator = torch.Generator().manual_seed(self.seed)
         model = network(self, images.inputs[0].numel(), images.classes or 10, generator)
+        model = model.to(device)
         batches = images.batches(self.batch_size, self.steps[-1] + 1, generator)
         looks, losses = [], []
-        for step, batch in enumerate(batches):
+        for step, batch in enumerate(moved(batches, device)):
             loss, look = _step(model, batch, self)
             if step in self.steps:
                 looks.append(look)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import torch
@@ -18,7 +18,7 @@ from equipoise.training import Evaluation, History, cross_entropy, evaluate
 from equipoise_papers.devices import moved, training_device
 from equipoise_papers.stacked.batches import stacked_batches
 from equipoise_papers.stacked.train import train_many
-from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.sweeps.cell import Cell, Excerpt
 from equipoise_papers.yang2019.trainability.line import growth
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
@@ -147,6 +147,11 @@ class Stack(Cell[Trained]):
     def runs_on(self) -> torch.device:
         """Where to train: on the CPU without ``--device``; such networks are small."""
         return training_device()
+
+    def excerpt(self, steps: int) -> Excerpt:
+        """The first steps of all networks."""
+        cell = replace(self, samples=steps * self.per_step)
+        return Excerpt(cell, max(1, self.samples // self.per_step), 1)
 
     def run(self) -> Trained:
         """Train and test every network of the stack."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
@@ -16,7 +16,7 @@ from equipoise.instrument import Batch
 from equipoise.training import cross_entropy, evaluate, train
 from equipoise_papers.devices import training_device
 from equipoise_papers.experiments.experiment import Scale
-from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.sweeps.cell import Cell, Excerpt
 
 # The source states neither; these are usual for VGG19 on CIFAR.
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
@@ -81,6 +81,11 @@ class VGGTraining(Cell[Accuracies]):
     def runs_on(self) -> torch.device:
         """Where to train: without ``--device``, the paper's own data take a GPU."""
         return training_device(large=self.data == "cifar100")
+
+    def excerpt(self, steps: int) -> Excerpt:
+        """The first steps as one epoch."""
+        cell = replace(self, epoch=steps, epochs=(1,))
+        return Excerpt(cell, self.epochs[-1] * self.epoch, len(self.epochs))
 
     def run(self) -> Accuracies:
         """Train once."""

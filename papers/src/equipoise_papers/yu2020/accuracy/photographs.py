@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from equipoise.data import find_folder
 from equipoise_papers.image_folders import PARTS, image_folder, torchvision
 
 _SIDE, _CROP = 512, 448
+# In the folder vgg16, named as by the authors.
+_WEIGHTS = Path("weights", "vgg16-397923af.pth")
 _WORKERS = 8
 # As in the backbone's training.
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -43,12 +47,31 @@ def loaders(name: str, batch_size: int, seed: int) -> tuple[Any, Any, int]:
     )
 
 
+def steps(name: str, batch_size: int) -> int:
+    """Steps of one pass over the training images."""
+    folder = torchvision().datasets.ImageFolder(str(image_folder(name) / PARTS[0]))
+    return -(-len(folder) // batch_size)
+
+
 def backbone() -> tuple[nn.Module, int]:
-    """Convolutions of VGG-16 trained on ImageNet, up to the last ReLU, and their channels."""
-    vision = torchvision()
-    weights = vision.models.VGG16_Weights.IMAGENET1K_V1
-    features: nn.Module = vision.models.vgg16(weights=weights).features[:-1]
-    return features, 512
+    """Convolutions of VGG-16 trained on ImageNet, up to the last ReLU, and their channels.
+
+    Raises:
+        DataNotFoundError: If their file lies neither in ``--data-dir`` nor in the cache.
+    """
+    folder = find_folder(
+        "vgg16",
+        holding=(_WEIGHTS.parent.name,),
+        remedy=f"Download https://download.pytorch.org/models/{_WEIGHTS.name} there as "
+        f"vgg16/{_WEIGHTS}; nothing is downloaded unasked.",
+    )
+    state = torch.load(folder / _WEIGHTS, map_location="cpu", weights_only=True)
+    prefix = "features."
+    features: nn.Module = torchvision().models.vgg16(weights=None).features
+    features.load_state_dict(
+        {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
+    )
+    return nn.Sequential(*list(features.children())[:-1]), 512
 
 
 def epochs(loader: Any, count: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 from equipoise import data
 from equipoise.training import cross_entropy, evaluate, train
 from equipoise_papers.devices import moved, training_device
-from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.sweeps.cell import Cell, Excerpt
 from equipoise_papers.yu2020.accuracy import photographs, synthetic
 from equipoise_papers.yu2020.accuracy.networks import HEADS, small_cnn
 
@@ -71,6 +72,15 @@ class Trial(Cell[Score]):
             return torch.device("cpu")
         return training_device(large=self.task == "fine-grained")
 
+    def excerpt(self, steps: int) -> Excerpt | None:
+        """The first steps; of photographs the first of either stage, without the test."""
+        if self.task == "synthetic":
+            return None
+        if self.task == "cnn":
+            return Excerpt(replace(self, steps=steps), self.steps, 1)
+        begun = _Begun(self.task, self.data, self.method, self.seed, self.rate, self.steps, steps)
+        return Excerpt(begun, self.steps * photographs.steps(self.data, _FINE_TUNE_BATCH), 0)
+
     def run(self) -> Score:
         """Train and test once."""
         match self.task:
@@ -80,6 +90,17 @@ class Trial(Cell[Score]):
                 return _cnn(self)
             case _:
                 return _fine_grained(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun(Trial):
+    """The first steps of both stages of a fine-tuning.
+
+    Args:
+        most: Steps of each stage.
+    """
+
+    most: int = 1
 
 
 def _synthetic(cell: Trial) -> Score:
@@ -114,7 +135,8 @@ def _cnn(cell: Trial) -> Score:
 
 
 def _fine_grained(cell: Trial) -> Score:
-    """Not covered by tests: it needs photographs, a backbone and a GPU."""
+    """Train the classifier, then everything. No test has the photographs and the backbone."""
+    most = cell.most if isinstance(cell, _Begun) else None
     training, testing, classes = photographs.loaders(cell.data, _FINE_TUNE_BATCH, cell.seed)
     features, channels = photographs.backbone()
     device = cell.runs_on()
@@ -125,13 +147,15 @@ def _fine_grained(cell: Trial) -> Score:
         assert isinstance(size, int)
         classifier = nn.Linear(size, classes)
         model = nn.Sequential(features, pooling, classifier).to(device)
-        for parameters, rate in (
-            (classifier.parameters(), _CLASSIFIER_RATE),
-            (model.parameters(), cell.rate),
-        ):
-            optimizer = torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=_DECAY)
-            batches = photographs.epochs(training, cell.steps, device)
+        for trained, rate in ((classifier, _CLASSIFIER_RATE), (model, cell.rate)):
+            features.requires_grad_(trained is model)
+            optimizer = torch.optim.SGD(
+                trained.parameters(), lr=rate, momentum=0.9, weight_decay=_DECAY
+            )
+            batches = islice(photographs.epochs(training, cell.steps, device), most)
             history = train(model, batches, cross_entropy, optimizer)
+    if most is not None:
+        return Score(math.nan, math.nan, history.mean_loss())
     model.eval()
     right = total = 0
     with torch.no_grad():

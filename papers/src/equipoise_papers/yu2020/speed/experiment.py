@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import nn
 from equipoise_papers.experiments import style
 from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.experiments.verdict import Check, Verdict
-from equipoise_papers.sweeps.cell import Cell
+from equipoise_papers.sweeps.cell import Cell, Excerpt
 from equipoise_papers.yu2020.speed.methods import (
     EIGEN,
     METHODS,
@@ -121,6 +121,10 @@ class TimedSize(Cell[Timings]):
     batch: int
     turns: int
     device: str
+
+    def excerpt(self, steps: int) -> Excerpt:
+        """The first turns."""
+        return Excerpt(replace(self, turns=steps), self.turns, 1)
 
     def runs_on(self) -> torch.device:
         """The device that is timed."""

@@ -1,0 +1,92 @@
+"""End soon after SIGINT or SIGTERM, without a traceback, with the exit code of a shell."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+# By convention 128 plus the signal's number: 130 and 143.
+_CODE = 128
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+class EndsSoon:
+    """Inside the block, SIGINT or SIGTERM raises KeyboardInterrupt, and soon ends the process.
+
+    The exception may be lost in a library that catches everything, or wait for minutes while a
+    compiled function runs. So a thread, which the signal wakes by a socket, ends the process if
+    it has not ended itself by then. Signals after the first are ignored.
+
+    Only the main thread may decide about signals; elsewhere, and where a signal is ignored
+    (``nohup``), nothing changes.
+
+    Args:
+        within: Seconds from the signal to the end at the latest; ``None`` for no change at all.
+        last: Whether the process ends after the block. Signals that arrive then end it at once,
+            as Python would print where in its own finalisation it was.
+    """
+
+    def __init__(self, within: float | None, *, last: bool) -> None:
+        self._within, self._last = within, last
+        self._received: signal.Signals | None = None
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._socket: socket.socket | None = None
+
+    @property
+    def code(self) -> int | None:
+        """Exit code for the signal that arrived; ``None`` if none did."""
+        return None if self._received is None else _CODE + self._received
+
+    @property
+    def words(self) -> str:
+        """What the signal did."""
+        return _WORDS[self._received or signal.SIGINT]
+
+    def __enter__(self) -> EndsSoon:
+        if self._within is None or threading.current_thread() is not threading.main_thread():
+            return self
+        reader, self._socket = socket.socketpair()
+        self._socket.setblocking(False)
+        signal.set_wakeup_fd(self._socket.fileno(), warn_on_full_buffer=False)
+        watch = threading.Thread(target=self._watch, args=(reader, self._within), daemon=True)
+        watch.start()
+        for number in _ENDING:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                self._handlers[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._received is not None:
+            gc.freeze()  # Python's last collection takes a second for PyTorch's objects
+            return  # what is left of the process ends in time, too
+        if self._socket is None:
+            return
+        for number, handler in self._handlers.items():
+            signal.signal(number, signal.SIG_DFL if self._last else handler)
+        signal.set_wakeup_fd(-1)
+        self._socket.close()  # ends the thread
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if self._received is None:
+            self._received = signal.Signals(number)
+            raise KeyboardInterrupt
+
+    @staticmethod
+    def _watch(reader: socket.socket, within: float) -> None:
+        with reader:
+            while numbers := reader.recv(1):
+                if numbers[0] in _ENDING:
+                    time.sleep(within)
+                    os._exit(_CODE + numbers[0])
