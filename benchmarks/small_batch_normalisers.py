@@ -5,7 +5,7 @@ Run ``python benchmarks/small_batch_normalisers.py --out FOLDER [--jobs N] [--mi
 digits, two photographs and descriptions of data) at four batch sizes, 200 steps of SGD. The
 chooser is ``equipoise checkup … --fix norms``. Its choice, and every normaliser with all rates, is
 judged on other seeds by test data: per cent of classes that are right, or of the variance that is
-explained. *Ahead*: the arm with the lowest mean in the race's last round, beyond chance or not.
+explained. *If sure*: its choice where that is better beyond chance in the race, else batch norm.
 """
 
 from __future__ import annotations
@@ -61,11 +61,10 @@ def _with(word: str, one: Finished) -> Outcome:
 
 def _rules(one: Finished) -> dict[str, Outcome]:
     assert one.plain is not None
-    assert one.ahead is not None
     below = int(one.cell.split("| ")[1]) < 8
     return {
         "chooser": one.plain if one.chosen is None else one.chosen,
-        "ahead in the race": one.ahead,
+        "chooser, if sure": one.chosen if one.chosen and one.is_sure else one.plain,
         "below 8 group norm": _with(_GROUP, one) if below else one.plain,
         "always instance norm": _with(_INSTANCE, one),
         "batch norm as it is": one.plain,

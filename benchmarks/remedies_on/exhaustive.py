@@ -29,7 +29,7 @@ from scipy.special import stdtrit
 from torch import nn
 
 from equipoise.data.source import Samples
-from equipoise.diagnosis.fix.applied import UNCHANGED, in_words
+from equipoise.diagnosis.fix.applied import in_words
 from equipoise.diagnosis.fix.division import Division, divide
 from equipoise.diagnosis.fix.measure import run_fix
 from equipoise.diagnosis.fix.options import OPTIMIZERS, FixOptions
@@ -93,8 +93,7 @@ class Finished:
         guess: Test loss of the best constant.
         plain: The network as it is, with every rate.
         chosen: The race's choice, at the race's rate; ``None`` if no remedy helps.
-        ahead: The arm with the lowest mean loss in the last round, with every rate; ``None``
-            until it is trained.
+        is_sure: Whether the choice is better beyond chance.
         arms: Every arm with every rate; none that is missing if ``whole``.
         whole: Whether all were trained.
         remarks: What the race said.
@@ -104,7 +103,7 @@ class Finished:
     guess: float
     plain: Outcome | None
     chosen: Outcome | None
-    ahead: Outcome | None
+    is_sure: bool
     arms: tuple[Outcome, ...]
     whole: bool
     remarks: tuple[str, ...]
@@ -254,15 +253,16 @@ def _finished(cell: Cell, out: Path) -> Finished | None:
     found = [_read(_path(out, cell, remedy)) for remedy in (None, *remedies)]
     plain = _outcome(found[0])
     arms = [one for one in map(_outcome, found) if one is not None]
-    judged = [(float(gain["difference"]["value"]), gain["name"]) for gain in race["fix"]["gains"]]
-    first = min(judged, default=(0.0, ""))
-    ahead = first[1] if first[0] < 0 else UNCHANGED
     return Finished(
         cell=cell.name,
         guess=race["guess"],
         plain=plain,
         chosen=_outcome(race["chosen"]),
-        ahead=next((one for one in arms if one.name == ahead), None),
+        is_sure=any(
+            gain["helps"]
+            for gain in race["fix"]["gains"]
+            if race["chosen"] is not None and gain["name"] == race["chosen"]["name"]
+        ),
         arms=tuple(arms),
         whole=plain is not None and all(one is not None for one in found),
         remarks=tuple(race["fix"]["remarks"]),

@@ -29,6 +29,14 @@ def test_that_none_helps_is_a_note():
     assert finding.severity == "note"
 
 
+def test_a_choice_that_may_be_chance_says_so():
+    gains = tuple(dataclasses.replace(gain, helps=False) for gain in fixing().gains)
+    unsure = dataclasses.replace(fixing(), gains=gains)
+    finding, _ = conclude_fix(unsure)
+    assert finding.title == "Start every norm's shift β at 0.5 is ahead, perhaps by chance"
+    assert proved(unsure) == ""
+
+
 def test_one_seed_is_too_few():
     finding, _ = conclude_fix(without_best(helps=None))
     assert finding.title == "One seed is too few to tell whether a remedy helps"

@@ -143,6 +143,21 @@ class TestFix:
         assert found.seeds == seeds
         assert (found.best is not None) == helps
 
+    @pytest.mark.parametrize(("gain", "chosen"), [(0.1, True), (0.001, False), (-0.1, False)])
+    def test_of_norms_the_one_that_is_ahead_is_taken(self, monkeypatch, gain, chosen):
+        """One has to be; the record says that it may be chance."""
+
+        def made_up(*_, arm, rate, seed, steps):
+            loss = 1.0 if arm == "as it is" else 1.0 - gain + 0.8 * (seed % 3 - 1)
+            return Run(arm, rate, seed, steps, History((loss,) * 4, 1.0), math.nan, math.nan)
+
+        monkeypatch.setattr(race, "train_once", made_up)
+        options = FixOptions("norms", steps=12, arms=1, rates=(0.03, 0.1))
+        found = fix(silenced, data(), options, batch_size=16)
+        assert (found.best is not None) == chosen
+        assert not found.is_sure
+        assert len(found.code) == chosen
+
     def test_a_model_without_anything_to_change_gets_no_remedy(self):
         found = fix(
             lambda: nn.Sequential(nn.Linear(6, 2)),
@@ -165,13 +180,14 @@ class TestGain:
     def test_equal_gains_help_and_scattered_ones_do_not(self):
         plain = runs(1.0, 2.0, 3.0)
         assert gain_record("a", plain, runs(0.9, 1.9, 2.91)).helps
+        assert gain_record("b", plain, runs(0.1, 2.4, 2.9)).ahead
         assert not gain_record("b", plain, runs(0.1, 2.4, 2.9)).helps
 
     def test_a_sure_gain_that_hardly_matters_is_no_help(self):
         plain = runs(1.0, 2.0, 3.0)
         found = gain_record("a", plain, runs(0.999, 1.999, 2.999))
         assert found.high < 0
-        assert found.helps is False
+        assert found.helps is found.ahead is False
 
     def test_one_seed_is_no_evidence(self):
         assert gain_record("a", runs(1.0), runs(0.1)).helps is None

@@ -18,7 +18,7 @@ def conclude_fix(fix: Fix | None) -> list[Finding]:
 def proved(fix: Fix | None) -> str:
     """What to do about a model that will not train, if a race has shown it; else nothing."""
     winner = None if fix is None else fix.winner
-    if fix is None or winner is None:
+    if fix is None or winner is None or not fix.is_sure:
         return ""
     gain = next(gain for gain in fix.gains if gain.name == winner.name)
     return (
@@ -31,6 +31,14 @@ def _outcome(fix: Fix) -> Finding | None:
     winner = fix.winner
     if winner is not None:
         gain = next(gain for gain in fix.gains if gain.name == winner.name)
+        if not fix.is_sure:
+            return Finding(
+                "note",
+                f"{wording.capital(winner.name)} is ahead, perhaps by chance",
+                _numbers(gain, fix),
+                "Take it, or give the race a larger --budget: fix.py and remedy.json lie beside "
+                "the report.",
+            )
         return Finding(
             "good",
             f"A remedy trains this model better: {winner.name}",

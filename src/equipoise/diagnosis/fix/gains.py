@@ -31,14 +31,16 @@ def gain_record(name: str, plain: Sequence[Run], changed: Sequence[Run]) -> Gain
     width = math.nan
     if len(finite) > 1:
         width = float(stdtrit(len(finite) - 1, _CONFIDENCE)) * difference.error
+    low, high = difference.value - width, difference.value + width
     helps: bool | None
     if any(math.isinf(b) for _, b in pairs):
-        helps = False
+        helps = ahead = False
     elif len(pairs) < 2:
-        helps = None
+        helps, ahead = None, False
     elif any(math.isinf(a) for a, _ in pairs):
-        helps = True  # trains where the model as it is diverges
+        helps = ahead = True  # trains where the model as it is diverges
     else:
         least = _WORTHWHILE * abs(mean_over_seeds([a for a, _ in pairs]).value)
-        helps = difference.value + width < 0 and -difference.value >= least
-    return Gain(name, difference, difference.value - width, difference.value + width, helps)
+        ahead = difference.value < 0 and -difference.value >= least
+        helps = ahead and high < 0
+    return Gain(name, difference, low, high, helps, ahead)

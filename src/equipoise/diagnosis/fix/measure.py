@@ -229,6 +229,10 @@ class _Work:
         best = next(
             (arm.remedy for arm in ranked for g in gains if g.name == arm.name and g.helps), None
         )
+        if best is None and self.options.family == "norms":
+            best = next(
+                (a.remedy for a in ranked for g in gains if g.name == a.name and g.ahead), None
+            )
         return Fix(
             family=self.options.family,
             optimizer=self.options.optimizer,

@@ -89,6 +89,7 @@ class Gain:
         high: Upper end.
         helps: Whether it is below zero with the whole interval, by a hundredth of the loss or
             more; ``None`` with fewer than two seeds.
+        ahead: Whether the mean alone is.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Gain:
     low: float
     high: float
     helps: bool | None
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,8 @@ class Fix:
         proposals: Every remedy that applies, with its prediction.
         arms: What was trained, the model as it is first, then by rank.
         gains: One for each remedy of the last round.
-        best: The remedy that is recommended; ``None`` if none helps.
+        best: The remedy that is recommended; ``None`` if none helps. Of the family ``norms``, one
+            of which has to be taken, the one that is ahead, also if that may be chance.
         code: Lines that make its changes.
         seconds: Wall time.
         interrupted: Whether it was stopped; the record holds what was finished.
@@ -143,6 +146,12 @@ class Fix:
     def unchanged(self) -> Arm | None:
         """The model as it is."""
         return next((arm for arm in self.arms if arm.remedy is None), None)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the recommended remedy is better beyond chance."""
+        winner = self.winner
+        return winner is not None and any(g.helps for g in self.gains if g.name == winner.name)
 
     @property
     def winner(self) -> Arm | None:

@@ -30,6 +30,13 @@ def test_that_none_helps_is_an_answer(changes, words):
     assert answer(dataclasses.replace(fixing(), best=None, **changes)) == words
 
 
+def test_a_choice_that_may_be_chance_says_so():
+    gains = tuple(dataclasses.replace(gain, helps=False) for gain in fixing().gains)
+    unsure = dataclasses.replace(fixing(), gains=gains)
+    assert answer(unsure).endswith("instead of 0.66 ± 0.02. Over so few seeds that may be chance.")
+    assert rows(unsure)[1].verdict == "ahead"
+
+
 def test_every_arm_has_a_row_but_those_that_were_not_trained():
     plain, shift, groups = rows(fixing())
     assert (plain.verdict, shift.verdict, groups.verdict) == ("–", "best", "not better")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _VERDICT_STYLES = {
-    "best": "bold green", "better": "green", "not better": "yellow", "unclear": "dim", "–": "dim",
+    "best": "bold green", "better": "green", "ahead": "green", "not better": "yellow",
+    "unclear": "dim", "–": "dim",
 }  # fmt: skip
 _LEVELS = "▁▂▃▄▅▆▇█"
 _FURTHER = 6
@@ -30,7 +31,7 @@ def print_fix(fix: Fix | None, console: Console) -> None:
     if fix is None:
         return
     heading("What to change", console)
-    style = "bold green" if fix.best is not None else "bold"
+    style = "bold green" if fix.is_sure else "bold"
     console.print(Padding(text(words.answer(fix), style), (0, 1)))
     _curves(fix, console)
     if fix.code:

@@ -41,9 +41,10 @@ def answer(fix: Fix) -> str:
             return "No remedy could be judged."
         return "No remedy trains this model measurably better."
     what, (after, before) = _ranked(fix), (_value(winner, fix), _value(plain, fix))
+    doubt = "" if fix.is_sure else " Over so few seeds that may be chance."
     return (
         f"{wording.capital(winner.name)}: {what} {wording.spread(after)} instead of "
-        f"{wording.spread(before)}."
+        f"{wording.spread(before)}.{doubt}"
     )
 
 
@@ -98,8 +99,8 @@ def _row(arm: Arm, fix: Fix) -> ArmRow:
 def _verdict(helps: bool | None, arm: Arm, fix: Fix) -> str:
     if helps is None:
         return "unclear"
-    if helps and arm.remedy == fix.best:
-        return "best"
+    if arm.remedy == fix.best:
+        return "best" if helps else "ahead"
     return "better" if helps else "not better"
 
 
