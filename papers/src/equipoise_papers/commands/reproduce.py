@@ -232,6 +232,7 @@ def _estimate(args: Namespace) -> None:
         return
     from equipoise_papers.reproduction.price import prices, start_or_refuse
 
+    print(f"Timing a few steps of {args.name} …", file=sys.stderr, flush=True)
     found = prices(args.name, out=args.out, jobs=args.jobs, shard=args.shard)
     start_or_refuse(found, agreed=args.yes, say=lambda line: print(line, file=sys.stderr))
 

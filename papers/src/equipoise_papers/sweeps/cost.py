@@ -15,6 +15,8 @@ from equipoise_papers.sweeps.worker import KeepHere, one_thread
 
 # Steps from whose difference the time of one follows: the first also loads and builds.
 _FEW, _MORE = 1, 4
+# Seconds beyond which a first step is long enough for one more to be told from it.
+_SLOW = 5.0
 # Cells that are timed at most; another one begins only within so many seconds.
 _CELLS, _PATIENCE = 8, 45.0
 
@@ -74,21 +76,22 @@ def _seconds(store: CellStore, cell: Cell[Any]) -> float:
         if result.failure is not None:
             raise ValueError(f"{cell} fails: {result.failure}")
         return result.seconds
-    longer = cell.excerpt(_FEW + _MORE)
+    # This one loads data, too, which a worker's other cells find loaded.
+    more = _MORE if _timed(excerpt.cell) < _SLOW else 1
+    longer = cell.excerpt(_FEW + more)
     assert longer is not None
-    excerpt.cell.run()  # loads data, which the worker's other cells find loaded
-    return _extrapolated(excerpt, _timed(excerpt.cell), _timed(longer.cell))
+    return _extrapolated(excerpt, _timed(excerpt.cell), _timed(longer.cell), more)
 
 
-def _extrapolated(excerpt: Excerpt, short: float, longer: float) -> float:
+def _extrapolated(excerpt: Excerpt, short: float, longer: float, more: int) -> float:
     """Seconds of a whole training; what is not steps counts as the looks, and as one start.
 
     Examples:
         >>> from equipoise_papers.sweeps.cell import Excerpt
-        >>> _extrapolated(Excerpt(None, steps=1000, looks=10), short=0.5, longer=0.9)
+        >>> _extrapolated(Excerpt(None, steps=1000, looks=10), short=0.5, longer=0.9, more=4)
         104.0
     """
-    step = max(longer - short, 0.0) / _MORE
+    step = max(longer - short, 0.0) / more
     rest = max(short - _FEW * step, 0.0)
     return round(step * excerpt.steps + rest * max(excerpt.looks, 1), 9)
 
