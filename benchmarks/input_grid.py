@@ -462,7 +462,8 @@ def main() -> None:
             failed.append(f"{name}: {type(error).__name__}: {first[:150]}")
     print("\n".join(failed))
     print(f"{tried} checks tried, {len(failed)} failed")
-    raise SystemExit(bool(failed))
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

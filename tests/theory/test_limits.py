@@ -27,8 +27,11 @@ NEAR_ONE_HALF = [(0.51, 8, 0.3, 20.190), (0.51, 6, -0.4, 34.335)]
 class TestSteepness:
     """Quadrature that misses a step would report a rate of 0, exactly."""
 
-    @pytest.mark.parametrize("gamma", [1e5, 1e6])
-    @pytest.mark.parametrize("name", ["tanh", "erf", "sigmoid"])
+    @pytest.mark.parametrize(
+        ("name", "gamma"),
+        [(n, g) for n in ("tanh", "erf") for g in (1e5, 1e6)]
+        + [("sigmoid", 1e6), ("sigmoid", 1e7)],
+    )
     def test_batch_norm(self, name, gamma):
         with pytest.raises(ValueError, match="too steep at gamma"):
             explosion_rate(name, 8, gamma=gamma)
@@ -39,9 +42,13 @@ class TestSteepness:
         assert abs(rate.value / 1000 - 0.6066) < 1e-4 + rate.error / 1000
 
     def test_layer_norm(self):
-        assert layer_norm("tanh", gamma=1000.0).rate.value == pytest.approx(532.3, rel=1e-3)
+        """Likewise proportional to γ."""
+        for gamma in (1e3, 1e4):
+            assert layer_norm("tanh", gamma=gamma).rate.value / gamma == pytest.approx(
+                0.532, rel=1e-3
+            )
         with pytest.raises(ValueError, match="too steep on pre-activations"):
-            layer_norm("tanh", gamma=1e4)
+            layer_norm("tanh", gamma=1e5)
 
     @pytest.mark.parametrize("gamma", [1e-3, 0.3, 7.0])
     def test_moderate_scales_are_not_refused(self, gamma):
@@ -54,8 +61,13 @@ class TestSteepness:
             group_norm("tanh", 8, gamma=1e6)
 
     def test_vanilla(self):
+        """χ₁ is proportional to the weights' size where tanh is as good as a step."""
+        first, second = (
+            vanilla("tanh", weight_variance=v).chi_1.value / v**0.5 for v in (1e6, 1e8)
+        )
+        assert first == pytest.approx(second, rel=1e-3)
         with pytest.raises(ValueError, match="too steep on pre-activations"):
-            vanilla("tanh", weight_variance=1e8)
+            vanilla("tanh", weight_variance=1e10)
 
 
 class TestPowers:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from papers_support.stored_records import rewrite
+
 NAME = "yang2019.fig1d"  # two cells, a tenth of a second
 
 
@@ -40,10 +42,10 @@ def test_gather_as_json(equipoise, shards):
 
 def test_gather_refuses_different_records_and_tells_which(equipoise, shards):
     (path,) = Path("part1").rglob("cells/*.json")
-    text = path.read_text()
-    alpha = json.loads(text)["cell"]["alpha"]
+    alpha = json.loads(path.read_text())["cell"]["alpha"]
     changed = Path("part2", NAME, "cells", path.name)
-    changed.write_text(text.replace('"method": "', '"method": "another '))
+    changed.write_text(path.read_text())
+    rewrite(changed, '"method": "', '"method": "another ')
     done = equipoise("gather", "part1", "part2", "--out", "whole")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert f"{NAME} {{'alpha': {alpha}" in done.err

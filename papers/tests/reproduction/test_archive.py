@@ -8,6 +8,7 @@ import pytest
 
 from equipoise_papers.reproduction.archive import pack, stored_cells, unpack
 from equipoise_papers.reproduction.reproduce import reproduce
+from papers_support.stored_records import rewrite
 
 NAME = "toy.squares"
 
@@ -39,8 +40,7 @@ def test_the_same_records_give_the_same_bytes(stored, tmp_path):
 
 def test_other_records_give_other_bytes(stored, tmp_path):
     (first,) = pack(stored, tmp_path / "first", "small")
-    cell = sorted(stored.glob("*/cells/*.json"))[0]
-    cell.write_text(cell.read_text().replace('"seconds": ', '"seconds": 1'))
+    rewrite(sorted(stored.glob("*/cells/*.json"))[0], '"seconds": ', '"seconds": 1')
     (second,) = pack(stored, tmp_path / "second", "small")
     assert first.read_bytes() != second.read_bytes()
 
@@ -67,9 +67,7 @@ def test_what_is_there_already_stays(stored, tmp_path):
 def test_a_different_record_of_the_same_cell_is_refused(stored, tmp_path):
     pack(stored, tmp_path / "packed", "small")
     for cell in stored.glob("*/cells/*.json"):
-        cell.write_text(
-            cell.read_text().replace('"record": {\n  "value": ', '"record": {\n  "value": 7')
-        )
+        rewrite(cell, '"record": {\n  "value": ', '"record": {\n  "value": 7')
     with pytest.raises(ValueError, match="different records in two places"):
         unpack(tmp_path / "packed", out=stored)
 

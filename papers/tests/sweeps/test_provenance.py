@@ -11,6 +11,7 @@ from equipoise_papers.sweeps import provenance as module
 from equipoise_papers.sweeps.cell import Cell, compute
 from equipoise_papers.sweeps.provenance import COMMIT_VARIABLE, provenance
 from equipoise_papers.sweeps.store import CellStore
+from papers_support.stored_records import rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,7 @@ def test_records_without_it_can_be_read(tmp_path):
     store = CellStore(tmp_path, "roots")
     store.save(compute(Root(4.0)))
     path = store.path(Root(4.0))
-    older = json.loads(path.read_text())
-    del older["provenance"]
-    path.write_text(json.dumps(older))
+    rewrite(path, '"provenance"', '"forgotten"')
     assert store.load(Root(4.0)).record == 2.0
     assert store.load(Root(4.0)).provenance is None
 

@@ -86,7 +86,7 @@ class Remedy:
 
         Examples:
             >>> Remedy.named("norm=group:8 shift=0.5").edits[0]
-            Edit(kind='norm', value=8.0, choice='group', factors=())
+            Edit(kind='norm', value=8.0, choice='group', factors=(), kept=(), also=())
         """
         return Remedy(tuple(_read(word) for word in name.split()))
 
