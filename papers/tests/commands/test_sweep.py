@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from papers_support.toy_tasks import rewrite
+
 NAME = "yang2019.fig1d"  # two cells, a tenth of a second
 
 
@@ -43,7 +45,8 @@ def test_gather_refuses_different_records_and_tells_which(equipoise, shards):
     text = path.read_text()
     alpha = json.loads(text)["cell"]["alpha"]
     changed = Path("part2", NAME, "cells", path.name)
-    changed.write_text(text.replace('"method": "', '"method": "another '))
+    changed.write_text(text)
+    rewrite(changed, '"method": "', '"method": "another ')
     done = equipoise("gather", "part1", "part2", "--out", "whole")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert f"{NAME} {{'alpha': {alpha}" in done.err

@@ -8,6 +8,7 @@ import pytest
 
 from equipoise_papers.reproduction.archive import pack, stored_cells, unpack
 from equipoise_papers.reproduction.reproduce import reproduce
+from papers_support.toy_tasks import rewrite
 
 NAME = "toy.squares"
 
@@ -37,10 +38,17 @@ def test_the_same_records_give_the_same_bytes(stored, tmp_path):
     assert first.name == f"{NAME}.jsonl.xz"
 
 
+def test_a_record_that_changed_since_it_was_written_is_not_packed(stored, tmp_path):
+    cell = sorted(stored.glob("*/cells/*.json"))[0]
+    cell.write_text(cell.read_text().replace('"seconds": ', '"seconds": 1'))
+    with pytest.raises(ValueError, match="has changed since it was written"):
+        pack(stored, tmp_path / "packed", "small")
+
+
 def test_other_records_give_other_bytes(stored, tmp_path):
     (first,) = pack(stored, tmp_path / "first", "small")
     cell = sorted(stored.glob("*/cells/*.json"))[0]
-    cell.write_text(cell.read_text().replace('"seconds": ', '"seconds": 1'))
+    rewrite(cell, '"seconds": ', '"seconds": 1')
     (second,) = pack(stored, tmp_path / "second", "small")
     assert first.read_bytes() != second.read_bytes()
 
@@ -67,9 +75,7 @@ def test_what_is_there_already_stays(stored, tmp_path):
 def test_a_different_record_of_the_same_cell_is_refused(stored, tmp_path):
     pack(stored, tmp_path / "packed", "small")
     for cell in stored.glob("*/cells/*.json"):
-        cell.write_text(
-            cell.read_text().replace('"record": {\n  "value": ', '"record": {\n  "value": 7')
-        )
+        rewrite(cell, '"record": {\n  "value": ', '"record": {\n  "value": 7')
     with pytest.raises(ValueError, match="different records in two places"):
         unpack(tmp_path / "packed", out=stored)
 
