@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 from uuid import uuid4
-
-# A full disk, a quota, and a limit on the size of files (ulimit -f).
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_text(path: Path, text: str) -> None:

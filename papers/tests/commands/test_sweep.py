@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from papers_support.stored_records import rewrite
+from papers_support.toy_tasks import rewrite
 
 NAME = "yang2019.fig1d"  # two cells, a tenth of a second
 
@@ -42,9 +42,10 @@ def test_gather_as_json(equipoise, shards):
 
 def test_gather_refuses_different_records_and_tells_which(equipoise, shards):
     (path,) = Path("part1").rglob("cells/*.json")
-    alpha = json.loads(path.read_text())["cell"]["alpha"]
+    text = path.read_text()
+    alpha = json.loads(text)["cell"]["alpha"]
     changed = Path("part2", NAME, "cells", path.name)
-    changed.write_text(path.read_text())
+    changed.write_text(text)
     rewrite(changed, '"method": "', '"method": "another ')
     done = equipoise("gather", "part1", "part2", "--out", "whole")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)

@@ -8,7 +8,7 @@ import pytest
 
 from equipoise_papers.reproduction.archive import pack, stored_cells, unpack
 from equipoise_papers.reproduction.reproduce import reproduce
-from papers_support.stored_records import rewrite
+from papers_support.toy_tasks import rewrite
 
 NAME = "toy.squares"
 
@@ -38,9 +38,17 @@ def test_the_same_records_give_the_same_bytes(stored, tmp_path):
     assert first.name == f"{NAME}.jsonl.xz"
 
 
+def test_a_record_that_changed_since_it_was_written_is_not_packed(stored, tmp_path):
+    cell = sorted(stored.glob("*/cells/*.json"))[0]
+    cell.write_text(cell.read_text().replace('"seconds": ', '"seconds": 1'))
+    with pytest.raises(ValueError, match="has changed since it was written"):
+        pack(stored, tmp_path / "packed", "small")
+
+
 def test_other_records_give_other_bytes(stored, tmp_path):
     (first,) = pack(stored, tmp_path / "first", "small")
-    rewrite(sorted(stored.glob("*/cells/*.json"))[0], '"seconds": ', '"seconds": 1')
+    cell = sorted(stored.glob("*/cells/*.json"))[0]
+    rewrite(cell, '"seconds": ', '"seconds": 1')
     (second,) = pack(stored, tmp_path / "second", "small")
     assert first.read_bytes() != second.read_bytes()
 

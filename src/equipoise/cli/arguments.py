@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from equipoise.files import NO_ROOM
-
+# A full disk, a quota, and a limit on the size of files (ulimit -f).
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Bytes that a report may need: the largest of the tests' have 1 MB, of a model of 200 layers.
 _ROOM = 4 * 2**20
 _LONGEST = 200

@@ -22,9 +22,8 @@ from rich.console import Console
 
 from equipoise import __version__
 from equipoise.cli import checkup, probe, report, theory
-from equipoise.cli.arguments import shortened
+from equipoise.cli.arguments import NO_ROOM, shortened
 from equipoise.cli.signals import EndsSoon
-from equipoise.files import NO_ROOM
 
 # Subcommands of other packages: named here to say how to get them.
 _GROUP = "equipoise.commands"

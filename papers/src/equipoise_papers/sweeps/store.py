@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from equipoise import __version__
-from equipoise.files import NO_ROOM, write_text
+from equipoise.files import write_text
 from equipoise.records import from_plain, to_plain
 from equipoise_papers.sweeps.cell import Cell, Record, Result
 from equipoise_papers.sweeps.provenance import Provenance
@@ -19,6 +20,8 @@ from equipoise_papers.sweeps.provenance import Provenance
 SCHEMA = 1
 # 64 bits: among a million cells, two digests coincide with a probability of 3e-8.
 _DIGEST_LENGTH = 16
+# A full disk, a quota, and a limit on the size of files: `equipoise` ends with code 3 for these.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CellStore:
@@ -159,6 +162,6 @@ def _decode(cell: Cell[Record], data: dict[str, Any]) -> Result[Record]:
 
 def _cannot_write(folder: Path, error: OSError) -> ValueError | OSError:
     why = f"cannot write records to {str(folder)!r}: {error.strerror}."
-    if error.errno in NO_ROOM:  # what is finished is stored; the type and number reach the parent
+    if error.errno in _NO_ROOM:  # what is finished is stored; the type and number reach the parent
         return OSError(error.errno, f"{why} Make room and repeat the command to go on")
     return ValueError(f"{why} Name another folder with --out.")
