@@ -440,8 +440,8 @@ def outside(case: Case, setting: Setting, solution: Solution) -> dict[str, float
     if not beyond(truth(case, setting, kappa, count, np.float64), {}):
         return {}
     found = {}
-    # Kinks next to the layer that a small ε makes at B = 4 need more nodes.
-    for counts in ((110, 150),) if case.function.power else ((20, 26), (40, 60)):
+    # Where a small ε makes a layer at B = 4 to 7, few nodes may agree by accident: many decide.
+    for counts in ((110, 150),) if case.function.power else ((20, 26), (40, 60), (170, 240)):
         rough, fine = (truth(case, setting, kappa, c, np.longdouble) for c in counts)
         # Differences of samples are known to the rounding of values, κ* to that by 1/(1 − F′).
         rounding = float(np.finfo(np.longdouble).eps) * math.sqrt(fine["q"] / fine["kappa"])
