@@ -44,3 +44,11 @@ def gain_record(name: str, plain: Sequence[Run], changed: Sequence[Run]) -> Gain
         ahead = difference.value < 0 and -difference.value >= least
         helps = ahead and high < 0
     return Gain(name, difference, low, high, helps, ahead)
+
+
+def may_be_better(best: Sequence[Run], other: Sequence[Run]) -> bool:
+    """Whether another arm may be better than the best one by what is worth a change."""
+    if best is other:
+        return False
+    least = _WORTHWHILE * abs(mean_over_seeds([run.score for run in best]).value)
+    return gain_record("", best, other).low < -least

@@ -1,9 +1,10 @@
 """A race: every arm starts, the better half goes on, and the best are judged on other seeds.
 
-Three rounds, each with longer trainings of fewer arms: all rates of a grid at a quarter of the
-steps; of the better half the two best rates at half of them, both on one seed; then the model as
-it is and the three best remedies at their best rates on other seeds, in full. A budget in seconds
-decides how many steps that makes, and is looked at before every run.
+Rounds with longer trainings of fewer arms: all rates of a grid at a quarter of the steps; of the
+better half the two best rates at half of them, both on one seed; then the model as it is and the
+three best remedies at their best rates on other seeds, in full; and those that may still be the
+best on more seeds. A budget in seconds decides how many steps that makes, and is looked at before
+every run.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from typing import TypeVar
 
 from equipoise.diagnosis.fix.applied import in_words
 from equipoise.diagnosis.fix.division import Division
-from equipoise.diagnosis.fix.gains import gain_record
+from equipoise.diagnosis.fix.gains import gain_record, may_be_better
 from equipoise.diagnosis.fix.options import OPTIMIZERS, FixOptions
-from equipoise.diagnosis.fix.record import Gain
 from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.diagnosis.fix.runs import Run, Runs, train_once
 from equipoise.diagnosis.problem import Problem
@@ -156,27 +156,29 @@ class Race:
         reached = [one for one in ahead if one.rounds > 1] or ahead
         finalists = [plain, *sorted(reached, key=_score)[:_FINALISTS]]
         seeds = range(self._problem.seed + 1, self._problem.seed + 1 + self._options.seeds)
-        # All finalists in turn, so that a busy machine slows them alike.
         for seed in self._while(1.0, seeds, least=2):
-            for one in finalists:
-                one.judged.append(self._train(one, one.rate, seed, self._plan.steps))
+            self._judge(finalists, seed)
+        for one in finalists:
+            one.rounds = 3
         self._counter.finish()
         self._decide(plain, finalists[1:], seeds.stop)
 
+    def _judge(self, arms: Sequence[Contender], seed: int) -> None:
+        """Train arms in full; in turn, so that a busy machine slows them alike."""
+        for one in arms:
+            one.judged.append(self._train(one, one.rate, seed, self._plan.steps))
+
     def _decide(self, plain: Contender, others: Sequence[Contender], first: int) -> None:
-        """Judge the best remedy on more seeds, if it is ahead but not beyond chance."""
-        gains = {one.name: gain_record(one.name, plain.judged, one.judged) for one in others}
-        if any(gain.helps for gain in gains.values()):
+        """Judge on more seeds what may be the best, if it is ahead but not beyond chance."""
+        rivals = _undecided(plain, others)
+        if not rivals:
             return
-        promising = [one for one in others if _is_promising(gains[one.name])]
-        if not promising:
-            return
-        best = min(promising, key=lambda one: gains[one.name].difference.value)
         more = range(first, first + _MORE_SEEDS * self._options.seeds)
-        self._counter = StageCounter(self._progress, _MORE_STAGE, 2 * len(more))
+        self._counter = StageCounter(self._progress, _MORE_STAGE, (1 + len(rivals)) * len(more))
         for seed in self._while(1.0, more, least=0):
-            for one in (plain, best):
-                one.judged.append(self._train(one, one.rate, seed, self._plan.steps))
+            self._judge([plain, *rivals], seed)
+        for one in rivals:
+            one.rounds = 4
         self._counter.finish()
 
     def _while(self, share: float, items: Sequence[Item], least: int) -> Iterator[Item]:
@@ -223,9 +225,17 @@ class Race:
         return self._runs.of(one.name, rate, seed, steps, train)
 
 
-def _is_promising(gain: Gain) -> bool:
-    """Whether a remedy is ahead, and may be so by chance."""
-    return gain.helps is False and gain.difference.value < 0 <= gain.high
+def _undecided(plain: Contender, others: Sequence[Contender]) -> list[Contender]:
+    """Remedies of which more seeds may tell which one is the best, and whether it helps."""
+    gains = {one.name: gain_record(one.name, plain.judged, one.judged) for one in others}
+    if any(gain.helps is None for gain in gains.values()):
+        return []
+    ahead = [one for one in others if gains[one.name].helps or gains[one.name].difference.value < 0]
+    if not ahead:
+        return []
+    leader = min(ahead, key=lambda one: math.fsum(run.score for run in one.judged))
+    rivals = [one for one in ahead if may_be_better(leader.judged, one.judged)]
+    return [leader, *rivals] if rivals or not gains[leader.name].helps else []
 
 
 def _score(one: Contender) -> float:

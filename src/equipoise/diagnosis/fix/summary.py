@@ -37,7 +37,7 @@ def arm_record(
         rate=math.nan if one.tuned is None or math.isinf(one.score) else one.rate,
         rates=() if one.tuned is None else one.tuned.scores,
         at_edge=one.tuned is not None and one.tuned.at_edge,
-        rounds=3 if one.judged else one.rounds,
+        rounds=one.rounds,
         loss=mean_over_seeds([run.loss for run in judged]) if judged else NOT_TRAINED,
         held_out=_held_out(judged),
         accuracy=mean_over_seeds(accuracies) if known else None,
