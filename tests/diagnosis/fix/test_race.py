@@ -13,7 +13,9 @@ from equipoise.diagnosis.fix.gains import gain_record
 from equipoise.diagnosis.fix.measure import fix
 from equipoise.diagnosis.fix.options import FixOptions
 from equipoise.diagnosis.fix.race import Plan
-from equipoise.diagnosis.fix.runs import Run
+from equipoise.diagnosis.fix.remedy import Edit, Remedy
+from equipoise.diagnosis.fix.runs import Run, train_once
+from equipoise.diagnosis.problem import Problem
 from equipoise.training.record import History
 
 QUICK = FixOptions("starts", steps=12, arms=2, seeds=2, rates=(0.03, 0.1))
@@ -30,6 +32,10 @@ def silenced() -> nn.Module:
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
     nn.init.zeros_(model[1].weight)
     return model
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
 
 
 class TestDivision:
@@ -142,6 +148,44 @@ class TestFix:
         found = fix(silenced, data(), options, batch_size=16)
         assert found.seeds == seeds
         assert (found.best is not None) == helps
+
+    @pytest.mark.parametrize(("lead", "seeds"), [(0.5, 3), (0.05, 9), (0.001, 3)])
+    def test_a_remedy_that_may_be_better_than_the_best_is_judged_on_more(
+        self, monkeypatch, lead, seeds
+    ):
+        """Neither where it is behind beyond chance, nor where it cannot be better by a hundredth."""
+
+        def made_up(*_, arm, rate, seed, steps):
+            loss = 3.0 if arm == "as it is" else 1.0
+            if "β at 1" in arm:
+                loss += lead + min(lead, 0.1) * (-1) ** seed
+            return Run(arm, rate, seed, steps, History((loss,) * 4, 1.0), math.nan, math.nan)
+
+        monkeypatch.setattr(race, "train_once", made_up)
+        options = FixOptions("starts", steps=12, arms=2, rates=(0.03, 0.1))
+        found = fix(normalised, data(), options, batch_size=16)
+        assert len(found.gains) == 2
+        assert found.seeds == seeds
+        assert found.winner is not None
+        assert "β at 1" not in found.winner.name
+
+    def test_the_rate_is_constant_and_then_falls_to_zero(self):
+        problem = Problem.prepare(normalised, data(), batch_size=8)
+        rates: list[float] = []
+
+        class Watched(torch.optim.SGD):
+            def step(self, closure=None):
+                rates.append(self.param_groups[0]["lr"])
+                return super().step(closure)
+
+        division = divide(problem.source, 8, 8, 0)
+        runs_of = {"arm": "", "rate": 0.1, "seed": 0, "steps": 8}
+        train_once(problem, division, None, Watched, **runs_of)
+        assert rates == pytest.approx([0.1] * 5 + [0.075, 0.05, 0.025])
+        with_bnp, rates[:] = rates[:], []
+        remedy = Remedy((Edit("bnp", choice="beside"),))
+        train_once(problem, division, remedy, Watched, **runs_of)
+        assert rates == with_bnp
 
     @pytest.mark.parametrize(("gain", "chosen"), [(0.1, True), (0.001, False), (-0.1, False)])
     def test_of_norms_the_one_that_is_ahead_is_taken(self, monkeypatch, gain, chosen):
