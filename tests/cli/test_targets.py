@@ -3,8 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
-from equipoise.cli.targets import with_checkpoint
+from equipoise.cli.targets import choose_batch_size, with_checkpoint
+from equipoise.data.user import as_source
 
 
 def build():
@@ -48,3 +50,17 @@ def test_files_without_weights_are_refused(content, message, tmp_path):
         torch.save(content, path)
     with pytest.raises(ValueError, match=message):
         with_checkpoint(build, path)
+
+
+@pytest.mark.parametrize(
+    ("data", "given", "size"),
+    [
+        ({"x": torch.zeros(5, 3)}, None, 5),
+        (TensorDataset(torch.zeros(9, 3)), None, 9),
+        ({"x": torch.zeros(100, 3)}, None, 64),
+        ({"x": torch.zeros(5, 3)}, 7, 7),  # and is refused where batches are drawn
+        ([{"x": torch.zeros(5, 3)}] * 2, None, 64),  # a loader has its own
+    ],
+)
+def test_one_small_batch_needs_no_batch_size(data, given, size):
+    assert choose_batch_size(given, as_source(data, "data")) == size

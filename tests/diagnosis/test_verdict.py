@@ -37,7 +37,7 @@ def test_without_a_reason_it_names_growth():
 
 
 @pytest.mark.parametrize(
-    ("rate", "sentence"),
+    ("rate", "details"),
     [
         (0.8, "Gradients shrink ×0.800 per layer"),
         (1.47, "Gradients grow ×1.47 per layer"),
@@ -45,20 +45,39 @@ def test_without_a_reason_it_names_growth():
         (math.nan, "Gradients are not finite: their growth could not be measured"),
     ],
 )
-def test_without_a_probability_it_is_about_growth(rate, sentence):
+def test_without_a_probability_it_says_so_and_tells_of_growth(rate, details):
     found = conclude(with_rate(rate))
-    assert (found.sentence, found.details) == (sentence, "")
+    assert (found.sentence, found.details) == ("Whether it will train is unknown", details)
     assert found.trainability is None
+
+
+def test_it_says_why_there_is_no_probability():
+    checkup = deep_checkup()
+    found = verdict.conclude(checkup.growth, None, [], "theory stops at a sort.")
+    assert found.details.endswith("per layer. Theory stops at a sort")
 
 
 def test_without_a_measurement():
     found = conclude(dataclasses.replace(deep_checkup(), growth=None))
-    assert found.sentence == "Gradients were not measured"
+    assert found.details == "Gradients were not measured"
 
 
-def test_with_too_few_layers():
-    growth = GradientGrowth((), None, None, 1, 1)
-    assert conclude(dataclasses.replace(deep_checkup(), growth=growth)).sentence.startswith("Too")
+@pytest.mark.parametrize(
+    ("norms", "details"),
+    [
+        ((), "0 layers with a gradient: too few to measure its growth"),
+        ((0.0, 2.0), "1 layer with a gradient: too few to measure its growth"),
+        ((0.0,) * 5, "No layer gets a gradient as yet"),
+        ((1.0, math.inf), "Gradients are not finite: their growth could not be measured"),
+    ],
+)
+def test_with_too_few_gradients(norms, details):
+    first = deep_checkup().growth.layers[0]
+    layers = tuple(
+        dataclasses.replace(first, gradient=Estimate(norm, 0.0, "measured")) for norm in norms
+    )
+    growth = GradientGrowth(layers, None, None, 1, 1)
+    assert conclude(dataclasses.replace(deep_checkup(), growth=growth)).details == details
 
 
 def test_without_anything():

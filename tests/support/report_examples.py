@@ -186,7 +186,9 @@ def interrupted_checkup() -> Checkup:
     return dataclasses.replace(
         deep_checkup(),
         interrupted=True,
-        verdict=Verdict(None, "Gradients were not measured", "", None),
+        verdict=Verdict(
+            None, "Whether it will train is unknown", "Gradients were not measured", None
+        ),
         sites=(),
         attribution=(),
         predictions=(),

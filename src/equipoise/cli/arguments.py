@@ -48,7 +48,9 @@ def add_inputs(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--data-dir", type=Path, help="folder with the data's archives")
     parser.add_argument("--download", action="store_true", help="download the data if missing")
-    parser.add_argument("--batch-size", type=int, default=64, help="default: %(default)s")
+    parser.add_argument(
+        "--batch-size", type=int, help="default: 64, or all samples where there are fewer"
+    )
     parser.add_argument(
         "--loss",
         default="auto",

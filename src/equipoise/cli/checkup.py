@@ -112,6 +112,7 @@ def run(args: Namespace) -> Checkup:
     from equipoise import data, diagnosis
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import (
+        choose_batch_size,
         choose_device,
         choose_loss,
         choose_target,
@@ -126,7 +127,8 @@ def run(args: Namespace) -> Checkup:
         seeds = max(1, min(args.seeds, _MOST_TRAININGS))
         smoothness = diagnosis.SmoothnessOptions(args.optimizer, seeds=seeds)
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
-    name, build = choose_target(args.target, args.arg, source, args.batch_size)
+    batch_size = choose_batch_size(args.batch_size, source)
+    name, build = choose_target(args.target, args.arg, source, batch_size)
     if args.checkpoint is not None:
         build = with_checkpoint(build, args.checkpoint)
     with bars() as progress:
@@ -134,7 +136,7 @@ def run(args: Namespace) -> Checkup:
             build,
             source,
             loss_fn=choose_loss(args.loss),
-            batch_size=args.batch_size,
+            batch_size=batch_size,
             seeds=args.seeds,
             batches=args.batches,
             device=choose_device(args.device),

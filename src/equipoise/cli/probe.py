@@ -60,6 +60,7 @@ def run(args: Namespace) -> Probe:
     from equipoise import data, diagnosis
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import (
+        choose_batch_size,
         choose_device,
         choose_loss,
         choose_target,
@@ -74,7 +75,8 @@ def run(args: Namespace) -> Probe:
             rate=args.rate, steps=args.steps, measurements=args.measurements, seeds=args.seeds
         )
     source = data.load(args.data, data_dir=args.data_dir, download=args.download)
-    name, build = choose_target(args.target, args.arg, source, args.batch_size)
+    batch_size = choose_batch_size(args.batch_size, source)
+    name, build = choose_target(args.target, args.arg, source, batch_size)
     if args.checkpoint is not None:
         build = with_checkpoint(build, args.checkpoint)
     with bars() as progress:
@@ -82,7 +84,7 @@ def run(args: Namespace) -> Probe:
             build,
             source,
             loss_fn=choose_loss(args.loss),
-            batch_size=args.batch_size,
+            batch_size=batch_size,
             rate=args.rate,
             training=training,
             hessian=args.hessian,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from equipoise.models.mlp import mlp
 
 # Deep enough for gradients to differ by e^12: past half of what still trains.
 _DEPTH, _WIDTH = 32, 256
+_BATCH_SIZE = 64
 
 Build = Callable[[], nn.Module]
 
@@ -57,6 +58,13 @@ def choose_target(
             return cast(nn.Module, found(**keywords))
 
     return name, build
+
+
+def choose_batch_size(given: int | None, source: Source) -> int:
+    """The given one, or the usual one as far as there are samples: data may be one small batch."""
+    if given is not None:
+        return given
+    return min(_BATCH_SIZE, len(source)) if isinstance(source, Sized) else _BATCH_SIZE
 
 
 # Where trainings keep the weights in their checkpoints.

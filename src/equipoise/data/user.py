@@ -224,7 +224,10 @@ def _from_object(data: object, name: str) -> Source:
         not isinstance(data, Sequence | Mapping | Iterator | np.ndarray | Tensor)
         and all(hasattr(data, method) for method in ("__len__", "__getitem__"))
     ):
-        return IndexedSource(name, cast(Dataset[Any], data))
+        dataset = cast(Any, data)
+        if not len(dataset):
+            raise ValueError(f"{name} is an empty {type(data).__name__}; give it samples.")
+        return IndexedSource(name, dataset)
     if isinstance(data, Iterable) and not isinstance(data, Mapping | np.ndarray):
         return LoaderSource(name, data)
     raise _refused(data, name)

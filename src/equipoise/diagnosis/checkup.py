@@ -220,7 +220,9 @@ def checkup(
         depth=depth,
         seeds=work.growth.replicates if work.growth else 0,
         batches=work.growth.batches if work.growth else 0,
-        verdict=verdict.conclude(work.growth, work.trainability, findings),
+        verdict=verdict.conclude(
+            work.growth, work.trainability, findings, work.untraced or work.unjudged
+        ),
         sites=work.sites,
         attribution=work.attribution,
         predictions=work.predictions,

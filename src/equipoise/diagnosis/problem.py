@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,8 +17,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils.data import DataLoader
 
 from equipoise.data.catalogue import load
-from equipoise.data.source import Samples, Source
-from equipoise.data.user import RowsSource, as_source
+from equipoise.data.source import Source
+from equipoise.data.user import as_source
 from equipoise.diagnosis.inputs.adapt import Loss, find_loss, warm_up
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
 from equipoise.instrument.batches import cast, moved, samples, shapes, tensors
@@ -84,7 +84,7 @@ class Problem:
                 the model brings along.
             loss_fn: ``loss_fn(model, batch)``, a criterion of (output, target), or a name.
             batch_size: Samples per batch, where the data do not fix it; at most as many as
-                tensors that were given have.
+                data that are given as objects have.
             batches: How many to draw.
             device: Where the model runs; by default where a module is.
             seed: Seed of weights and batches.
@@ -97,8 +97,8 @@ class Problem:
         if data is None:
             data = given.data if given.data is not None else _own_data(model, given.build, seed)
         source = load(data) if isinstance(data, str) else as_source(data, _name_of_data(data))
-        if isinstance(source, Samples | RowsSource) and not isinstance(data, str | Source):
-            batch_size = min(batch_size, len(source))  # tensors may be one small batch
+        if isinstance(source, Sized) and not isinstance(data, str | Source):
+            batch_size = min(batch_size, len(source))  # data may be one small batch
         held = _draw(source, batch_size, batches, place, seed)
         made = fresh(given.build, held[0], seed)
         held, dtype = _in_type_of(made, held)

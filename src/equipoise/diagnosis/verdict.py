@@ -20,6 +20,7 @@ def conclude(
     growth: GradientGrowth | None,
     trainability: Trainability | None,
     findings: Iterable[Finding],
+    unknown: str = "",
 ) -> Verdict:
     """Summarise a check-up in two lines.
 
@@ -27,10 +28,12 @@ def conclude(
         growth: Measured gradients, if any.
         trainability: How probably the model trains, if that is known.
         findings: All findings; the worst one gives the severity.
+        unknown: Why it is not.
     """
     severities = [finding.severity for finding in findings]
     if trainability is None:
-        sentence, details = _growth(growth), []
+        sentence = "Whether it will train is unknown"
+        details = [part for part in (_growth(growth), unknown.rstrip(".")) if part]
     else:
         sentence = forecast(trainability)
         details = [trainability.reason or _growth(growth)]
@@ -47,10 +50,15 @@ def conclude(
 def _growth(growth: GradientGrowth | None) -> str:
     if growth is None:
         return "Gradients were not measured"
-    if growth.rate is None:
-        return "Too few layers to measure how gradients grow"
-    if not math.isfinite(growth.rate.value):
+    norms = [layer.gradient.value for layer in growth.layers]
+    numbers = norms if growth.rate is None else [*norms, growth.rate.value]
+    if not all(map(math.isfinite, numbers)):
         return "Gradients are not finite: their growth could not be measured"
+    if growth.rate is None and norms and not any(norms):
+        return "No layer gets a gradient as yet"
+    if growth.rate is None:
+        few = wording.count(sum(norm > 0 for norm in norms), "layer")
+        return f"{few} with a gradient: too few to measure its growth"
     return f"Gradients {_behaviour(growth.rate.value)}"
 
 

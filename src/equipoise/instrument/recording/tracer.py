@@ -358,7 +358,8 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _mean_square(gradient: Tensor) -> float:
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
-    return float(values.double().square().sum()) / gradient.numel()
+    real = torch.view_as_real(values) if values.is_complex() else values
+    return float(real.double().square().sum()) / gradient.numel()
 
 
 def _is_out(schema: Sequence[Any], name: str) -> bool:
