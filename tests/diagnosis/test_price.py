@@ -1,6 +1,9 @@
 """What is dear is asked for, or fits the budget."""
 
-from equipoise.diagnosis.price import SECONDS, STEPS, plan
+import torch
+from torch import nn
+
+from equipoise.diagnosis.price import SECONDS, STEPS, free_memory, memory_in_words, plan
 
 NAMES = ("preconditioning", "hessian", "smoothness")
 
@@ -33,3 +36,19 @@ def test_a_budget_takes_the_cheapest_first_and_is_kept():
 
 def test_the_hessian_brings_its_table_along():
     assert run(plan(0.1, layers=2, asked=["hessian"])) == {"hessian", "preconditioning"}
+
+
+def test_memory_is_told_where_it_is_large_or_scarce():
+    small = nn.Linear(100, 100)  # 40 kB
+    assert memory_in_words(small, None) == ""
+    assert memory_in_words(small, 10**9) == ""
+    assert "it may not do" in memory_in_words(small, 50_000)
+    with torch.device("meta"):
+        large = nn.Linear(10_000, 100_000)
+    assert memory_in_words(large, None).endswith("8.0 GB of memory.")
+
+
+def test_free_memory_is_known_of_this_machine_or_not_at_all():
+    free = free_memory(torch.device("cpu"))
+    assert free is None or free > 10**6
+    assert free_memory(torch.device("meta")) is None

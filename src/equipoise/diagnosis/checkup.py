@@ -28,7 +28,7 @@ from equipoise.diagnosis.preconditioning import measure as preconditioned
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.prediction import TracedModel, traced
-from equipoise.diagnosis.price import Plan, plan
+from equipoise.diagnosis.price import Plan, free_memory, memory_in_words, plan
 from equipoise.diagnosis.problem import Model, Problem, draws_new_weights, facts, name_of
 from equipoise.diagnosis.record import (
     SCHEMA_VERSION,
@@ -173,7 +173,8 @@ def checkup(
             budget=budget,
         )
         if notice is not None:
-            notice(chosen.notice)
+            memory = memory_in_words(fresh, free_memory(problem.device))
+            notice(f"{chosen.notice} {memory}".rstrip())
         try:
             _run(work, problem, fresh, seeds, chosen, report)
             changes = fixes(work.remedies)

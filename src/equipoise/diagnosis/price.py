@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
 
 from equipoise.records import wording
 
@@ -18,6 +22,10 @@ _LATER_STEPS, _LATER_SECONDS = 3, 1.0
 # Passes of the optional parts.
 _OF_SMOOTHNESS = 20  # for each variant
 _OF_PRECONDITIONING = 6
+# Beside the model, its gradients and the weights of another initialisation: a Llama with 1.1×10⁹
+# weights took 2.6 times their size at its peak.
+_MORE_SETS = 2
+_WORTH_TELLING = 1e9  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +160,52 @@ def plan(
         spent,
         step_seconds,
     )
+
+
+def memory_in_words(model: nn.Module, free: int | None) -> str:
+    """What a check-up takes beside the model, if that is much or more than is free.
+
+    Args:
+        model: The model, which is in memory.
+        free: Bytes; ``None`` if that is not known.
+
+    Examples:
+        >>> with torch.device("meta"):
+        ...     large = nn.Linear(10_000, 100_000, bias=False)
+        >>> print(memory_in_words(large, 8 * 10**9))
+        Gradients and a second model take about 8.0 GB of memory; 8.0 GB are free.
+        >>> print(memory_in_words(large, 7 * 10**9))
+        Gradients and a second model take about 8.0 GB of memory; 7.0 GB are free: it may not do.
+        >>> memory_in_words(nn.Linear(10, 10), 8 * 10**9)
+        ''
+    """
+    stored = [*model.parameters(), *model.buffers()]
+    needed = _MORE_SETS * sum(t.numel() * t.element_size() for t in stored)
+    scarce = free is not None and needed > free
+    if needed < _WORTH_TELLING and not scarce:
+        return ""
+    words = f"Gradients and a second model take about {_gigabytes(needed)} of memory"
+    if free is None:
+        return f"{words}."
+    return f"{words}; {_gigabytes(free)} are free{': it may not do' if scarce else ''}."
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that are free where a model runs; ``None`` where nothing tells."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    known = Path("/proc/meminfo")
+    if device.type != "cpu" or not known.is_file():
+        return None
+    for line in known.read_text(encoding="ascii").splitlines():
+        name, _, size = line.partition(":")
+        if name == "MemAvailable":
+            return 1024 * int(size.split()[0])
+    return None
+
+
+def _gigabytes(size: float) -> str:
+    return f"{wording.number(size / 1e9, 2)} GB"
 
 
 def _seconds(value: float) -> str:

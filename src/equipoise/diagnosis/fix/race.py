@@ -230,7 +230,9 @@ def _undecided(plain: Contender, others: Sequence[Contender]) -> list[Contender]
     gains = {one.name: gain_record(one.name, plain.judged, one.judged) for one in others}
     if any(gain.helps is None for gain in gains.values()):
         return []
-    ahead = [one for one in others if gains[one.name].helps or gains[one.name].difference.value < 0]
+    ahead = [
+        one for one in others if gains[one.name].helps or gains[one.name].difference.value < 0
+    ]
     if not ahead:
         return []
     leader = min(ahead, key=lambda one: math.fsum(run.score for run in one.judged))
