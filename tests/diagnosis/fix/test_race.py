@@ -153,7 +153,7 @@ class TestFix:
     def test_a_remedy_that_may_be_better_than_the_best_is_judged_on_more(
         self, monkeypatch, lead, seeds
     ):
-        """Neither where it is behind beyond chance, nor where it cannot be better by a hundredth."""
+        """Not where it is behind beyond chance, nor where it cannot be better by a hundredth."""
 
         def made_up(*_, arm, rate, seed, steps):
             loss = 3.0 if arm == "as it is" else 1.0
