@@ -49,6 +49,23 @@ def suitable_threads() -> Iterator[Callable[[Callable[[], object]], None]]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread inside the block, for matrices so small that more only wait for each other.
+
+    Examples:
+        >>> with one_thread():
+        ...     torch.get_num_threads()
+        1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _refined(run: Callable[[], object]) -> None:
     now = torch.get_num_threads()
     if now > 1 and _seconds(run) < _SHORT:
@@ -56,11 +73,13 @@ def _refined(run: Callable[[], object]) -> None:
 
 
 def _use_the_faster(run: Callable[[], object], many: int) -> None:
-    taken = {many: float("inf"), 1: float("inf")}
+    # All turns count, and not the best one: beside other processes some are quick, and the next
+    # ones take fifty times as long.
+    taken = {many: 0.0, 1: 0.0}
     for _ in range(_TURNS):
         for threads in taken:  # in turns, so that a busy machine slows both
             torch.set_num_threads(threads)
-            taken[threads] = min(taken[threads], _seconds(run))
+            taken[threads] += _seconds(run)
     torch.set_num_threads(min(taken, key=taken.__getitem__))
 
 

@@ -28,6 +28,7 @@ from equipoise.diagnosis.initialisation.judgement import Found
 from equipoise.diagnosis.initialisation.record import InitialisationFault
 from equipoise.instrument import modules
 from equipoise.instrument.normalisers import is_batch_norm
+from equipoise.instrument.threads import one_thread
 from equipoise.records import wording
 
 # Fewer elements may agree by chance, or be few values on purpose.
@@ -201,7 +202,8 @@ def preferred_direction(values: Tensor) -> float:
         return math.nan
     order = torch.randperm(matrix.numel(), generator=torch.Generator().manual_seed(0))
     shuffled = matrix.reshape(-1)[order].view_as(matrix)
-    sizes = [_spectral_norm(x) for x in (matrix, shuffled)]
+    with one_thread():
+        sizes = [_spectral_norm(x) for x in (matrix, shuffled)]
     return sizes[0] / sizes[1] if sizes[1] > 0 else math.nan
 
 
