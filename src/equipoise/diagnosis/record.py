@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from equipoise.diagnosis.fix.record import Fix
@@ -44,6 +44,7 @@ class LayerPrediction:
 
 # Findings on the first screen.
 _HEADLINES = 3
+_ADVICE = "What to change"
 # What a check-up compares, each at most once.
 GROWTH = "gradient growth per layer"
 PROFILE = "gradient at the worst layer"
@@ -205,7 +206,7 @@ class Checkup(Examination):
         """At most three findings that say what to do, the most severe first.
 
         Notes without a remedy, which are true of most networks, are details; so are all notes
-        where the model will train.
+        where the model will train. The finding that is the verdict itself says what to change.
         """
         judged = self.verdict.trainability
         will_train = judged is not None and judged.probability > LIKELY
@@ -215,7 +216,10 @@ class Checkup(Examination):
             if one.severity in ("critical", "warning")
             or (one.severity == "note" and one.remedy is not None and not will_train)
         ]
-        return tuple(telling[:_HEADLINES])
+        return tuple(
+            replace(one, title=_ADVICE) if one.title == self.verdict.sentence else one
+            for one in telling[:_HEADLINES]
+        )
 
     def comparison(self, quantity: str) -> Comparison | None:
         """Return the comparison of a quantity, or None if it was not compared."""

@@ -37,6 +37,13 @@ class TestFirstScreen:
         )
         assert dataclasses.replace(deep, findings=silent).headlines == ()
 
+    def test_the_verdicts_own_finding_does_not_repeat_it(self, deep):
+        own = dataclasses.replace(deep.findings[0], title=deep.verdict.sentence)
+        other = dataclasses.replace(deep.findings[0], title="Another")
+        found = dataclasses.replace(deep, findings=(own, other)).headlines
+        assert [one.title for one in found] == ["What to change", "Another"]
+        assert found[0].remedy == own.remedy
+
 
 def test_the_facts_are_there(deep):
     text = printed(whole, deep)

@@ -31,7 +31,8 @@ def remedy_as_code(checkup: Checkup) -> str:
         return ""
     return "\n".join(
         (
-            f"# {remedy.change}: trains with {wording.percent(remedy.predicted_probability)}",
+            f"# {remedy.change}: it then trains with a probability of "
+            f"{wording.percent(remedy.predicted_probability)}",
             "for norm in model.modules():",
             '    if "BatchNorm" in type(norm).__name__:',
             f"        {remedy.code}",
