@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import uuid4
 
+DRAFT = ".part"
+"""How the name of a file ends that is being written; a killed writer leaves it."""
+
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file as UTF-8; an interrupted write leaves the old file."""
@@ -15,7 +18,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write a file; an interrupted write, or a second writer, never leaves half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # The draft has a unique name: with a fixed one, a second writer would publish half a file.
-    draft = path.with_name(f".{path.stem}.{uuid4().hex}.part")
+    draft = path.with_name(f".{path.stem}.{uuid4().hex}{DRAFT}")
     try:
         draft.write_bytes(data)
         draft.replace(path)

@@ -119,6 +119,18 @@ def test_a_lost_worker_is_one_line_and_exit_code_one(equipoise, monkeypatch):
     assert done.err.count("\n") == 1
 
 
+def test_failed_cells_are_one_line_and_exit_code_one(equipoise, monkeypatch):
+    def fail(cell):
+        raise RuntimeError("a cell of ours")
+
+    monkeypatch.setattr("equipoise_papers.yang2019.fig1.covariances.DeepNetwork.run", fail)
+    done = equipoise("reproduce", NAME, "--scale", "smoke", "--jobs", "1")
+    assert done.code == 1
+    assert "cells of yang2019.fig1d failed. The first: " in done.err
+    assert "a cell of ours" in done.err
+    assert equipoise("reproduce", NAME, "--scale", "smoke", "--redraw").code == 0
+
+
 def test_an_unknown_scale_is_a_usage_error(equipoise):
     done = equipoise("reproduce", NAME, "--scale", "huge")
     assert done.code == 2

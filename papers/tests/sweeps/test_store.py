@@ -2,12 +2,14 @@
 
 import json
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from equipoise.files import DRAFT
 from equipoise_papers.sweeps.cell import Cell, Result, compute
 from equipoise_papers.sweeps.store import CellStore
 
@@ -144,6 +146,19 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     store = CellStore(tmp_path / "file" / "cells", NAME)
     with pytest.raises(ValueError, match=r"cannot write records to .* Name another folder"):
         store.prepare()
+
+
+def test_drafts_of_killed_writers_are_removed_when_nobody_writes_them_any_more(store, tmp_path):
+    store.save(Result(Number(1), Square(1), None, 0.5))
+    (folder,) = {path.parent for path in tmp_path.rglob("*.json")}
+    old, new = (folder / f".{name}.0f{DRAFT}" for name in ("old", "new"))
+    for draft in (old, new):
+        draft.touch()
+    os.utime(old, (0, 0))
+    store.prepare()
+    assert not old.exists()
+    assert new.exists()
+    assert store.finished(Number(1)) is not None
 
 
 def test_a_write_that_fails_is_one_clear_line_and_leaves_nothing(store, monkeypatch):

@@ -179,11 +179,11 @@ def show(result: Result, args: Namespace, console: Console) -> None:
             terminal.show_reproductions(result, console)
 
 
-def verify(result: Result, _: Namespace) -> None:
-    """Raise if some of all experiments failed, so that the exit code says so."""
-    from equipoise_papers.reproduction.record import AllReproductions
+def verify(result: Result, args: Namespace) -> None:
+    """Raise if something failed, so that the exit code says so; not what was only drawn again."""
+    from equipoise_papers.reproduction.record import AllReproductions, Reproductions
 
-    if isinstance(result, AllReproductions):
+    if isinstance(result, AllReproductions | Reproductions) and not args.redraw:
         result.raise_if_failed()
 
 

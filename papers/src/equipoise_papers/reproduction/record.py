@@ -9,6 +9,7 @@ from equipoise_papers.experiments.verdict import Check, Fidelity, Outcome
 
 # Raise by one whenever a stored verdict of the old form can no longer be read.
 VERDICT_SCHEMA = 2
+_AGAIN = "Repeat the command to try them again; finished cells are stored."
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,10 @@ class Reproduction:
     folder: str
 
 
+class ExperimentsFailedError(ChildProcessError):
+    """Some experiments broke off or have failed cells; what the others computed is stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reproductions:
     """What one run of ``equipoise reproduce`` did.
@@ -71,6 +76,20 @@ class Reproductions:
     name: str
     panels: tuple[Reproduction, ...]
     figure: str | None
+
+    def raise_if_failed(self) -> None:
+        """Raise if cells failed.
+
+        Raises:
+            ExperimentsFailedError: With their number and the first reason.
+        """
+        failures = [reason for panel in self.panels for reason in panel.failures]
+        if failures:
+            cells = sum(panel.cells for panel in self.panels)
+            raise ExperimentsFailedError(
+                f"{len(failures)} of {cells} cells of {self.name} failed. The first: "
+                f"{failures[0]}. {_AGAIN}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +107,6 @@ class ExperimentRun:
     outcome: str | None
     seconds: float
     failure: str | None
-
-
-class ExperimentsFailedError(ChildProcessError):
-    """Some experiments broke off or have failed cells; what the others computed is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +138,5 @@ class AllReproductions:
             names = ", ".join(run.experiment for run in self.failed)
             raise ExperimentsFailedError(
                 f"{len(self.failed)} of {len(self.runs)} experiments failed: {names}. The first: "
-                f"{self.failed[0].failure}. Repeat the command to try them again; finished cells "
-                "are stored."
+                f"{self.failed[0].failure}. {_AGAIN}"
             )
