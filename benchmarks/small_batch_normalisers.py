@@ -20,7 +20,7 @@ from functools import partial
 from remedies_on import networks, tasks
 from remedies_on.exhaustive import Cell, Finished, Outcome, is_negative, shown
 
-_STEPS, _SIZES = 200, (1, 2, 4, 8)
+_STEPS, _SIZES, _SEEDS = 200, (1, 2, 4, 8), 8
 _GROUP, _INSTANCE = "group norm of 8 groups", "instance norm instead"
 _WITHIN = 1.0
 
@@ -45,7 +45,7 @@ _TASKS = {
     ),
 }
 CELLS = tuple(
-    Cell(f"{name} | {size}", task, build, size, _STEPS, family="norms")
+    Cell(f"{name} | {size}", task, build, size, _STEPS, family="norms", seeds=_SEEDS)
     for size in _SIZES
     for name, (task, build) in _TASKS.items()
 )

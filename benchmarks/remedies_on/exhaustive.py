@@ -41,8 +41,8 @@ from equipoise.records.codec import from_plain, to_plain
 from equipoise.training.rates import tune_rate
 from remedies_on.tasks import Task
 
-# Seeds of the test, apart from those of the race.
-_TEST_SEEDS = tuple(range(101, 109))
+# First seed of the test, apart from those of the race.
+_FIRST_SEED = 101
 _RACE = "race"
 
 
@@ -58,6 +58,7 @@ class Cell:
         steps: Of a judged training.
         optimizer: Of all arms.
         family: Which remedies are tried.
+        seeds: Trainings that judge an arm.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Cell:
     steps: int
     optimizer: str = "sgd"
     family: str = "all"
+    seeds: int = 4
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _test(cell: Cell, remedy: Remedy | None, rate: float) -> dict[str, Any]:
     make, _ = OPTIMIZERS[cell.optimizer]
     runs = [
         train_once(problem, judged, remedy, make, arm="", rate=rate, seed=seed, steps=cell.steps)
-        for seed in _TEST_SEEDS
+        for seed in range(_FIRST_SEED, _FIRST_SEED + cell.seeds)
     ]
     losses = [r.held_out if r.history.diverged_at is None else math.inf for r in runs]
     points = [
