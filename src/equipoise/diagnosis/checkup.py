@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from equipoise.diagnosis.initialisation.findings import conclude_initialisation
 from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.inputs.adapt import Loss
+from equipoise.diagnosis.mistakes import mistakes
 from equipoise.diagnosis.preconditioning import measure as preconditioned
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
@@ -199,6 +200,7 @@ def checkup(
         unwatched(fresh),
         [
             *_left_out(work.untraced, work.unjudged),
+            *work.mistakes,
             *conclude_initialisation(work.initialisation, work.unchecked),
             *conclude_preconditioning(work.preconditioning),
             *conclude_second_order(work.second_order),
@@ -258,6 +260,7 @@ class _Work:
     fix: Fix | None = None
     smoothness: Smoothness | None = None
     initialisation: Initialisation | None = None
+    mistakes: Sequence[Finding] = ()
     unchecked: str = ""
     untraced: str = ""
     unjudged: str = ""
@@ -359,6 +362,7 @@ def _predicted(
     """
     try:
         trace = traced(problem, model)
+        work.mistakes = mistakes(trace.graph, model)
         begin = time.process_time()
         propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))
     except Exception as error:  # whatever a model does, it is measured

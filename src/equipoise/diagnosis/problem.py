@@ -101,6 +101,10 @@ class Problem:
             batch_size = min(batch_size, len(source))  # data may be one small batch
         held = _draw(source, batch_size, batches, place, seed)
         made = fresh(given.build, held[0], seed)
+        if not any(p.requires_grad for p in made.parameters()):
+            raise ValueError(
+                "the model has no trainable parameter. Unfreeze some with requires_grad_(True)."
+            )
         held, dtype = _in_type_of(made, held)
         assumed = list(given.words)
         if dtype is not None:
@@ -335,7 +339,7 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
 
     Raises:
         ValueError: If the model fails, a batch norm has too few rows, or the loss is not a finite
-            scalar.
+            scalar, or depends on no parameter.
     """
     try:
         with untouched(model), _counting_rows(model):
@@ -350,6 +354,11 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
     if value.is_meta or value.is_complex():
         kind = "on the meta device, without a value" if value.is_meta else "a complex number"
         raise ValueError(f"the loss must be a real number, and is {kind}.")
+    if torch.is_grad_enabled() and not value.requires_grad:
+        raise ValueError(
+            "the loss depends on no trainable parameter. Does the model detach its output, or "
+            "run under torch.no_grad()?"
+        )
     if not torch.isfinite(value):
         raise ValueError(
             f"the loss is {value.item()} on a batch of {data} with inputs of shape "
