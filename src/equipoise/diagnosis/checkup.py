@@ -85,7 +85,7 @@ def checkup(
     device: torch.device | str | None = None,
     target: str | None = None,
     seed: int = 0,
-    fix: FixOptions | None = None,
+    fix: FixOptions | str | bool | None = None,
     folder: str | Path | None = None,
     smoothness: SmoothnessOptions | bool | None = None,
     preconditioning: bool = False,
@@ -116,8 +116,9 @@ def checkup(
         device: Where the model runs; by default where a module is.
         target: What to call the model; by default its class or its factory's name.
         seed: Seed of initialisations and batches.
-        fix: Which remedies to train beside the model as it is, and for how long; by default none,
-            see :func:`equipoise.fix`.
+        fix: Which remedies to train beside the model as it is, and for how long; their family
+            alone, such as ``"norms"``, or ``True`` for all; by default none, see
+            :func:`equipoise.fix`.
         folder: Where finished runs of ``fix`` are kept, so that an interrupted call can go on.
         smoothness: How to train and measure smoothness on the way, with and without normalisers
             and with a verified remedy; ``True`` for a measurement at initialisation alone.
@@ -151,6 +152,7 @@ def checkup(
         "hessian": hessian,
         "smoothness": bool(smoothness),
     }
+    remedies = FixOptions.of(fix)
     training = smoothness if isinstance(smoothness, SmoothnessOptions) else None
     started, report = time.perf_counter(), progress or silent
     work = _Work()
@@ -181,8 +183,8 @@ def checkup(
             changes = fixes(work.remedies)
             if chosen.smoothness:
                 work.smoothness = smoothness_at_start(problem, changes)
-            if fix is not None:
-                work.fix = run_fix(problem, fix, folder, report)
+            if remedies is not None:
+                work.fix = run_fix(problem, remedies, folder, report)
                 work.interrupted = work.fix.interrupted
             if training is not None and not work.interrupted:
                 work.smoothness = smoothness_in_training(problem, training, changes, report)
@@ -209,7 +211,13 @@ def checkup(
         [
             *conclude_trainability(
                 work.trainability,
-                proved(work.fix) or advice(work.growth, work.attribution, work.remedies),
+                proved(work.fix)
+                or advice(
+                    work.growth,
+                    work.attribution,
+                    work.remedies,
+                    raced=work.fix is not None and bool(work.fix.gains),
+                ),
             ),
             *conclude_fix(work.fix),
         ],

@@ -217,9 +217,14 @@ def _origin(attribution: Sequence[Share], explodes: bool) -> str:
 
 
 def advice(
-    growth: GradientGrowth | None, attribution: Sequence[Share], remedies: Sequence[Recommendation]
+    growth: GradientGrowth | None,
+    attribution: Sequence[Share],
+    remedies: Sequence[Recommendation],
+    *,
+    raced: bool = False,
 ) -> str:
-    """What to change in a model that will not train."""
+    """What to change in a model that will not train; ``raced`` if remedies were trained."""
+    further = "" if raced else f" {_TRIED}"
     best = next((remedy for remedy in remedies if remedy.verified), None)
     if best is not None and best.measured_rate is not None:
         return (
@@ -230,12 +235,12 @@ def advice(
     if any(share.kind == NORMALISERS and share.log_gain > _CAUSE for share in attribution):
         return (
             "Use fewer layers, larger batches, residual connections, or an activation with a "
-            f"smaller growth rate: compare them with `equipoise theory`. {_TRIED}"
+            f"smaller growth rate: compare them with `equipoise theory`.{further}"
         )
     rate = None if growth is None else growth.rate
     if rate is not None and rate.value < 1:
-        return f"Raise the scale of the initial weights, {_OR_ADD} {_TRIED}"
-    return f"Lower the scale of the initial weights, {_OR_ADD} {_TRIED}"
+        return f"Raise the scale of the initial weights, {_OR_ADD}{further}"
+    return f"Lower the scale of the initial weights, {_OR_ADD}{further}"
 
 
 def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:

@@ -14,7 +14,16 @@ _NORMALISED_TWICE = {
     "binary_cross_entropy_with_logits": ("sigmoid", "sigmoid", "binary cross-entropy of logits"),
 }
 # Operations that only arrange their input anew.
-_ARRANGING = {"view", "_unsafe_view", "reshape", "permute", "transpose", "t", "squeeze", "unsqueeze"}
+_ARRANGING = {
+    "view",
+    "_unsafe_view",
+    "reshape",
+    "permute",
+    "transpose",
+    "t",
+    "squeeze",
+    "unsqueeze",
+}
 _ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "slice", "select"}
 # Share of the parameters from which a part without gradient is no detail.
 _MUCH = 0.1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from rich import box
@@ -102,19 +102,31 @@ def new_table(names: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:
     return table
 
 
-def excerpt(rows: Sequence[Row]) -> list[tuple[int, Row] | int]:
-    """The first and the last rows with their numbers, and between them how many are left out.
+def excerpt(rows: Sequence[Row], telling: Collection[int] = ()) -> list[tuple[int, Row] | int]:
+    """The first, the last and telling rows with numbers, between them how many are left out.
+
+    Args:
+        rows: All of them.
+        telling: Indices of rows that are shown wherever they stand.
 
     Examples:
         >>> excerpt("ab")
         [(1, 'a'), (2, 'b')]
         >>> excerpt(range(13))[4:7]
         [(5, 4), 3, (9, 8)]
+        >>> excerpt(range(20), telling=[9, 10])[5:9]
+        [4, (10, 9), (11, 10), 4]
     """
-    numbered = list(enumerate(rows, start=1))
-    if len(rows) <= _MOST_ROWS:
-        return [*numbered]
-    return [*numbered[:_END_ROWS], len(rows) - 2 * _END_ROWS, *numbered[-_END_ROWS:]]
+    ends = len(rows) - _END_ROWS
+    found: list[tuple[int, Row] | int] = []
+    for index, row in enumerate(rows):
+        if len(rows) <= _MOST_ROWS or not _END_ROWS <= index < ends or index in telling:
+            found.append((index + 1, row))
+        elif found and isinstance(found[-1], int):
+            found[-1] += 1
+        else:
+            found.append(1)
+    return found
 
 
 def text(words: str, style: str = "") -> Text:

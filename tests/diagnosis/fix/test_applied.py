@@ -1,5 +1,6 @@
 """Remedies are applied exactly, and undone exactly."""
 
+import copy
 import subprocess
 import sys
 import textwrap
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.diagnosis.fix.applied import apply, change_graph, fixed
+from equipoise.diagnosis.fix.applied import apply, change_graph, code_lines, fixed
 from equipoise.diagnosis.fix.candidates import of_activations
 from equipoise.diagnosis.fix.remedy import Edit, Factor, Remedy
 from equipoise.instrument.recording.tracer import trace
@@ -314,3 +315,23 @@ def test_a_mix_that_fails_midway_is_undone():
 def test_a_factory_is_refused_with_the_wrapper_named():
     with pytest.raises(ValueError, match="fixed"):
         apply(network, "shift=0.5")
+
+
+def test_the_best_of_a_fix_in_which_nothing_helped_is_refused():
+    with pytest.raises(ValueError, match="None where none helps"):
+        apply(nn.Linear(2, 2), None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["shift=1", "norm=group:2", "norm=batch_renorm:20 shift=0.5", "activation=gelu", "eps=1e-3"],
+)
+def test_printed_lines_work_where_they_are_pasted(name):
+    """Nothing but ``model`` has to be there."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+    expected = apply(copy.deepcopy(model), name).model
+    names = {"model": model}
+    exec("\n".join(code_lines(Remedy.named(name))), names)
+    assert str(names["model"]) == str(expected)
+    state = names["model"].state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in expected.state_dict().items())

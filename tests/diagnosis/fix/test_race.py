@@ -1,6 +1,7 @@
 """The race: fair to all arms, honest about chance, and taken up where it ended."""
 
 import math
+import time
 
 import pytest
 import torch
@@ -200,7 +201,7 @@ class TestFix:
         found = fix(silenced, data(), options, batch_size=16)
         assert (found.best is not None) == chosen
         assert not found.is_sure
-        assert len(found.code) == chosen
+        assert bool(found.code) == chosen
 
     def test_a_model_without_anything_to_change_gets_no_remedy(self):
         found = fix(
@@ -272,3 +273,42 @@ def test_proposals_without_time_have_no_prediction(monkeypatch):
     monkeypatch.setattr(measure, "propose", lambda *a, **k: seen.append(k["patience"]) or ())
     fix(silenced, data(), FixOptions(budget=20, rates=(0.01, 0.03), seeds=1), batch_size=16)
     assert seen == [pytest.approx(3.0)]
+
+
+class TestTheBudget:
+    def test_what_went_before_the_race_is_taken_off(self, monkeypatch):
+        """Judging changed models takes a part of it, and the race gets what is left."""
+        given, allowances = [], []
+
+        class Watched(race.Race):
+            def __init__(self, problem, division, options, *rest):
+                given.append(options.seconds)
+                super().__init__(problem, division, options, *rest)
+
+        def slow(graph, *, allowance=None):
+            allowances.append(allowance)
+            time.sleep(0.4)
+            raise ValueError("theory does not know")
+
+        monkeypatch.setattr(measure, "Race", Watched)
+        monkeypatch.setattr(measure, "propagate", slow)
+        options = FixOptions("starts", budget=4, rates=(0.01, 0.03), seeds=2)
+        found = fix(normalised, data(), options, batch_size=16)
+        assert given[0] < 4 - 0.4 * len(allowances)
+        assert all(allowance <= 1.0 for allowance in allowances)
+        assert len(allowances) < 1 + len(found.arms)  # the last ones were not judged any more
+
+    def test_without_one_nothing_is_taken_off(self):
+        found = fix(normalised, data(), QUICK, batch_size=16)
+        assert all(arm.measured is not None for arm in found.arms)
+
+
+@pytest.mark.parametrize("given", ["norms", True, FixOptions("norms")])
+def test_options_are_taken_in_every_form(given):
+    assert FixOptions.of(given).family in ("norms", "all")
+
+
+@pytest.mark.parametrize("given", ["normals", 3, ["norms"]])
+def test_what_is_no_option_is_refused(given):
+    with pytest.raises(ValueError, match="norms"):
+        FixOptions.of(given)

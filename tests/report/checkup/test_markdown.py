@@ -1,5 +1,6 @@
 """The summary in Markdown says what the first screen says, and nothing in it is markup."""
 
+import dataclasses
 import re
 
 from equipoise.report.checkup.cell import cell, picture
@@ -12,6 +13,11 @@ def test_verdict_headlines_and_code():
     text = markdown(deep)
     assert text.startswith("### ")
     assert all(finding.title in text for finding in deep.headlines)
+    assert "```python\n" + "\n".join(deep.fix.code) in text
+
+
+def test_without_a_race_the_code_is_that_of_the_verified_remedy():
+    text = markdown(dataclasses.replace(deep_checkup(), fix=None))
     assert "```python\n# start batch norm's" in text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -22,6 +23,15 @@ from equipoise.preconditioners.bnp.bnp import BNP
 from equipoise.records.codec import from_plain
 
 UNCHANGED = "as it is"
+
+
+# What lines of code need, if they are to work where they are pasted.
+_IMPORTS = {
+    r"\bequipoise\.": "import equipoise",
+    r"\btorch\.": "import torch",
+    r"\bnn\.": "from torch import nn",
+    r"\bDataLoader\(": "from torch.utils.data import DataLoader",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +70,7 @@ class Applied:
         return contextlib.nullcontext()
 
 
-def apply(model: nn.Module, remedy: Remedy | str | Path) -> Applied:
+def apply(model: nn.Module, remedy: Remedy | str | Path | None) -> Applied:
     r"""Change a model as a remedy says.
 
     Parameters keep their identity, so that an optimiser made before remains valid, and lose
@@ -69,7 +79,8 @@ def apply(model: nn.Module, remedy: Remedy | str | Path) -> Applied:
     Args:
         model: Changed in place.
         remedy: A remedy; its name, such as ``"norm=group:8 shift=0.5"``; or the path of a
-            ``remedy.json`` that a fix was saved with.
+            ``remedy.json`` that a fix was saved with. ``None``, the best of a fix in which none
+            helped, is refused.
 
     Returns:
         The model and a way to undo the change. What a remedy changes about steps (BNP) starts with
@@ -90,6 +101,11 @@ def apply(model: nn.Module, remedy: Remedy | str | Path) -> Applied:
         raise ValueError(
             f"apply changes a torch.nn.Module, got {type(model).__name__}. Wrap a factory: "
             "equipoise.diagnosis.fixed(factory, remedy)."
+        )
+    if remedy is None:
+        raise ValueError(
+            "there is no remedy to apply: .best of a fix is None where none helps. Its .arms say "
+            "what was tried."
         )
     wanted = as_remedy(remedy)
     applied = Applied(model, wanted)
@@ -167,5 +183,9 @@ def in_words(remedy: Remedy | None) -> str:
 
 
 def code_lines(remedy: Remedy) -> tuple[str, ...]:
-    """Lines that make the changes to ``model`` and attach to ``optimizer``."""
-    return tuple(line for edit in remedy.edits for line in kind_of(edit).code(edit))
+    """Lines that change ``model`` and attach to ``optimizer``, after what they import."""
+    lines = [line for edit in remedy.edits for line in kind_of(edit).code(edit)]
+    imports = [
+        line for name, line in _IMPORTS.items() if any(re.search(name, code) for code in lines)
+    ]
+    return (*imports, *lines)

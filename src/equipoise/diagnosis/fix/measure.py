@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,13 +33,15 @@ from equipoise.theory.propagation.propagate import propagate
 
 # Steps that are timed before the race is planned; the first ones are slower.
 _TIMED = 4
+# Part of the budget in which changed models are judged before they are trained.
+_TO_JUDGE = 0.2
 _RUNS = "fix-runs.json"
 
 
 def fix(
     model: Model,
     data: object = None,
-    options: FixOptions | None = None,
+    options: FixOptions | str | None = None,
     *,
     loss_fn: Loss | None = None,
     batch_size: int = 64,
@@ -55,7 +60,8 @@ def fix(
         model: As for :func:`equipoise.checkup`: a factory or class, a module, which is not
             changed, a LightningModule, or a Hugging Face Trainer.
         data: As for :func:`equipoise.checkup`.
-        options: Which remedies, and for how long; by default all, for about a minute.
+        options: Which remedies, and for how long, or a family's name, such as ``"norms"``; by
+            default all, for about a minute.
         loss_fn: As for :func:`equipoise.checkup`.
         batch_size: Samples per batch, where the data do not fix it.
         device: Where the model runs; by default where a module is.
@@ -78,10 +84,11 @@ def fix(
         >>> found.arms[0].name, found.judged_by, len(found.gains)
         ('as it is', 'training', 1)
     """
+    chosen = FixOptions.of(options) or FixOptions()
     problem = Problem.prepare(
         model, data, loss_fn=loss_fn, batch_size=batch_size, device=device, seed=seed
     )
-    return run_fix(problem, options or FixOptions(), folder, progress)
+    return run_fix(problem, chosen, folder, progress)
 
 
 def run_fix(
@@ -115,14 +122,17 @@ class _Work:
         self.runs = Runs(None, "")
         self.steps = 0
         self.interrupted = False
+        self._ends = time.monotonic() + options.seconds
 
     def propose(self, progress: Progress | None) -> None:
         """Propose remedies, as far as the model can be traced."""
         counter = StageCounter(progress, "proposing remedies", 1)
         counter.begin()
+        patience = max(1.0, min(12.0, 0.15 * self.options.seconds))
         model = self.problem.fresh(self.problem.seed)
         try:
-            found = propagate(trace(model, self.problem.first, self.problem.loss_fn))
+            graph = trace(model, self.problem.first, self.problem.loss_fn)
+            found = propagate(graph, allowance=patience)
             known = judge(found, samples(self.problem.first), calibration(), depth=False)
             self.measured[UNCHANGED] = known.probability
         except Exception:  # whatever a model does, what needs no theory is proposed
@@ -133,7 +143,7 @@ class _Work:
             model,
             samples(self.problem.first),
             self.options.family,
-            patience=max(1.0, min(12.0, 0.15 * self.options.seconds)),
+            patience=patience,
         )
         counter.finish()
 
@@ -150,32 +160,42 @@ class _Work:
         if self.runs.taken_over:
             self.remarks.append(f"{self.runs.taken_over} finished runs were taken over.")
         if self.runs.plan is None:
-            plan = Plan.of(options, self._step_seconds(), len(trainable))
+            step = self._step_seconds()
+            plan = Plan.of(self._with_what_is_left(1 - _TO_JUDGE), step, len(trainable))
             self.runs.plan = plan.steps, plan.arms
         plan = Plan(*self.runs.plan)
         self.steps = plan.steps
         self.contenders = [Contender(None), *self._entered(trainable, plan.arms)]
-        race = Race(problem, self.division, options, plan, self.runs, progress)
+        left = self._with_what_is_left()
+        race = Race(problem, self.division, left, plan, self.runs, progress)
         race.run(self.contenders)
         if race.out_of_time:
             self.remarks.append("The budget ended before every run; a larger one tells more.")
 
+    def _with_what_is_left(self, share: float = 1.0) -> FixOptions:
+        """The options with a part of the budget that is left, at least a second."""
+        if math.isinf(self.options.seconds):
+            return self.options
+        return replace(self.options, budget=max(1.0, share * (self._ends - time.monotonic())))
+
     def _entered(self, proposals: Sequence[Proposal], most: int) -> list[Contender]:
         """The first remedies with which the model runs."""
         found: list[Contender] = []
+        begun = time.monotonic()
+        until = begun + _TO_JUDGE * max(0.0, self._ends - begun)
         for proposal in proposals:
             if len(found) == most:
                 break
             one = Contender(proposal.remedy)
-            reason = self._obstacle(proposal.remedy)
+            reason = self._obstacle(proposal.remedy, until)
             if reason is None:
                 found.append(one)
             else:
                 self.refused.append(arm_record(one, (), proposal.predicted, None, reason))
         return found
 
-    def _obstacle(self, remedy: Remedy) -> str | None:
-        """Why a remedy cannot be trained; otherwise judge the changed model in one pass."""
+    def _obstacle(self, remedy: Remedy, until: float) -> str | None:
+        """Why a remedy cannot be trained; otherwise judge the changed model, if there is time."""
         problem = self.problem
         model = problem.fresh(problem.seed)
         try:
@@ -185,12 +205,14 @@ class _Work:
                 problem.rehearse(model)
         except ValueError as error:
             return str(error)
-        try:
-            graph = trace(model, problem.first, problem.loss_fn)
-            found = judge(propagate(graph), graph.batch, calibration(), depth=False)
-            self.measured[in_words(remedy)] = found.probability
-        except Exception:  # what theory cannot judge is trained all the same
-            self.measured[in_words(remedy)] = None
+        self.measured[in_words(remedy)] = None
+        allowance = until - time.monotonic()
+        with contextlib.suppress(Exception):  # what theory cannot judge is trained all the same
+            if allowance > 0:
+                graph = trace(model, problem.first, problem.loss_fn)
+                propagation = propagate(graph, allowance=allowance)
+                found = judge(propagation, graph.batch, calibration(), depth=False)
+                self.measured[in_words(remedy)] = found.probability
         return None
 
     def _step_seconds(self) -> float:

@@ -63,6 +63,28 @@ class FixOptions:
         if self.rates is not None:
             check_rates(self.rates)
 
+    @classmethod
+    def of(cls, given: FixOptions | str | bool | None) -> FixOptions | None:
+        """Options that were given as such, as a family's name, or as a yes or no.
+
+        Raises:
+            ValueError: If they are none of these.
+
+        Examples:
+            >>> FixOptions.of("norms").family, FixOptions.of(True).family, FixOptions.of(False)
+            ('norms', 'all', None)
+        """
+        if given is None or isinstance(given, bool):
+            return cls() if given else None
+        if isinstance(given, str):
+            return cls(given)
+        if isinstance(given, cls):
+            return given
+        raise ValueError(
+            f"remedies are chosen by equipoise.diagnosis.FixOptions or a family's name, "
+            f"{', '.join(FAMILIES)}; got {given!r}."
+        )
+
     @property
     def seconds(self) -> float:
         """The budget; infinite if only steps limit it."""

@@ -21,6 +21,8 @@ class _Words(NamedTuple):
     remedy: str
 
 
+# Parameters that a title names; of more it tells the number.
+_NAMED = 2
 _WORDS: dict[FaultKind, _Words] = {
     "not finite": _Words(
         "critical",
@@ -110,7 +112,9 @@ def conclude_initialisation(found: Initialisation | None, reason: str = "") -> l
 def _finding(fault: InitialisationFault) -> Finding:
     words = _WORDS[fault.kind]
     noun = "module" if fault.kind == "running statistics" else "parameter"
-    title = words.title.format(wording.count(len(fault.parameters), noun))
+    some = fault.parameters
+    named = " and ".join(some) if len(some) <= _NAMED else wording.count(len(some), noun)
+    title = words.title.format(named)
     detail = f"{wording.listed(fault.parameters)} (of {fault.of} compared). {fault.detail}"
     return Finding(words.severity, title, detail, words.remedy)
 

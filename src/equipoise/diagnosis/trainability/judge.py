@@ -36,7 +36,8 @@ REASONS = {
     "size": "the initial outputs are so large that the loss starts far above that of guessing",
     "imbalance": "gradients are spread so widely over the layers that no rate fits them all",
     "silence": "some layers get no gradient at all",
-    "fluctuation": "it is too deep for its width: one draw of weights differs from another",
+    "fluctuation": "gradients differ from one draw of weights to another, as where a network is "
+    "deep for its width",
 }
 
 

@@ -30,7 +30,7 @@ def cell(checkup: Checkup) -> str:
         f"{escape(one.remedy or one.detail)}</li>"
         for one in shown.headlines
     )
-    code = first_screen.remedy_as_code(shown)
+    code = first_screen.change_as_code(shown)
     remedy = f"<pre><code>{escape(code)}</code></pre>" if code else ""
     page = escape(render_checkup(checkup), quote=True)
     return (

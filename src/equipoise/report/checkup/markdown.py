@@ -31,7 +31,7 @@ def markdown(checkup: Checkup) -> str:
         f"{_escaped(finding.remedy or finding.detail)}"
         for finding in checkup.headlines
     ]
-    code = first_screen.remedy_as_code(checkup)
+    code = first_screen.change_as_code(checkup)
     if code:
         lines += ["", "```python", code, "```"]
     lines += ["", f"_Equipoise {checkup.equipoise}, {wording.number(checkup.seconds)} s_"]

@@ -1,9 +1,11 @@
 import dataclasses
+import re
 from functools import partial
 
 import pytest
 from rich.cells import cell_len
 
+from equipoise.records import Estimate
 from equipoise.report.checkup.terminal.overview import log_bars, print_checkup, sparkline
 from support.console import printed
 from support.report_examples import HOSTILE_NAMES
@@ -20,7 +22,10 @@ class TestFirstScreen:
         text = printed(print_checkup, deep)
         assert text.index("Will probably not train") < text.index("█")
         assert all(finding.title in text for finding in deep.headlines)
-        assert "torch.nn.init.constant_(norm.bias" in text
+        assert all(line in text for line in deep.fix.code)
+        assert "torch.nn.init.constant_(norm.bias" not in text  # not proved, as that was
+        raceless = printed(print_checkup, dataclasses.replace(deep, fix=None))
+        assert "torch.nn.init.constant_(norm.bias" in raceless
         assert "--full" in text
 
     def test_what_was_asked_for_follows(self, deep):
@@ -60,7 +65,7 @@ def test_the_facts_are_there(deep):
         "96 of 96 operations",
         "Where gradients grow",
         "×1.47",
-        "22 more",
+        "⋮",
         "The worst 8 of 33 layers",
         "Skipped stem.conv: 4 rows, 28 columns",
         "trains with 91 %",
@@ -120,3 +125,27 @@ def test_bars_of_equal_values_are_equal():
 @pytest.mark.parametrize("layers", [1, 7, 60, 1000])
 def test_a_sparkline_fits(layers):
     assert 1 <= len(sparkline([1.1**i for i in range(layers)], 40)) <= 40
+
+
+class TestTables:
+    def test_the_layers_of_the_largest_step_are_shown(self, deep):
+        layers = list(deep.growth.layers)
+        layers[11:] = [
+            dataclasses.replace(one, gradient=Estimate(one.gradient.value * 1e4, 0.0, "measured"))
+            for one in layers[11:]
+        ]
+        jumping = dataclasses.replace(
+            deep, growth=dataclasses.replace(deep.growth, layers=tuple(layers))
+        )
+        table = printed(whole, jumping).partition("Gradients per layer")[2].partition("h: a")[0]
+        rows = re.findall(r"^ *(1[0-9]) ", table, re.MULTILINE)
+        assert {"11", "12"} <= set(rows)
+        assert "15" not in rows
+
+    @pytest.mark.parametrize("width", [80, 120])
+    def test_remedies_keep_number_and_verdict(self, deep, width):
+        text = printed(print_checkup, deep, width)
+        (row,) = re.findall(r"^ *1\. .*%.*$", text, re.MULTILINE)
+        assert row.rstrip().endswith(("best", "better"))
+        assert "…" not in row
+        assert bool(re.search("evaluation +gap", text)) == (width == 120)

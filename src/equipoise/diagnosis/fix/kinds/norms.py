@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from equipoise.diagnosis.fix.kinds.kind import Undo, UnsuitableRemedyError
-from equipoise.diagnosis.fix.remedy import Edit
+from equipoise.diagnosis.fix.remedy import Edit, Remedy
 from equipoise.instrument.modules import places, put
 from equipoise.instrument.recording.graph import Graph
 from equipoise.layers.batch_renorm import RenormSchedule
@@ -43,11 +43,7 @@ def words(edit: Edit) -> str:
 
 def code(edit: Edit) -> tuple[str, ...]:
     """The line that exchanges them."""
-    options = "".join(f", {name}={_in_code(value)}" for name, value in _options(edit).items())
-    return (
-        f"equipoise.layers.convert(model, {sources(edit)!r}, {edit.choice!r}, inplace=True"
-        f"{options})",
-    )
+    return (f'model = equipoise.apply(model, "{Remedy((edit,)).name}").model',)
 
 
 def change_model(model: nn.Module, edit: Edit) -> Undo:
@@ -113,7 +109,3 @@ def _options(edit: Edit) -> dict[str, Any]:
         whole = RenormSchedule()
         return {"schedule": whole.scaled(edit.value / whole.warmup)}
     return {"dims": 0} if edit.choice == "rms" else {}
-
-
-def _in_code(option: object) -> str:
-    return f"equipoise.layers.{option!r}" if isinstance(option, RenormSchedule) else repr(option)

@@ -24,6 +24,8 @@ _VERDICT_STYLES = {
 }  # fmt: skip
 _LEVELS = "▁▂▃▄▅▆▇█"
 _FURTHER = 6
+# Columns of a terminal that holds the whole table.
+_WIDE = 90
 
 
 def print_fix(fix: Fix | None, console: Console) -> None:
@@ -40,13 +42,16 @@ def print_fix(fix: Fix | None, console: Console) -> None:
         console.print(Padding(text(f"+ {line}", "green"), (0, 1)))
     rows = words.rows(fix)
     if rows:
-        numbers = ("predicted", "training", "evaluation", "gap", "step", "verdict")
-        table = new_table(["#"], numbers)
+        wide = console.width >= _WIDE  # the gap is the difference of two other columns
+        gap = ("gap",) if wide else ()
+        table = new_table(["#"], ("predicted", "training", "evaluation", *gap, "step", "verdict"))
+        table.columns[0].min_width = 3
         # A column of names would be as narrow as a letter in a terminal of 80 columns.
         names = Table.grid(padding=(0, 1))
         for number, row in enumerate(rows):
             names.add_row(Text(f"{number}.", "dim"), text(row.name))
-            cells = (row.predicted, row.loss, row.held_out, row.gap, row.step)
+            gap = (row.gap,) if wide else ()
+            cells = (row.predicted, row.loss, row.held_out, *gap, row.step)
             verdict = text(row.verdict, _VERDICT_STYLES[row.verdict])
             table.add_row(text(f"{number}."), *cells, verdict)
         console.print()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.padding import Padding
@@ -165,7 +166,7 @@ def print_growth(
     table = new_table(["layer"], (*theory, "‖∂E/∂h‖²", "log scale", "q", "c"))
     bar = table.columns[2 + len(theory)]
     bar.justify, bar.min_width = "left", _BAR_WIDTH
-    for row in excerpt(growth.layers):
+    for row in excerpt(growth.layers, _largest_step(values)):
         if isinstance(row, int):
             table.add_row(Text(f"⋮ {row} more", "dim"))
             continue
@@ -188,6 +189,13 @@ def print_growth(
         "1 if they are indistinguishable",
         console,
     )
+
+
+def _largest_step(values: Sequence[float]) -> tuple[int, ...]:
+    """The two neighbours whose values differ by the largest factor."""
+    logs = [math.log(value) if 0 < value < math.inf else math.nan for value in values]
+    steps = [(abs(b - a), i) for i, (a, b) in enumerate(pairwise(logs)) if not math.isnan(b - a)]
+    return (max(steps)[1], max(steps)[1] + 1) if steps else ()
 
 
 def _predicted(prediction: LayerPrediction | None) -> str:

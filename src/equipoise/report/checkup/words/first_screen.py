@@ -25,7 +25,12 @@ def measured(checkup: Checkup) -> str:
 
 
 def remedy_as_code(checkup: Checkup) -> str:
-    """The first verified remedy as code for the user's own file; empty without one."""
+    """The first verified remedy as code for the user's own file; empty without one.
+
+    So it is where remedies were trained: what was proved, or not, stands above.
+    """
+    if checkup.fix is not None and checkup.fix.gains:
+        return ""
     remedy = next((one for one in checkup.remedies if one.verified), None)
     if remedy is None:
         return ""
@@ -38,6 +43,12 @@ def remedy_as_code(checkup: Checkup) -> str:
             f"        {remedy.code}",
         )
     )
+
+
+def change_as_code(checkup: Checkup) -> str:
+    """What to change as code: what trained best, or the first verified remedy; or nothing."""
+    fix = checkup.fix
+    return "\n".join(fix.code) if fix is not None and fix.code else remedy_as_code(checkup)
 
 
 def rest(checkup: Checkup) -> str:

@@ -60,6 +60,7 @@ def conditions(fix: Fix) -> str:
         f"{fix.steps} steps of {fix.optimizer_name}, {wording.count(fix.seeds, 'seed')}; every "
         "arm has the same weights where shapes allow, the same batches, and its own best learning "
         f"rate, chosen on another seed. Training: loss over the last quarter of the steps. {held}"
+        "Predicted: from theory and one pass of the changed model. "
         f"Arms without ± left the race early. Better: by the {fix.judged_by} loss, seed by seed, "
         "beyond Student's t interval of 9 in 10 cases."
     )
@@ -85,7 +86,7 @@ def _row(arm: Arm, fix: Fix) -> ArmRow:
     diverged = f"{arm.diverged} of {max(arm.seeds, 1)} diverged"
     return ArmRow(
         name=arm.name,
-        predicted=_chance(arm.measured if arm.predicted is None else arm.predicted),
+        predicted=_chance(arm.predicted if arm.measured is None else arm.measured),
         rate=f"≥ {rate}" if arm.at_edge and arm.rates and arm.rate == arm.rates[-1][0] else rate,
         loss=diverged if arm.diverged else _spread(arm.loss),
         held_out="–" if arm.diverged else _spread(arm.held_out),
