@@ -3,6 +3,7 @@
 from collections import OrderedDict, UserDict
 from dataclasses import dataclass
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -381,3 +382,21 @@ def test_a_batch_may_ask_for_the_loss():
     assert found.loss(model, batch) == model(**batch)["loss"]
     without = find_loss(model, {"left": X, "right": X + 1})
     assert "for want of targets" in without.words[0]
+
+
+@pytest.mark.parametrize("make", [SimpleNamespace, type("Answer", (SimpleNamespace,), {})])
+def test_an_output_may_be_an_object_of_any_class(make):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x, labels=None):
+            logits = self.head(x)
+            loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+            return make(loss=loss, logits=logits)
+
+    batch = {"x": torch.randn(8, 4), "labels": torch.randint(0, 3, (8,))}
+    found = find_loss(Net(), batch, None)
+    assert found.words[0].startswith("loss: the model's own loss")
+    assert found.loss(Net(), batch).requires_grad

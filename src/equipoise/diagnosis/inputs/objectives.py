@@ -99,7 +99,7 @@ def own_loss(output: Any) -> Objective | None:
     """
     if _is_loss(output):
         return Objective("what the model returns, a single number", lambda output, _: output.sum())
-    named = fields(output)
+    named = _named(output)
     if named is not None:
         if _is_loss(named.get("loss")):
             return Objective(
@@ -181,7 +181,16 @@ def _at(output: Any, place: str | int) -> Tensor:
 
 
 def _parts(output: Any) -> dict[str, Any]:
-    return fields(output) or {}
+    return _named(output) or {}
+
+
+def _named(output: Any) -> dict[str, Any] | None:
+    """The parts of an output that have names, also of an object of the user's own class."""
+    found = fields(output)
+    if found is not None or isinstance(output, Tensor | tuple | list | Distribution):
+        return found
+    held = getattr(output, "__dict__", None) or {}
+    return dict(held) if any(isinstance(value, Tensor) for value in held.values()) else None
 
 
 def outputs(output: Any) -> Tensor:
@@ -193,7 +202,7 @@ def _scores(output: Any) -> tuple[str | int | None, Tensor]:
     """The part of an output that is compared with targets."""
     if isinstance(output, Tensor):
         return None, output
-    named = fields(output)
+    named = _named(output)
     if named is not None:
         held = [name for name, value in named.items() if isinstance(value, Tensor)]
         name = next((name for name in _OUTPUTS if name in held), held[0] if held else None)
