@@ -15,6 +15,7 @@ The gap and not c is the argument, because near c = 1 the latter has lost its di
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ _INTERPOLATION = np.polynomial.chebyshev.chebvander(_CHECKS, 15) @ np.linalg.inv
     np.polynomial.chebyshev.chebvander(_CHEBYSHEV, 15)
 )
 _RESOLVED, _MOST_BISECTIONS = 1e-13, 14
+_SCALE = 16.0
 # More panels failing at once mean rounding noise, or a function too steep for its reach. What
 # they miss then shows as a difference between levels.
 _MOST_FAILURES = 128
@@ -69,10 +71,13 @@ class Partition:
     Args:
         edges: Ascending, of shape ``[p + 1]``.
         powers: Which edges are fractional powers.
+        deviation: By how much of the functions' size polynomials miss them where there would have
+            to be too many panels, 0 where all are fine enough.
     """
 
     edges: Array
     powers: Mask
+    deviation: float = 0.0
 
 
 def partition(f: Piecewise, std: float) -> Partition:
@@ -80,17 +85,23 @@ def partition(f: Piecewise, std: float) -> Partition:
     reach = _REACH * std
     inside = np.abs(f.kinks) < reach
     kinks = f.kinks[inside]
-    uniform = _WINDOW * std
-    edges = np.unique(np.concatenate([uniform, kinks]))
+    # Functions turn on a scale of their own near 0, which a window of a wide density would miss.
+    graded = _SCALE ** np.arange(1.0, math.log(max(2 * std, 1.0)) / math.log(_SCALE))
+    edges = np.unique(np.concatenate([_WINDOW * std, -graded, graded, kinks]))
     left, right = edges[:-1], edges[1:]
     singular = kinks[f.powers[inside]]
     found = [edges]
+    missed = 0.0
     for _ in range(_MOST_BISECTIONS):
         middle = (left + right) / 2
-        coarse = ~_resolved(f.function, left, right, std)
+        deviation = _deviation(f.function, left, right, std)
+        coarse = deviation > _RESOLVED
         coarse &= ~np.isin(left, singular) & ~np.isin(right, singular)
         coarse &= (left < middle) & (middle < right)
-        if not 0 < np.count_nonzero(coarse) <= _MOST_FAILURES:
+        if (count := np.count_nonzero(coarse)) == 0:
+            break
+        if count > _MOST_FAILURES:
+            missed = float(deviation[coarse].max())
             break
         found.append(middle[coarse])
         left, right = (
@@ -98,7 +109,7 @@ def partition(f: Piecewise, std: float) -> Partition:
             np.concatenate([middle[coarse], right[coarse]]),
         )
     edges = np.unique(np.concatenate(found))
-    return Partition(edges, np.isin(edges, singular))
+    return Partition(edges, np.isin(edges, singular), missed)
 
 
 def average(
@@ -161,18 +172,19 @@ def pair_average(f: Piecewise, std: float, gap: float, combine: Combination, lev
     return total
 
 
-def _resolved(function: Callable[[Array], Array], left: Array, right: Array, std: float) -> Mask:
-    """Whether the interpolating polynomial follows the functions, per panel."""
+def _deviation(function: Callable[[Array], Array], left: Array, right: Array, std: float) -> Array:
+    """By how much of their size interpolating polynomials miss the functions, per panel."""
     centre, half = ((left + right) / 2)[:, None], ((right - left) / 2)[:, None]
     nodes, checks = function(centre + half * _CHEBYSHEV), function(centre + half * _CHECKS)
     # Values count by the square root of the density: integrands are products of two.
     nearest = np.where(left * right < 0, 0.0, np.minimum(np.abs(left), np.abs(right)))
     matter = np.exp(-((nearest / std) ** 2) / 4)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):
         deviation = np.abs(nodes @ _INTERPOLATION.T - checks).max(-1) * matter  # [rows, panels]
         size = (np.abs(checks).max(-1) * matter).max(-1, keepdims=True)
-        resolved = (deviation <= _RESOLVED * size) | ~np.isfinite(deviation)
-    return np.asarray(resolved.all(0))
+        counted = np.isfinite(deviation) & (deviation > 0)
+        relative = np.where(counted, deviation / size, 0.0)
+    return np.asarray(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).max(0))
 
 
 def _refined_towards(cut: Partition, centres: Array, spread: float, std: float) -> Partition:

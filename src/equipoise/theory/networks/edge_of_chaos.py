@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Activation
-from equipoise.theory.batch_norm.setting import SMALLEST_BATCH, Setting
+from equipoise.theory.batch_norm.setting import SMALLEST_BATCH, ConvergenceError, Setting
 from equipoise.theory.networks.gaussian_averages import ROUNDING, moments
 from equipoise.theory.networks.vanilla.variance import mean_square_slope_at_zero
 
@@ -111,7 +111,15 @@ def _small_signals(phi: Activation, source: float) -> list[EdgeOfChaos]:
 def _with_signal(phi: Activation, source: float) -> list[EdgeOfChaos]:
     """Edges at q > σ_b², where χ_1 − 1 changes its sign and q is stable."""
     signals = _SIGNALS * max(source, 1.0)
-    distances = [(s, *_distance(phi, source, float(s))) for s in signals]
+    distances: list[tuple[float, float, float]] = []
+    for s in signals.tolist():
+        try:
+            distances.append((s, *_distance(phi, source, s)))
+        except ConvergenceError:
+            # Quadrature cannot follow φ over larger signals: there is an end to the search.
+            if not distances:
+                raise
+            break
     clear = [(s, distance) for s, distance, error in distances if abs(distance) > error + _NOISE]
     edges = []
     for (low, before), (high, after) in pairwise(clear):

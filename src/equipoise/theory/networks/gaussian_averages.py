@@ -25,6 +25,10 @@ ROUNDING = 16 * float(np.finfo(float).eps)
 _GOAL = 1e-13
 # Distance in standard deviations at which the integrand must be negligible, and how negligible.
 _END, _TAIL, _LOOSE = 9.5, 1e-8, 0.01
+# Where polynomials through 16 points of a panel miss an entire function by this much, rules of 56
+# points are exact to rounding; beyond it (sin at a standard deviation of 150) two may agree by
+# accident.
+_UNFOLLOWED = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,9 @@ def moments(activation: Activation, q: float) -> Averaged:
     The second is :math:`E[\phi'^2 + \phi\phi'']` integrated by parts, which holds for kinks too.
     """
     f = piecewise(activation)
+    std = math.sqrt(q)
+    if gaussian.partition(f, std).deviation > _UNFOLLOWED:
+        raise _too_steep(activation.name, std)
 
     def combine(values: Array, z: Array) -> Array:
         square, slope = values[0] ** 2, values[1] ** 2
@@ -60,9 +67,9 @@ def moments(activation: Activation, q: float) -> Averaged:
         return np.stack([square, *rest, values[0]])
 
     values, changes = _refined(
-        lambda level: gaussian.average(f, math.sqrt(q), combine, level), activation, q
+        lambda level: gaussian.average(f, std, combine, level), activation, q
     )
-    refuse_unresolved(activation.name, f, math.sqrt(q), values[4], values[0], values[2])
+    refuse_unresolved(activation.name, f, std, values[4], values[0], values[2])
     # The second average is a difference of the fourth and the first over 2q.
     scales = np.array([values[0], values[3] + values[0] / (2 * q), values[2]])
     return Averaged(values[:3], changes[:3] + ROUNDING * scales)
@@ -86,10 +93,15 @@ def refuse_unresolved(
             "infinite or beyond reach. Use one that grows slower."
         )
     if (square - mean**2) * (1 - _LOOSE) > std**2 * slope + ROUNDING * square:
-        raise ConvergenceError(
-            f"activation {name} is too steep on pre-activations of standard deviation {std:.3g}: "
-            "quadrature does not resolve where it turns. Use a smaller gamma or weight_variance."
-        )
+        raise _too_steep(name, std)
+
+
+def _too_steep(name: str, std: float) -> ConvergenceError:
+    return ConvergenceError(
+        f"activation {name} is too steep on pre-activations of standard deviation {std:.3g}: "
+        "quadrature does not resolve where it turns. Use a smaller gamma, weight_variance or "
+        "bias_variance."
+    )
 
 
 def pair_moments(activation: Activation, q: float, gap: float) -> Averaged:

@@ -14,9 +14,11 @@ from equipoise.records import Estimate
 from equipoise.theory import as_activation, max_trainable_depth
 from equipoise.theory.activation.catalogue import Activation, Kink, alpha_relu
 from equipoise.theory.batch_norm.fixed_point.closed_form import kernel
-from equipoise.theory.networks.edge_of_chaos import edge_of_chaos
+from equipoise.theory.batch_norm.setting import Setting
+from equipoise.theory.networks.edge_of_chaos import EdgeOfChaos, _only, edge_of_chaos
 from equipoise.theory.networks.gaussian_averages import moments
 from equipoise.theory.networks.vanilla.network import VanillaNetwork, vanilla
+from equipoise.theory.networks.vanilla.variance import settle_variance
 
 CASES = [
     ("tanh", 4.0, 0.1),
@@ -293,13 +295,84 @@ class TestEdge:
         with pytest.raises(ValueError, match="no edge of chaos"):
             edge_of_chaos("gelu")
 
-    def test_several(self):
+    def test_a_narrow_step_is_seen_from_afar(self):
+        """χ₁ − 1 = 17.7/σ to first order at large σ: it does not cross 0 a second time."""
         bent = Activation("bent", lambda x: torch.tanh(3 * x) + 0.3 * x)
+        assert edge_of_chaos(bent, bias_variance=3.0).weight_variance.value == pytest.approx(
+            1.04048, rel=1e-5
+        )
+        for q in (1e6, 1e8):
+            square, _, slope = moments(bent, q).values
+            assert math.sqrt(q) * (q * slope / square - 1) == pytest.approx(17.7, rel=0.01)
+
+    def test_several(self):
+        found = [
+            EdgeOfChaos(Estimate(value, 0.0, "by hand"), Estimate(1.0, 0.0, "by hand"))
+            for value in (1.04, 11.05)
+        ]
+        phi = as_activation("tanh")
         with pytest.raises(ValueError, match=r"several.*1\.04.*11\.05.*near"):
-            edge_of_chaos(bent, bias_variance=3.0)
-        for near, found in ((1.0, 1.04), (20.0, 11.06)):
-            edge = edge_of_chaos(bent, bias_variance=3.0, near=near)
-            assert edge.weight_variance.value == pytest.approx(found, rel=1e-3)
+            _only(found, phi, 3.0, None)
+        assert [_only(found, phi, 3.0, near) for near in (1.0, 20.0)] == found
+
+    def test_the_search_ends_where_quadrature_does(self):
+        assert_bounds(edge_of_chaos("sin", bias_variance=1e4).weight_variance, 2.0)
+        with pytest.raises(ValueError, match=r"sin is too steep.*smaller.*bias_variance"):
+            edge_of_chaos("sin", bias_variance=1e12)
+
+
+class TestExtremes:
+    """Weights and biases of any size: an answer with a true error, or a reason."""
+
+    @pytest.mark.parametrize("variance", [1e12, 1e30])
+    def test_tanh_is_a_sign(self, variance):
+        """E tanh² = 1 − 2/(σ√2π) + O(σ⁻³), and E sech⁴ = (4/3)/(σ√2π)."""
+        network = vanilla("tanh", weight_variance=variance)
+        with mp.workdps(40):
+            q = mp.findroot(
+                lambda q: variance * (1 - mp.sqrt(2 / (mp.pi * q))) - q,
+                variance * (1 - mp.mpf(variance) ** -0.5),
+            )
+            slope = float(variance * mp.mpf(4) / 3 / mp.sqrt(2 * mp.pi * q))
+        assert abs(network.q.value - float(q)) <= network.q.error + variance**-0.5
+        assert network.q.error <= 1e-13 * variance
+        assert network.chi_1.value == pytest.approx(slope, rel=1e-12)
+        assert abs(network.c.value) <= network.c.error < 1e-12
+        assert network.chi_c.value == pytest.approx(2 / math.pi, rel=1e-3)
+
+    @pytest.mark.parametrize("name", ["tanh", "gelu", "sigmoid"])
+    def test_large_biases_are_the_second_moment(self, name):
+        network = vanilla(name, weight_variance=1e-60, bias_variance=1e30)
+        assert abs(network.q.value - 1e30) <= network.q.error <= 1e-14 * 1e30
+
+    def test_a_bound_far_above(self):
+        """max(x, 0)^0.75 has its fixed point at (σ_w²c)⁴, here 1e35."""
+        q = settle_variance(Setting("alpha_relu(0.75)", 4, weight_variance=1e9))
+        scale = 2**-0.25 * math.gamma(1.25) / math.sqrt(math.pi)
+        assert_bounds(q, (1e9 * scale) ** 4, at_most=1e-12)
+
+    def test_a_fixed_point_on_the_grid_is_not_silence(self):
+        """σ_w²(1 − e^{−2q})/2 = q at 50, half the start; signals of sin do not die out there."""
+        q = settle_variance(Setting("sin", 4, weight_variance=100.0))
+        assert_bounds(q, 50.0, at_most=1e-13)
+
+    @pytest.mark.parametrize("std", [40.0, 100.0, 150.0])
+    def test_waves_are_followed_or_refused(self, std):
+        square, _, slope = moments(as_activation("sin"), std**2).values
+        errors = moments(as_activation("sin"), std**2).errors
+        assert abs(square - 0.5) <= errors[0] < 1e-10
+        assert abs(slope - 0.5) <= errors[2] < 1e-10
+        with pytest.raises(ValueError, match=r"sin is too steep.*smaller.*weight_variance"):
+            moments(as_activation("sin"), (10 * std) ** 2)
+
+    @pytest.mark.parametrize("name", ["tanh", "relu", "gelu", "sin", "identity"])
+    @pytest.mark.parametrize("variance", [1e-300, 1e300, math.inf, math.nan, 0.0, -1.0])
+    def test_what_is_refused_repeats_the_number(self, name, variance):
+        with pytest.raises(
+            ValueError, match=r"^weight_variance.*(must|use one between)"
+        ) as caught:
+            vanilla(name, weight_variance=variance, bias_variance=0.1)
+        assert f"{variance:g}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

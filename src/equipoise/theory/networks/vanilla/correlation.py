@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import brentq
-
 from equipoise.numerics.quadrature import gaussian
 from equipoise.records.estimate import Estimate
 from equipoise.theory.batch_norm.setting import Setting
 from equipoise.theory.networks.gaussian_averages import ROUNDING, pair_moments, piecewise
+from equipoise.theory.networks.vanilla.variance import log_root
 
 _STEP = 1e-3
 _FACTOR = 16.0
@@ -58,14 +57,7 @@ def _solve(setting: Setting, q: float) -> float:
         if low < _SMALLEST_GAP:
             return low
         high, low = low, low / _FACTOR
-    log_gap = brentq(
-        lambda x: _expansion(setting, q, math.exp(x)) - 1,
-        math.log(low),
-        math.log(high),
-        xtol=1e-15,
-        rtol=1e-15,
-    )
-    return math.exp(log_gap)
+    return log_root(lambda gap: _expansion(setting, q, gap) - 1, low, high)
 
 
 def _largest_gap(setting: Setting, q: Estimate, error: float) -> float:

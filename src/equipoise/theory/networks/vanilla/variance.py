@@ -9,6 +9,8 @@ everywhere, since :math:`F' = \sigma_w^2E[\phi^2(z^2-1)]/(2q) \ge -F/(2q)`: that
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from scipy.optimize import brentq
@@ -22,6 +24,7 @@ from equipoise.theory.networks.gaussian_averages import ROUNDING, moments, piece
 # F(q)/q − 1 below this is rounding.
 _NOISE = 1e-13
 _LARGEST, _SMALLEST = 1e24, 1e-24
+_UNBOUNDED = 1e120
 # One-sided slopes at a kink; so close to it that a fractional power has reached 0 or infinity.
 _BESIDE = 1e-200
 _METHOD = "Gaussian quadrature on panels"
@@ -40,9 +43,26 @@ def settle_variance(setting: Setting) -> Estimate:
     bracket = _ascend(setting, start) if _excess(setting, start) > 0 else _descend(setting, start)
     if isinstance(bracket, Estimate):
         return bracket
-    low, high = (math.log(q) for q in bracket)
-    log_q = brentq(lambda x: _excess(setting, math.exp(x)), low, high, xtol=1e-15, rtol=1e-15)
-    return _with_error(setting, math.exp(log_q))
+    return _with_error(setting, log_root(partial(_excess, setting), *bracket))
+
+
+def log_root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Root of a function that falls from above 0 to below on [low, high], in log x.
+
+    Where rounding turns the sign at an end, that end is the root as far as values can tell.
+    """
+    if function(low) <= 0:
+        return low
+    if function(high) >= 0:
+        return high
+    width = math.log(high / low)
+
+    def along(part: float) -> float:
+        # exp(log x) would move the ends by many roundings.
+        return min(low * math.exp(part), high) if part < width else high
+
+    found = brentq(lambda part: function(along(part)), 0.0, width, xtol=1e-15, rtol=1e-15)
+    return along(found)
 
 
 def mean_square_slope_at_zero(activation: Activation) -> float:
@@ -71,13 +91,14 @@ def _excess(setting: Setting, q: float) -> float:
 def _ascend(setting: Setting, low: float) -> tuple[float, float]:
     # An excess within the noise decides nothing: F(q)/q may fall to 1 without passing it.
     high = 2 * low
-    while high < 2 * _LARGEST:
+    far = 2 * _LARGEST * max(1.0, low)
+    while high < _UNBOUNDED:
         excess = _excess(setting, high)
         if excess < -_NOISE:
             return low, high
         if excess > 0:
             low = high
-        high *= 2
+        high *= 2 if high < far else 16
     raise _diverges(setting)
 
 
@@ -85,7 +106,8 @@ def _descend(setting: Setting, high: float) -> tuple[float, float] | Estimate:
     silent = setting.bias_variance == 0 and setting.activation.values(np.zeros(1))[0] == 0
     while high > _SMALLEST or not silent:
         excess = _excess(setting, high / 2)
-        if silent and abs(excess) <= _NOISE:
+        # Twice: a fixed point of its own may lie on high / 2 to the last digit.
+        if silent and max(abs(excess), abs(_excess(setting, high / 4))) <= _NOISE:
             return Estimate(0.0, high, "limit of small signals")
         if excess >= 0:
             return high / 2, high
@@ -108,7 +130,9 @@ def _of_constant_slopes(setting: Setting) -> Estimate:
 def _with_error(setting: Setting, q: float) -> Estimate:
     averaged = moments(setting.activation, q)
     slope = setting.weight_variance * float(averaged.values[1])
-    error = setting.weight_variance * float(averaged.errors[0]) + ROUNDING * q
+    # What is left of F(q) − q, where values and their rounding allow no better root.
+    left = abs(setting.weight_variance * float(averaged.values[0]) + setting.bias_variance - q)
+    error = setting.weight_variance * float(averaged.errors[0]) + ROUNDING * q + left
     return Estimate(q, error / max(abs(1 - slope), ROUNDING), _METHOD)
 
 
@@ -116,6 +140,7 @@ def _diverges(setting: Setting) -> ValueError:
     return ValueError(
         f"pre-activations of {setting.activation.name} networks grow without bound at "
         f"weight_variance = {setting.weight_variance:g}, bias_variance = "
-        f"{setting.bias_variance:g}: no fixed point exists above the start. Use a smaller "
-        "weight_variance (for relu at most 2, without biases) or a normaliser."
+        f"{setting.bias_variance:g}: no fixed point exists above the start, or none "
+        "within float64. Use a smaller weight_variance (for relu at most 2, without biases) or a "
+        "normaliser."
     )
