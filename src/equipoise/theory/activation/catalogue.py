@@ -204,9 +204,29 @@ def _gelu(x: Tensor) -> Tensor:
     return 0.5 * x * torch.erfc(-x * math.sqrt(0.5))
 
 
+_GELU_SCALE, _GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
+
+
 def _gelu_tanh(x: Tensor) -> Tensor:
     # (1 + tanh u)/2 = sigmoid(2u), which keeps the digits of the left tail.
-    return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
+    return x * torch.sigmoid(_GELU_SCALE * (x + _GELU_CUBE * x**3))
+
+
+def _gelu_tanh_slope(x: Tensor) -> Tensor:
+    # Automatic differentiation takes 1 − sigmoid, which has no digits left on the right.
+    inner = _GELU_SCALE * (x + _GELU_CUBE * x**3)
+    slope = _GELU_SCALE * (1 + 3 * _GELU_CUBE * x.square())
+    return torch.sigmoid(inner) + x * _sigmoid_slope(inner) * slope
+
+
+def _tanhshrink(x: Tensor) -> Tensor:
+    """The difference x − tanh x; near 0 by Lambert's tanh x = x/(1 + x²/(3 + x²/(5 + …)))."""
+    square = x.square().clamp(max=1)
+    rest = torch.full_like(x, 19.0)  # below 1 the next terms are less than rounding
+    for odd in range(17, 1, -2):
+        rest = odd + square / rest
+    part = square / rest
+    return torch.where(x.abs() < 1, x * part / (1 + part), x - torch.tanh(x))
 
 
 def _gelu_slope(x: Tensor) -> Tensor:
@@ -247,7 +267,7 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("erf", torch.erf, lambda x: 2 / math.sqrt(math.pi) * torch.exp(-x.square())),
         Activation("sigmoid", torch.sigmoid, _sigmoid_slope),
         Activation("gelu", _gelu, _gelu_slope),
-        Activation("gelu_tanh", _gelu_tanh),
+        Activation("gelu_tanh", _gelu_tanh, _gelu_tanh_slope),
         Activation("silu", F.silu, _silu_slope),
         Activation("mish", lambda x: x * torch.tanh(F.softplus(x, threshold=40.0)), _mish_slope),
         Activation("selu", F.selu, kinks=(Kink(0.0),)),
@@ -274,7 +294,7 @@ ACTIVATIONS: dict[str, Activation] = {
             "softsign", F.softsign, lambda x: (1 + x.abs()).square().reciprocal(), (Kink(0.0),)
         ),
         Activation("log_sigmoid", F.logsigmoid, lambda x: torch.sigmoid(-x)),
-        Activation("tanhshrink", F.tanhshrink, lambda x: torch.tanh(x).square()),
+        Activation("tanhshrink", _tanhshrink, lambda x: torch.tanh(x).square()),
         Activation("sin", torch.sin, torch.cos),
         Activation("square", torch.square, lambda x: 2 * x),
     )
