@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from equipoise.theory import (
+    Activation,
     Architecture,
     backward_spectrum,
     explosion_rate,
@@ -43,12 +44,12 @@ class TestSteepness:
 
     def test_layer_norm(self):
         """Likewise proportional to γ."""
-        for gamma in (1e3, 1e4):
+        for gamma in (1e3, 1e4, 1e7):
             assert layer_norm("tanh", gamma=gamma).rate.value / gamma == pytest.approx(
                 0.532, rel=1e-3
             )
         with pytest.raises(ValueError, match="too steep on pre-activations"):
-            layer_norm("tanh", gamma=1e5)
+            layer_norm("tanh", gamma=1e16, beta=1.23e15)  # a step far from 0
 
     @pytest.mark.parametrize("gamma", [1e-3, 0.3, 7.0])
     def test_moderate_scales_are_not_refused(self, gamma):
@@ -63,11 +64,12 @@ class TestSteepness:
     def test_vanilla(self):
         """χ₁ is proportional to the weights' size where tanh is as good as a step."""
         first, second = (
-            vanilla("tanh", weight_variance=v).chi_1.value / v**0.5 for v in (1e6, 1e8)
+            vanilla("tanh", weight_variance=v).chi_1.value / v**0.5 for v in (1e8, 1e12)
         )
         assert first == pytest.approx(second, rel=1e-3)
+        far = Activation("far step", lambda x: torch.tanh(x - 1.23e15))
         with pytest.raises(ValueError, match="too steep on pre-activations"):
-            vanilla("tanh", weight_variance=1e10)
+            vanilla(far, weight_variance=1e32)
 
 
 class TestPowers:

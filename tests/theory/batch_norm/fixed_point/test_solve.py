@@ -105,6 +105,28 @@ def test_a_sample_of_the_benchmark_of_stated_errors(name, B, options, kinks):
         assert_bounds(estimate, float(exact[key]), 3e-15)
 
 
+@pytest.mark.parametrize(("name", "B", "beta"), [("relu", 10, -2.96), ("relu", 10, -2.98)])
+def test_a_kink_just_within_the_largest_sample(name, B, beta):
+    """No sample exceeds √(B − 1) = 3: what rounds the kink's place at 2.96 is 75 times as much of
+    its distance from 3, and κ goes with its sixth power. Errors are judged relative to numbers."""
+    f = FUNCTIONS[name]
+    ours = solved(name, B, beta=beta)
+    law = TwoAngles(
+        Function(f.value, f.slope, (0.0,)), B, 0.0, 1.0, beta, 1.0, count=30, real=Real
+    )
+    kappa = law.map(Real(1))[0]
+    exact = law.numbers(kappa) | {"kappa": kappa}
+    estimates = (ours.q, ours.kappa, *ours.backward, *ours.forward)
+    distances = [
+        float(abs(estimate.value - exact[key]))
+        for key, estimate in zip(NAMES, estimates, strict=False)
+    ]
+    for estimate, distance in zip(estimates, distances, strict=True):
+        assert distance <= estimate.error
+    assert distances[1] > 16 * np.finfo(float).eps * ours.kappa.value  # what was stated before
+    assert ours.kappa.error < 1e-11 * ours.kappa.value
+
+
 def _bump(width):
     """Tanh with a narrow bump, for the library and for the reference."""
 

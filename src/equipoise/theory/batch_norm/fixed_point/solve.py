@@ -258,12 +258,14 @@ def _with_errors(
     numbers: Numbers, errors: Array, setting: Setting, averages: Averages
 ) -> Solution:
     slopes = float(np.median(averages.square(SLOPES, 0)))
-    # Rounding of w moves its density by w² times as much.
+    # Rounding of w moves its density, like (1 - w²/n)^((B - 4)/2), by w²/(1 - w²/n) times as much,
+    # and a kink's distance from the largest w, √n, by as much.
+    n = setting.batch_size - 1
     far = max(
         float((averages.square(order, 2) / np.maximum(averages.square(order, 0), 1e-300)).max())
         for order in (VALUES, SLOPES)
     )
-    truncation = averages.truncation + UNIT * far
+    truncation = averages.truncation + UNIT * far / max(1 - far / n, UNIT)
     return numbers.with_errors(
         errors, setting, averages.method, truncation=truncation, slopes=slopes
     )
