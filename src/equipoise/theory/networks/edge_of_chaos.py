@@ -64,7 +64,8 @@ def edge_of_chaos(
 
     Raises:
         ValueError: If there is no edge, or several and ``near`` is not given, a number is out of
-            range, or the activation is not usable.
+            range, or the activation is not usable. Waves such as sin are searched as far as
+            quadrature can follow them.
 
     Examples:
         >>> print(edge_of_chaos("tanh").weight_variance, edge_of_chaos("relu").weight_variance)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from equipoise.instrument.recording.tracer import trace
+from equipoise.theory.propagation.what_if import blocks as blocks_module
 from equipoise.theory.propagation.what_if.blocks import with_depth
 from support.what_if_models import (
     Block,
@@ -154,3 +155,28 @@ def test_what_is_read_later_cannot_be_left_out():
 
     with pytest.raises(ValueError, match="takes what a block gave that would be left out"):
         counts(Read(), depth=1 / 3, block=None)
+
+
+def test_links_of_a_deep_chain_are_compared_a_few_times(monkeypatch):
+    """Once per operation and period that may win, not once per pair of operations.
+
+    The first layer takes the batch and has no twin before it, so no period covers everything.
+    """
+    compared = []
+    alike = blocks_module._are_linked_alike
+    monkeypatch.setattr(
+        blocks_module,
+        "_are_linked_alike",
+        lambda *arguments: compared.append(0) or alike(*arguments),
+    )
+    for depth in (20, 80):
+        layers = [part for _ in range(depth) for part in (nn.Linear(3, 3), nn.ReLU())]
+        graph = trace(
+            nn.Sequential(*layers),
+            torch.randn(4, 3),
+            lambda deep, batch: deep(batch).square().sum(),
+        )
+        compared.clear()
+        found = blocks_module.prevailing_blocks(graph)
+        assert found.count == depth - 1
+        assert len(compared) < 6 * len(graph.nodes)

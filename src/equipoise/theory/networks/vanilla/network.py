@@ -102,7 +102,8 @@ def vanilla(
 
     Raises:
         ValueError: If q grows without bound, a number is out of range, or the activation is not
-            usable.
+            usable: waves such as sin cannot be followed over pre-activations of a standard
+            deviation beyond some 150.
 
     Examples:
         >>> network = vanilla("relu", weight_variance=2.0)

@@ -92,6 +92,10 @@ def _found(graph: Graph, block: str | None) -> Blocks:
     structure = Structure(graph)
     best: tuple[int, Blocks] | None = None
     for period in range(1, len(nodes) // 2 + 1):
+        # Links are compared only where operations alone could make a longer repetition: in a deep
+        # chain that is at few of its periods.
+        if best is not None and _most_covered(kinds, period) <= best[0]:
+            continue
         start, length = _longest_run(graph, nodes, kinds, period)
         count = (length + period) // period
         end = start + length + period
@@ -131,6 +135,13 @@ def _form(leaf: Any) -> Any:
     if isinstance(leaf, Given):
         return leaf.kind, tuple(leaf.value.shape)
     return str(leaf) if isinstance(leaf, torch.dtype | torch.device) else leaf
+
+
+def _most_covered(kinds: Any, period: int) -> int:
+    """At most how many operations whole blocks make up, if links do not matter."""
+    different = np.flatnonzero(kinds[period:] != kinds[:-period])
+    edges = np.concatenate([[-1], different, [len(kinds) - period]])
+    return (int(np.diff(edges).max()) - 1 + period) // period * period
 
 
 def _longest_run(graph: Graph, nodes: Sequence[Node], kinds: Any, period: int) -> tuple[int, int]:
