@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from equipoise import models
+from equipoise.diagnosis import remedies
 from equipoise.diagnosis.remedies import Outlook, recommend
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import Estimate
@@ -57,6 +58,22 @@ def test_the_mildest_value_that_suffices_is_tried():
     assert tried["norm1.bias"] == tried["norm2.bias"] == pytest.approx(0.2)
     assert remedy.code == "torch.nn.init.constant_(norm.bias, 0.2)"
     assert remedy.verified
+
+
+@pytest.mark.parametrize(("patience", "predictions", "value"), [(9.0, 5, 0.2), (2.5, 3, 0.4)])
+def test_when_time_is_up_the_mildest_one_seen_is_tried(monkeypatch, patience, predictions, value):
+    """Predictions take a second each: that of the model as it is, then those of a bisection."""
+    clock = [0.0]
+    monkeypatch.setattr(remedies.time, "process_time", lambda: clock[0])
+
+    def predict(parameters):
+        clock[0] += 1
+        return by_law(falls_with_shift, 60)(parameters)
+
+    measured = GradientGrowth((), Estimate(1.1, 0.01, "by hand"), None, 2, 1)
+    (remedy,) = recommend(model(), predict, lambda change: measured, TODAY, patience)
+    assert (remedy.parameter, remedy.value) == ("bias", value)
+    assert clock[0] >= predictions
 
 
 def test_the_best_value_is_tried_where_none_suffices():

@@ -345,6 +345,7 @@ def _run(
             predict,
             lambda change: measure(change, min(seeds, _TRIED), "trying remedies"),
             growth.rate,
+            patience=chosen.theory_seconds(work.watch.seconds(), min(seeds, _TRIED)),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +52,7 @@ def recommend(
     predict: Predict,
     measure: Callable[[Callable[[], None]], GradientGrowth],
     today: Estimate,
+    patience: float = math.inf,
 ) -> tuple[Recommendation, ...]:
     """Find the mildest change of β and of γ with which the model should train, and try it.
 
@@ -60,11 +62,13 @@ def recommend(
             name; ``None`` if theory does not tell.
         measure: Measures growth after calling a function that changes the model.
         today: Growth measured on the unchanged model.
+        patience: Seconds of processor time after which nothing further is predicted.
 
     Returns:
         At most one remedy per parameter: the mildest that suffices, or else the best one, if it
         is worth making. Verified ones come first.
     """
+    ends = time.process_time() + patience
     predicted_today = predict({})
     if predicted_today is None:
         return ()
@@ -75,7 +79,7 @@ def recommend(
         if len(starts) != 1:
             continue
         further = [v for v in values if (v > max(starts)) == (parameter == "bias")]
-        found = _mildest(tensors, further, predict)
+        found = _mildest(tensors, further, predict, ends)
         if found is None or not _is_better(found[1].rate, predicted_today.rate):
             continue
         value, predicted = found
@@ -97,9 +101,12 @@ def recommend(
 
 
 def _mildest(
-    tensors: Mapping[str, Tensor], values: Sequence[float], predict: Predict
+    tensors: Mapping[str, Tensor], values: Sequence[float], predict: Predict, ends: float
 ) -> tuple[float, Outlook] | None:
-    """The mildest value that suffices, if more of a change is better; else the best one seen."""
+    """The mildest value that suffices, if more of a change is better; else the best one seen.
+
+    After the time ``ends`` it is the mildest one seen that suffices.
+    """
     seen: dict[float, Outlook] = {}
 
     def suffices(index: int) -> bool:
@@ -110,14 +117,14 @@ def _mildest(
         return outlook is not None and outlook.probability >= _SURE
 
     low, high = 0, len(values)  # the first that suffices is in [low, high]
-    while low < high:
+    while low < high and time.process_time() < ends:
         middle = (low + high) // 2
         if suffices(middle):
             high = middle
         else:
             low = middle + 1
-    if low < len(values) and values[low] in seen:
-        return values[low], seen[values[low]]
+    if high < len(values) and values[high] in seen:
+        return values[high], seen[values[high]]
     return max(seen.items(), key=lambda pair: pair[1].probability, default=None)
 
 

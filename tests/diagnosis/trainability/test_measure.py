@@ -208,7 +208,9 @@ class TestModelsThatCannotBeTraced:
         monkeypatch.setattr("equipoise.diagnosis.checkup.traced", untraceable)
         found = eq.checkup(net, fixed_batches(16), seeds=1, batches=1)
         assert found.verdict.trainability is None
-        assert found.verdict.sentence.startswith("Gradients ")
+        assert found.verdict.sentence == "Whether it will train is unknown"
+        assert found.verdict.details.startswith("Gradients ")
+        assert "no trace of this" in found.verdict.details
         assert not [one for one in found.findings if one.title.startswith("Will")]
 
     def test_otherwise_the_probability_leads(self):
