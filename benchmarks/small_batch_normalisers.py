@@ -73,6 +73,12 @@ def _rules(one: Finished) -> dict[str, Outcome]:
     }
 
 
+def _short(name: str) -> str:
+    for words in (" instead of every norm", " after 20 steps"):
+        name = name.replace(words, "")
+    return "batch norm" if name == "as it is" else name
+
+
 def _halves(seeds: int) -> tuple[tuple[range, range], ...]:
     first, second = range(seeds // 2), range(seeds // 2, seeds)
     return (first, second), (second, first)
@@ -94,7 +100,8 @@ def table(found: Sequence[Finished]) -> None:
         print("No cell is finished.")
         return
     names = list(_rules(whole[0]))
-    print(f"| task | batch | chosen | {' | '.join(names)} | best of all arms | |")
+    headings = [name.removesuffix(" as it is").split("always ")[-1] for name in names]
+    print(f"| task | batch | chosen | {' | '.join(headings)} | best of all arms | |")
     print("|---" * (len(names) + 5) + "|")
     close, unclear, fair = (dict.fromkeys(names, 0) for _ in range(3))
     behind: dict[str, list[float]] = {name: [] for name in names}
@@ -109,8 +116,8 @@ def table(found: Sequence[Finished]) -> None:
             behind[name].append(_behind(arm, one.arms))
             fair[name] += behind[name][-1] <= _WITHIN
         cells = " | ".join(f"{_points(arm):.1f}" for arm in rules.values())
-        chosen = rules["chooser"].name
-        print(f"| {one.cell} | {chosen} | {cells} | {_points(best):.1f} | {best.name} |")
+        chosen = _short(rules["chooser"].name)
+        print(f"| {one.cell} | {chosen} | {cells} | {_points(best):.1f} | {_short(best.name)} |")
     print(
         "\n| rule | within a point of the luckiest arm | further, within chance "
         "| within a point of the arm that is best on other seeds | mean points behind it |"
