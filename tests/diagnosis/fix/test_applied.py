@@ -201,6 +201,12 @@ def test_a_wrapped_factory_builds_changed_models():
     build = fixed(lambda activation: network(activation), "activation=tanh norm=group:4")
     assert isinstance(build(nn.ReLU)[2], nn.Tanh)
     assert build(activation=nn.ReLU)[1].num_groups == 4
+    with pytest.raises(ValueError, match="3 does not divide"):
+        fixed(network, "norm=group:3")()
+
+
+def test_groups_of_a_proposed_remedy_are_the_most_that_a_layer_gets():
+    assert apply(network(), Remedy((Edit("norm", 32, "group"),))).model[1].num_groups == 8
 
 
 @pytest.mark.parametrize(
@@ -208,6 +214,8 @@ def test_a_wrapped_factory_builds_changed_models():
     [
         ("norm=grup:4", "norm is one of"),
         ("norm=rms", "does not fit"),
+        ("norm=group:3", r"layer '1' \(1 more\) has 8 channels.*take 1, 2, 4, 8;"),
+        ("norm=group:2.5", "groups must be a whole number from 1, got 2.5"),
         ("activation=relu", "no activation that could become relu"),
         ("activation=gelu:except=head", "no activation stands at 'head'"),
         ("activation=gelu:but=2", "no remedy is called"),
