@@ -96,6 +96,8 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
         if args.debug:
             raise
         place = _last_frame_of_user(error)
+        if place is None and _failed_on_batch(error):
+            place = "--debug shows where"
         where = "" if place is None else f" ({place})"
         print(f"equipoise {args.command}: {_words(error)}{where}", file=sys.stderr)
         return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
@@ -243,6 +245,12 @@ def _words(error: Exception) -> str:
     """The message; of an exception in a DataLoader's worker without the trace that it holds."""
     head, mark, trace = str(error).partition("Original Traceback (most recent call last):")
     return f"{head.strip().rstrip('.')}: {trace.strip().splitlines()[-1]}" if mark else head
+
+
+def _failed_on_batch(error: Exception) -> bool:
+    """Whether the message tells of another exception, whose place --debug shows."""
+    problem = sys.modules.get("equipoise.diagnosis.problem")  # theory does without
+    return problem is not None and isinstance(error, problem.FailedOnBatchError)
 
 
 def _failed_in_torch(error: Exception) -> bool:

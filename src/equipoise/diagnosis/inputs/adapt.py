@@ -18,6 +18,7 @@ from equipoise.diagnosis.inputs.frameworks import is_lightning, step_loss
 from equipoise.diagnosis.inputs.objectives import Objective
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
+from equipoise.records.wording import closest
 from equipoise.training.losses import UnsuitableBatchError
 
 Loss: TypeAlias = LossFunction | nn.Module | Callable[..., Any] | str
@@ -72,6 +73,19 @@ class Found:
 
     loss: LossFunction
     words: tuple[str, ...]
+
+
+def check_loss(given: object) -> None:
+    """Refuse the name of a loss that is not known.
+
+    Raises:
+        ValueError: Naming those that are.
+    """
+    if isinstance(given, str) and given not in CRITERIA:
+        raise ValueError(
+            f"unknown loss {given!r}; known are {', '.join(CRITERIA)}, and functions of (model, "
+            f"batch).{closest(given, CRITERIA)}"
+        )
 
 
 def find_loss(
