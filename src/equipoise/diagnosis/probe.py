@@ -24,6 +24,7 @@ from equipoise.diagnosis.smoothness.measure import (
 from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.instrument.progress import silent, staged
 from equipoise.instrument.types import Progress
+from equipoise.numerics.options import named_options
 from equipoise.probes.covariate_shift import CovariateShift
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.probes.hessian.record import Hessian
@@ -67,6 +68,7 @@ _BATCHES = 4
 _SHORT_TRAINING = SmoothnessOptions()
 
 
+@named_options
 def probe(
     model: Model,
     data: object = None,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Unpack
 
+from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.batch_norm.explosion import depth_scale, max_trainable_depth
@@ -86,6 +87,7 @@ class SpectrumPrediction(SettingRecord):
         )
 
 
+@named_options
 def prediction_table(
     settings: Sequence[Setting | ActivationLike],
     batch_sizes: Sequence[int] | None = None,
@@ -128,6 +130,7 @@ def prediction_table(
     return rows
 
 
+@named_options
 def spectrum_table(
     settings: Sequence[Setting | ActivationLike],
     batch_sizes: Sequence[int] | None = None,

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import ASGD, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from equipoise.numerics.options import named_options
 from equipoise.preconditioners.bnp.attachment import Attachment, attached_to
 from equipoise.preconditioners.bnp.banks import Banks, check_state
 from equipoise.preconditioners.bnp.layer import RecordingHook, UpdateSchedule, WatchedLayer
@@ -101,6 +102,7 @@ class BNP:
         [lange2022], Algorithms 2 and 3.
     """
 
+    @named_options
     def __init__(
         self,
         model: nn.Module,

@@ -11,10 +11,12 @@ from torch.optim import Optimizer
 
 from equipoise.instrument.observers import Pause
 from equipoise.instrument.types import LossFunction
+from equipoise.numerics.options import named_options
 from equipoise.probes.tracker.plan import due, planned
 from equipoise.probes.tracker.tracker import Sink, Tracker
 
 
+@named_options
 def track(
     model: nn.Module,
     loss_fn: LossFunction | None = None,
