@@ -56,6 +56,9 @@ class BNP:
     pass, the checkpoint of the model and the optimizer's class and groups stay as they are. A
     layer without a trained bias is scaled by second moments, not centred.
 
+    Statistics are those of the forward passes so far. A step without a forward pass since the last
+    one is preconditioned with the statistics as they stand; before the first pass it is plain.
+
     Use :meth:`attach` with any optimizer, or :meth:`step` with SGD. Adaptive optimizers must not
     be fed preconditioned gradients: they cancel the scaling and diverge.
 
