@@ -40,7 +40,7 @@ class TestNamedOptions:
             ({"xyz": 1}, "layer has no option 'xyz'. It takes eps, momentum, race, width."),
             (
                 {"budget": 10},
-                "layer has no option 'budget': it belongs into race, as in race=Race(budget=10).",
+                "layer has no option 'budget': it belongs in race, as in race=Race(budget=10).",
             ),
         ],
     )
@@ -75,7 +75,12 @@ FRONT = {
     "predict": (("relu", 64), {"gama": 0.5}, "predict has no option 'gama'. Did you mean 'gamma'"),
     "predict a model": ((None,), {"batches": 2}, "predict has no option 'batches'"),
     "assert_trainable": ((None,), {"atleast": 0.5}, "Did you mean 'at_least'?"),
-    "fix": ((None,), {"budget": 10}, r"belongs into options, as in options=FixOptions\(budget=10"),
+    "fix": ((None,), {"budget": 10}, r"belongs in options, as in options=FixOptions\(budget=10"),
+    "measure": (
+        (None,),
+        {"steps": 10},
+        r"belongs in training, as in training=SmoothnessOptions\(steps=10",
+    ),
     "BNP": ((None,), {"rhos": 0.5}, "BNP has no option 'rhos'. Did you mean 'rho'?"),
     "tune": (("relu", 64), {"gama": 0.5}, "tune has no option 'gama'"),
     "track": ((None,), {"evry": 5}, "track has no option 'evry'. Did you mean 'every'?"),

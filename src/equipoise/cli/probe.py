@@ -66,7 +66,7 @@ def run(args: Namespace) -> Probe:
         tell_batch_size,
         with_checkpoint,
     )
-    from equipoise.diagnosis.probe import probe
+    from equipoise.diagnosis.probe import measure
 
     check_writable(args.out)
     training = None
@@ -80,7 +80,7 @@ def run(args: Namespace) -> Probe:
     if args.checkpoint is not None:
         build = with_checkpoint(build, args.checkpoint)
     with bars() as progress:
-        found = probe(
+        found = measure(
             build,
             source,
             loss_fn=choose_loss(args.loss),

@@ -69,7 +69,7 @@ _SHORT_TRAINING = SmoothnessOptions()
 
 
 @named_options
-def probe(
+def measure(
     model: Model,
     data: object = None,
     *,
@@ -115,7 +115,7 @@ def probe(
     Examples:
         >>> from equipoise import models
         >>> build = lambda: models.mlp(64, 10, depth=3, width=16)
-        >>> found = probe(build, "digits", training=None)
+        >>> found = measure(build, "digits", training=None)
         >>> found.rate, len(found.landscape.steps), len(found.shift.layers)
         (0.1, 8, 7)
     """

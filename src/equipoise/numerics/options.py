@@ -69,7 +69,7 @@ def check_options(
         for name, record in (records or {}).items():
             if wrong in {field.name for field in fields(record)}:
                 raise TypeError(
-                    f"{function} has no option {wrong!r}: it belongs into {name}, as in "
+                    f"{function} has no option {wrong!r}: it belongs in {name}, as in "
                     f"{name}={record.__name__}({wrong}={given[wrong]!r})."
                 )
         hint = closest(wrong, known) or f" It takes {', '.join(known)}."
