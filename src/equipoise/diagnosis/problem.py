@@ -419,7 +419,7 @@ def _counting_rows(model: nn.Module) -> Iterator[None]:
             raise UnsuitableBatchError(
                 f"batch size {given.shape[0]} is too small for a model with batch norm: with "
                 "one row there is no variance to divide by, and PyTorch refuses it. Use "
-                "--batch-size 2 or more, or another norm: "
+                "batches of 2 or more, or another norm: "
                 'equipoise.apply(model, "norm=group:8").'
             )
 
