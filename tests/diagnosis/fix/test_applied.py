@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from equipoise.diagnosis.fix.applied import apply, change_graph, code_lines, fixed
-from equipoise.diagnosis.fix.candidates import of_activations
+from equipoise.diagnosis.fix.candidates import of_activations, of_norms
 from equipoise.diagnosis.fix.remedy import Edit, Factor, Remedy
 from equipoise.instrument.recording.tracer import trace
 from equipoise.records.codec import from_plain, to_plain
@@ -201,12 +201,13 @@ def test_a_wrapped_factory_builds_changed_models():
     build = fixed(lambda activation: network(activation), "activation=tanh norm=group:4")
     assert isinstance(build(nn.ReLU)[2], nn.Tanh)
     assert build(activation=nn.ReLU)[1].num_groups == 4
-    with pytest.raises(ValueError, match="3 does not divide"):
-        fixed(network, "norm=group:3")()
 
 
-def test_groups_of_a_proposed_remedy_are_the_most_that_a_layer_gets():
-    assert apply(network(), Remedy((Edit("norm", 32, "group"),))).model[1].num_groups == 8
+def test_proposed_groups_divide_the_channels_of_every_norm():
+    model = nn.Sequential(nn.BatchNorm2d(8), nn.BatchNorm2d(12))
+    groups = [one for one in of_norms(model, 8) if one.name.startswith("norm=group")]
+    assert [one.name for one in groups] == ["norm=group:2"]
+    assert [norm.num_groups for norm in apply(model, groups[0]).model] == [2, 2]
 
 
 @pytest.mark.parametrize(

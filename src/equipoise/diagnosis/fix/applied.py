@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from equipoise.diagnosis.fix.kinds.kind import Undo
-from equipoise.diagnosis.fix.kinds.norms import check_groups
 from equipoise.diagnosis.fix.kinds.registry import kind_of
 from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.instrument.recording.graph import Graph
@@ -81,9 +80,7 @@ def apply(model: nn.Module, remedy: Remedy | str | Path | None) -> Applied:
         model: Changed in place.
         remedy: A remedy; its name, such as ``"norm=group:8 shift=0.5"``; or the path of a
             ``remedy.json`` that a fix was saved with. ``None``, the best of a fix in which none
-            helped, is refused. Groups that are named so must divide the channels of every norm. In
-            a remedy that a fix proposed they are the most that a layer gets: each takes the
-            largest divisor, as :func:`equipoise.layers.convert` does.
+            helped, is refused. Groups must divide the channels of every norm that is exchanged.
 
     Returns:
         The model and a way to undo the change. What a remedy changes about steps (BNP) starts with
@@ -111,10 +108,6 @@ def apply(model: nn.Module, remedy: Remedy | str | Path | None) -> Applied:
             "what was tried."
         )
     wanted = as_remedy(remedy)
-    if _is_name(remedy):
-        for edit in wanted.edits:
-            if edit.kind == "norm":
-                check_groups(model, edit)
     applied = Applied(model, wanted)
     try:
         for edit in wanted.edits:
@@ -143,18 +136,13 @@ def fixed(
         >>> build(3)[0].bias.tolist()
         [0.5, 0.5, 0.5]
     """
-    wanted = as_remedy(remedy)  # a file may be gone when the factory is called
-    return partial(_build_and_change, build, remedy if _is_name(remedy) else wanted)
+    return partial(_build_and_change, build, as_remedy(remedy))
 
 
 def _build_and_change(
-    build: Callable[..., nn.Module], remedy: Remedy | str | Path, *args: Any, **kwargs: Any
+    build: Callable[..., nn.Module], remedy: Remedy, *args: Any, **kwargs: Any
 ) -> nn.Module:
     return apply(build(*args, **kwargs), remedy).model
-
-
-def _is_name(remedy: Remedy | str | Path) -> bool:
-    return isinstance(remedy, str) and not remedy.endswith(".json")
 
 
 def as_remedy(given: Remedy | str | Path) -> Remedy:
@@ -165,7 +153,7 @@ def as_remedy(given: Remedy | str | Path) -> Remedy:
     """
     if isinstance(given, Remedy):
         return given
-    if not _is_name(given):
+    if isinstance(given, Path) or str(given).endswith(".json"):
         path = Path(given)
         try:
             return from_plain(Remedy, json.loads(path.read_text(encoding="utf-8")))
@@ -173,7 +161,7 @@ def as_remedy(given: Remedy | str | Path) -> Remedy:
             raise ValueError(
                 f"{path} holds no remedy: {error}. Name the remedy.json of a saved fix."
             ) from error
-    return Remedy.named(str(given))
+    return Remedy.named(given)
 
 
 def change_graph(graph: Graph, remedy: Remedy, model: nn.Module) -> Graph:

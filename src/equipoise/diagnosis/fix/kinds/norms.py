@@ -59,6 +59,7 @@ def change_model(model: nn.Module, edit: Edit) -> Undo:
     """Exchange them; layers keep γ and β, and those of the model's own that are alike stay."""
     if edit.choice not in TARGETS:
         raise ValueError(f"norm is one of {', '.join(TARGETS)}, got {edit.choice!r}.")
+    _check_groups(model, edit)
     before = places(model)
     # Batch norms hand their running statistics on, which the new layers then change.
     statistics = {
@@ -85,15 +86,8 @@ def change_model(model: nn.Module, edit: Edit) -> Undo:
     return undo
 
 
-def check_groups(model: nn.Module, edit: Edit) -> None:
-    """Refuse groups that do not divide the channels of every norm that is exchanged.
-
-    Remedies that are proposed are not checked: there the number is the most groups that a layer
-    gets, and each takes the largest divisor, as ``convert`` does.
-
-    Raises:
-        UnsuitableRemedyError: If the number is not whole, or does not divide.
-    """
+def _check_groups(model: nn.Module, edit: Edit) -> None:
+    """Refuse groups that do not divide all channels: ``convert`` would take fewer of them."""
     if edit.choice != "group" or edit.value is None:
         return
     if edit.value < 1 or edit.value % 1:
