@@ -79,3 +79,8 @@ def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'chekup'"):
         _ = eq.chekup
     assert {"checkup", "theory"} <= set(dir(eq))
+
+
+def test_the_front_shows_its_verbs_and_rooms_alone():
+    rooms = {name for name in dir(eq) if not name.startswith("_")} - set(eq.__all__)
+    assert all(getattr(eq, room).__name__ == f"equipoise.{room}" for room in rooms)

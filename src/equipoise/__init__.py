@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from equipoise.diagnosis.fix.applied import apply
     from equipoise.diagnosis.fix.measure import fix
     from equipoise.diagnosis.predict import predict
-    from equipoise.diagnosis.probe import probe as measure
+    from equipoise.diagnosis.probe import measure
     from equipoise.diagnosis.trainability.measure import assert_trainable
     from equipoise.preconditioners import BNP
     from equipoise.probes import track
@@ -38,7 +38,7 @@ _HOMES = {
     "fix": ("diagnosis.fix.measure", "fix"),
     "assert_trainable": ("diagnosis.trainability.measure", "assert_trainable"),
     "checkup": ("diagnosis.checkup", "checkup"),
-    "measure": ("diagnosis.probe", "probe"),
+    "measure": ("diagnosis.probe", "measure"),
     "predict": ("diagnosis.predict", "predict"),
     "track": ("probes", "track"),
     "tune": ("theory", "tune"),
@@ -72,4 +72,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__, *_ROOMS])
+    hidden = {"Any", "TYPE_CHECKING", "importlib", "version"}
+    return sorted({*globals(), *__all__, *_ROOMS} - hidden)

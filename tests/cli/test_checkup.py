@@ -44,6 +44,16 @@ class TestInputs:
         assert "tanh" in {site["operation"] for site in done.json["sites"]}
         assert done.json["target"] == "nets.py:build depth=3 activation=tanh"
 
+    def test_a_loader_keeps_its_batches_and_says_so(self, equipoise, folder):
+        (folder / "small.py").write_text(
+            "import torch\nbatches = [(torch.randn(8, 64), torch.arange(8))] * 2\n"
+        )
+        told = "batches of 8, as the loader makes them, not of 16.\n"
+        done = checkup(equipoise, "nets.py:build", "--data", "small.py:batches", "--json")
+        assert done.json["batch_size"] == 8
+        assert told in done.err
+        assert told not in checkup(equipoise, "nets.py:build", "--json").err
+
     def test_arguments_without_a_target_shape_the_default_network(self, equipoise):
         arguments = ("--arg", "depth=4", "--arg", "width=32", *FAST, "--json")
         done = equipoise("checkup", *arguments)
@@ -101,7 +111,7 @@ BAD = {
     "NaN": (("nets.py:returns_nan",), "the loss is nan on a batch of digits"),
     "wrong shape": (
         ("nets.py:build", "--data", "random:3x9x9:10"),
-        "failed on a batch of random:3x9x9:10 with inputs of shape [16, 3, 9, 9]",
+        "failed on a batch of random:3x9x9:10 with inputs of shape [16, 3, 9, 9]: mat1 and",
     ),
     "too many classes": (
         ("nets.py:build", "--data", "random:64:90"),
@@ -111,8 +121,8 @@ BAD = {
     "unknown data": (("nets.py:build", "--data", "digit"), "Did you mean 'digits'?"),
     "unknown loss": (("nets.py:build", "--loss", "hinge"), "unknown loss 'hinge'"),
     "loss that is none": (("nets.py:build", "--loss", "nets.py:number"), "a loss is a function"),
-    "unknown device": (("nets.py:build", "--device", "abacus"), "cannot use device 'abacus'"),
-    "device that is not there": (("nets.py:build", "--device", "vulkan"), "Try --device cpu"),
+    "unknown device": (("nets.py:build", "--device", "abacus"), "no device 'abacus'"),
+    "device that is not there": (("nets.py:build", "--device", "vulkan"), "Try cpu."),
 }
 
 
@@ -131,6 +141,12 @@ class TestBadInput:
         with pytest.raises(ValueError) as error:  # noqa: PT011 - the message is checked above
             equipoise("checkup", *FAST, *arguments, "--debug")
         assert message in str(error.value)
+
+
+def test_the_command_line_tells_how_to_see_where_a_model_failed(equipoise):
+    done = checkup(equipoise, "nets.py:build", "--data", "random:3x9x9:10")
+    end = "64x16). Give data of the shape that the model takes. (--debug shows where)\n"
+    assert done.err.endswith(end)
 
 
 class TestOutput:

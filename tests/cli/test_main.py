@@ -40,6 +40,23 @@ def test_help_names_missing_and_broken_commands(equipoise, installed):
     assert "again Show a stored check-up again" in text
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("chekup",), "there is no command 'chekup'. Did you mean 'checkup'? Commands are "),
+        (("theory", "relu"), "unrecognized arguments: relu. Did you mean --activation relu?"),
+        (("theory", "--activatoin=relu"), "--activatoin=relu. Did you mean '--activation'?"),
+        (("report", "here", "there"), "unrecognized arguments: there."),
+    ],
+)
+def test_what_may_have_been_meant_is_suggested(equipoise, given, words):
+    done = equipoise(*given)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+    command = "" if given == ("chekup",) else f" {given[0]}"
+    assert done.err.startswith(f"usage: equipoise{command} [-h]")
+
+
 class TestABrokenCommand:
     @pytest.fixture(autouse=True)
     def broken(self, folder, monkeypatch, installed):

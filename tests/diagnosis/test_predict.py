@@ -35,9 +35,14 @@ class TestASetting:
         with pytest.raises(TypeError, match="batch_size is missing: give an activation and"):
             eq.predict("relu")
 
-    def test_half_a_sample(self):
-        with pytest.raises(ValueError, match=r"batch_size must be .*16\.5"):
-            eq.predict("relu", 16.5)
+    @pytest.mark.parametrize("size", [16.5, "64"])
+    def test_half_a_sample_or_a_word(self, size):
+        with pytest.raises(ValueError, match=f"batch_size must be a whole number, got {size!r}"):
+            eq.predict("relu", size)
+
+    def test_a_class_of_activations(self):
+        with pytest.raises(TypeError, match=r"give what it makes, such as GELU\(\)"):
+            eq.predict(nn.GELU, 64)
 
 
 def digits_cnn():

@@ -44,7 +44,7 @@ REFUSALS = {
     "wrong shape": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(7, 10)),
         {},
-        r"failed on a batch of digits with inputs of shape \[64, 1, 8, 8\]",
+        r"inputs of shape \[64, 1, 8, 8\]: mat1 and .*\. Give data of the shape",
     ),
     "too few outputs": (
         partial(models.mlp, 64, 3, depth=2, width=8),
@@ -52,6 +52,8 @@ REFUSALS = {
         "have class 9, but the model returned only 3 logits",
     ),
     "batch of one": (mlp, {"batch_size": 1}, "batch size 1 is too small for a model with"),
+    "unknown loss": (mlp, {"loss_fn": "crossentropy"}, "unknown loss.*mean 'cross-entropy'"),
+    "unknown device": (mlp, {"device": "gpu"}, "PyTorch knows no device 'gpu'. Name one such as"),
     "a batch beyond the data": (mlp, {"batch_size": 5000}, "fewer than one batch of 5000"),
     "loss without a value": (mlp, {"loss_fn": lambda m, b: m(b[0])}, "one number, got"),
     "complex loss": (

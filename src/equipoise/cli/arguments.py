@@ -49,7 +49,10 @@ def add_inputs(parser: ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, help="folder with the data's archives")
     parser.add_argument("--download", action="store_true", help="download the data if missing")
     parser.add_argument(
-        "--batch-size", type=int, help="default: 64, or all samples where there are fewer"
+        "--batch-size",
+        type=int,
+        help="default: 64, or all samples where there are fewer; a loader's batches keep their "
+        "own size",
     )
     parser.add_argument(
         "--loss",

@@ -113,9 +113,9 @@ def run(args: Namespace) -> Checkup:
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import (
         choose_batch_size,
-        choose_device,
         choose_loss,
         choose_target,
+        tell_batch_size,
         with_checkpoint,
     )
     from equipoise.diagnosis.checkup import checkup
@@ -132,14 +132,14 @@ def run(args: Namespace) -> Checkup:
     if args.checkpoint is not None:
         build = with_checkpoint(build, args.checkpoint)
     with bars() as progress:
-        return checkup(
+        found = checkup(
             build,
             source,
             loss_fn=choose_loss(args.loss),
             batch_size=batch_size,
             seeds=args.seeds,
             batches=args.batches,
-            device=choose_device(args.device),
+            device=args.device,
             target=name,
             fix=fix,
             folder=args.out,
@@ -150,6 +150,8 @@ def run(args: Namespace) -> Checkup:
             notice=lambda words: print(words, file=sys.stderr, flush=True),
             progress=progress,
         )
+    tell_batch_size(args.batch_size, source, found.batch_size)
+    return found
 
 
 def _fix(args: Namespace) -> FixOptions | None:

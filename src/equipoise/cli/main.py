@@ -39,8 +39,9 @@ class Command(Protocol):
 
     Other packages add theirs through the entry-point group ``equipoise.commands``. A module may
     also have ``save(result, args) -> Path``, which runs before anything is printed,
-    ``verify(result, args)``, which raises at the very end if the result is a failure, and
-    ``ENDS_WITHIN``, the most seconds from SIGINT or SIGTERM to the end of the process.
+    ``verify(result, args)``, which raises at the very end if the result is a failure,
+    ``ENDS_WITHIN``, the most seconds from SIGINT or SIGTERM to the end of the process, and
+    ``WORDS_BELONG_TO``, the option that is suggested for words without one.
     """
 
     __doc__: str | None
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return _BAD_INPUT
-    args = _parser(commands, broken).parse_args(given)
+    args = _parsed(given, commands, broken)
     command = commands[args.command]
     within = getattr(command, "ENDS_WITHIN", None)
     with EndsSoon(within, last=argv is None) as ending:
@@ -88,6 +89,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ending.code or code
 
 
+def _parsed(
+    given: list[str], commands: dict[str, Any], broken: dict[str, ImportError]
+) -> argparse.Namespace:
+    """Parse, or end with the usage of the right command and what may have been meant."""
+    parser, parsers = _parser(commands, broken)
+    first = given[0] if given else ""
+    if first and not first.startswith("-") and first not in commands:
+        from equipoise.records.wording import closest  # --help does not wait for it
+
+        known = [*commands, *_ELSEWHERE]
+        parser.error(
+            f"there is no command {first!r}.{closest(first, known)} Commands are "
+            f"{', '.join(commands)}."
+        )
+    args, strays = parser.parse_known_args(given)
+    if strays:
+        hint = _meant(strays[0], parsers[args.command], commands[args.command])
+        parsers[args.command].error(f"unrecognized arguments: {' '.join(strays)}.{hint}")
+    return args
+
+
+def _meant(stray: str, parser: argparse.ArgumentParser, command: Command) -> str:
+    """Which option an argument that was not recognised may belong to."""
+    from equipoise.records.wording import closest
+
+    if stray.startswith("-"):
+        return closest(stray.partition("=")[0], parser._option_string_actions)
+    option = getattr(command, "WORDS_BELONG_TO", None)
+    return "" if option is None else f" Did you mean {option} {stray}?"
+
+
 def _guarded(command: Command, args: argparse.Namespace) -> int:
     """Run a subcommand; expected errors become one line and an exit code."""
     try:
@@ -96,6 +128,8 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
         if args.debug:
             raise
         place = _last_frame_of_user(error)
+        if place is None and _failed_on_batch(error):
+            place = "--debug shows where"
         where = "" if place is None else f" ({place})"
         print(f"equipoise {args.command}: {_words(error)}{where}", file=sys.stderr)
         return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
@@ -245,6 +279,12 @@ def _words(error: Exception) -> str:
     return f"{head.strip().rstrip('.')}: {trace.strip().splitlines()[-1]}" if mark else head
 
 
+def _failed_on_batch(error: Exception) -> bool:
+    """Whether the message tells of another exception, whose place --debug shows."""
+    problem = sys.modules.get("equipoise.diagnosis.problem")  # theory does without
+    return problem is not None and isinstance(error, problem.FailedOnBatchError)
+
+
 def _failed_in_torch(error: Exception) -> bool:
     """Whether PyTorch refused what a model of its own layers did, at a stage that is known.
 
@@ -321,7 +361,10 @@ def _entries() -> importlib.metadata.EntryPoints:
     return importlib.metadata.entry_points(group=_GROUP)
 
 
-def _parser(commands: dict[str, Any], broken: dict[str, ImportError]) -> argparse.ArgumentParser:
+def _parser(
+    commands: dict[str, Any], broken: dict[str, ImportError]
+) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The whole parser, and that of each subcommand."""
     parser = argparse.ArgumentParser(
         prog="equipoise",
         description="Predict, measure and repair whether a normalised deep network can train.",
@@ -335,11 +378,12 @@ def _parser(commands: dict[str, Any], broken: dict[str, ImportError]) -> argpars
         notes.append(f"Cannot be loaded (run one to see why): {', '.join(broken)}.")
     parser.epilog = " ".join(notes)
     parser.add_argument("--version", action="version", version=f"equipoise {__version__}")
+    parsers = {}
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in commands.items():
         summary = (module.__doc__ or "").strip().splitlines()[0]
-        command = subparsers.add_parser(name, help=summary, description=summary)
+        parsers[name] = command = subparsers.add_parser(name, help=summary, description=summary)
         module.configure(command)
         command.add_argument("--json", action="store_true", help="print JSON instead of tables")
         command.add_argument("--debug", action="store_true", help="show tracebacks of errors")
-    return parser
+    return parser, parsers

@@ -61,12 +61,12 @@ def run(args: Namespace) -> Probe:
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import (
         choose_batch_size,
-        choose_device,
         choose_loss,
         choose_target,
+        tell_batch_size,
         with_checkpoint,
     )
-    from equipoise.diagnosis.probe import probe
+    from equipoise.diagnosis.probe import measure
 
     check_writable(args.out)
     training = None
@@ -80,7 +80,7 @@ def run(args: Namespace) -> Probe:
     if args.checkpoint is not None:
         build = with_checkpoint(build, args.checkpoint)
     with bars() as progress:
-        return probe(
+        found = measure(
             build,
             source,
             loss_fn=choose_loss(args.loss),
@@ -88,10 +88,12 @@ def run(args: Namespace) -> Probe:
             rate=args.rate,
             training=training,
             hessian=args.hessian,
-            device=choose_device(args.device),
+            device=args.device,
             target=name,
             progress=progress,
         )
+    tell_batch_size(args.batch_size, source, found.batch_size)
+    return found
 
 
 def save(probe: Probe, args: Namespace) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ from equipoise.data.resolve import importing, resolve
 from equipoise.data.source import Source
 from equipoise.diagnosis.inputs.adapt import CRITERIA, Loss
 from equipoise.models.mlp import mlp
+from equipoise.records.wording import closest, first_sentence
 
 # Deep enough for gradients to differ by e^12: past half of what still trains.
 _DEPTH, _WIDTH = 32, 256
@@ -67,6 +69,12 @@ def choose_batch_size(given: int | None, source: Source) -> int:
     return min(_BATCH_SIZE, len(source)) if isinstance(source, Sized) else _BATCH_SIZE
 
 
+def tell_batch_size(given: int | None, source: Source, found: int) -> None:
+    """Say on standard error that a loader's batches have a size of their own."""
+    if given is not None and source.fixed_batches and found != given:
+        print(f"batches of {found}, as the loader makes them, not of {given}.", file=sys.stderr)
+
+
 # Where trainings keep the weights in their checkpoints.
 _WEIGHTS = ("state_dict", "model_state_dict", "model", "module", "net", "weights")
 # What wrappers put before the names of weights.
@@ -84,10 +92,9 @@ def with_checkpoint(build: Build, path: Path) -> Build:
     except FileNotFoundError as error:
         raise ValueError(f"there is no checkpoint {str(path)!r}.") from error
     except Exception as error:  # of pickle, zip and torch
-        reason = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"cannot read the checkpoint {str(path)!r}: {reason} Save the weights alone, with "
-            "torch.save(model.state_dict(), path)."
+            f"cannot read the checkpoint {str(path)!r}: {first_sentence(error)} Save the weights "
+            "alone, with torch.save(model.state_dict(), path)."
         ) from error
     weights = _weights_of(held)
     if weights is None:
@@ -143,30 +150,15 @@ def choose_loss(spec: str) -> Loss | None:
         return spec
     if ":" not in spec:
         known = ", ".join(["auto", *CRITERIA])
-        raise ValueError(f"unknown loss {spec!r}; known are {known}, and file.py:name.")
+        raise ValueError(
+            f"unknown loss {spec!r}; known are {known}, and file.py:name.{closest(spec, CRITERIA)}"
+        )
     found = resolve(spec)
     if not callable(found):
         raise ValueError(
             f"{spec} is a {type(found).__name__}; a loss is a function of (model, batch)."
         )
     return found
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device.
-
-    Raises:
-        ValueError: If it is unknown or not there.
-    """
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    # PyTorch has a class of its own for each: unknown names, builds without the backend, backends
-    # without kernels, backends that are packages of their own (hpu).
-    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"cannot use device {name!r}: {reason} Try --device cpu.") from error
-    return device
 
 
 def _keyword(argument: str) -> tuple[str, Any]:

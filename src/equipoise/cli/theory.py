@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from equipoise.theory.table import Prediction, SpectrumPrediction
 
 
+WORDS_BELONG_TO = "--activation"
+
+
 def configure(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(

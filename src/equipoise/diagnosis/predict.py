@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Number
-from typing import Any, Unpack, overload
+from typing import Any, Unpack, get_type_hints, overload
 
 import torch
 from torch import nn
@@ -13,7 +13,9 @@ from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.inputs.frameworks import is_lightning, is_trainer
 from equipoise.diagnosis.problem import Problem
 from equipoise.instrument.recording.tracer import trace
+from equipoise.numerics.options import check_options
 from equipoise.theory.activation.adapt import ActivationLike
+from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions
 from equipoise.theory.propagation.propagate import Propagation, propagate
 from equipoise.theory.table import Prediction, prediction_table
@@ -71,6 +73,7 @@ def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
 
     Raises:
         ValueError: If a number is out of range, or model, loss and data do not fit together.
+        TypeError: If an option is unknown.
 
     Examples:
         >>> round(predict("relu", 64).rate.value, 4)
@@ -85,10 +88,13 @@ def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
     References:
         [yang2019], Theorem 9 for the rate; docs/propagation.md for models.
     """
-    if isinstance(given, Number) or (given is None and not _brings_data(subject)):
+    named = isinstance(subject, str | Setting | Activation)
+    if named or isinstance(given, Number) or (given is None and not _brings_data(subject)):
+        check_options("predict", options, get_type_hints(SettingOptions))
         sizes: Any = None if given is None else [given]  # checked by the setting
         (prediction,) = prediction_table([subject], sizes, **options)
         return prediction
+    check_options("predict", options, ("loss_fn", "batch_size", "device", "seed"))
     problem = Problem.prepare(subject, given, **options)
     model = problem.fresh(problem.seed)
     return propagate(trace(model, problem.first, problem.loss_fn).kept())

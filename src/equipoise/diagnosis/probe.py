@@ -24,6 +24,7 @@ from equipoise.diagnosis.smoothness.measure import (
 from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.instrument.progress import silent, staged
 from equipoise.instrument.types import Progress
+from equipoise.numerics.options import named_options
 from equipoise.probes.covariate_shift import CovariateShift
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.probes.hessian.record import Hessian
@@ -67,7 +68,8 @@ _BATCHES = 4
 _SHORT_TRAINING = SmoothnessOptions()
 
 
-def probe(
+@named_options
+def measure(
     model: Model,
     data: object = None,
     *,
@@ -113,7 +115,7 @@ def probe(
     Examples:
         >>> from equipoise import models
         >>> build = lambda: models.mlp(64, 10, depth=3, width=16)
-        >>> found = probe(build, "digits", training=None)
+        >>> found = measure(build, "digits", training=None)
         >>> found.rate, len(found.landscape.steps), len(found.shift.layers)
         (0.1, 8, 7)
     """

@@ -19,13 +19,14 @@ from torch.utils.data import DataLoader
 from equipoise.data.catalogue import load
 from equipoise.data.source import Source
 from equipoise.data.user import as_source
-from equipoise.diagnosis.inputs.adapt import Loss, find_loss, warm_up
+from equipoise.diagnosis.inputs.adapt import Loss, check_loss, find_loss, warm_up
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
 from equipoise.instrument.batches import cast, moved, samples, shapes, tensors
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
+from equipoise.records.wording import first_sentence
 from equipoise.training.losses import UnsuitableBatchError
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module] | Any
@@ -92,6 +93,7 @@ class Problem:
         Raises:
             ValueError: If the factory, the data, the loss or the batch size cannot be used.
         """
+        check_loss(loss_fn)
         given = taken_apart(model)
         place = _place(model if device is None else device)
         if data is None:
@@ -214,13 +216,36 @@ def _draw(
 def _place(where: Any) -> torch.device:
     """A device, or that of a module's weights."""
     if isinstance(where, str | torch.device):
-        return torch.device(where)
+        return _usable_device(where)
     model = where.model if is_trainer(where) else where
     if isinstance(model, nn.Module):
         held = next((p for p in model.parameters() if p.device.type != "meta"), None)
         if held is not None:
             return held.device
     return torch.device("cpu")
+
+
+def _usable_device(name: str | torch.device) -> torch.device:
+    """Return a device that holds tensors.
+
+    Raises:
+        ValueError: If it is unknown or not there.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(
+            f"PyTorch knows no device {str(name)!r}. Name one such as cpu, cuda, cuda:1 or mps."
+        ) from error
+    try:
+        torch.empty(1, device=device)
+    # PyTorch has a class of its own for each: builds without the backend, backends without
+    # kernels, backends that are packages of their own (hpu).
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        raise ValueError(
+            f"cannot use device {str(name)!r}: {first_sentence(error)} Try cpu."
+        ) from error
+    return device
 
 
 def _own_data(model: Model, build: Callable[[], nn.Module], seed: int) -> Any:
@@ -366,11 +391,14 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
         )
 
 
-def _failed(batch: Batch, data: str, error: Exception) -> ValueError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return ValueError(
+class FailedOnBatchError(ValueError):
+    """The model or the loss raised something, which is the cause of this."""
+
+
+def _failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
+    return FailedOnBatchError(
         f"the model or the loss failed on a batch of {data} with inputs of shape {_shape(batch)}: "
-        f"{reason} (--debug shows where.) Give data of the shape that the model takes."
+        f"{first_sentence(error)} Give data of the shape that the model takes."
     )
 
 
@@ -391,7 +419,7 @@ def _counting_rows(model: nn.Module) -> Iterator[None]:
             raise UnsuitableBatchError(
                 f"batch size {given.shape[0]} is too small for a model with batch norm: with "
                 "one row there is no variance to divide by, and PyTorch refuses it. Use "
-                "--batch-size 2 or more, or another norm: "
+                "batches of 2 or more, or another norm: "
                 'equipoise.apply(model, "norm=group:8").'
             )
 

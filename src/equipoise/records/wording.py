@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from equipoise.records.estimate import Estimate
@@ -193,6 +194,28 @@ def listed(names: Sequence[str], most: int = 6) -> str:
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def first_sentence(error: BaseException) -> str:
+    r"""The first line of what an exception says, with a full stop; its class if it says nothing.
+
+    Examples:
+        >>> first_sentence(AssertionError("no CUDA\nbacktrace")), first_sentence(KeyError())
+        ('no CUDA.', 'KeyError.')
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0] if lines[0].endswith((".", "!", "?")) else f"{lines[0]}."
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Ask whether a known word was meant, with a space before; empty if none is close.
+
+    Examples:
+        >>> closest("gama", ["eps", "gamma"]), closest("gama", ["eps"])
+        (" Did you mean 'gamma'?", '')
+    """
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def capital(text: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Unpack
 
+from equipoise.numerics.options import named_options
+from equipoise.records import wording
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.batch_norm.explosion import depth_scale, max_trainable_depth
@@ -43,10 +45,16 @@ class Prediction(SettingRecord):
     Args:
         rate: Factor per layer on the squared gradient norm, on the way back.
         depth_scale: Layers over which that norm changes by a factor of e.
-        max_depth: Layers over which it changes by e^16.
+        max_depth: Layers over which it changes by e^16; not the depth of a check-up, which is how
+            many blocks of a model could train.
         q: Mean square of the pre-activations at the fixed point.
         c: Their correlation between two samples of a batch.
         kappa: q (1 − c), the variance that batch normalisation leaves after centring.
+
+    Examples:
+        >>> print(prediction_table(["relu"], [64], gamma=0.5)[0])
+        relu at batches of 64, gamma = 0.5: the squared gradient norm changes by ×1.493 per layer,
+        and by e¹⁶ over 40 layers
     """
 
     rate: Estimate
@@ -55,6 +63,23 @@ class Prediction(SettingRecord):
     q: Estimate
     c: Estimate
     kappa: Estimate
+
+    def __str__(self) -> str:
+        changed = "".join(
+            f", {name} = {value:g}"
+            for name, plain in _PLAIN.items()
+            if (value := getattr(self, name)) != plain
+        )
+        unstable = "; deep networks leave this fixed point" if self.rate.stable is False else ""
+        return (
+            f"{self.activation} at batches of {self.batch_size}{changed}: the squared gradient "
+            f"norm changes by ×{wording.number(self.rate.value, 4)} per layer, and by e¹⁶ over "
+            f"{wording.depth(self.max_depth)} layers{unstable}"
+        )
+
+
+# Values of a Setting that need no mention.
+_PLAIN = {"eps": 0.0, "gamma": 1.0, "beta": 0.0, "weight_variance": 1.0, "bias_variance": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +111,7 @@ class SpectrumPrediction(SettingRecord):
         )
 
 
+@named_options
 def prediction_table(
     settings: Sequence[Setting | ActivationLike],
     batch_sizes: Sequence[int] | None = None,
@@ -128,6 +154,7 @@ def prediction_table(
     return rows
 
 
+@named_options
 def spectrum_table(
     settings: Sequence[Setting | ActivationLike],
     batch_sizes: Sequence[int] | None = None,

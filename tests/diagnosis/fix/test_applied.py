@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from equipoise.diagnosis.fix.applied import apply, change_graph, code_lines, fixed
-from equipoise.diagnosis.fix.candidates import of_activations
+from equipoise.diagnosis.fix.candidates import of_activations, of_norms
 from equipoise.diagnosis.fix.remedy import Edit, Factor, Remedy
 from equipoise.instrument.recording.tracer import trace
 from equipoise.records.codec import from_plain, to_plain
@@ -203,11 +203,20 @@ def test_a_wrapped_factory_builds_changed_models():
     assert build(activation=nn.ReLU)[1].num_groups == 4
 
 
+def test_proposed_groups_divide_the_channels_of_every_norm():
+    model = nn.Sequential(nn.BatchNorm2d(8), nn.BatchNorm2d(12))
+    groups = [one for one in of_norms(model, 8) if one.name.startswith("norm=group")]
+    assert [one.name for one in groups] == ["norm=group:2"]
+    assert [norm.num_groups for norm in apply(model, groups[0]).model] == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("remedy", "message"),
     [
         ("norm=grup:4", "norm is one of"),
         ("norm=rms", "does not fit"),
+        ("norm=group:3", r"layer '1' \(1 more\) has 8 channels.*take 1, 2, 4, 8;"),
+        ("norm=group:2.5", "groups must be a whole number from 1, got 2.5"),
         ("activation=relu", "no activation that could become relu"),
         ("activation=gelu:except=head", "no activation stands at 'head'"),
         ("activation=gelu:but=2", "no remedy is called"),

@@ -126,7 +126,7 @@ class TestAssertTrainable:
             eq.assert_trainable(net, fixed_batches(), at_least=1.0)
         assert eq.assert_trainable(with_large_head, fixed_batches(), at_least=0.0)
 
-    @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
+    @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), "50%"])
     def test_what_is_no_probability_is_refused(self, value):
         with pytest.raises(ValueError, match="at_least is a probability"):
             eq.assert_trainable(net, fixed_batches(), at_least=value)

@@ -7,6 +7,7 @@ from torch.testing import assert_close
 from equipoise.pooling.run.direction import leading_direction
 from equipoise.pooling.run.factor import run_factor
 from equipoise.pooling.run.inputs import gaussian_start
+from equipoise.pooling.run.layer import RUN
 from equipoise.pooling.run.matrix import (
     epsilon_from_eta,
     eta_from_epsilon,
@@ -283,6 +284,10 @@ class TestBadInput:
     def test_start_of_another_shape(self, shape):
         with pytest.raises(ValueError, match=r"start must have shape \[4\] or \[2, 4\]"):
             run_factor(F, torch.ones(shape))
+
+    def test_maps_are_not_rows_of_channels(self):
+        with pytest.raises(ValueError, match=r"\[2, 4, 7, 7\]. For maps .* use RUNPool\(4\)"):
+            RUN(4)(torch.ones(2, 4, 7, 7))
 
     def test_start_on_another_device(self):
         with pytest.raises(ValueError, match="start is on meta, the features are on cpu"):

@@ -319,3 +319,18 @@ class TestMomentsOfEveryLayout:
         assert found["updates"].tolist() == [2, 1, 2, 2]
         for name in ("mean", "variance", "weight"):
             assert_close(found[name][1], clean[name][1])
+
+
+@pytest.mark.parametrize("passes", [0, 2])
+def test_a_step_without_a_forward_pass_takes_the_statistics_as_they_stand(passes):
+    layer = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    bnp = BNP(layer).attach(optimizer)
+    for x in draw(passes, 16, n=3, dtype=torch.float32):
+        layer(x).sum().backward()
+        optimizer.step()
+    statistics, before = bnp.report()[""], layer.bias.detach().clone()
+    layer.weight.grad, layer.bias.grad = torch.zeros(2, 3), torch.ones(2)
+    optimizer.step()
+    assert bnp.report()[""] == statistics
+    assert torch.equal(layer.bias, before - 1) == (passes == 0)

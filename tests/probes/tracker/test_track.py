@@ -39,10 +39,22 @@ def kinds(tracker):
 class TestSampledSteps:
     @pytest.mark.parametrize(
         ("every", "expected"),
-        [(1, [0, 1, 2, 3, 4, 5]), (4, [0, 4]), (100, [0]), ((5, 1), [1, 5]), ({9}, [])],
+        [(1, [0, 1, 2, 3, 4, 5]), (4, [0, 4]), (100, [0]), ((5, 1), [1, 5])],
     )
     def test_follow_every(self, every, expected):
         assert steps(tracked(every=every)) == expected
+
+    def test_a_training_without_a_sample_ends_with_a_warning(self):
+        with pytest.warns(UserWarning, match="measured nothing: none of the 6 steps was due"):
+            assert steps(tracked(every={9})) == []
+
+    def test_a_training_without_a_step_too(self):
+        training = of_model("plain")
+        with (
+            pytest.warns(UserWarning, match=r"saw no step: optimizer\.step\(\) of the tracked"),
+            track(training.model, loss_fn, training.optimizer) as tracker,
+        ):
+            tracker.observe(BATCHES[0])
 
     def test_a_step_is_a_step_of_the_optimiser(self):
         """Two batches for each; the first is measured."""
@@ -247,6 +259,12 @@ REFUSED = {
         TypeError,
         "loss_fn must be a function, got SGD.",
     ),
+    "a criterion": (
+        lambda m, o: track(m, nn.MSELoss(), o),
+        TypeError,
+        "loss_fn must be a function of (model, batch), and MSELoss is one of (output, target). "
+        "Give such as lambda model, batch: criterion(model(batch[0]), batch[1])",
+    ),
     "no optimiser": (
         lambda m, o: track(m, loss_fn, 0.1),
         TypeError,
@@ -260,7 +278,7 @@ REFUSED = {
     "a sink that is no function": (
         lambda m, o: track(m, loss_fn, o, sink={}),
         TypeError,
-        "sink must be a function, got dict.",
+        "sink must be a function of (step, values), got dict. Give such as lambda step, values:",
     ),
     "every 0": (
         lambda m, o: track(m, loss_fn, o, every=0),

@@ -107,6 +107,7 @@ class TestHooks:
         with track(training.model, loss_fn, training.optimizer) as tracker:
             tracker.observe(BATCHES[0])
             after = fingerprint(training.model)
+            training.take(BATCHES[0])
         assert after == before
 
 

@@ -43,6 +43,8 @@ class TestPredictions:
         assert " 42 " in text
         assert "ε = 1×10⁻⁵, γ = 1.00, β = 0, σ_w² = 1.00, σ_b² = 0" in text
         assert "tanh" in text
+        assert "stable no: deep networks leave this fixed point" in text
+        assert "stable no" not in printed([prediction()])
 
     def test_settings_that_differ_become_columns(self):
         text = printed([prediction(), prediction(eps=0.1)])
@@ -52,6 +54,12 @@ class TestPredictions:
     def test_fits_80_columns(self):
         rows = [prediction("[red]" + "x" * 90), prediction(eps=0.1)]
         assert max(map(cell_len, printed(rows).splitlines())) <= 80
+
+    def test_a_prediction_is_a_sentence(self):
+        assert str(prediction(stable=False)) == (
+            "relu at batches of 32, eps = 1e-05: the squared gradient norm changes by ×1.467 per "
+            "layer, and by e¹⁶ over 42 layers; deep networks leave this fixed point"
+        )
 
     def test_none(self):
         assert printed([]) == "No predictions.\n"

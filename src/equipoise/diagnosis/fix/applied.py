@@ -80,7 +80,7 @@ def apply(model: nn.Module, remedy: Remedy | str | Path | None) -> Applied:
         model: Changed in place.
         remedy: A remedy; its name, such as ``"norm=group:8 shift=0.5"``; or the path of a
             ``remedy.json`` that a fix was saved with. ``None``, the best of a fix in which none
-            helped, is refused.
+            helped, is refused. Groups must divide the channels of every norm that is exchanged.
 
     Returns:
         The model and a way to undo the change. What a remedy changes about steps (BNP) starts with

@@ -98,8 +98,9 @@ def of_norms(model: nn.Module, samples: int) -> Iterator[Remedy]:
         yield Remedy((Edit("norm", None, "none"),))
         return
     flat = any(isinstance(module, nn.BatchNorm1d) for module in found)
-    channels = max(_channels(module) for module in found)
-    wide = [groups for groups in (32, 8, 2) if groups < channels]
+    channels = [_channels(module) for module in found]
+    common, most = math.gcd(*channels), max(channels)
+    wide = [groups for groups in (32, 8, 2) if groups < most and common % groups == 0]
     for groups in wide[:2]:
         yield Remedy((Edit("norm", groups, "group"),))
     yield Remedy((Edit("norm", None, "layer"),))

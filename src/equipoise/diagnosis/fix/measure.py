@@ -29,6 +29,7 @@ from equipoise.instrument.batches import samples
 from equipoise.instrument.progress import StageCounter
 from equipoise.instrument.recording.tracer import trace
 from equipoise.instrument.types import Progress
+from equipoise.numerics.options import named_options
 from equipoise.theory.propagation.propagate import propagate
 
 # Steps that are timed before the race is planned; the first ones are slower.
@@ -38,6 +39,7 @@ _TO_JUDGE = 0.2
 _RUNS = "fix-runs.json"
 
 
+@named_options
 def fix(
     model: Model,
     data: object = None,

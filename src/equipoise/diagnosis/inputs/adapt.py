@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,8 +15,10 @@ from equipoise.diagnosis.inputs import objectives
 from equipoise.diagnosis.inputs.calls import Call, calls, is_input, takes_time
 from equipoise.diagnosis.inputs.frameworks import is_lightning, step_loss
 from equipoise.diagnosis.inputs.objectives import Objective
+from equipoise.instrument.criteria import is_criterion
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
+from equipoise.records.wording import closest
 from equipoise.training.losses import UnsuitableBatchError
 
 Loss: TypeAlias = LossFunction | nn.Module | Callable[..., Any] | str
@@ -29,12 +30,6 @@ CRITERIA: dict[str, Callable[[Any, Any], Tensor]] = {
     ),
     "mse": objectives.squared_error,
 }
-# What the first argument of a criterion is called; that of a loss is the model.
-_OF_OUTPUTS = (
-    "input", "inputs", "output", "outputs", "out", "pred", "preds", "prediction", "predictions",
-    "logits", "scores", "y_hat", "yhat", "y_pred",
-)  # fmt: skip
-_OF_TARGETS = ("target", "targets", "label", "labels", "y", "y_true")
 # Steps of the noise schedule of diffusions, and the last one's variance of noise per step.
 _TIMES, _FIRST_NOISE, _LAST_NOISE = 1000, 1e-4, 0.02
 
@@ -74,6 +69,19 @@ class Found:
     words: tuple[str, ...]
 
 
+def check_loss(given: object) -> None:
+    """Refuse the name of a loss that is not known.
+
+    Raises:
+        ValueError: Naming those that are.
+    """
+    if isinstance(given, str) and given not in CRITERIA:
+        raise ValueError(
+            f"unknown loss {given!r}; known are {', '.join(CRITERIA)}, and functions of (model, "
+            f"batch).{closest(given, CRITERIA)}"
+        )
+
+
 def find_loss(
     model: nn.Module,
     batch: Any,
@@ -104,7 +112,7 @@ def find_loss(
     if isinstance(given, str):
         criterion, name = CRITERIA[given], given
     elif given is not None:
-        if not _is_criterion(given):
+        if not is_criterion(given):
             return Found(_reduced(given), ())
         criterion, name = given, _name_of(given)
     first: Exception | None = None
@@ -215,19 +223,6 @@ def _words(found: AdaptedLoss) -> str:
     if "own" in objective.words or "model" in objective.words or call.target is None:
         return f"loss: {objective.words}, from {call.words}"
     return f"loss: {objective.words} between {call.words} and {call.target_words}"
-
-
-def _is_criterion(given: Any) -> bool:
-    """Whether it takes (output, target) rather than (model, batch)."""
-    if isinstance(given, nn.Module):
-        return True
-    try:
-        names = list(inspect.signature(given).parameters)
-    except (TypeError, ValueError):
-        return False
-    if len(names) < 2:
-        return False
-    return names[0] in _OF_OUTPUTS or (names[1] in _OF_TARGETS and names[0] not in ("model", "m"))
 
 
 def _name_of(given: Any) -> str:

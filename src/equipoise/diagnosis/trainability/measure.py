@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from equipoise.diagnosis.inputs.adapt import Loss
@@ -12,6 +10,7 @@ from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.judge import judge
 from equipoise.diagnosis.trainability.record import Trainability
 from equipoise.instrument.recording.tracer import trace
+from equipoise.numerics.options import named_options
 from equipoise.records import wording
 from equipoise.theory.propagation.propagate import propagate
 
@@ -69,32 +68,56 @@ def trainability(
     return judge(propagate(graph), graph.batch, calibration(), depth=depth)
 
 
+@named_options
 def assert_trainable(
-    model: Model, data: object = None, *, at_least: float = 0.5, **options: Any
+    model: Model,
+    data: object = None,
+    *,
+    at_least: float = 0.5,
+    loss_fn: Loss | None = None,
+    batch_size: int = 64,
+    device: torch.device | str | None = None,
+    seed: int = 0,
 ) -> Trainability:
     """Fail if a model will probably not train; for test suites.
 
     Args:
-        model: As for :func:`trainability`.
-        data: Likewise.
+        model: A module, which is not changed; a function or class that makes one; or a Hugging
+            Face Trainer.
+        data: A ``DataLoader``, a ``Dataset``, an iterable of batches, one batch, a Lightning data
+            module, or a name such as ``"digits"``; may be left out if the model brings them along.
         at_least: Probability of training that is asked for.
-        options: ``loss_fn``, ``batch_size``, ``device`` and ``seed`` of :func:`trainability`.
+        loss_fn: A function of (model, batch) or of (output, target), ``"cross-entropy"`` or
+            ``"mse"``; by default it is found, as in :func:`equipoise.checkup`.
+        batch_size: Samples per batch, where the data do not fix it.
+        device: Where the model runs; by default where a module is.
+        seed: Seed of a factory's weights and of the batch.
 
     Returns:
-        What was found.
+        The probability with its interval and reason, as from
+        :func:`equipoise.diagnosis.trainability`.
 
     Raises:
         AssertionError: If the probability is lower; the message tells the reason.
-        ValueError: As for :func:`trainability`, or if ``at_least`` is no probability.
+        ValueError: If ``at_least`` is no probability, model, loss and data do not fit together,
+            or no operation of the model has a gradient.
 
     Examples:
         >>> from equipoise import models
         >>> assert_trainable(lambda: models.mlp(64, 10, depth=4, width=64), "digits").outside
         ()
     """
-    if not 0 <= at_least <= 1:
-        raise ValueError(f"at_least is a probability from 0 to 1, got {at_least}.")
-    found = trainability(model, data, depth=False, **options)
+    if not isinstance(at_least, int | float) or not 0 <= at_least <= 1:
+        raise ValueError(f"at_least is a probability from 0 to 1, such as 0.5; got {at_least!r}.")
+    found = trainability(
+        model,
+        data,
+        loss_fn=loss_fn,
+        batch_size=batch_size,
+        device=device,
+        seed=seed,
+        depth=False,
+    )
     if found.probability < at_least:
         chance = wording.chance(found.probability, found.low, found.high)
         raise AssertionError(

@@ -6,6 +6,7 @@ from typing import Unpack
 
 from torch import Tensor
 
+from equipoise.numerics.options import named_options
 from equipoise.pooling.heads.base import MatrixHead, MatrixOptions
 from equipoise.pooling.matrices import bilinear
 
@@ -67,6 +68,7 @@ class BilinearPool(MatrixHead):
         [lin2015], section 3; [yu2020], the methods that RUN is compared with.
     """
 
+    @named_options
     def __init__(
         self,
         in_channels: int,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.numerics.checks import check_choice, check_size
+from equipoise.numerics.options import named_options
 from equipoise.pooling.heads.base import HeadOptions, PoolingHead
 from equipoise.pooling.matrices import bilinear, valid_count, valid_positions
 from equipoise.pooling.run.layer import RUN, RunStart
@@ -77,6 +78,7 @@ class CompactBilinearPool(PoolingHead):
         [gao2016], Algorithms 1 and 2; [pham2013]; [kar2012]; [yu2020] for RUN before it.
     """
 
+    @named_options
     def __init__(
         self,
         in_channels: int,

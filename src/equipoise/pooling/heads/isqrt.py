@@ -7,6 +7,7 @@ from typing import Unpack
 from torch import Tensor
 
 from equipoise.numerics.checks import check_choice, check_size
+from equipoise.numerics.options import named_options
 from equipoise.pooling.heads.base import MatrixHead, MatrixOptions
 from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.roots.newton_schulz import Prenormalise, sqrt_newton_schulz
@@ -51,6 +52,7 @@ class ISQRTPool(MatrixHead):
         [li2018], Algorithm 1.
     """
 
+    @named_options
     def __init__(
         self,
         in_channels: int,

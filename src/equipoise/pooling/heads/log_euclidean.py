@@ -6,6 +6,7 @@ from typing import Unpack
 
 from torch import Tensor
 
+from equipoise.numerics.options import named_options
 from equipoise.pooling.heads.base import MatrixHead, MatrixOptions
 from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.roots.powers import log_euclidean
@@ -46,6 +47,7 @@ class LogEuclideanPool(MatrixHead):
         [yu2020], the methods that RUN is compared with.
     """
 
+    @named_options
     def __init__(
         self,
         in_channels: int,

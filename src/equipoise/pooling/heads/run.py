@@ -6,6 +6,7 @@ from typing import Literal, Unpack
 
 from torch import Tensor
 
+from equipoise.numerics.options import named_options
 from equipoise.pooling.heads.base import MatrixHead, MatrixOptions
 from equipoise.pooling.run.layer import RUN, RunStart
 
@@ -60,6 +61,7 @@ class RUNPool(MatrixHead):
         [yu2020]
     """
 
+    @named_options
     def __init__(
         self,
         in_channels: int,

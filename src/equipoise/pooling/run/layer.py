@@ -56,7 +56,8 @@ class RUN(nn.Module):
     Raises:
         TypeError: If the start holds integers, or the generator is no generator.
         ValueError: If an argument is out of range, both strengths or both sources are given, or
-            ``resample="train"`` is combined with a start that is not Gaussian.
+            ``resample="train"`` is combined with a start that is not Gaussian; in a pass, if the
+            features have another number of channels. :class:`RUNPool` takes maps.
 
     Note:
         With ``resample="train"`` the generator is copied and pickled with the layer but is not
@@ -107,6 +108,7 @@ class RUN(nn.Module):
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """The factor form F_K."""
+        self._check_channels(features)
         start, fallback = self._start_and_fallback()
         return run_factor(
             features,
@@ -128,6 +130,7 @@ class RUN(nn.Module):
         Returns:
             ``[B, D, D]``, float32 or better.
         """
+        self._check_channels(features)
         start, fallback = self._start_and_fallback()
         return run_bilinear(
             features,
@@ -144,6 +147,14 @@ class RUN(nn.Module):
         names = ("eta", "num_steps", "start", "resample", "differentiate_direction")
         options = (f"{name}={getattr(self, name)!r}" for name in names)
         return ", ".join([str(self.num_features), *options])
+
+    def _check_channels(self, features: Tensor) -> None:
+        D = self.num_features
+        if features.shape[-1] != D:
+            raise ValueError(
+                f"RUN({D}) takes features [..., N, {D}], rows of {D} channels; got "
+                f"{list(features.shape)}. For maps [B, {D}, H, W] use RUNPool({D})."
+            )
 
     def _start_and_fallback(self) -> tuple[Start, Tensor | None]:
         """Those of one pass."""

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import ASGD, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from equipoise.numerics.options import named_options
 from equipoise.preconditioners.bnp.attachment import Attachment, attached_to
 from equipoise.preconditioners.bnp.banks import Banks, check_state
 from equipoise.preconditioners.bnp.layer import RecordingHook, UpdateSchedule, WatchedLayer
@@ -54,6 +55,9 @@ class BNP:
     with n columns, N rows and :math:`rs` output positions (1 for a linear layer). The forward
     pass, the checkpoint of the model and the optimizer's class and groups stay as they are. A
     layer without a trained bias is scaled by second moments, not centred.
+
+    Statistics are those of the forward passes so far. A step without a forward pass since the last
+    one is preconditioned with the statistics as they stand; before the first pass it is plain.
 
     Use :meth:`attach` with any optimizer, or :meth:`step` with SGD. Adaptive optimizers must not
     be fed preconditioned gradients: they cancel the scaling and diverge.
@@ -101,6 +105,7 @@ class BNP:
         [lange2022], Algorithms 2 and 3.
     """
 
+    @named_options
     def __init__(
         self,
         model: nn.Module,

@@ -9,12 +9,15 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
+from equipoise.instrument.criteria import is_criterion
 from equipoise.instrument.observers import Pause
 from equipoise.instrument.types import LossFunction
+from equipoise.numerics.options import named_options
 from equipoise.probes.tracker.plan import due, planned
 from equipoise.probes.tracker.tracker import Sink, Tracker
 
 
+@named_options
 def track(
     model: nn.Module,
     loss_fn: LossFunction | None = None,
@@ -97,6 +100,7 @@ def track(
 
         * TensorBoard: ``lambda step, v: [writer.add_scalar(k, v[k], step) for k in v]``
         * Weights & Biases: ``lambda step, v: wandb.log(v, step=step)``
+        * A file: ``lambda step, v: csv_writer.writerow([step, v["loss"]])``
         * MLflow: ``lambda step, v: mlflow.log_metrics(v, step=step)``
         * Lightning and Hugging Face: the callbacks of :mod:`equipoise.integrations`, or
           ``self.log_dict(tracker.latest)`` and ``trainer.log(tracker.latest)``
@@ -165,9 +169,19 @@ def _check(
 ) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"track needs a torch.nn.Module, got {type(model).__name__}.")
-    for name, given in {"loss_fn": loss_fn, "sink": sink}.items():
-        if given is not None and not callable(given):
-            raise TypeError(f"{name} must be a function, got {type(given).__name__}.")
+    if loss_fn is not None and not callable(loss_fn):
+        raise TypeError(f"loss_fn must be a function, got {type(loss_fn).__name__}.")
+    if is_criterion(loss_fn):
+        name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+        raise TypeError(
+            f"loss_fn must be a function of (model, batch), and {name} is one of (output, target)."
+            " Give such as lambda model, batch: criterion(model(batch[0]), batch[1])."
+        )
+    if sink is not None and not callable(sink):
+        raise TypeError(
+            f"sink must be a function of (step, values), got {type(sink).__name__}. Give such as "
+            "lambda step, values: writer.writerow([step, values['loss']])."
+        )
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "device_mesh"):
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,6 +145,8 @@ class Tracker:
         trace: TracebackType | None,
     ) -> None:
         self.detach()
+        if kind is None:
+            self._warn_if_empty()
 
     def state_dict(self) -> dict[str, Any]:
         """Steps and history as plain values, for a checkpoint between two steps."""
@@ -164,6 +167,19 @@ class Tracker:
         self._loaded = len(self.history), self.steps
         self._due = self._is_due(self.steps)
         self._sample = None
+
+    def _warn_if_empty(self) -> None:
+        """Say why a training that ended in good order left no whole sample."""
+        _, before = self._loaded
+        if self.steps == before:
+            needed = "optimizer.step() of the tracked optimizer"
+            missing = "observe(batch)" if self._optimizer is None else needed
+            warnings.warn(f"track saw no step: {missing} was not called.", stacklevel=3)
+        elif not self.history:
+            warnings.warn(
+                f"track measured nothing: none of the {self.steps} steps was due. Choose every=.",
+                stacklevel=3,
+            )
 
     def _before_step(self, optimizer: Optimizer, *_: object) -> None:
         self._clock.start()

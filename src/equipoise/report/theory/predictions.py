@@ -59,10 +59,15 @@ def _legend(rows: Sequence[Prediction], shared: set[str]) -> str:
     error = max(row.rate.relative_error for row in rows)
     lines = [
         "growth: factor per layer on the squared gradient norm, on the way back",
-        "scale, depth: layers until it has changed by e and by e¹⁶",
+        "scale, depth: layers until it has changed by e and by e¹⁶; how many blocks of",
+        "your model could train is another question, which equipoise checkup answers",
         "q, c: second moment and correlation of pre-activations; κ = q (1 − c)",
         f"largest relative error of a growth: {wording.number(error, 1)}",
     ]
+    if any(row.rate.stable is False for row in rows):
+        lines.append(
+            "stable no: deep networks leave this fixed point, and grow at another rate then"
+        )
     if shared:
         values = (
             f"{symbol} = {wording.number(getattr(rows[0], name))}"

@@ -99,6 +99,9 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
         >>> as_activation(torch.nn.Softmax(0))
         Traceback (most recent call last):
         ValueError: activation Softmax is not elementwise: ...
+        >>> as_activation(nn.GELU)
+        Traceback (most recent call last):
+        TypeError: an activation is no class: give what it makes, such as GELU().
     """
     if isinstance(activation, Activation):
         return activation
@@ -108,6 +111,9 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
         raise TypeError(
             f"an activation is a name, a module or a callable, got {activation!r:.80}."
         )
+    if isinstance(activation, type):
+        name = activation.__name__
+        raise TypeError(f"an activation is no class: give what it makes, such as {name}().")
     if not isinstance(activation, nn.Module):
         return _adapt_function(activation, name)
     kind = type(activation)

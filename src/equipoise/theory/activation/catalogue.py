@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from equipoise.records.wording import closest
+
 Array = NDArray[np.float64]
 Elementwise = Callable[[Tensor], Tensor]
 
@@ -349,4 +351,6 @@ def named_activation(name: str) -> Activation:
         except TypeError as error:
             raise ValueError(f"activation {name!r} has too few or too many numbers.") from error
     known = sorted({*ACTIVATIONS, *(f"{family}(number)" for family in _FAMILIES)})
-    raise ValueError(f"unknown activation {name!r}; known are {', '.join(known)}.")
+    raise ValueError(
+        f"unknown activation {name!r}; known are {', '.join(known)}.{closest(name, known)}"
+    )

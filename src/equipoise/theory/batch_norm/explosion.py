@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Unpack
 
+from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.fixed_point.solve import Method, solve
@@ -21,6 +22,7 @@ class UnstableFixedPointWarning(UserWarning):
     """The BSB1 fixed point is not linearly stable, so deep networks do not stay near it."""
 
 
+@named_options
 def explosion_rate(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,
@@ -146,6 +148,7 @@ class WeightGradients:
     rate: Estimate
 
 
+@named_options
 def weight_gradients(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,

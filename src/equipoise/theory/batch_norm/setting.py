@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import TypedDict
 
+from equipoise.numerics.options import named_options
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.activation.catalogue import Activation
 
@@ -74,6 +75,7 @@ class Setting:
     weight_variance: float
     bias_variance: float
 
+    @named_options
     def __init__(
         self,
         activation: ActivationLike,

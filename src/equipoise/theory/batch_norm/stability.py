@@ -9,6 +9,7 @@ from typing import Unpack
 
 from scipy.optimize import brentq
 
+from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Activation, alpha_relu
@@ -45,6 +46,7 @@ class Stability:
     critical_batch_size: int | None
 
 
+@named_options
 def stability(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,

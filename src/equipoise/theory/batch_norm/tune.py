@@ -11,6 +11,7 @@ from typing import Any, Literal, Unpack
 from scipy.optimize import brentq
 
 from equipoise.numerics.checks import check_whole
+from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.activation.catalogue import ACTIVATIONS, Activation
@@ -85,6 +86,7 @@ class Tuning:
     ranking: tuple[Ranked, ...] = ()
 
 
+@named_options
 def tune(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from equipoise.numerics.checks import check_whole
+from equipoise.numerics.options import named_options
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.fixed_point.solve import bsb1_fixed_point
 from equipoise.theory.batch_norm.setting import (
@@ -87,6 +88,7 @@ class CovarianceTrajectory:
         return self.spread < _ALIKE
 
 
+@named_options
 def iterate_map(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from equipoise.numerics.checks import check_whole
+from equipoise.numerics.options import named_options
 from equipoise.numerics.quadrature import gaussian
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
@@ -73,6 +74,7 @@ class FeatureNorm:
     rate: Estimate
 
 
+@named_options
 def layer_norm(
     setting: Setting | ActivationLike, **options: Unpack[SettingOptions]
 ) -> FeatureNorm:
@@ -126,6 +128,7 @@ def layer_norm(
     return _solve(setting, layer, gaussian.LEVELS, "Gaussian quadrature on panels")
 
 
+@named_options
 def group_norm(
     setting: Setting | ActivationLike, group_size: int, **options: Unpack[SettingOptions]
 ) -> FeatureNorm:

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.numerics.checks import check_whole
+from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.averages import compute
@@ -70,6 +71,7 @@ class ResidualGrowth:
     growth: Estimate
 
 
+@named_options
 def residual_growth(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,

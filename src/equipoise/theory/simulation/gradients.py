@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise.numerics.checks import check_whole
+from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
@@ -43,6 +44,7 @@ class SimulatedNetworks:
     correlations: Array
 
 
+@named_options
 def simulate_networks(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,
@@ -95,6 +97,7 @@ def simulate_networks(
     return SimulatedNetworks(*stacked)
 
 
+@named_options
 def simulate_explosion_rate(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.numerics.checks import check_whole
+from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
@@ -74,6 +75,7 @@ class SampledTheory:
     cross_batch: Estimate
 
 
+@named_options
 def simulate_spectra(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,
@@ -120,6 +122,7 @@ def simulate_spectra(
     )
 
 
+@named_options
 def sample_spectra(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from typing import Any
 
 from torch import nn
@@ -12,7 +14,14 @@ from equipoise.instrument.modules import places, put
 from equipoise.instrument.recording.graph import Graph
 from equipoise.layers.batch_renorm import RenormSchedule
 from equipoise.layers.convert import convert
-from equipoise.layers.kinds import SOURCES, STATISTICS, TARGETS
+from equipoise.layers.kinds import (
+    SOURCES,
+    STATISTICS,
+    TARGETS,
+    CannotConvertError,
+    exchangeable_kind,
+    read,
+)
 from equipoise.theory.propagation.what_if.answer import Changes
 from equipoise.theory.propagation.what_if.norms import KINDS as PREDICTED
 
@@ -50,6 +59,7 @@ def change_model(model: nn.Module, edit: Edit) -> Undo:
     """Exchange them; layers keep γ and β, and those of the model's own that are alike stay."""
     if edit.choice not in TARGETS:
         raise ValueError(f"norm is one of {', '.join(TARGETS)}, got {edit.choice!r}.")
+    _check_groups(model, edit)
     before = places(model)
     # Batch norms hand their running statistics on, which the new layers then change.
     statistics = {
@@ -74,6 +84,37 @@ def change_model(model: nn.Module, edit: Edit) -> Undo:
                 getattr(module, name).copy_(value)
 
     return undo
+
+
+def _check_groups(model: nn.Module, edit: Edit) -> None:
+    """Refuse groups that do not divide all channels: ``convert`` would take fewer of them."""
+    if edit.choice != "group" or edit.value is None:
+        return
+    if edit.value < 1 or edit.value % 1:
+        raise UnsuitableRemedyError(f"groups must be a whole number from 1, got {edit.value:g}.")
+    channels = _channels_by_name(model, sources(edit))
+    unfit = [name for name, count in channels.items() if count % edit.value]
+    if not unfit:
+        return
+    most = math.gcd(*channels.values())
+    fitting = [str(count) for count in range(1, most + 1) if most % count == 0]
+    others = f" ({len(unfit) - 1} more)" if len(unfit) > 1 else ""
+    raise UnsuitableRemedyError(
+        f"norm={edit.choice}:{edit.value:g} does not fit the model: layer {unfit[0]!r}{others} "
+        f"has {channels[unfit[0]]} channels, which {edit.value:g} does not divide. All norms of "
+        f"the model take {', '.join(fitting)}; equipoise.layers.convert(model, 'batch', "
+        f"'group', groups={edit.value:g}) gives each layer the largest divisor of both."
+    )
+
+
+def _channels_by_name(model: nn.Module, kinds: tuple[str, ...]) -> dict[str, int]:
+    found = {}
+    for name, module in places(model).items():
+        kind = exchangeable_kind(module)
+        if kind is not None and kind.name in kinds:
+            with contextlib.suppress(CannotConvertError):  # convert says why it stays
+                found[name] = read(module, kind, None).channels
+    return found
 
 
 def change_graph(graph: Graph, edit: Edit, model: nn.Module) -> Graph:

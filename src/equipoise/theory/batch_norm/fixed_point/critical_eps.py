@@ -16,6 +16,7 @@ from typing import Unpack
 
 import numpy as np
 
+from equipoise.numerics.options import named_options
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Activation, Homogeneity, homogeneous
 from equipoise.theory.batch_norm.averages import compute
@@ -35,6 +36,7 @@ _UNIT = 2.220446049250313e-16
 _SAME = 1.1
 
 
+@named_options
 def critical_eps(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,

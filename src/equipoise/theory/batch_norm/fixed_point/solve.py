@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.numerics.options import named_options
 from equipoise.numerics.quadrature import panels
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
@@ -82,6 +83,7 @@ class FixedPoint:
     kappa: Estimate
 
 
+@named_options
 def bsb1_fixed_point(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,

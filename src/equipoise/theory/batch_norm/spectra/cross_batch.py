@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Unpack
 
+from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.fixed_point.solve import Method, solve
@@ -29,6 +30,7 @@ class CrossBatch:
     backward: Estimate
 
 
+@named_options
 def cross_batch(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Unpack
 
+from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.fixed_point.solution import Solution, Triple
@@ -50,6 +51,7 @@ class Spectrum:
         )
 
 
+@named_options
 def backward_spectrum(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,
@@ -93,6 +95,7 @@ def backward_spectrum(
     return _spectrum(setting, method, lambda solution: solution.backward)
 
 
+@named_options
 def forward_spectrum(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,

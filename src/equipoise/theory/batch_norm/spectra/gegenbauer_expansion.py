@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.numerics.checks import check_whole
+from equipoise.numerics.options import named_options
 from equipoise.numerics.quadrature import gegenbauer, panels
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
@@ -126,6 +127,7 @@ class GegenbauerExpansion:
         return float(np.abs(weights) @ (2 * np.abs(self.coefficients) * self.errors))
 
 
+@named_options
 def gegenbauer_expansion(
     setting: Setting | ActivationLike,
     batch_size: int | None = None,
