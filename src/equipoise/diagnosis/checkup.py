@@ -60,6 +60,7 @@ from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.progress import silent, staged
 from equipoise.instrument.threads import suitable_threads
 from equipoise.instrument.types import Batch, Progress
+from equipoise.numerics.options import named_options
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
@@ -74,6 +75,7 @@ _EFFORT = 1e10
 _ROWS = 1024
 
 
+@named_options
 def checkup(
     model: Model,
     data: object = None,
