@@ -74,7 +74,7 @@ def test_the_table_has_no_cycles():
 def public_names(room: str) -> set[str]:
     """Names that users may import from a room of the library."""
     if room == "files":
-        return {"write_bytes", "write_text"}
+        return {"remove_abandoned", "write_bytes", "write_text"}
     return set(getattr(importlib.import_module(f"equipoise.{room}"), "__all__", ()))
 
 

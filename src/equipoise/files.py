@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from pathlib import Path
 from uuid import uuid4
 
-DRAFT = ".part"
-"""How the name of a file ends that is being written; a killed writer leaves it."""
+_DRAFT = ".part"
+# Seconds after which nobody writes a draft any more.
+_ABANDONED = 3600
 
 
 def write_text(path: Path, text: str) -> None:
@@ -18,7 +21,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write a file; an interrupted write, or a second writer, never leaves half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # The draft has a unique name: with a fixed one, a second writer would publish half a file.
-    draft = path.with_name(f".{path.stem}.{uuid4().hex}{DRAFT}")
+    draft = path.with_name(f".{path.stem}.{uuid4().hex}{_DRAFT}")
     try:
         draft.write_bytes(data)
         draft.replace(path)
@@ -26,3 +29,11 @@ def write_bytes(path: Path, data: bytes) -> None:
         draft.unlink(missing_ok=True)
         error.filename = str(path)  # not the draft's, and none at all on a full disk
         raise
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove drafts of writers that were killed; those of the last hour may still be written."""
+    for draft in folder.glob(f".*{_DRAFT}"):
+        with contextlib.suppress(OSError):  # somebody else removed it
+            if time.time() - draft.stat().st_mtime > _ABANDONED:
+                draft.unlink()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.files import DRAFT
 from equipoise_papers.sweeps.cell import Cell, Result, compute
 from equipoise_papers.sweeps.store import CellStore
 
@@ -151,7 +150,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 def test_drafts_of_killed_writers_are_removed_when_nobody_writes_them_any_more(store, tmp_path):
     store.save(Result(Number(1), Square(1), None, 0.5))
     (folder,) = {path.parent for path in tmp_path.rglob("*.json")}
-    old, new = (folder / f".{name}.0f{DRAFT}" for name in ("old", "new"))
+    old, new = (folder / f".{name}.0f.part" for name in ("old", "new"))
     for draft in (old, new):
         draft.touch()
     os.utime(old, (0, 0))

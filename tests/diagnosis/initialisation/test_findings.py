@@ -37,9 +37,18 @@ def test_every_fault_is_told_with_its_remedy(kind):
     fault = dataclasses.replace(FAULT, kind=kind)
     (finding,) = conclude_initialisation(dataclasses.replace(RECORD, faults=(fault,)))
     assert finding.severity in ("critical", "warning", "note")
-    assert "1 " in finding.title
+    assert "3.weight" in finding.title
     assert finding.detail == "3.weight (of 12 compared). 3.weight has std 0.05 instead of 0.02."
     assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("names", "title"), [(("a", "b"), "missed a and b"), (("a", "b", "c"), "missed 3 parameters")]
+)
+def test_one_or_two_parameters_are_named(names, title):
+    fault = dataclasses.replace(FAULT, parameters=names)
+    (finding,) = conclude_initialisation(dataclasses.replace(RECORD, faults=(fault,)))
+    assert finding.title.endswith(title)
 
 
 def test_what_cannot_be_judged_asks_for_the_init_function():

@@ -150,12 +150,12 @@ class TestTheStart:
         assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
         assert sum(isinstance(m, nn.BatchNorm1d) for m in model.modules()) == 3
 
-    def test_a_frozen_model_says_why(self):
+    def test_a_frozen_model_is_refused(self):
         def frozen():
             return normalised().requires_grad_(False)
 
-        found = at_start(frozen)
-        assert "no trainable parameter" in found.arms[0].reason
+        with pytest.raises(ValueError, match="no trainable parameter"):
+            at_start(frozen)
 
 
 def test_points_are_geometric_from_half_the_rate_to_four_times_it():

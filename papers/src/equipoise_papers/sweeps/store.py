@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 from equipoise import __version__
-from equipoise.files import DRAFT, write_text
+from equipoise.files import remove_abandoned, write_text
 from equipoise.records import from_plain, to_plain
 from equipoise_papers.sweeps.cell import Cell, Record, Result
 from equipoise_papers.sweeps.provenance import Provenance
@@ -22,8 +20,6 @@ from equipoise_papers.sweeps.provenance import Provenance
 SCHEMA = 1
 # 64 bits: among a million cells, two digests coincide with a probability of 3e-8.
 _DIGEST_LENGTH = 16
-# Seconds after which nobody writes a draft any more.
-_ABANDONED = 3600
 # A full disk, a quota, and a limit on the size of files: `equipoise` ends with code 3 for these.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -47,16 +43,13 @@ class CellStore:
     def prepare(self) -> None:
         """Check that results can be written, before any work could be lost.
 
-        Drafts of writers that were killed are removed; those of an hour belong to nobody.
+        Drafts of writers that were killed are removed.
 
         Raises:
             ValueError: If they cannot.
         """
         prepare_folder(self._folder)
-        for draft in self._folder.glob(f".*{DRAFT}"):
-            with contextlib.suppress(OSError):  # somebody else removed it
-                if time.time() - draft.stat().st_mtime > _ABANDONED:
-                    draft.unlink()
+        remove_abandoned(self._folder)
 
     def identity(self, cell: Cell[Any]) -> dict[str, Any]:
         """Everything that a result depends on, as plain values."""

@@ -171,15 +171,7 @@ def group_norm(
 def _of_any_batch(
     setting: Setting | ActivationLike, batch_size: int, options: SettingOptions
 ) -> Setting:
-    """The setting with another batch size, where samples do not interact.
-
-    Raises:
-        TypeError: If ``options`` hold a batch size.
-    """
-    if "batch_size" in options:
-        raise TypeError(
-            "this normaliser uses one sample at a time and has no batch_size; leave it out."
-        )
+    """The setting with another batch size, where samples do not interact."""
     if isinstance(setting, Setting):
         return replace(as_setting(setting, None, options), batch_size=batch_size)
     return Setting(setting, batch_size, **options)
