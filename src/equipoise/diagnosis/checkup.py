@@ -65,6 +65,7 @@ from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
 from equipoise.records.finding import Finding
+from equipoise.theory.propagation.propagate import Propagation
 from equipoise.theory.propagation.sites import Share, Site
 
 # Initialisations on which remedies are tried.
@@ -261,6 +262,7 @@ class _Work:
     sites: tuple[Site, ...] = ()
     attribution: tuple[Share, ...] = ()
     predictions: tuple[LayerPrediction, ...] = ()
+    propagation: Propagation | None = None
     growth: GradientGrowth | None = None
     comparisons: tuple[Comparison, ...] = ()
     conditioning: tuple[LayerConditioning, ...] = ()
@@ -312,7 +314,8 @@ def _run(
     growth = work.growth = measure(None, seeds, "measuring gradients")
     found = work.trainability
     if found is None or found.probability > LIKELY or not is_straight(growth):
-        trace = None  # it holds all tensors of a pass, and is for remedies only
+        # They hold all tensors of a pass, and are for remedies only.
+        trace = work.propagation = None
     work.comparisons = compare(growth, work.predictions)
     work.conditioning = probes.conditioning(
         model,
@@ -336,7 +339,9 @@ def _run(
         def predict(
             parameters: Mapping[str, Tensor], trace: TracedModel = trace
         ) -> Outlook | None:
-            changed = trace.predict(parameters)
+            changed = trace.predict(parameters) if parameters else work.propagation
+            if changed is None:
+                return None
             layers = trace.at_layers(changed)
             rate = predicted_rate(growth, {layer.layer: layer for layer in layers})
             chance = predicted_probability(changed, trace.graph.batch, calibration())
@@ -349,6 +354,7 @@ def _run(
             growth.rate,
             patience=chosen.theory_seconds(work.watch.seconds(), min(seeds, _TRIED)),
         )
+        work.propagation = None
 
 
 def _sample(model: nn.Module, problem: Problem) -> Batch:
@@ -379,6 +385,7 @@ def _predicted(
     except Exception as error:  # whatever a model does, it is measured
         work.untraced = f"{type(error).__name__}: {error}"
         return None
+    work.propagation = propagation
     work.sites, work.attribution = propagation.sites, propagation.attribution
     work.predictions = trace.at_layers(propagation)
     try:

@@ -172,7 +172,8 @@ class TestManyPairs:
 
     def test_fewer_values_do_not_determine_it(self, table, dimensions, monkeypatch):
         monkeypatch.setattr(latent, "_POINTS", 12)
-        for cached in (latent._chebyshev_points, latent._chebyshev_transform):
+        caches = latent._of_one, latent._chebyshev_points, latent._chebyshev_transform
+        for cached in caches:
             monkeypatch.setattr(latent, cached.__name__, cached.__wrapped__)
         rho = np.array([[0.99]])
         found = latent.averages(table[None], table[None], dimensions)(rho)

@@ -125,16 +125,13 @@ def averages(
     one, left = _shape_and_scale(first)
     other, right = (one, left) if second is first else _shape_and_scale(second)
 
-    def series(rho: Array) -> Array:
-        if dimensions is not None:
-            return _on_sphere(one, other, rho, dimensions)
-        return _pairs(one, other, rho, TERMS)
-
-    average: Callable[[Array], Array] = series
+    average: Callable[[Array], Array]
     if len(one) == len(other) == 1:
-        average = _polynomial(series)
+        average = _of_one(one.tobytes(), other.tobytes(), dimensions)
     elif dimensions is None:
         average = partial(_of_several, one, other)
+    else:
+        average = partial(_on_sphere, one, other, dimensions=dimensions)
     if left is right is None:
         return average
 
@@ -147,6 +144,16 @@ def averages(
         return found
 
     return scaled
+
+
+# Layers after equal norms have equal tables, and so have other depths and changed parameters.
+@lru_cache(maxsize=256)
+def _of_one(first: bytes, second: bytes, dimensions: float | None) -> Callable[[Array], Array]:
+    """The series, if all positions have one function; its tables as bytes."""
+    one, other = (np.frombuffer(table)[None] for table in (first, second))
+    if dimensions is None:
+        return _polynomial(lambda rho: _pairs(one, other, rho, TERMS))
+    return _polynomial(lambda rho: _on_sphere(one, other, rho, dimensions))
 
 
 def _of_several(first: Array, second: Array, correlation: Array) -> Array:
