@@ -25,6 +25,7 @@ import argparse
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -191,8 +192,14 @@ def disturb(
         problems += [f"{path.name} is lost" for path in before.keys() - after.keys()]
         problems += [f"{path.name} changed" for path in after if after[path] != before[path]]
     if problems:
-        problems[-1] += f" (after {moment:.1f} s; {printed.strip()[-300:]!r})"
+        problems[-1] += f" (after {moment:.1f} s; {_told(printed)!r})"
     return seconds, problems, ended
+
+
+def _told(printed: str) -> str:
+    """The exceptions that were printed, or else the end of it."""
+    raised = re.findall(r"^.*?\w+(?:Error|Exception|Interrupt)\b.*$", printed, re.MULTILINE)
+    return "; ".join(dict.fromkeys(raised))[:600] or printed.strip()[-300:]
 
 
 def sweep(quick: bool) -> Work:
