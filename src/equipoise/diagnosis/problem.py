@@ -24,6 +24,7 @@ from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_ap
 from equipoise.instrument.batches import cast, moved, samples, shapes, tensors
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.normalisers import is_batch_norm
+from equipoise.instrument.replay import refuse_frozen
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
 from equipoise.records.wording import first_sentence
@@ -103,10 +104,7 @@ class Problem:
             batch_size = min(batch_size, len(source))  # data may be one small batch
         held = _draw(source, batch_size, batches, place, seed)
         made = fresh(given.build, held[0], seed)
-        if not any(p.requires_grad for p in made.parameters()):
-            raise ValueError(
-                "the model has no trainable parameter. Unfreeze some with requires_grad_(True)."
-            )
+        refuse_frozen(made)
         held, dtype = _in_type_of(made, held)
         assumed = list(given.words)
         if dtype is not None:

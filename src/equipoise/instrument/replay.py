@@ -178,12 +178,21 @@ def dense(gradient: Tensor | None, parameter: Tensor) -> Tensor:
     return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
-def _check(model: nn.Module, named: dict[str, nn.Parameter]) -> None:
-    refuse_lazy(model)
-    if not named:
+def refuse_frozen(model: nn.Module) -> None:
+    """Refuse a model that nothing can train.
+
+    Raises:
+        ValueError: If no parameter requires a gradient.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
             "the model has no trainable parameter. Unfreeze some with requires_grad_(True)."
         )
+
+
+def _check(model: nn.Module, named: dict[str, nn.Parameter]) -> None:
+    refuse_lazy(model)
+    refuse_frozen(model)
     for name, parameter in named.items():
         if hasattr(parameter, "device_mesh"):
             raise ValueError(

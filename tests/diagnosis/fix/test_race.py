@@ -170,6 +170,21 @@ class TestFix:
         assert found.winner is not None
         assert "β at 1" not in found.winner.name
 
+    def test_what_diverged_on_a_seed_gets_no_more_of_them(self, monkeypatch):
+        def made_up(*_, arm, rate, seed, steps):
+            diverged = 2 if "β at 1" in arm and seed == 2 else None
+            loss = 1.0 if arm == "as it is" else 0.5 + 0.4 * (seed % 3 - 1)
+            return Run(
+                arm, rate, seed, steps, History((loss,) * 4, 1.0, (), diverged), math.nan, math.nan
+            )
+
+        monkeypatch.setattr(race, "train_once", made_up)
+        options = FixOptions("starts", steps=12, arms=2, rates=(0.03, 0.1))
+        found = fix(normalised, data(), options, batch_size=16)
+        seeds = {arm.name: arm.seeds for arm in found.arms if arm.rounds > 2}
+        assert sorted(seeds.values()) == [3, 9, 9]
+        assert seeds[next(name for name in seeds if "β at 1" in name)] == 3
+
     def test_the_rate_is_constant_and_then_falls_to_zero(self):
         problem = Problem.prepare(normalised, data(), batch_size=8)
         rates: list[float] = []
@@ -303,9 +318,11 @@ class TestTheBudget:
         assert all(arm.measured is not None for arm in found.arms)
 
 
-@pytest.mark.parametrize("given", ["norms", True, FixOptions("norms")])
-def test_options_are_taken_in_every_form(given):
-    assert FixOptions.of(given).family in ("norms", "all")
+@pytest.mark.parametrize(
+    ("given", "family"), [("norms", "norms"), (True, "all"), (FixOptions("bnp"), "bnp")]
+)
+def test_options_are_taken_in_every_form(given, family):
+    assert FixOptions.of(given).family == family
 
 
 @pytest.mark.parametrize("given", ["normals", 3, ["norms"]])

@@ -48,7 +48,5 @@ def gain_record(name: str, plain: Sequence[Run], changed: Sequence[Run]) -> Gain
 
 def may_be_better(best: Sequence[Run], other: Sequence[Run]) -> bool:
     """Whether another arm may be better than the best one by what is worth a change."""
-    if best is other:
-        return False
     least = _WORTHWHILE * abs(mean_over_seeds([run.score for run in best]).value)
     return gain_record("", best, other).low < -least

@@ -231,12 +231,17 @@ def _undecided(plain: Contender, others: Sequence[Contender]) -> list[Contender]
     if any(gain.helps is None for gain in gains.values()):
         return []
     ahead = [
-        one for one in others if gains[one.name].helps or gains[one.name].difference.value < 0
+        one
+        for one in others
+        if (gains[one.name].helps or gains[one.name].difference.value < 0)
+        and all(math.isfinite(run.score) for run in one.judged)  # no seed makes up for another
     ]
     if not ahead:
         return []
     leader = min(ahead, key=lambda one: math.fsum(run.score for run in one.judged))
-    rivals = [one for one in ahead if may_be_better(leader.judged, one.judged)]
+    rivals = [
+        one for one in ahead if one is not leader and may_be_better(leader.judged, one.judged)
+    ]
     return [leader, *rivals] if rivals or not gains[leader.name].helps else []
 
 

@@ -149,3 +149,4 @@ class TestTables:
         assert row.rstrip().endswith(("best", "better"))
         assert "…" not in row
         assert bool(re.search("evaluation +gap", text)) == (width == 120)
+        assert ("gap: that" in text) == (width == 120)

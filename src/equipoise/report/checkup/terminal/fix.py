@@ -57,7 +57,7 @@ def print_fix(fix: Fix | None, console: Console) -> None:
         console.print()
         console.print(Padding(names, (0, 1)))
         console.print(table)
-        remark(words.conditions(fix), console)
+        remark(words.conditions(fix, gap=wide), console)
     for line in (*words.not_tried(fix), *fix.remarks):
         remark(line, console)
     rest = words.further(fix)

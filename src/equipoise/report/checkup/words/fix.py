@@ -48,14 +48,12 @@ def answer(fix: Fix) -> str:
     )
 
 
-def conditions(fix: Fix) -> str:
-    """Say how the arms were trained and compared."""
+def conditions(fix: Fix, *, gap: bool = True) -> str:
+    """Say how the arms were trained and compared, and what the gap is, if it is shown."""
     held = ""
     if fix.held_out:
-        held = (
-            f"Evaluation: loss on {fix.held_out:,} held-out samples in evaluation mode; gap: that "
-            "minus the training loss. "
-        )
+        minus = "; gap: that minus the training loss" if gap else ""
+        held = f"Evaluation: loss on {fix.held_out:,} held-out samples in evaluation mode{minus}. "
     return (
         f"{fix.steps} steps of {fix.optimizer_name}, {wording.count(fix.seeds, 'seed')}; every "
         "arm has the same weights where shapes allow, the same batches, and its own best learning "
