@@ -33,6 +33,7 @@ def fix_figure(fix: Fix) -> str:
         if drawn and all(min(arm.curve.losses) > 0 for arm in drawn if arm.curve is not None):
             log_scale(upper)
         upper.set_xlabel("step")
+        upper.xaxis.get_major_locator().set_params(integer=True)
         lower.set_xlabel("seconds")
         for axes in (upper, lower):
             axes.set_ylabel("training loss")
