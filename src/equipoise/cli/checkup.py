@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equipoise.cli.arguments import add_inputs, check_writable, whole
+from equipoise.cli.imports import import_at_once
 
 if TYPE_CHECKING:  # --help does not wait for torch
     from rich.console import Console
@@ -109,6 +110,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> Checkup:
     """Run the check-up."""
+    import_at_once("equipoise.diagnosis", "equipoise.report.checkup.page", "matplotlib.figure")
     from equipoise import data, diagnosis
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import (

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equipoise.cli.arguments import add_inputs, check_writable, whole
+from equipoise.cli.imports import import_at_once
 
 if TYPE_CHECKING:  # --help does not wait for torch
     from rich.console import Console
@@ -57,6 +58,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> Probe:
     """Probe."""
+    import_at_once("equipoise.diagnosis", "equipoise.report.probe.page", "matplotlib.figure")
     from equipoise import data, diagnosis
     from equipoise.cli.progress import bars
     from equipoise.cli.targets import (

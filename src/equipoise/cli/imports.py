@@ -1,0 +1,31 @@
+"""Import what a command needs, without searching for garbage in it.
+
+Python's collector looks through all objects each time that a quarter more of them have come to
+be. Of modules none is garbage: the search takes a fifth of the time of a short command.
+"""
+
+from __future__ import annotations
+
+import gc
+from importlib import import_module
+
+
+def import_at_once(*modules: str) -> None:
+    """Import modules, and take all that they made out of later collections.
+
+    Examples:
+        >>> frozen = gc.get_freeze_count()
+        >>> import_at_once("json")
+        >>> gc.get_freeze_count() > frozen and gc.isenabled()
+        True
+        >>> gc.unfreeze()
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for module in modules:
+            import_module(module)
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()
