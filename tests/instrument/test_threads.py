@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info
 
 from equipoise.instrument import threads
 
@@ -41,3 +42,10 @@ def test_long_runs_are_not_repeated(monkeypatch, two_threads):
         monkeypatch.setattr(threads, "_seconds", lambda run: run() or 1.0)
         refine(lambda: runs.append(1))
     assert len(runs) == 1
+
+
+def test_one_thread_holds_for_linear_algebra_too(two_threads):
+    with threads.one_thread():
+        assert torch.get_num_threads() == 1
+        assert {library["num_threads"] for library in threadpool_info()} == {1}
+    assert torch.get_num_threads() == 2

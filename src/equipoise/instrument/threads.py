@@ -6,11 +6,14 @@ waits costs more than all others save: a step may take fifty times as long with 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 # Operations of this many numbers are shared between threads, and take 0.05 ms each.
 _NUMBERS, _OPERATIONS = 2**17, 20
@@ -51,7 +54,10 @@ def suitable_threads() -> Iterator[Callable[[Callable[[], object]], None]]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread inside the block, for matrices so small that more only wait for each other.
+    """Use one thread inside the block, in PyTorch and in NumPy's and SciPy's linear algebra.
+
+    For matrices so small that more threads only wait for each other, and for sums that are added
+    in the same order on every machine.
 
     Examples:
         >>> with one_thread():
@@ -59,11 +65,18 @@ def one_thread() -> Iterator[None]:
         1
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    with _libraries(len(sys.modules)).limit(limits=1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+@lru_cache(maxsize=1)
+def _libraries(_modules: int) -> ThreadpoolController:
+    # Looking for libraries takes 8 ms: only imports can bring new ones.
+    return ThreadpoolController()
 
 
 def _refined(run: Callable[[], object]) -> None:

@@ -182,6 +182,46 @@ class TestManyPairs:
         assert abs(found - expected).max() > 1e-9
 
 
+@pytest.mark.parametrize("dimensions", [None, 12.0], ids=["Gaussian", "sphere"])
+class TestBlocks:
+    """Blocks of rows, of which half are mirrored, give what all pairs at once do."""
+
+    def rows(self, positions):
+        sizes = np.linspace(0.5, 2, positions)[:, None]
+        return np.maximum(sizes * G + sizes[::-1] - 1, 0)
+
+    def symmetric(self, positions):
+        drawn = np.random.default_rng(0).uniform(-1, 1, (positions, positions))
+        return np.tril(drawn) + np.tril(drawn, -1).T
+
+    def test_do_not_depend_on_their_size(self, dimensions, monkeypatch):
+        table, rho = self.rows(30), self.symmetric(30)
+        other = table.copy()  # so that nothing is mirrored
+        expected = latent.pairs(table, other, rho, dimensions)
+        monkeypatch.setattr(latent, "_BLOCK", 64)
+        for second in (table, other):
+            found = latent.pairs(table, second, rho, dimensions)
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
+
+    def test_what_is_not_symmetric_is_not_mirrored(self, dimensions, monkeypatch):
+        monkeypatch.setattr(latent, "_BLOCK", 64)
+        table, rho = self.rows(30), self.symmetric(30)
+        rho[3, 20] = -rho[3, 20]
+        found = latent.pairs(table, table, rho, dimensions)
+        assert abs(found[3, 20] - found[20, 3]) > 0.01
+
+    @pytest.mark.parametrize("kind", ["own", "multiples", "one"])
+    def test_equal_positions_are_the_diagonal(self, dimensions, kind):
+        rho = self.symmetric(30)
+        table = self.rows(30)
+        if kind != "own":
+            table = table[:1] * (np.linspace(1, 2, 30)[:, None] if kind == "multiples" else 1)
+        every = np.broadcast_to(table, (30, table.shape[1]))
+        expected = np.diagonal(latent.pairs(every, every, rho, dimensions))
+        found = latent.at_equal_positions(table, np.diagonal(rho), dimensions)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
+
+
 class TestCorrelationOf:
     """A product as large as at ρ leads back to ρ."""
 

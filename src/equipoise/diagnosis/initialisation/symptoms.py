@@ -202,8 +202,7 @@ def preferred_direction(values: Tensor) -> float:
         return math.nan
     order = torch.randperm(matrix.numel(), generator=torch.Generator().manual_seed(0))
     shuffled = matrix.reshape(-1)[order].view_as(matrix)
-    with one_thread():
-        sizes = [_spectral_norm(x) for x in (matrix, shuffled)]
+    sizes = [_spectral_norm(x) for x in (matrix, shuffled)]
     return sizes[0] / sizes[1] if sizes[1] > 0 else math.nan
 
 
@@ -234,7 +233,8 @@ class Training:
     @classmethod
     def of(cls, parameters: Sequence[Found]) -> Training:
         """Look for signs of training in all parameters."""
-        directions = {one.name: preferred_direction(one.tensor) for one in parameters}
+        with one_thread():
+            directions = {one.name: preferred_direction(one.tensor) for one in parameters}
         matrices = [name for name, direction in directions.items() if direction > _TRAINED]
         vectors = [
             one

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from equipoise.numerics.quadrature import gegenbauer
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
+Series: TypeAlias = Callable[[Array, Array, Array, Array, Array], Array]
 
 # Panels of half a standard deviation, so that a kink at the centre is an edge.
 _REACH, _WIDTH, _PER_PANEL = 9.0, 0.5, 10
@@ -116,6 +117,34 @@ def pairs(
         array([[0.31830989, 1.        ]])
     """
     return averages(first, second, dimensions)(correlation)
+
+
+def at_equal_positions(table: Array, correlation: Array, dimensions: float | None) -> Array:
+    """E[T(g₁)T(g₂)] for each position's function, and not for those of two positions.
+
+    Args:
+        table: Of shape ``[P, M]`` or ``[1, M]``.
+        correlation: Of two latents at each position, of shape ``[P]``.
+        dimensions: As in :func:`pairs`.
+
+    Examples:
+        >>> relu = np.maximum(nodes()[0], 0)[None]
+        >>> np.round(at_equal_positions(relu, np.array([0.0, 1.0]), None) * 2, 9)
+        array([0.31830989, 1.        ])
+    """
+    one, scale = _shape_and_scale(table)
+    if len(one) == 1:
+        average = _of_one(one.tobytes(), one.tobytes(), dimensions)(correlation)
+        return average if scale is None else average * scale**2
+    basis, series = _series(dimensions)
+    a = one @ basis.T
+    even, odd = _halves(one)
+    even, odd = (
+        (even**2).sum(1) - (a[:, ::2] ** 2).sum(1),
+        (odd**2).sum(1) - (a[:, 1::2] ** 2).sum(1),
+    )
+    once = np.ones((1, TERMS))
+    return series(a**2, once, even[:, None], odd[:, None], correlation[:, None])[:, 0]
 
 
 def averages(
@@ -269,47 +298,127 @@ def _shape_and_scale(table: Array) -> tuple[Array, Array | None]:
 
 
 def _pairs(first: Array, second: Array, correlation: Array, terms: int) -> Array:
-    """Sum the given number of terms for all pairs, by Horner's rule."""
-    weighted = (hermite()[:terms] * nodes()[1]).T
-    a, b = first @ weighted, second @ weighted
-    even, odd = _rest(first, second, a, b)
-    uniform = even.size == 1
-    value: Array = odd * correlation
+    """Sum the given number of terms for all pairs."""
+    basis = hermite()[:terms] * nodes()[1]
+    return _of_all(_horner, first, second, basis, correlation)
+
+
+def _horner(a: Array, b: Array, even: Array, odd: Array, rho: Array) -> Array:
+    """Sum the terms of a block of pairs."""
+    value: Array = odd * rho
     value += even
-    for k in reversed(range(terms)):
-        value *= correlation
-        value += a[0, k] * b[0, k] if uniform else a[:, k, None] * b[:, k]
+    for k in reversed(range(a.shape[1])):
+        value *= rho
+        value += a[:, k, None] * b[:, k]
     return value
+
+
+def _of_all(
+    series: Series,
+    first: Array,
+    second: Array,
+    basis: Array,
+    correlation: Array,
+) -> Array:
+    """Sum a series for all pairs, by blocks of rows that stay in the cache.
+
+    Args:
+        series: Takes the coefficients of both functions, what even and odd degrees beyond them
+            add at ρ = 1, and correlations.
+        first: Tables.
+        second: Tables.
+        basis: Polynomials at the nodes, times the nodes' weights.
+        correlation: Of all pairs.
+    """
+    a, b = first @ basis.T, second @ basis.T
+    even, odd = _rest(first, second, a, b)
+    mirrored = first is second and np.array_equal(correlation, correlation.T)
+    found = np.empty_like(correlation)
+    size = max(1, _BLOCK // correlation.shape[1])
+    for start in range(0, len(correlation), size):
+        rows, columns = slice(start, start + size), slice(start if mirrored else 0, None)
+        found[rows, columns] = series(
+            _part(a, rows),
+            _part(b, columns),
+            _part(_part(even, rows).T, columns).T,
+            _part(_part(odd, rows).T, columns).T,
+            correlation[rows, columns],
+        )
+        if mirrored:
+            found[start + size :, rows] = found[rows, start + size :].T
+    return found
+
+
+def _part(values: Array, rows: slice) -> Array:
+    """Some rows, unless one holds for all."""
+    return values[rows] if len(values) > 1 else values
 
 
 def _rest(first: Array, second: Array, a: Array, b: Array) -> tuple[Array, Array]:
     """What even and odd degrees beyond those of a and b add at ρ = 1, each ``[P, P]``."""
+    one = _halves(first)
+    other = one if second is first else _halves(second)
+    return one[0] @ other[0].T - a[:, ::2] @ b[:, ::2].T, one[1] @ other[1].T - a[:, 1::2] @ b[
+        :, 1::2
+    ].T
+
+
+def _halves(table: Array) -> tuple[Array, Array]:
+    """The even and the odd part, whose products summed are their averages, each ``[P, M/2]``."""
     half = len(nodes()[0]) // 2  # nodes are symmetric
-    weights = nodes()[1][:half] / 2
-    left, right = first[:, :half], first[:, : half - 1 : -1]
-    here, there = second[:, :half], second[:, : half - 1 : -1]
-    even: Array = ((left + right) * weights) @ (here + there).T - a[:, ::2] @ b[:, ::2].T
-    odd: Array = ((left - right) * weights) @ (here - there).T - a[:, 1::2] @ b[:, 1::2].T
-    return even, odd
+    left, right = table[:, :half], table[:, : half - 1 : -1]
+    weights = np.sqrt(nodes()[1][:half] / 2)
+    return (left + right) * weights, (left - right) * weights
 
 
 def _on_sphere(first: Array, second: Array, correlation: Array, dimensions: float) -> Array:
-    r"""The same for two points of a sphere, of inner product ρ: :math:`\sum_k a_k b_k P_k(\rho)`.
+    """The same for two points of a sphere, see :func:`_recurrence`."""
+    basis, series = _series(dimensions)
+    return _of_all(series, first, second, basis, correlation)
+
+
+def _series(dimensions: float | None) -> tuple[Array, Series]:
+    """Polynomials at the nodes, times the nodes' weights, and what sums their products."""
+    if dimensions is None:
+        return hermite() * nodes()[1], _horner
+    return _gegenbauer(dimensions) * nodes()[1], partial(_recurrence, dimensions)
+
+
+def _recurrence(
+    dimensions: float, a: Array, b: Array, even: Array, odd: Array, rho: Array
+) -> Array:
+    r"""Sum :math:`\sum_k a_k b_k P_k(\rho)` for points of a sphere, of inner product ρ.
 
     :math:`P_k` are Gegenbauer's polynomials, 1 at ρ = 1 (Funk and Hecke); the rest falls with
     those of the first two degrees that are left out, times :math:`\rho^K`.
     """
-    basis = _gegenbauer(dimensions) * nodes()[1]
-    a, b = first @ basis.T, second @ basis.T
-    n, before, now = dimensions, np.ones_like(correlation), correlation
-    total = a[:, 0, None] * b[:, 0] * before
+    leading, falls = _monic(dimensions)
+    a = a * leading[:TERMS]
+    before, now, product = np.ones_like(rho), rho.copy(), np.empty_like(rho)
+    total = np.zeros_like(rho)
+    total += a[:, 0, None] * b[:, 0]
     for k in range(1, TERMS + 1):
         if k < TERMS:
-            total = total + a[:, k, None] * b[:, k] * now
-        before, now = now, ((2 * k + n - 2) * correlation * now - k * before) / (k + n - 2)
-    even, odd = _rest(first, second, a, b)
+            total += np.multiply(a[:, k, None] * b[:, k], now, out=product)
+        before *= -falls[k]
+        before += np.multiply(rho, now, out=product)
+        before, now = now, before
     # The terms that are left out oscillate, and nearly cancel but where all of them are ±1.
-    return total + (even * before + odd * now) * correlation**TERMS
+    before *= leading[TERMS] * even
+    before += np.multiply(leading[TERMS + 1] * odd, now, out=product)
+    total += np.multiply(before, rho**TERMS, out=product)
+    return total
+
+
+@lru_cache(maxsize=256)
+def _monic(dimensions: float) -> tuple[Array, Array]:
+    r"""Leading coefficients c of Gegenbauer's polynomials, and what recurs without them.
+
+    :math:`P_k = c_k Q_k`, and :math:`Q_{k+1} = \rho Q_k - f_k Q_{k-1}`: one multiplication less.
+    """
+    k, n = np.arange(1, TERMS + 1), dimensions
+    leading = np.cumprod(np.concatenate([[1.0, 1.0], (2 * k + n - 2) / (k + n - 2)]))
+    return leading, np.append(math.nan, k / (k + n - 2) * leading[:-2] / leading[2:])
 
 
 @lru_cache(maxsize=256)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.instrument.recording.graph import Graph, Node
+from equipoise.instrument.threads import one_thread
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.propagation.attribution import (
     BRANCHES,
@@ -158,6 +159,7 @@ class TooExpensiveError(ValueError):
     """Predicting a model takes longer than was allowed."""
 
 
+@one_thread()  # beside other processes, NumPy's threads wait longer than all of it takes
 def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = None) -> Propagation:
     """Predict second moments and gradients at every operation of a traced pass.
 
@@ -317,7 +319,11 @@ def _site(
         share=attribution.share.get(node.number, 0.0),
         log_gain=attribution.log_gain.get(node.number, 0.0),
         error=attribution.error.get(id(value), math.nan),
-        row_correlation=None if moments is None else moments.row_correlation,
+        row_correlation=(
+            moments.row_correlation
+            if moments and (moments.gaussian or moments.positions <= _FEWEST_POSITIONS)
+            else None
+        ),
         measured_correlation=(
             read.sample_correlation(output, moments.layout) if moments and read else None
         ),

@@ -32,7 +32,8 @@ class Site:
         log_gain: Logarithm of the factor that it puts on the scale-free gradient.
         error: Standard error of the logarithm of the predicted gradient.
         row_correlation: Predicted second moment of two rows over that of one; rows are samples
-            and their positions.
+            and their positions. None behind a nonlinear operation at many positions, whose pairs
+            nothing else asks for.
         measured_correlation: That of two samples, of the traced pass; None where nothing is
             predicted.
     """

@@ -143,8 +143,14 @@ class Moments:
     @property
     def sample_correlation(self) -> float:
         """Second moment of two samples at one position over that of one."""
-        total = self.covariance.mean_diagonal
-        return self.covariance.mean_shared / total if total > 0 else 0.0
+        if self.gaussian or "covariance" in self.known:
+            total, shared = self.covariance.mean_diagonal, self.covariance.mean_shared
+        else:
+            correlation, total = np.diagonal(self.correlation.diff), self.second_moment
+            shared = float(
+                latent.at_equal_positions(self.table, correlation, self.dimensions).mean()
+            )
+        return shared / total if total > 0 else 0.0
 
     @property
     def row_correlation(self) -> float:
