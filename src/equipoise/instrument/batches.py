@@ -51,7 +51,8 @@ def fields(batch: Any) -> dict[str, Any] | None:
         return None
     keys = getattr(batch, "keys", None)  # graphs of PyTorch Geometric
     if callable(keys) and hasattr(batch, "__getitem__"):
-        return {str(key): batch[key] for key in keys()}
+        # Some come from a set, in another order in every process.
+        return {str(key): batch[key] for key in sorted(keys(), key=str)}
     return None
 
 
@@ -67,7 +68,7 @@ def samples(batch: Any) -> int:
     """How many samples a batch holds; 0 if it has no tensors.
 
     Of a detector's batch, a list of images beside a list of dictionaries, the images are counted;
-    a graph that knows how many it was joined from says so.
+    a graph that knows how many it was joined from says so, and any other has as many as nodes.
 
     Examples:
         >>> samples((torch.ones(8, 3), torch.ones(8)))
@@ -75,14 +76,20 @@ def samples(batch: Any) -> int:
         >>> samples(([torch.ones(3, 5), torch.ones(3, 7)], [{"boxes": torch.ones(4)}, {}]))
         2
     """
-    graphs = getattr(batch, "num_graphs", None)
-    if isinstance(graphs, int):
-        return graphs
+    for name in ("num_graphs", "num_nodes"):
+        if isinstance(found := getattr(batch, name, None), int):
+            return found
     if isinstance(batch, tuple | list) and len(batch) == 2:
         first, second = batch
         if _is_listed(first, Tensor) and _is_listed(second, Mapping) and len(first) == len(second):
             return len(first)
     return next((len(tensor) for tensor in tensors(batch) if tensor.ndim), 0)
+
+
+def rows(batch: Any) -> tuple[int, ...]:
+    """How many samples it holds, and how many nodes, if they are graphs that were joined."""
+    nodes = getattr(batch, "num_nodes", None)
+    return (samples(batch), nodes) if isinstance(nodes, int) else (samples(batch),)
 
 
 def _is_listed(values: Any, kind: type) -> bool:

@@ -400,3 +400,21 @@ def test_an_output_may_be_an_object_of_any_class(make):
     found = find_loss(Net(), batch, None)
     assert found.words[0].startswith("loss: the model's own loss")
     assert found.loss(Net(), batch).requires_grad
+
+
+def test_a_model_may_look_up_its_inputs_itself():
+    """It takes the whole batch, whose targets have a name."""
+
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, batch):
+            return self.layer(batch["features"])
+
+    batch = {"features": torch.ones(4, 3), "labels": torch.tensor([0, 1, 1, 0])}
+    found = find_loss(Whole(), batch)
+    assert found.words == (
+        "loss: cross-entropy of 2 classes between model(batch) and batch['labels']",
+    )

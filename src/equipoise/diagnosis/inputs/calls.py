@@ -127,6 +127,9 @@ def calls(model: nn.Module, batch: Any) -> list[Call]:
     found: list[Call] = []
     if named is not None:
         found += _by_name(signature, named, model_of_text=_is_of_text(model))
+        target = next((name for name in TARGETS if name in named), None)
+        if target is not None:  # a model that looks up its inputs itself
+            found.append(Call(positions=((),), target=(target,)))
     if listed is not None and len(listed) > 1:
         found += _by_position(signature, listed)
     found.append(Call(positions=((),)))

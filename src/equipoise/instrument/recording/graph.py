@@ -169,6 +169,7 @@ class Graph:
         samples: How many times as many samples the batch is taken to have as its tensors.
         edited: Whether anything was changed after the pass.
         positions: Positions of the largest maps that theory follows, pair by pair.
+        rows: Lengths of the first axes of tensors of data: samples, and what else is joined.
     """
 
     nodes: tuple[Node, ...]
@@ -179,6 +180,7 @@ class Graph:
     samples: Fraction = Fraction(1)
     edited: bool = False
     positions: int = MOST_POSITIONS
+    rows: tuple[int, ...] = ()
 
     @property
     def parameters(self) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise.instrument import modules, trees
-from equipoise.instrument.batches import samples
+from equipoise.instrument.batches import rows, samples
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
 from equipoise.instrument.recording.opaque import around_opaque_calls
 from equipoise.instrument.snapshot import untouched
@@ -68,7 +68,9 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
         weights = tracer.differentiate(loss, model)
     result = tracer.source(loss)
     made = result if isinstance(result, Made) else None
-    return Graph(tuple(tracer.nodes), float(loss.detach()), weights, samples(batch), made)
+    return Graph(
+        tuple(tracer.nodes), float(loss.detach()), weights, samples(batch), made, rows=rows(batch)
+    )
 
 
 def operations_of(

@@ -62,7 +62,7 @@ class Forward:
         self.notes: dict[int, str] = {}
         self._given: dict[int, Known] = {}
         self._done: Done = {}
-        self._samples = graph.batch
+        self._rows = {graph.batch, *graph.rows}
 
     def step(self, node: Node) -> None:
         """Find what is known of the outputs of a node."""
@@ -174,7 +174,7 @@ class Forward:
     def _data(self, node: Node) -> Known:
         """The values of an output as if they were the batch's."""
         shape = tuple(node.outputs[0].shape)
-        whole = bool(shape) and shape[0] == self._samples
+        whole = bool(shape) and shape[0] in self._rows
         layout = Layout.of_batch(shape, self.graph.samples) if whole else None
         return Known(node.outputs[0], layout, data=True)
 
@@ -185,7 +185,7 @@ class Forward:
         if found is None:
             data = source.kind == "data" and source.value.ndim > 0
             layout = None
-            if data and len(source.value) == self._samples:
+            if data and len(source.value) in self._rows:
                 layout = Layout.of_batch(source.value.shape, self.graph.samples)
             name = source.name if source.kind == "parameter" else None
             found = Known(source.value, layout, name, data)
