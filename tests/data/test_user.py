@@ -87,6 +87,14 @@ class TestEverySource:
             source.batches(4, 0, seeded())
 
 
+def test_a_tuple_of_equal_tensors_is_one_batch_and_a_list_several():
+    views = [torch.randn(8, 2) for _ in range(3)]
+    (drawn,) = as_source(tuple(views), "triplets").batches(4, 1, seeded())
+    assert [view.shape for view in drawn] == [(4, 2)] * 3
+    several = list(as_source(views, "inputs").batches(8, 3, seeded()))
+    assert all(map(torch.equal, several, views))
+
+
 @pytest.mark.parametrize(
     "kind", ["shuffling loader", "data set", "augmenting data set", "tensors"]
 )

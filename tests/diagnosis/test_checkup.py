@@ -15,6 +15,7 @@ from equipoise.diagnosis.record import CORRELATION, GROWTH, PROFILE, SCHEMA_VERS
 from equipoise.diagnosis.short_training import UNCHANGED
 from equipoise.diagnosis.smoothness.variants import WITHOUT
 from equipoise.records import from_plain, to_plain
+from equipoise.theory.propagation.propagate import TooExpensiveError
 from support.diagnosis_examples import DIGITS, fixed_batches
 
 DEPTH = 32
@@ -219,6 +220,40 @@ class TestAnyModel:
         assert "no trace of this" in finding.detail
         assert report.growth.rate is not None
         assert (report.sites, report.comparisons, report.remedies) == ((), (), ())
+
+    def test_theory_that_takes_too_long_says_what_lets_it_go_further(self, monkeypatch):
+        def slow(*_, **__):
+            raise TooExpensiveError("theory had done 2 of 9 operations")
+
+        monkeypatch.setattr("equipoise.diagnosis.checkup.traced", slow)
+        report = checkup(mlp, fixed_batches(), seeds=2, batches=1)
+        assert report.growth is not None
+        assert "Theory had done 2 of 9 operations. `--budget 60s` lets it go further" in (
+            report.verdict.details
+        )
+
+    def test_derivatives_by_the_inputs_may_be_part_of_the_loss(self):
+        """They are taken where nothing is recorded, such as for condition numbers."""
+
+        def residual(model, x):
+            x = x.clone().requires_grad_(True)
+            u = model(x)
+            (slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+            return (slope - u).square().mean()
+
+        model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh())
+        report = checkup(model.append(nn.Linear(32, 1)), torch.rand(16, 1), loss_fn=residual)
+        assert [layer.skipped for layer in report.conditioning] == [None] * 3
+
+    def test_views_that_are_joined_are_samples(self):
+        def contrast(model, batch):
+            z = model(torch.cat(batch))
+            return (z[: len(batch[0])] - z[len(batch[0]) :]).square().mean()
+
+        model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32))
+        views = (torch.randn(16, 6), torch.randn(16, 6))
+        report = checkup(model, views, loss_fn=contrast)
+        assert [s.is_predicted for s in report.sites if s.operation == "addmm"] == [True, True]
 
     def test_what_is_unknown_cuts_the_prediction_and_is_named(self):
         report = checkup(with_unknown, fixed_batches(), seeds=2, batches=1)

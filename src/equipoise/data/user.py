@@ -263,8 +263,9 @@ def _one_batch(data: object) -> Any:
     if not isinstance(data, tuple | list) or not data:
         return _named_tensors(data)
     if all(isinstance(part, Tensor) for part in data):
-        # Three and more equal tensors in a list are batches of inputs without targets.
-        alike = len({part.shape for part in data}) == 1
+        # Three and more equal tensors in a list are batches of inputs without targets; in a tuple
+        # they are one batch, such as triplets.
+        alike = isinstance(data, list) and len({part.shape for part in data}) == 1
         return tuple(data) if len(data) > 1 and not (alike and len(data) > 2) else None
     if isinstance(data, list) or all(_is_pair(part) for part in data):
         return None

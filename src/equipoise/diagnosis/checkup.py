@@ -65,7 +65,7 @@ from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
 from equipoise.records.finding import Finding
-from equipoise.theory.propagation.propagate import Propagation
+from equipoise.theory.propagation.propagate import Propagation, TooExpensiveError
 from equipoise.theory.propagation.sites import Share, Site
 
 # Initialisations on which remedies are tried.
@@ -382,8 +382,11 @@ def _predicted(
         work.mistakes = mistakes(trace.graph, model)
         begin = time.process_time()
         propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))
+    except TooExpensiveError as error:
+        work.untraced = f"{error}. `--budget 60s` lets it go further"
+        return None
     except Exception as error:  # whatever a model does, it is measured
-        work.untraced = f"{type(error).__name__}: {error}"
+        work.untraced = f"tracing the model failed with {type(error).__name__}: {error}"
         return None
     work.propagation = propagation
     work.sites, work.attribution = propagation.sites, propagation.attribution
@@ -404,12 +407,12 @@ def _predicted(
 def _left_out(untraced: str, unjudged: str) -> list[Finding]:
     """What theory could not say, and why."""
     named = (
-        ("Not predicted: tracing the model failed", untraced),
+        ("Not predicted: theory could not follow the model", untraced),
         ("Not judged: whether it trains is unknown", unjudged),
     )
     rest = "Everything else was measured."
     return [
-        Finding("note", title, f"{wording.capital(reason)} {rest}")
+        Finding("note", title, f"{wording.capital(reason.rstrip('.'))}. {rest}")
         for title, reason in named
         if reason
     ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
+
+Result = TypeVar("Result")
 
 
 def run_on_batch(model: nn.Module, batch: Any) -> Any:
@@ -17,7 +20,6 @@ def run_on_batch(model: nn.Module, batch: Any) -> Any:
             input; anything else is the input itself.
 
     Examples:
-        >>> import torch
         >>> run_on_batch(nn.Identity(), (torch.ones(1), torch.zeros(1)))
         tensor([1.])
     """
@@ -29,3 +31,24 @@ def run_on_batch(model: nn.Module, batch: Any) -> Any:
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The input of a module call, given by position or by keyword."""
     return next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)), None)
+
+
+def with_gradients_inside(run: Callable[[], Result]) -> Result:
+    """Run a model or a loss; where gradients are off, but it takes some itself, with them.
+
+    Losses of physics-informed networks and forces of potentials are made of derivatives by the
+    inputs, which cannot be taken where nothing is recorded.
+
+    Examples:
+        >>> x = torch.tensor(3.0, requires_grad=True)
+        >>> with torch.no_grad():
+        ...     with_gradients_inside(lambda: torch.autograd.grad(x**2, x)[0])
+        tensor(6.)
+    """
+    try:
+        return run()
+    except RuntimeError as error:
+        if torch.is_grad_enabled() or "does not require grad" not in str(error):
+            raise
+    with torch.enable_grad():
+        return run()

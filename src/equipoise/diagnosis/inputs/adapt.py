@@ -16,6 +16,7 @@ from equipoise.diagnosis.inputs.calls import Call, calls, is_input, takes_time
 from equipoise.diagnosis.inputs.frameworks import is_lightning, step_loss
 from equipoise.diagnosis.inputs.objectives import Objective
 from equipoise.instrument.criteria import is_criterion
+from equipoise.instrument.forward import with_gradients_inside
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
 from equipoise.records.wording import closest
@@ -233,7 +234,7 @@ def _reduced(given: Callable[..., Any]) -> LossFunction:
     """The user's function, of whose several results the loss is taken."""
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        value = given(model, batch)
+        value = with_gradients_inside(lambda: given(model, batch))
         if isinstance(value, Mapping | tuple | list):
             own = objectives.own_loss(value)
             if own is not None:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from equipoise.instrument.batches import fields, tensors
+from equipoise.instrument.forward import with_gradients_inside
 
 Path: TypeAlias = tuple[int | str, ...]
 """Where a part of a batch is: indices and names, from outside; empty for the whole batch."""
@@ -45,10 +46,9 @@ class Call:
 
     def run(self, model: nn.Module, batch: Any) -> Any:
         """Call the model."""
-        return model(
-            *(part_of(batch, path) for path in self.positions),
-            **{name: part_of(batch, path) for name, path in self.keywords.items()},
-        )
+        positions = [part_of(batch, path) for path in self.positions]
+        keywords = {name: part_of(batch, path) for name, path in self.keywords.items()}
+        return with_gradients_inside(lambda: model(*positions, **keywords))
 
     def target_of(self, batch: Any) -> Any:
         """The target, if there is one."""

@@ -149,6 +149,8 @@ class Forward:
         )
         if node.name == "embedding" and known[1].layout is not None:
             layout = Layout((*known[1].layout.axes, (Atom.new("open", shape[-1]),)))
+        if node.name == "cat" and call.argument("dim") == 0 and all(map(_are_samples, known)):
+            self._rows.add(shape[0])  # such as two views of each sample
         if layout is None and data:
             layout = self._data(node).layout
         parameter = " and ".join(sorted(names)) if names and not data else None
@@ -191,6 +193,11 @@ class Forward:
             found = Known(source.value, layout, name, data)
             self._given[id(source.value)] = found
         return found
+
+
+def _are_samples(data: Known) -> bool:
+    """Whether the first axis is that of samples alone."""
+    return data.layout is not None and {a.role for a in data.layout.axes[0]} == {"sample"}
 
 
 def _is_value(leaf: Any) -> bool:
