@@ -28,8 +28,9 @@ def test_it_names_probability_reason_and_depth():
 
 
 def test_without_a_reason_it_names_growth():
+    chance = {"probability": 0.97, "low": 0.9, "high": 0.99}
     healthy = dataclasses.replace(
-        deep_checkup().verdict.trainability, probability=0.97, reason="", depth=None
+        deep_checkup().verdict.trainability, **chance, reason="", depth=None
     )
     found = conclude(with_rate(1.001), healthy)
     assert found.sentence.startswith("Will train (97 %")

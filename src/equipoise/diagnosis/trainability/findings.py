@@ -30,7 +30,7 @@ def conclude_trainability(found: Trainability | None, advice: str) -> list[Findi
             f" None of them had as much or as little {wording.listed(found.outside)}: the "
             "interval is wider for that."
         )
-    severity = _severity(found.probability)
+    severity: Severity = "note" if found.is_open else _severity(found.probability)
     return [Finding(severity, forecast(found), detail, None if severity == "good" else advice)]
 
 

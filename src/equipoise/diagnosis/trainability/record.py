@@ -60,3 +60,8 @@ class Trainability:
     predicted: Quantities | None
     measured: Quantities
     depth: Depth | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the interval holds what is unlikely and what is likely, and so says nothing."""
+        return self.low < 1 - LIKELY and self.high > LIKELY

@@ -11,12 +11,13 @@ _PROBABLE = 0.65
 
 
 def forecast(found: Trainability) -> str:
-    """Whether it will train, with the probability."""
+    """Whether it will train, with the probability; sure if the interval leaves no other way."""
     p = found.probability
     chance = wording.chance(p, found.low, found.high)
-    if 1 - _PROBABLE < p < _PROBABLE:
+    if 1 - _PROBABLE < p < _PROBABLE or found.is_open:
         return f"May train or not ({chance})"
-    sure = "" if p > LIKELY or p < 1 - LIKELY else "probably "
+    is_sure = (p > LIKELY and found.low > 0.5) or (p < 1 - LIKELY and found.high < 0.5)
+    sure = "" if is_sure else "probably "
     will = "train" if p >= 0.5 else "not train"
     return f"Will {sure}{will} ({chance})"
 
