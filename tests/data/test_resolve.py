@@ -43,6 +43,27 @@ class TestFiles:
         write("nets/deep.py", f"{text}SUM = ONE + TWO\n")
         assert resolve("nets/deep.py:SUM") == 3
 
+    @pytest.mark.parametrize("marked", [True, False], ids=["package", "folder"])
+    def test_relative_imports_are_those_of_the_package_around_it(self, write, marked, monkeypatch):
+        write("project/nets/blocks.py", "SIZE = 3\n")
+        file = write("project/nets/deep/a.py", "from ..blocks import SIZE\nRUNS = []\n")
+        if marked:
+            write("project/nets/__init__.py", "")
+            write("project/nets/deep/__init__.py", "")
+            monkeypatch.chdir(file.parent)
+        else:
+            monkeypatch.chdir(file.parents[2])
+        before = list(sys.path)
+        assert resolve(f"{file}:SIZE") == 3
+        assert resolve(f"{file}:RUNS") is resolve(f"{file}:RUNS")
+        assert sys.path == before
+
+    def test_relative_imports_without_a_package_say_so(self, write):
+        write("a.py", "from .b import one\n")
+        write("b.py", "one = 1\n")
+        with pytest.raises(ValueError, match="relative imports stands in the current directory"):
+            resolve("a.py:one")
+
     def test_one_file_runs_once(self, write):
         write("model.py", "first = object()\nsecond = first\n")
         assert resolve("model.py:first") is resolve("model.py:second")

@@ -19,7 +19,7 @@ def resolve(spec: str) -> object:
     While loading, modules in the current directory and in the file's own folder can be
     imported. A file is run once, not as ``__main__``, and stays registered in
     ``sys.modules``, so that its dataclasses work and its objects can be pickled; a changed
-    file is run anew.
+    file is run anew. With relative imports it is run as a module of the package around it.
 
     Args:
         spec: ``path/to/file.py:name`` or ``package.module:name``; the name may have dots.
@@ -128,21 +128,59 @@ def _load_file(target: str, spec: str) -> ModuleType:
     version = f"{path}|{state.st_mtime_ns}|{state.st_size}"
     digest = hashlib.sha256(version.encode(errors="surrogateescape")).hexdigest()[:12]
     name = f"_equipoise_user_{digest}_{path.stem}"
-    if name in sys.modules:
-        return sys.modules[name]
+    for known, loaded in sys.modules.items():
+        if known.rpartition(".")[2] == name:
+            return loaded
+    try:
+        try:
+            return _run(name, path, target)
+        except ImportError as error:
+            if "relative import" not in str(error):
+                raise
+            return _run(f"{_package_of(path)}.{name}", path, target)
+    except (Exception, SystemExit) as error:
+        raise _import_failed(target, error) from error
+
+
+def _run(name: str, path: Path, target: str) -> ModuleType:
+    """Run a file as a module of this name."""
     plan = importlib.util.spec_from_file_location(name, path)
     if plan is None or plan.loader is None:
-        raise ValueError(f"{target!r} is not a Python file; its name must end with .py.")
+        raise ImportError(f"{target!r} is not a Python file; its name must end with .py")
     module = importlib.util.module_from_spec(plan)
     sys.modules[name] = module
     try:
         plan.loader.exec_module(module)
-    except BaseException as error:
+    except BaseException:
         del sys.modules[name]
-        if isinstance(error, Exception | SystemExit):
-            raise _import_failed(target, error) from error
         raise
     return module
+
+
+def _package_of(path: Path) -> str:
+    """Import the package that a file belongs to, and return its name.
+
+    Its outermost folder is the last one with an ``__init__.py``; without any, folders below the
+    current directory are packages.
+    """
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    here = Path.cwd()
+    if root == path.parent and path.is_relative_to(here):
+        root = here
+    name = ".".join(path.parent.relative_to(root).parts)
+    if not name:
+        raise ImportError(
+            "a file with relative imports stands in the current directory; go to the one above"
+        )
+    before, folder = list(sys.path), str(root)
+    sys.path.insert(0, folder)
+    try:
+        importlib.import_module(name)
+    finally:
+        _remove_entry(folder, before)
+    return name
 
 
 def _load_module(target: str) -> ModuleType:
