@@ -5,9 +5,9 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from equipoise.instrument.threads import one_thread
 from equipoise_papers.sweeps.backends import Engine, WorkerLostError
 from equipoise_papers.sweeps.grid import sweep
+from equipoise_papers.sweeps.worker import one_thread
 from papers_support.toy_tasks import Draw, computed, records, store_in
 
 HERE, THREADS, PROCESSES = Engine(jobs=1), Engine(backend="threading", jobs=2), Engine(jobs=2)

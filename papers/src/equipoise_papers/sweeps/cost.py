@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from equipoise.instrument.threads import one_thread
 from equipoise.records import Estimate
 from equipoise_papers.sweeps.cell import Cell, Excerpt
 from equipoise_papers.sweeps.store import CellStore
-from equipoise_papers.sweeps.worker import KeepHere
+from equipoise_papers.sweeps.worker import KeepHere, one_thread
 
 # Steps from whose difference the time of one follows: the first also loads and builds.
 _FEW, _MORE = 1, 4

@@ -9,11 +9,10 @@ from contextlib import closing
 from typing import Any
 
 from equipoise.instrument import Progress
-from equipoise.instrument.threads import one_thread
 from equipoise_papers.sweeps.backends import Engine, WorkerLostError
 from equipoise_papers.sweeps.cell import Cell, Result
 from equipoise_papers.sweeps.store import CellStore
-from equipoise_papers.sweeps.worker import KeepHere, SendBack
+from equipoise_papers.sweeps.worker import KeepHere, SendBack, one_thread
 
 # Seconds of work that repay the start of workers, which import PyTorch and more for about 5.
 _WORTH_WORKERS = 30.0

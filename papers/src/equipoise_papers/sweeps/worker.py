@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
@@ -80,6 +82,18 @@ def use_one_thread() -> None:
 def _limit_libraries(_modules: int) -> None:
     # Looking for libraries takes 8 ms, more than some cells: only imports can bring new ones.
     threadpool_limits(limits=1)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let this process compute on one core inside the block, and restore its threads after it."""
+    before = torch.get_num_threads()
+    with threadpool_limits(limits=1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 @cache  # once per process
