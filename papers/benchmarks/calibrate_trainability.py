@@ -52,7 +52,7 @@ def main() -> None:
     args = parser.parse_args()
     with TemporaryDirectory() as scratch:
         if args.records is None:
-            unpack(KEPT, out=scratch)
+            unpack(KEPT, out=scratch, only=[EXPERIMENT.name])
         store = cell_store(EXPERIMENT, args.records or Path(scratch))
         read = collect(EXPERIMENT, "small", store)
     results = {result.cell: result.record for result in read if result.record is not None}

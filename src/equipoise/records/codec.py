@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import sys
@@ -59,7 +60,7 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def _decode(kind: Any, data: Any, where: str) -> Any:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    origin, arguments = _parts(kind)
     if origin in (typing.Union, types.UnionType):
         return None if data is None else _decode(_only_value_type(arguments), data, where)
     if origin is tuple:
@@ -86,21 +87,31 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
 
 def _decode_record(kind: Any, data: Any, where: str) -> Any:
     _expect(isinstance(data, dict), "an object", data, where)
-    hints = typing.get_type_hints(kind)
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    unknown = sorted(set(data) - set(fields))
+    hints, required = _fields(kind)
+    unknown = sorted(data.keys() - hints.keys())
     if unknown:
-        raise ValueError(f"{where} has unknown fields {unknown}; known are {sorted(fields)}.")
-    missing = sorted(
-        name
-        for name, field in fields.items()
-        if name not in data
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    )
+        raise ValueError(f"{where} has unknown fields {unknown}; known are {sorted(hints)}.")
+    missing = sorted(required - data.keys())
     if missing:
         raise ValueError(f"{where} lacks the fields {missing}.")
     return kind(**{k: _decode(hints[k], item, f"{where}.{k}") for k, item in data.items()})
+
+
+@functools.cache
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(kind), typing.get_args(kind)
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """The types of a record's fields, and the names of those without a default."""
+    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
+    required = frozenset(
+        field.name
+        for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    )
+    return {field.name: hints[field.name] for field in fields}, required
 
 
 def _only_value_type(arguments: tuple[Any, ...]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -62,19 +62,26 @@ def pack(root: str | Path, target: str | Path, scale: Scale) -> tuple[Path, ...]
     return tuple(packed)
 
 
-def unpack(source: str | Path, *, out: str | Path) -> Gathered:
+def unpack(
+    source: str | Path, *, out: str | Path, only: Collection[str] | None = None
+) -> Gathered:
     """Bring packed records into a folder, beside those that it holds already.
 
     Args:
         source: Folder with packed records, such as ``papers/docs/reproduction/records``.
         out: Folder for the records. :func:`equipoise_papers.reproduce` can then draw and judge
             them with ``redraw=True``.
+        only: Names of the experiments to bring; by default all.
 
     Raises:
         ValueError: If there is nothing to unpack, a file is damaged, or ``out`` holds a
             different record of the same cell. Nothing is written then.
     """
-    archives = sorted(Path(source).glob(f"*{SUFFIX}"))
+    archives = [
+        archive
+        for archive in sorted(Path(source).glob(f"*{SUFFIX}"))
+        if only is None or archive.name.removesuffix(SUFFIX) in only
+    ]
     if not archives:
         raise ValueError(
             f"{str(source)!r} holds no packed records (*{SUFFIX}). Name the folder 'records' of a "
