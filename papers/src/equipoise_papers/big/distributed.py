@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from equipoise_papers.parent import end_with_parent
+
 Value = TypeVar("Value")
 
 # Rank 0 evaluates and writes while the others wait; PyTorch's own limit is 10 to 30 minutes.
@@ -95,6 +97,7 @@ def process_group() -> Iterator[Ranks]:
     if not under_torchrun() or dist.is_initialized():
         yield ranks()
         return
+    end_with_parent(os.getppid())  # ranks of a torchrun that was killed would write on
     local, on_this_machine = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     gpus = torch.cuda.is_available() and torch.cuda.device_count() >= on_this_machine
     if gpus:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing.resource_tracker
 import os
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
@@ -18,6 +15,8 @@ from typing import Any, TypeVar
 
 from joblib.externals.loky import get_reusable_executor
 
+from equipoise_papers.parent import end_with_parent
+
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -25,8 +24,6 @@ Answer = TypeVar("Answer")
 _IN_LINE = 2
 # Seconds after which workers without work end: until then the next experiment finds them ready.
 _IDLE = 300
-# Seconds between two looks at whether the parent is still there.
-_WATCH = 0.2
 # Read by numerical libraries when workers import them.
 _ONE_THREAD = dict.fromkeys(
     (
@@ -40,8 +37,6 @@ _ONE_THREAD = dict.fromkeys(
     "1",
 )
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-# Linux's option of prctl by which the kernel sends a signal when the parent ends.
-_PR_SET_PDEATHSIG = 1
 
 
 def stream_from_processes(
@@ -66,7 +61,7 @@ def stream_from_processes(
         executor = get_reusable_executor(
             max_workers=jobs,
             timeout=_IDLE,
-            initializer=end_with_parent,
+            initializer=begin_worker,
             initargs=(os.getpid(),),
             env=_ONE_THREAD,
         )
@@ -90,25 +85,15 @@ def stream_from_processes(
             executor.shutdown(wait=True, kill_workers=True)
 
 
-def end_with_parent(parent: int) -> None:
-    """Make this worker end when its parent does, however that ends; leave signals to the parent.
+def begin_worker(parent: int) -> None:
+    """Make this worker end when its parent does, and leave signals to the parent.
 
-    A pool of processes does neither: after ``kill -9`` its workers would go on for minutes, and
-    compute what the resumed sweep computes too.
+    A pool of processes does neither: after ``kill -9`` its workers would go on for minutes.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)  # inherited from `_signals_wait`
-    if sys.platform == "linux":
-        # At once, even while a library is loading. What is half written is never renamed.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="equipoise-parent-watch", daemon=True).start()
+    end_with_parent(parent)
 
 
 @contextmanager
