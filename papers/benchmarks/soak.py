@@ -79,15 +79,17 @@ class Work:
     by_torchrun: bool = False
 
 
-def members(session: int) -> list[int]:
-    """Living processes of a session."""
+def members(session: int, folder: Path) -> list[int]:
+    """Living processes of a session, and those that were told the folder, as torchrun's ranks."""
     found = []
-    for entry in Path("/proc").iterdir():
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
             after = (entry / "stat").read_text().rpartition(") ")[2].split()
+            words = (entry / "cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):
             continue
-        if entry.name.isdigit() and int(after[3]) == session and after[0] != "Z":
+        is_ours = int(after[3]) == session or str(folder).encode() in words
+        if is_ours and after[0] != "Z" and int(entry.name) != os.getpid():
             found.append(int(entry.name))
     return found
 
@@ -113,7 +115,7 @@ def start(command: list[str], log: Path, room: int | None = None) -> subprocess.
         )
 
 
-def end(process: subprocess.Popen[bytes], log: Path) -> tuple[int, float]:
+def end(process: subprocess.Popen[bytes], folder: Path, log: Path) -> tuple[int, float]:
     """Wait until all processes of a command are gone; return its code and the seconds."""
     begun = time.monotonic()
     try:
@@ -123,7 +125,7 @@ def end(process: subprocess.Popen[bytes], log: Path) -> tuple[int, float]:
         _, printed = process.communicate()
     if printed:
         log.write_bytes(printed)
-    while members(process.pid) and time.monotonic() - begun < STUCK:
+    while members(process.pid, folder) and time.monotonic() - begun < STUCK:
         time.sleep(0.01)
     return process.returncode, time.monotonic() - begun
 
@@ -160,7 +162,7 @@ def disturb(
     moment, seconds = chance.uniform(0.3, lasts), None
     try:
         process.wait(STUCK if kind in ("disk full", "flipped bit") else moment)
-        code, _ = end(process, log)
+        code, _ = end(process, folder, log)
         ended = code == 0
         expected = {0, NO_ROOM} if kind == "disk full" else {0}
         if kind == "disk full" and work.name != "sweep":
@@ -169,12 +171,12 @@ def disturb(
         ended = False
         target = process.pid
         if kind == "SIGKILL of a child":
-            others = [pid for pid in members(process.pid) if pid != process.pid]
+            others = [pid for pid in members(process.pid, folder) if pid != process.pid]
             target = chance.choice(others) if others else process.pid
         number = SIGNALS.get(kind, signal.SIGKILL)
         if process.poll() is None:
             os.kill(target, number)
-        code, seconds = end(process, log)
+        code, seconds = end(process, folder, log)
         expected = {-number, 128 + number, 0}  # 0: it had just finished
         expected |= {1} if work.by_torchrun else set()
         if target != process.pid:
@@ -289,7 +291,7 @@ def soak(work: Work, times: int, chance: random.Random, root: Path) -> dict[str,
     """Disturb work in turns of all kinds, in as many folders as it takes."""
     begun = time.monotonic()
     truth_folder = root / f"{work.name} undisturbed"
-    code, _ = end(start(work.command(truth_folder), root / "log"), root / "log")
+    code, _ = end(start(work.command(truth_folder), root / "log"), truth_folder, root / "log")
     assert code == 0, (root / "log").read_text("utf-8")
     truth, lasts = work.result(truth_folder), min(20.0, time.monotonic() - begun)
     found = {kind: Found() for kind in KINDS}
@@ -308,7 +310,7 @@ def soak(work: Work, times: int, chance: random.Random, root: Path) -> dict[str,
         print(f"{work.name}, {kind}: {'; '.join(problems) or 'fine'}", file=sys.stderr, flush=True)
         if ended or turn == times - 1:
             if not ended:
-                end(start(work.command(folder), root / "log"), root / "log")
+                end(start(work.command(folder), root / "log"), folder, root / "log")
             if work.result(folder) != truth:
                 one.problems.append("the end differs from an undisturbed run's")
             shutil.rmtree(folder)
