@@ -46,9 +46,11 @@ _LINEAR_RATE = 1e-6
 AVERAGED_RATE = 1e-9
 
 
-def vgg_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
-    """Trainings of VGG at the paper's rate, with probes."""
-    return _vgg(ProbedTraining, scale, norms, small_looks=10)
+def vgg_cells(
+    scale: Scale, norms: Iterable[Normaliser], *, small_seeds: int = 3
+) -> tuple[ProbedTraining, ...]:
+    """Trainings of VGG at the paper's rate, with probes; ``small_seeds`` at scale small."""
+    return _vgg(ProbedTraining, scale, norms, small_looks=10, small_seeds=small_seeds)
 
 
 def random_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[RandomlyProbed, ...]:
@@ -57,11 +59,16 @@ def random_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[RandomlyPro
 
 
 def _vgg(
-    kind: type[Probed], scale: Scale, norms: Iterable[Normaliser], *, small_looks: int
+    kind: type[Probed],
+    scale: Scale,
+    norms: Iterable[Normaliser],
+    *,
+    small_looks: int,
+    small_seeds: int = 3,
 ) -> tuple[Probed, ...]:
     name, steps, seeds, looks = {
         "smoke": ("digits", 10, 1, 2),
-        "small": ("fashion-mnist", 150, 3, small_looks),
+        "small": ("fashion-mnist", 150, small_seeds, small_looks),
         "paper": ("cifar10", 15_000, 3, 150),
     }[scale]
     make = partial(kind, "vgg", name, rate=_RATE, batch_size=_BATCH, steps=steps, looks=looks)

@@ -194,7 +194,7 @@ _CHOICES = (
     "smoke: digits; only paper takes the paper's images, from --data-dir, with its crops and "
     "reflections; images standardised by channel",
     "each method at its best rate, by mean training loss of the second half of the steps over "
-    "three seeds (paper: five), of three half decades and, where it is none of these (small, BNP "
+    "eight seeds (paper: five), of three half decades and, where it is none of these (small, BNP "
     "alone on the pre-activation network), the paper's; the legend names it, with the final "
     "accuracy at the paper's rate where that is another",
     "BNP is Algorithms 2 and 3 to the letter; convolutions have no bias where a normaliser "

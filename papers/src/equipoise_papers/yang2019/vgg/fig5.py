@@ -21,7 +21,7 @@ CHOICES = (
     "10, 20, 40 and 80 steps stand for the source's epochs 1 to 80, and its training accuracy is "
     "that of the last ten steps; so few steps need running statistics with momentum 0.3 instead "
     "of 0.1",
-    "small: learning rates 0.001, 0.01, 0.05, 0.2; β and ε 0, 0.05, 0.2, 1, every pair; 3 seeds",
+    "small: learning rates 0.001, 0.01, 0.05, 0.2; β and ε 0, 0.05, 0.2, 1, every pair; 8 seeds",
     "not stated in the source: batch 128, momentum 0.9, weight decay 0.0005, constant rate, "
     "crops with 4 pixels of margin and reflections, one linear layer after the convolutions, "
     "He's initialisation by fan-out",

@@ -131,7 +131,7 @@ def cells(scale: Scale) -> tuple[VGGTraining, ...]:
     """Every learning rate with every β and every ε, seed by seed."""
     rates, grid, seeds = {
         "smoke": ((0.01, 0.1), (0.0, 0.5), 1),
-        "small": (_SMALL_RATES, _SMALL_GRID, 3),
+        "small": (_SMALL_RATES, _SMALL_GRID, 8),
         "paper": (_PAPER_RATES, _PAPER_GRID, 8),
     }[scale]
     return tuple(
