@@ -45,11 +45,11 @@ class TestFiles:
 
     @pytest.mark.parametrize("marked", [True, False], ids=["package", "folder"])
     def test_relative_imports_are_those_of_the_package_around_it(self, write, marked, monkeypatch):
-        write("project/nets/blocks.py", "SIZE = 3\n")
-        file = write("project/nets/deep/a.py", "from ..blocks import SIZE\nRUNS = []\n")
+        write("project/nets_around_it/blocks.py", "SIZE = 3\n")
+        file = write("project/nets_around_it/deep/a.py", "from ..blocks import SIZE\nRUNS = []\n")
         if marked:
-            write("project/nets/__init__.py", "")
-            write("project/nets/deep/__init__.py", "")
+            write("project/nets_around_it/__init__.py", "")
+            write("project/nets_around_it/deep/__init__.py", "")
             monkeypatch.chdir(file.parent)
         else:
             monkeypatch.chdir(file.parents[2])

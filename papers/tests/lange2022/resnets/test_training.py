@@ -31,6 +31,8 @@ from equipoise_papers.lange2022.training import Run
 BY_NAME = {experiment.name.split(".")[1]: experiment for experiment in panels.EXPERIMENTS}
 REGIMES = {"fig6a": ORIGINAL, "fig6b": PREACTIVATION, "fig7": RESNET18}
 # Accuracies at the first drop and at the end, as the paper's curves have them.
+# Of the eight seeds of scale small.
+MIDDLE = 3.5
 PAPER = {"bn": (0.80, 0.93), "gn": (0.70, 0.85), "bnp": (0.84, 0.87), "bnp_gn": (0.86, 0.93)}
 
 
@@ -229,7 +231,7 @@ class TestVerdicts:
         results = as_claimed(ORIGINAL)
         for cell in results:
             if cell.method == "bnp_gn":
-                before = 0.80 + 0.03 * (cell.seed - 1)
+                before = 0.80 + 0.03 * (cell.seed - MIDDLE)
                 results[cell] = trained(cell, before, 0.93, results[cell].loss)
         faster = BY_NAME["fig6a"].judge(results).checks[0]
         assert "faster than BN" in faster.claim
@@ -249,7 +251,7 @@ class TestVerdicts:
             if cell.method == "bnp_gn":
                 looks = found.evaluations
                 last = dataclasses.replace(
-                    looks[-1], accuracy=looks[-1].accuracy + scatter * (cell.seed - 1)
+                    looks[-1], accuracy=looks[-1].accuracy + scatter * (cell.seed - MIDDLE)
                 )
                 results[cell] = dataclasses.replace(found, evaluations=(*looks[:-1], last))
         (check,) = (

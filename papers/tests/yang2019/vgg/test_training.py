@@ -20,6 +20,8 @@ from equipoise_papers.yang2019.vgg.matrices import matrix
 from equipoise_papers.yang2019.vgg.scores import Scores, best_accuracies, moment, scores
 from equipoise_papers.yang2019.vgg.training import Accuracies, VGGTraining, cells, network
 
+# Of the eight seeds of scale small.
+MIDDLE = 3.5
 TINY = VGGTraining("digits", 8, 2, 16, 2, (1, 3), 0.3, False, 60, 0.05, 0.5, 0.1, 3)
 FIGURES = {"fig5": fig5, "fig6": fig6}
 
@@ -237,9 +239,12 @@ class TestVerdict:
     def test_seeds_that_scatter_more_than_the_effect_decide_nothing(self, name):
         """Seeds that scatter by more than the effect neither bear a sentence out nor refute it."""
         experiment = FIGURES[name].EXPERIMENT
+        # About as much harm as help; most of any seven seeds are helped, so that settings above 0
+        # are chosen whichever seed is left out.
+        helps = (-0.3, -0.25, -0.2, 0.1, 0.12, 0.14, 0.16, 0.2)
 
         def noisy(cell, epoch):
-            return 0.5 + 0.02 * (cell.beta + cell.eps > 0) * (cell.seed - 1) * 10
+            return 0.5 + ((cell.beta > 0) + (cell.eps > 0)) * helps[cell.seed]
 
         verdict = experiment.judge(made_up(experiment.cells("small"), noisy))
         assert {check.holds for check in verdict.checks} == {None}
@@ -248,7 +253,9 @@ class TestVerdict:
     @pytest.mark.parametrize(("harm", "holds"), [(0.01, True), (0.033, None), (0.08, False)])
     def test_harm_is_judged_by_a_margin_of_three_points(self, harm, holds):
         def harmful(cell, epoch):
-            return 0.7 - harm * (cell.beta > 0) * (1 + 0.2 * cell.seed) + 0.01 * cell.seed
+            return (
+                0.7 - harm * (cell.beta > 0) * (1 + 0.2 * (cell.seed - MIDDLE)) + 0.01 * cell.seed
+            )
 
         checks = fig6.EXPERIMENT.judge(made_up(fig6.cells("small"), harmful)).checks
         last = [c for c in checks if c.ours and "train" in c.claim and "β" in c.claim]
