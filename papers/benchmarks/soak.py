@@ -11,7 +11,8 @@ SIGINT, by a disk that is full (a limit on the size of files, which every write 
 into), or by a bit that is flipped in a stored file before it starts. After each disturbance:
 
 - all processes are gone within three seconds, and the exit code is the signal's (torchrun waits up
-  to thirty seconds for its ranks, and ends with 1);
+  to thirty seconds for its ranks, and ends with 1, as does any script after Ctrl-C that has
+  taken a step of one of PyTorch's optimizers);
 - no traceback is printed by ``equipoise`` when it is asked to end;
 - every record that was there is there, and has the same bytes, except for the one in which a bit
   was flipped, which is made again; a checkpoint in which one was flipped is refused by name;

@@ -64,6 +64,12 @@ class TestFiles:
         with pytest.raises(ValueError, match="relative imports stands in the current directory"):
             resolve("a.py:one")
 
+    def test_another_package_of_that_name_is_not_taken_for_it(self, write):
+        write("json/blocks.py", "SIZE = 3\n")
+        write("json/a.py", "from .decoder import JSONDecoder\n")
+        with pytest.raises(ValueError, match="the package 'json' is another one"):
+            resolve("json/a.py:JSONDecoder")
+
     def test_one_file_runs_once(self, write):
         write("model.py", "first = object()\nsecond = first\n")
         assert resolve("model.py:first") is resolve("model.py:second")

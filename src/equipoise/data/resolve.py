@@ -177,9 +177,11 @@ def _package_of(path: Path) -> str:
     before, folder = list(sys.path), str(root)
     sys.path.insert(0, folder)
     try:
-        importlib.import_module(name)
+        package = importlib.import_module(name)
     finally:
         _remove_entry(folder, before)
+    if path.parent not in [Path(folder).resolve() for folder in getattr(package, "__path__", ())]:
+        raise ImportError(f"the package {name!r} is another one: {package!r}")
     return name
 
 

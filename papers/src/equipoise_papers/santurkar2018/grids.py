@@ -103,19 +103,11 @@ def rate_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTrainin
     )
 
 
-def linear_cells(
-    scale: Scale, norms: Iterable[Normaliser], *, small_seeds: int = 8
-) -> tuple[ProbedTraining, ...]:
-    """Trainings of the deep linear network, with probes.
-
-    Args:
-        scale: How much is computed.
-        norms: The normalisers.
-        small_seeds: Seeds at scale small, for figures whose trainings take longer.
-    """
+def linear_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
+    """Trainings of the deep linear network, with probes."""
     steps, seeds, looks = {
         "smoke": (20, 1, 2),
-        "small": (10_000, small_seeds, 50),
+        "small": (10_000, 8, 50),
         "paper": (10_000, 5, 100),
     }[scale]
     return _linear(norms, _LINEAR_RATE, steps, seeds, looks)
