@@ -37,7 +37,9 @@ _DEEPEST = 50
 # The best rate is about the same for a step of any batch size; so, per sample, it falls with B.
 _SGD_RATES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 _RMSPROP_RATES = (3e-6, 1e-5, 1e-4, 1e-3, 3e-3)
-_BATCH_SIZES = (4, 8, 16, 32, 64, 128, 256)
+_BATCH_SIZES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+# Share of a step that may be left over as a sub-batch of its own, smaller than B.
+_LEFT_OVER = 1 / 8
 # Half octaves, from below the line at B = 4 to beyond it at any B.
 _DEPTHS = (5, 7, 10, 14, 20, 28, 40, 57)
 
@@ -67,7 +69,7 @@ class BatchSizePanel:
 
 SGD = BatchSizePanel()
 SUB_BATCHES = BatchSizePanel(
-    steps_of={"smoke": 16, "small": 128, "paper": 1000},
+    steps_of={"smoke": 16, "small": 192, "paper": 1000},
     source="MNIST at width 384 for 10 epochs, in steps of 1000 samples",
 )
 RMSPROP = BatchSizePanel(optimizer="rmsprop", rates=_RMSPROP_RATES)
@@ -94,10 +96,11 @@ def _networks(panel: BatchSizePanel, scale: Scale) -> tuple[Stack, ...]:
     sizes, depths = _grid(scale)
     step = None if panel.steps_of is None else panel.steps_of[scale]
     return tuple(
-        _stack(panel, scale, size, depth, step)
+        stack
         for depth in reversed(depths)
         for size in sizes
-        if step is None or size <= step
+        if step is None or (size <= step and step % size <= _LEFT_OVER * step)
+        for stack in panels.in_pairs(_stack(panel, scale, size, depth, step))
     )
 
 
@@ -278,7 +281,7 @@ EXPERIMENTS = (
         "b",
         "SGD, fixed steps",
         SUB_BATCHES,
-        "steps of 128 samples at small (the source: 1000), statistics over sub-batches of B "
+        "steps of 192 samples at small (the source: 1000), statistics over sub-batches of B "
         "(ghost batch norm); η = c · samples per step",
         _FIRST_PANEL,
         *_MNIST_SIZE,

@@ -95,8 +95,13 @@ def cells(panel: ParameterPanel, scale: Scale) -> tuple[LinePoint | ForecastPoin
     parts: tuple[tuple[float, ...], ...] = (_RATES,)
     if scale == "small":
         parts = (_RATES[:_FIRST_RATES], *([_RATES[_FIRST_RATES:]] if panel.wide else []))
-    first, *others = ([_stack(panel, scale, *place, rates) for place in places] for rates in parts)
-    return (*points, *forecasts(first), *first, *(stack for part in others for stack in part))
+    stacks = [
+        stack
+        for rates in parts
+        for place in places
+        for stack in panels.in_pairs(_stack(panel, scale, *place, rates))
+    ]
+    return (*points, *forecasts(stacks), *stacks)
 
 
 def _grid(panel: ParameterPanel, scale: Scale) -> tuple[tuple[float, ...], tuple[int, ...]]:

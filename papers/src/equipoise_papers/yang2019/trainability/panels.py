@@ -54,24 +54,34 @@ def effort(
         size: dict[str, Any] = {"data": "digits", "width": 16, "samples": 64, "seeds": (0,)}
         return size | {"rates": rates[-2:], "test_samples": 100}
     if scale == "small":
-        size = {"data": small_data, "width": 64, "samples": 6400, "seeds": (0, 1)}
+        size = {"data": small_data, "width": 64, "samples": 6400, "seeds": (0, 1, 2, 3)}
         return size | {"rates": rates, "test_samples": 1000}
     size = {"data": paper_data, "width": _PAPER_WIDTH, "samples": paper_samples, "seeds": (0, 1)}
     return size | {"rates": rates, "test_samples": 10_000}
 
 
+def in_pairs(stack: Stack) -> tuple[Stack, ...]:
+    """The same networks, two seeds at a time, so that further seeds add to what is recorded."""
+    pairs = range(0, len(stack.seeds), 2)
+    return tuple(replace(stack, seeds=stack.seeds[first : first + 2]) for first in pairs)
+
+
 def stacks(results: Results) -> dict[Stack, Trained]:
-    """The trained networks among the results; stacks that differ in their rates alone are one."""
-    parts: dict[Stack, list[tuple[Stack, Trained]]] = {}
+    """The trained networks among the results; those that differ in rate and seed alone are one."""
+    parts: dict[Stack, list[Trained]] = {}
     for cell, record in results.items():
         if isinstance(cell, Stack):
-            parts.setdefault(replace(cell, rates=()), []).append((cell, record))
-    return {
-        replace(whole, rates=tuple(rate for cell, _ in group for rate in cell.rates)): replace(
-            group[0][1], members=tuple(m for _, record in group for m in record.members)
-        )
-        for whole, group in parts.items()
-    }
+            parts.setdefault(replace(cell, rates=(), seeds=()), []).append(record)
+    return dict(_joined(whole, records) for whole, records in parts.items())
+
+
+def _joined(whole: Stack, parts: Sequence[Trained]) -> tuple[Stack, Trained]:
+    members = [member for part in parts for member in part.members]
+    places = {(member.rate, member.seed): member for member in members}
+    rates = tuple(dict.fromkeys(rate for rate, _ in places))
+    seeds = tuple(sorted({seed for _, seed in places}))
+    ordered = tuple(places[rate, seed] for rate in rates for seed in seeds)
+    return replace(whole, rates=rates, seeds=seeds), replace(parts[0], members=ordered)
 
 
 def points(results: Results) -> dict[LinePoint, Prediction]:
@@ -143,7 +153,7 @@ def rates_choice(rates: Sequence[float], source: str) -> str:
     tried = ", ".join(f"{rate:g}" for rate in rates)
     return (
         f"learning rates η = c · samples per step with c = {tried}; each place shows the best one "
-        f"by training loss, mean over two seeds; {source}"
+        f"by training loss, mean over seeds; {source}"
     )
 
 
