@@ -42,13 +42,36 @@ def test_batch_sizes_gammas_and_betas(name):
 @pytest.mark.parametrize(
     ("activation", "options"),
     [
-        ("tanh", {"eps": 1e-3}),
+        ("tanh", {"eps": 1e-30}),  # no more than 0
         ("alpha_relu(1.5)", {"beta": 0.3}),
         (lambda x: torch.tanh(40 * x), {}),  # steep
     ],
 )
 def test_others_are_solved_one_by_one(activation, options):
     assert_same([Setting(activation, B, **options) for B in (32, 64, 128, 256)], alike=False)
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu", "gelu", "hardtanh", "leaky_relu(0.1)"])
+@pytest.mark.parametrize("batch_size", [4, 16, 300])
+def test_eps_and_variances_share_their_nodes(name, batch_size):
+    """From PyTorch's ε to beyond the critical one, where κ is 0."""
+    assert_same(
+        [
+            Setting(name, batch_size, beta=0.2, eps=eps, weight_variance=2.0, bias_variance=b)
+            for eps in (1e-5, 1e-4, 2e-4, 0.01, 0.3, 0.5, 1.0, 3.0)
+            for b in (0.0, 0.4)
+        ],
+        alike=True,
+    )
+
+
+def test_an_eps_that_is_refused_is_refused_by_itself():
+    """Beside three that are solved, a fourth has the message that it has alone."""
+    settings = [Setting("tanh", 8, eps=eps) for eps in (1e-3, 2e-3, 3e-3)]
+    flat = Setting("relu", 8, gamma=0.01, beta=-9.0, eps=1e-3)
+    with pytest.raises(ValueError, match="relu is constant to float64 precision"):
+        solve_all([*settings, *([flat] * 4)])
+    assert len(solve_all(settings)) == 3
 
 
 def test_a_row_that_needs_more_does_not_spoil_the_others():

@@ -1,12 +1,14 @@
 r"""The fixed point of κ at ε > 0, and every number there.
 
 Solves :math:`F(\kappa) = \sigma_w^2E[(f_1 - f_2)^2]/2 = \kappa`. Averages over circles do
-not depend on κ: a scan over all κ needs them once, and so does Newton's method near the solution.
+not depend on κ or ε: a scan over all κ needs them once, Newton's method near the solution needs
+none, and problems of one response and batch size share them wherever their c = Bε/κ is alike.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,83 +30,233 @@ CRITICAL = 1e-9
 # The scan: steps of log sinh u and of log κ, how far down, and how far below a scale of f.
 _STEP, _CANDIDATES = 0.125, np.arange(0, 40, 0.4)
 _LINEAR = 1e-5
-# Newton's method: how far log κ may move before nodes are placed again.
+# Newton's method: the longest step of log κ, and how far it may lead from where nodes were placed.
 _ROOM, _MOST_STEPS, _MOST_PLACES = 0.15, 80, 40
+# Problems whose log c lie within this share their nodes.
+_ALIKE = 0.2
+# Weights held at once, so that arrays stay in the cache.
+_CHUNK = 4_000
 _SHIFT = 1e-5
 _SMALLEST = 1e-150
 _METHOD = "quadrature over a disc, {} circles"
 
 
-def solve_on_disc(setting: Setting, f: Response) -> Solution | None:
-    """Every number, or None where κ → 0.
+def solve_without_eps(setting: Setting, f: Response) -> Solution | None:
+    """Every number at ε = 0, where κ is explicit; None where κ is 0.
+
+    Raises:
+        ValueError: If f overflows.
+    """
+    coarse, fine = place(f, setting.batch_size, 0.0)
+    rough, kappa = (
+        setting.weight_variance * float(law.map(np.zeros(1))[0][0]) for law in (coarse, fine)
+    )
+    if not np.isfinite(kappa):
+        raise overflow(setting)
+    if not min(rough, kappa) > 0:
+        return None
+    return _solutions(_Group([setting], f), coarse, fine, np.array([[rough], [kappa]]))[0]
+
+
+def solve_on_disc(settings: Sequence[Setting], f: Response) -> list[Solution | None]:
+    """Every number of settings at ε > 0 that share response and batch size; None where κ → 0.
 
     Raises:
         ConvergenceError: If κ does not settle.
         ValueError: If f overflows.
     """
-    variance, settled = setting.weight_variance, True
-    if setting.eps == 0:
-        coarse, fine = place(f, setting.batch_size, 0.0, 1.0)
-        rough, kappa = (variance * law.map(1.0)[0] for law in (coarse, fine))
-    else:
-        scan = _Scan.of(setting, f)
-        guess = None if scan is None else _largest_root(setting, f, scan)
-        if scan is None or guess is None:
-            return None
-        coarse, fine, kappa, settled = _settled(setting, f, guess, scan.circles)
-        rough = float(np.exp(_newton(setting, coarse, float(np.log(kappa)))[0]))
-    if not np.isfinite(kappa):
-        raise overflow(setting)
-    if not min(rough, kappa) > 0:
-        return None
-    at_beta = float(f.activation.values(np.array([f.beta]))[0])
-
-    def numbers(law: DiscLaw, kappa: float) -> Array:
-        return law.numbers(kappa, variance, setting.bias_variance, at_beta)
-
-    found = Numbers(numbers(fine, kappa))
-    if setting.eps:
-        shifted = numbers(fine, kappa * (1 + _SHIFT))
-        found = replace(found, sensitivity=np.abs(shifted - found.values) / _SHIFT)
-    errors = found.distance(Numbers(numbers(coarse, rough)))
-    values, slopes = fine.left_out(kappa)
-    errors[3:6] += slopes * found.rate
-    if not settled:
-        noise = _noise(setting, coarse, fine, float(np.log(kappa)))
-        errors += found.sensitivity * noise * found.amplification(setting)
-    method = _METHOD.format(fine.u.size)
-    return found.with_errors(
-        errors, setting, method, truncation=values / 4, slopes=fine.mean_slope(kappa)
+    solutions: list[Solution | None] = [None] * len(settings)
+    scan = _Scan.of(settings, f)
+    if scan is None:
+        return solutions
+    left = {
+        i: guess for i, guess in enumerate(_largest_roots(settings, f, scan)) if guess is not None
+    }
+    for _ in range(_MOST_PLACES):
+        if not left:
+            return solutions
+        for members in _alike(settings, left):
+            group = _Group([settings[i] for i in members], f)
+            logs = np.array([left[i] for i in members])
+            coarse, fine = place(f, group.batch_size, group.middle(logs), scan.circles)
+            for i, found in zip(members, _settled(group, coarse, fine, logs), strict=True):
+                if isinstance(found, float):
+                    left[i] = found
+                else:
+                    del left[i]
+                    solutions[i] = found
+    raise ConvergenceError(
+        f"the fixed point of kappa did not settle at eps = {settings[min(left)].eps} for "
+        f"{f.activation.name}: it moved {_MOST_PLACES} times. Try a slightly different eps."
     )
 
 
-def _largest_root(setting: Setting, f: Response, scan: _Scan) -> float | None:
-    """Approximate the logarithm of the largest solution, or return None if κ → 0.
+def _alike(settings: Sequence[Setting], log_kappas: dict[int, float]) -> list[list[int]]:
+    """Parts of which every c = Bε/κ is alike."""
+    logs = {i: float(np.log(settings[i].eps)) - at for i, at in log_kappas.items()}
+    parts: list[list[int]] = []
+    for i in sorted(logs, key=logs.__getitem__):
+        if not parts or logs[i] - logs[parts[-1][0]] > _ALIKE:
+            parts.append([])
+        parts[-1].append(i)
+    return parts
+
+
+class _Group:
+    """Settings of one response and batch size, as arrays of shape ``[settings]``."""
+
+    def __init__(self, settings: Sequence[Setting], f: Response) -> None:
+        self.settings, self.f = settings, f
+        self.batch_size = settings[0].batch_size
+        self.eps = np.array([one.eps for one in settings])
+        self.variance = np.array([one.weight_variance for one in settings])
+        self.shared = np.array([one.bias_variance for one in settings])
+
+    def c(self, kappa: Array) -> Array:
+        """Bε/κ."""
+        return np.asarray(self.batch_size * self.eps / kappa)
+
+    def middle(self, log_kappa: Array) -> float:
+        """The c in the middle of all."""
+        logs = np.log(self.c(np.exp(log_kappa)))
+        return float(np.exp((logs.min() + logs.max()) / 2))
+
+    def some(self, chosen: NDArray[np.intp]) -> _Group:
+        """Some of the settings."""
+        return _Group([self.settings[i] for i in chosen.tolist()], self.f)
+
+
+def _settled(
+    group: _Group, coarse: DiscLaw, fine: DiscLaw, log_kappa: Array
+) -> list[Solution | float | None]:
+    """Solve on these nodes; where κ leaves them, the log κ at which to place others.
+
+    Not settled counts as solved where F(κ)/κ is known no better.
+    """
+    found: list[Solution | float | None] = [None] * len(log_kappa)
+    step = max(1, _CHUNK // fine.u.size)
+    for start in range(0, len(log_kappa), step):
+        chosen = np.arange(start, min(start + step, len(log_kappa)))
+        part, logs = group.some(chosen), log_kappa[chosen]
+        moved, settled = _newton(part, fine, logs)
+        noise, stuck = np.zeros(len(logs)), np.zeros(len(logs), dtype=bool)
+        if not settled.all():
+            noise = _noise(part, coarse, fine, logs)
+            stuck = ~settled & (np.abs(_log_ratio(part, fine, logs)[0]) <= noise)
+        logs = np.where(stuck, logs, moved)
+        done = np.flatnonzero(settled | stuck)
+        for i in np.flatnonzero(~(settled | stuck)).tolist():
+            found[start + i] = float(logs[i])
+        if done.size:
+            ready, kappa = part.some(done), np.exp(logs[done])
+            rough = np.exp(_newton(ready, coarse, logs[done])[0])
+            unsure = np.where(stuck, noise, 0.0)[done]
+            solutions = _solutions(ready, coarse, fine, np.stack([rough, kappa]), unsure)
+            for i, solution in zip(done.tolist(), solutions, strict=True):
+                found[start + i] = solution
+    return found
+
+
+def _solutions(
+    group: _Group, coarse: DiscLaw, fine: DiscLaw, kappas: Array, unsure: Array | None = None
+) -> list[Solution | None]:
+    """Every number, with errors.
+
+    Args:
+        group: Settings.
+        coarse: Nodes.
+        fine: Independent ones.
+        kappas: κ by either, of shape ``[2, settings]``.
+        unsure: How far log F(κ) is not known, where Newton's method does not settle.
+    """
+    f, (rough, kappa) = group.f, kappas
+    at_beta = float(f.activation.values(np.array([f.beta]))[0])
+
+    def numbers(law: DiscLaw, *kappas: Array) -> list[Array]:
+        times = len(kappas)
+        c = np.concatenate([group.c(kappa) for kappa in kappas])
+        variance, shared = np.tile(group.variance, times), np.tile(group.shared, times)
+        found = law.numbers(np.concatenate(kappas), c, variance, shared, at_beta)
+        return np.split(found, times, axis=1)
+
+    (other,), (exact, *shifted) = (
+        numbers(coarse, rough),
+        numbers(fine, kappa, *([kappa * (1 + _SHIFT)] if group.eps.any() else [])),
+    )
+    sensitivity = np.abs(shifted[0] - exact) / _SHIFT if shifted else np.zeros_like(exact)
+    mean_slope = fine.mean_slope(group.c(kappa))
+    values, slopes = fine.left_out(fine.map(group.c(kappa))[0], mean_slope)
+    solutions: list[Solution | None] = []
+    for i, setting in enumerate(group.settings):
+        if not np.isfinite(kappa[i]):
+            raise overflow(setting)
+        if not min(rough[i], kappa[i]) > 0:
+            solutions.append(None)
+            continue
+        found = Numbers(exact[:, i], sensitivity[:, i])
+        errors = found.distance(Numbers(other[:, i]))
+        errors[3:6] += slopes[i] * found.rate
+        if unsure is not None and unsure[i]:
+            errors += found.sensitivity * unsure[i] * found.amplification(setting)
+        solutions.append(
+            found.with_errors(
+                errors,
+                setting,
+                _METHOD.format(fine.u.size),
+                truncation=float(values[i]) / 4,
+                slopes=float(mean_slope[i]),
+            )
+        )
+    return solutions
+
+
+def _largest_roots(settings: Sequence[Setting], f: Response, scan: _Scan) -> list[float | None]:
+    """Approximate the logarithm of the largest solution of each, or None if κ → 0.
 
     Networks start from κ of order one, so the largest solution is the one they reach.
     """
-    candidates = scan.top - _CANDIDATES
-    ratios, trusted = scan.ratios(candidates)
-    growing = np.flatnonzero(ratios > trusted)
-    falling = np.flatnonzero(ratios < -trusted)
-    if growing.size and not (falling.size and falling[0] < growing[0]):
-        return float(candidates[0])
-    if growing.size:
-        low, high = candidates[growing[0]], candidates[falling[falling < growing[0]][-1]]
-        between = np.linspace(low, high, 17)
-        ratios, _ = scan.ratios(between)
-        # log F(κ)/κ falls through 0 from low to high.
-        last = int(np.flatnonzero(ratios > 0)[-1])
-        part = _crossing(*ratios[last : last + 2].tolist())
-        return float(between[last] + (between[1] - between[0]) * part)
-    # Closer to the critical ε than the scan can tell, the slope of F at 0 decides.
+    found: list[float | None] = [None] * len(settings)
+    brackets: dict[int, tuple[float, float]] = {}
+    candidates = scan.top[:, None] - _CANDIDATES
+    for i, (at, ratios, trusted) in enumerate(
+        zip(candidates, *scan.ratios(candidates), strict=True)
+    ):
+        growing = np.flatnonzero(ratios > trusted)
+        falling = np.flatnonzero(ratios < -trusted)
+        if growing.size and not (falling.size and falling[0] < growing[0]):
+            found[i] = float(at[0])
+        elif growing.size:
+            brackets[i] = at[growing[0]], at[falling[falling < growing[0]][-1]]
+        else:
+            high = float(at[falling[-1]] if falling.size else at[0])
+            found[i] = _near_critical(settings[i], f, high)
+    if brackets:
+        rows = np.array(list(brackets))
+        low, high = np.array(list(brackets.values())).T
+        between = np.linspace(low, high, 17, axis=1)
+        for i, at, ratios in zip(brackets, between, scan.ratios(between, rows)[0], strict=True):
+            # log F(κ)/κ falls through 0 from low to high.
+            last = int(np.flatnonzero(ratios > 0)[-1])
+            part = _crossing(*ratios[last : last + 2].tolist())
+            found[i] = float(at[last] + (at[1] - at[0]) * part)
+    return found
+
+
+def _near_critical(setting: Setting, f: Response, high: float) -> float | None:
+    """Closer to the critical ε than the scan can tell, the slope of F at 0 decides."""
     slope = critical_variance(f, setting.batch_size) * setting.weight_variance / setting.eps
     if not slope > 1 + CRITICAL:
         return None
-    high = float(candidates[falling[-1]] if falling.size else candidates[0])
+    group = _Group([setting], f)
+
+    def ratio(log_kappa: float) -> float:
+        logs = np.array([log_kappa])
+        fine = place(f, setting.batch_size, group.middle(logs))[1]
+        return float(_log_ratio(group, fine, logs)[0][0])
+
     for low in high - np.arange(1.0, 60.0):
-        if log_ratio(setting, f, float(low)) > 0:
-            return float(brentq(lambda at: log_ratio(setting, f, at), low, high, xtol=1e-2))
+        if ratio(float(low)) > 0:
+            return float(brentq(ratio, low, high, xtol=1e-2))
         high = float(low)
     return None
 
@@ -114,18 +266,33 @@ def _crossing(before: float, after: float) -> float:
     return before / (before - after) if after < 0 < before else 0.0
 
 
-def log_ratio(setting: Setting, f: Response, log_kappa: float) -> float:
-    """Logarithm of F(κ)/κ from nodes placed for this κ."""
-    kappa = float(np.exp(log_kappa))
-    law = place(f, setting.batch_size, setting.eps, kappa)[1]
-    return _log_ratio(setting, law, log_kappa)[0]
-
-
-def _log_ratio(setting: Setting, law: DiscLaw, log_kappa: float) -> tuple[float, float]:
+def _log_ratio(group: _Group, law: DiscLaw, log_kappa: Array) -> tuple[Array, Array]:
     """Give log F(κ)/κ and the logarithmic slope of F."""
-    value, slope = law.map(float(np.exp(log_kappa)))
+    value, slope = law.map(group.c(np.exp(log_kappa)))
     tiny = np.finfo(float).tiny
-    return float(np.log(max(setting.weight_variance * value, tiny)) - log_kappa), slope
+    return np.log(np.maximum(group.variance * value, tiny)) - log_kappa, slope
+
+
+def _noise(group: _Group, coarse: DiscLaw, fine: DiscLaw, log_kappa: Array) -> Array:
+    """How far log F(κ) is known: what two rules differ by, and the rounding of values."""
+    rough, exact = (_log_ratio(group, law, log_kappa)[0] for law in (coarse, fine))
+    return np.asarray(2 * np.abs(exact - rough) + 1e-15)
+
+
+def _newton(group: _Group, law: DiscLaw, start: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """Solve log F(κ) = log κ on fixed nodes; whether it stayed where they are good."""
+    log_kappa, good = start.copy(), np.ones(start.size, dtype=bool)
+    moving = np.arange(start.size)
+    for _ in range(_MOST_STEPS):
+        some = group if moving.size == start.size else group.some(moving)
+        ratio, slope = _log_ratio(some, law, log_kappa[moving])
+        step = np.clip(ratio / np.maximum(1 - slope, 1e-12), -_ROOM, _ROOM)
+        log_kappa[moving] += step
+        good[moving] = law.serves(some.c(np.exp(log_kappa[moving])), 2 * _ROOM)
+        moving = moving[good[moving] & (np.abs(step) >= 4e-16)]
+        if not moving.size:
+            break
+    return log_kappa, good
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,32 +300,34 @@ class _Scan:
     """Gaps between samples over circles of all sizes, from which F is known at every κ.
 
     Args:
-        setting: The problem.
-        top: A log κ that no solution exceeds.
+        group: The settings.
+        top: A log κ that no solution exceeds, of shape ``[settings]``.
         at: log sinh u of the circles, ascending in equal steps.
         log_gap: Logarithm of the average of (f₁ − f₂)²/2 over each.
         circles: How they are averaged.
     """
 
-    setting: Setting
-    top: float
+    group: _Group
+    top: Array
     at: Array
     log_gap: Array
     circles: Circles
 
     @classmethod
-    def of(cls, setting: Setting, f: Response) -> _Scan | None:
+    def of(cls, settings: Sequence[Setting], f: Response) -> _Scan | None:
         """Average over circles, from the largest to those where f is linear; None if f is flat."""
-        B = setting.batch_size
+        group = _Group(settings, f)
+        B = group.batch_size
         # F averages (f₁ − f₂)²/2, which is at most twice the largest (f − f(β))².
         _, size = range_of(f, B, 1e-12)
         if not np.isfinite(size):
-            raise overflow(setting)
+            raise overflow(settings[0])
         if not size > _SMALLEST:
             return None
-        top = float(np.log(2 * setting.weight_variance * size**2))
-        c = B * setting.eps / np.exp(top - _CANDIDATES[[0, -1]])
-        end, _ = range_of(f, B, float(c[0]))
+        top = np.log(2 * group.variance * size**2)
+        least, largest = (group.c(np.exp(top - _CANDIDATES[at])) for at in (0, -1))
+        c = float(least.min())
+        end, _ = range_of(f, B, c)
         last = float(np.log(np.sinh(end)))
         scale = f.gamma * np.sqrt(B - 1)
         start = np.log(_LINEAR * max(1.0, abs(f.beta)) / scale)
@@ -167,68 +336,40 @@ class _Scan:
             start = min(start, np.log(min(near) / (4 * scale)))
         start = min(max(start, last - 36), last - 6)
         at = np.arange(last, start, -_STEP)[::-1]
-        circles = Circles.of(f, B, float(np.tanh(end)), float(c[0]))
+        circles = Circles.of(f, B, float(np.tanh(end)), c)
         gaps = circles.gaps(np.tanh(np.arcsinh(np.exp(at))))
         log_gap = np.log(np.maximum(gaps, np.finfo(float).tiny))
-        lowest = min(at[0], -np.log(B + c[1]) / 2 - 13)
+        lowest = min(at[0], -np.log(B + float(largest.max())) / 2 - 13)
         below = np.arange(at[0] - _STEP, lowest, -_STEP)[::-1]
         log_gap = np.concatenate([log_gap[0] + 2 * (below - at[0]), log_gap])
-        return cls(setting, top, np.concatenate([below, at]), log_gap, circles)
+        return cls(group, top, np.concatenate([below, at]), log_gap, circles)
 
-    def ratios(self, log_kappa: Array) -> tuple[Array, Array]:
-        """Give log F(κ)/κ, and how far it can be trusted."""
-        B, variance = self.setting.batch_size, self.setting.weight_variance
-        c = B * self.setting.eps / np.exp(log_kappa)[:, None]
+    def ratios(
+        self, log_kappa: Array, rows: NDArray[np.intp] | None = None
+    ) -> tuple[Array, Array]:
+        """Give log F(κ)/κ, and how far it can be trusted, of shape ``[settings, κ]``.
+
+        Args:
+            log_kappa: Where, for every setting.
+            rows: For some of the settings only.
+        """
+        B = self.group.batch_size
+        chosen = np.arange(len(log_kappa)) if rows is None else rows
+        eps, variance = self.group.eps[chosen, None], self.group.variance[chosen, None]
         tau2 = np.exp(2 * self.at)
-        log_weight = 2 * self.at - (B - 1) / 2 * np.log1p(tau2) - c * tau2 / 2
-        weight = np.exp(log_weight - log_weight.max(1, keepdims=True)) * (B - 3 + c * (1 + tau2))
+        fixed = 2 * self.at - (B - 1) / 2 * np.log1p(tau2)
         gap = np.exp(self.log_gap - self.log_gap.max())
-
-        def mean(every: int) -> Array:
-            part = weight[:, ::-1][:, ::every]
-            with np.errstate(divide="ignore"):
-                return np.asarray(np.log(part @ gap[::-1][::every] / part.sum(1)))
-
-        fine = mean(1)
+        fine, coarse = np.empty((2, *log_kappa.shape))
+        step = max(1, _CHUNK // (log_kappa.shape[1] * tau2.size))
+        for start in range(0, len(log_kappa), step):
+            some = slice(start, start + step)
+            c = (B * eps[some] / np.exp(log_kappa[some]))[..., None]
+            log_weight = fixed - c * tau2 / 2
+            weight = np.exp(log_weight - log_weight.max(-1, keepdims=True))
+            weight *= B - 3 + c * (1 + tau2)
+            for every, mean in ((1, fine), (2, coarse)):
+                part = weight[..., ::-1][..., ::every]
+                with np.errstate(divide="ignore"):
+                    mean[some] = np.log(part @ gap[::-1][::every] / part.sum(-1))
         ratios = fine + np.log(variance) + self.log_gap.max() - log_kappa
-        return ratios, np.abs(fine - mean(2)) + 1e-9
-
-
-def _settled(
-    setting: Setting, f: Response, log_kappa: float, circles: Circles
-) -> tuple[DiscLaw, DiscLaw, float, bool]:
-    """Place nodes where the solution is; whether κ is known better than F(κ)/κ there."""
-    for _ in range(_MOST_PLACES):
-        kappa = float(np.exp(log_kappa))
-        coarse, fine = place(f, setting.batch_size, setting.eps, kappa, circles)
-        found, settled = _newton(setting, fine, log_kappa)
-        if settled:
-            return coarse, fine, float(np.exp(found)), True
-        ratio = abs(_log_ratio(setting, fine, log_kappa)[0])
-        if ratio <= _noise(setting, coarse, fine, log_kappa):
-            return coarse, fine, float(np.exp(log_kappa)), False
-        log_kappa = found
-    raise ConvergenceError(
-        f"the fixed point of kappa did not settle at eps = {setting.eps} for "
-        f"{setting.activation.name}: it moved {_MOST_PLACES} times. Try a slightly different eps."
-    )
-
-
-def _noise(setting: Setting, coarse: DiscLaw, fine: DiscLaw, log_kappa: float) -> float:
-    """How far log F(κ) is known: what two rules differ by, and the rounding of values."""
-    ratios = [_log_ratio(setting, law, log_kappa)[0] for law in (coarse, fine)]
-    return 2 * abs(ratios[1] - ratios[0]) + 1e-15
-
-
-def _newton(setting: Setting, law: DiscLaw, start: float) -> tuple[float, bool]:
-    """Solve log F(κ) = log κ on fixed nodes; whether it stayed where they are good."""
-    log_kappa = start
-    for _ in range(_MOST_STEPS):
-        ratio, slope = _log_ratio(setting, law, log_kappa)
-        step = float(np.clip(ratio / max(1 - slope, 1e-12), -_ROOM, _ROOM))
-        log_kappa += step
-        if abs(log_kappa - start) > 2 * _ROOM:
-            return log_kappa, False
-        if abs(step) < 4e-16:
-            break
-    return log_kappa, True
+        return ratios, np.abs(fine - coarse) + 1e-9

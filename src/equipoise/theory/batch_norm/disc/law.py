@@ -16,8 +16,8 @@ Symbols: n = B - 1, ν = B - 3, c, b: as above, s: c sinh² u, so that x = z + s
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,15 @@ from equipoise.theory.batch_norm.disc import circles as of
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class DiscLaw:
-    """Nodes in u, weighted for any κ near the one they were placed for.
+    """Nodes in u, weighted for any c near the one that they were placed for.
+
+    Methods take c of many fixed points at once, of shape ``[points]``.
 
     Args:
         batch_size: B.
-        eps: ε, not negative.
+        c: Bε/κ that they were placed for.
         missed: What nodes may miss of values and slopes.
         u: Nodes, of shape ``[radii]``.
         measure: Their quadrature weights in u.
@@ -43,69 +45,91 @@ class DiscLaw:
     """
 
     batch_size: int
-    eps: float
+    c: float
     missed: tuple[float, float]
     u: Array
     measure: Array
     averages: Array
 
-    def base(self, kappa: float) -> tuple[Array, Array, Array]:
-        """Weights of z + b = 1, normalised; b; and s."""
-        weight, b, s = weights(self.batch_size, self.batch_size * self.eps / kappa, self.u)
-        weight *= self.measure
-        return weight / (weight @ (self.batch_size - 3 + b)), b, s
+    def serves(self, c: Array, room: float) -> NDArray[np.bool_]:
+        """Whether a c is near enough to the one that nodes were placed for: log c within room."""
+        return np.asarray(np.abs(np.log(c / self.c)) <= room)
 
-    def map(self, kappa: float) -> tuple[float, float]:
+    @cached_property
+    def _without_c(self) -> tuple[Array, Array, Array]:
+        """sinh² u, the measure times tanh u, and (B - 3) log cosh u."""
+        return (
+            np.sinh(self.u) ** 2,
+            self.measure * np.tanh(self.u),
+            exponent(self.batch_size, self.u),
+        )
+
+    def base(self, c: Array) -> tuple[Array, Array, Array]:
+        """Weights of z + b = 1, normalised; b; and s: each of shape ``[points, radii]``."""
+        sinh2, measure, decay = self._without_c
+        s = c[:, None] * sinh2
+        b = c[:, None] + s
+        weight = measure * np.exp(-decay - s / 2)
+        total = np.einsum("pr,pr->p", weight, self.batch_size - 3 + b)
+        return weight / total[:, None], b, s
+
+    def map(self, c: Array) -> tuple[Array, Array]:
         r"""F(κ)/σ_w², and its logarithmic slope :math:`d\log F/d\log\kappa`."""
-        base, b, s = self.base(kappa)
-        density = base * (self.batch_size - 3 + b)
-        part = density * self.averages[of.GAP]
-        value = float(part.sum())
-        moved = part @ (s / 2 - b / (self.batch_size - 3 + b))
+        base, b, s = self.base(c)
+        part = base * (self.batch_size - 3 + b) * self.averages[of.GAP]
+        value = part.sum(1)
+        moved = (part * (s / 2 - b / (self.batch_size - 3 + b))).sum(1)
         # The nodes' own normalisation moves by rounding and truncation alone.
-        return value, float(moved) / value if value else 0.0
+        return value, np.divide(moved, value, out=np.zeros_like(value), where=value != 0)
 
-    def mean_slope(self, kappa: float) -> float:
+    def mean_slope(self, c: Array) -> Array:
         """E[D²] over one sample."""
-        base, b, _ = self.base(kappa)
-        return float(self.averages[of.SLOPE] @ (base * (self.batch_size - 3 + b)))
+        base, b, _ = self.base(c)
+        return np.asarray((base * (self.batch_size - 3 + b)) @ self.averages[of.SLOPE])
 
-    def left_out(self, kappa: float) -> tuple[float, float]:
-        """Relative errors of averages of (f₁ − f₂)² and of slopes, for what nodes may miss.
+    def left_out(self, gap: Array, slope: Array) -> tuple[Array, Array]:
+        """Relative errors of averages of (f₁ − f₂)²/2 and of D², for what nodes may miss.
 
         A tenth of what misses would do that all add up: rules with that many nodes integrate
         most of what a polynomial of degree 16 leaves out.
         """
-        gap, slope = self.map(kappa)[0], max(self.mean_slope(kappa), np.finfo(float).tiny)
-        return (
-            0.8 * self.missed[0] / math.sqrt(gap),
-            0.6 * self.missed[1] / math.sqrt(slope),
-        )
+        slope = np.maximum(slope, np.finfo(float).tiny)
+        return 0.8 * self.missed[0] / np.sqrt(gap), 0.6 * self.missed[1] / np.sqrt(slope)
 
-    def numbers(self, kappa: float, variance: float, shared: float, at_beta: float) -> Array:
+    def numbers(
+        self, kappa: Array, c: Array, variance: Array, shared: Array, at_beta: float
+    ) -> Array:
         """All numbers in the order of :class:`~.fixed_point.solution.Numbers`.
 
         Args:
-            kappa: κ.
+            kappa: κ, of shape ``[points]`` as all others.
+            c: Bε/κ.
             variance: σ_w².
             shared: σ_b².
             at_beta: f(β), which the averages' values are less.
+
+        Returns:
+            The numbers, of shape ``[11, points]``.
         """
         B, n, nu = self.batch_size, self.batch_size - 1, self.batch_size - 3
-        base, b, s = self.base(kappa)
+        base, b, s = self.base(c)
         inverse, amplitude = _of_z(nu, b, s)
         M = self.averages
-        prob, s2 = M @ (base * (nu + b)), M @ base * (B / kappa)
-        s2R2 = M @ (base * inverse) * (B / kappa)
+
+        def averaged(weight: Array) -> Array:
+            return np.asarray(M @ weight.T)  # [19, points]
+
+        prob, s2 = averaged(base * (nu + b)), averaged(base) * (B / kappa)
+        s2R2 = averaged(base * inverse) * (B / kappa)
         x = base * (nu * (nu + 2) + nu * (b + s) + b * s)
         xR = base * (nu * (nu + 2) + 2 * nu * b + b * b)
-        rho2 = np.tanh(self.u) ** 2
-        total, squares, product = float(x.sum()), n / 2 * float(xR @ rho2), -float(xR @ rho2) / 2
-        x, xR = M @ x, M @ xR
+        along = xR @ np.tanh(self.u) ** 2
+        total, squares, product = x.sum(1), n / 2 * along, -along / 2
+        x, xR = averaged(x), averaged(xR)
 
-        shift = float(prob[of.MEAN])  # values less their mean
+        shift = prob[of.MEAN]  # values less their mean
         mean = at_beta + shift
-        q = variance * float(prob[of.OWN] + 2 * at_beta * shift + at_beta**2) + shared
+        q = variance * (prob[of.OWN] + 2 * at_beta * shift + at_beta**2) + shared
         along_g = n * s2[of.SLOPE] + s2[of.SLOPES] - 2 * s2[of.SLOPE_2] + s2R2[of.SLOPE_2]
         along_g += 2 * s2[of.SLOPES_12] - s2R2[of.SLOPES_12]
 
@@ -131,8 +155,8 @@ class DiscLaw:
         summed = 2 * pair_11 + 2 * pair_12
         up_m = pair_12 + summed / (B - 2) + (summed + 2 * pair_11) / ((B - 2) * (B - 3))
         up_m -= B / ((B - 2) * (B - 3)) * pair_x
-        gap = float(prob[of.GAP])
-        cross = float(M[of.FIRST] @ (base * amplitude))
+        gap = prob[of.GAP]
+        cross = np.asarray((base * amplitude) @ M[of.FIRST])
         return np.array(
             [
                 q,
@@ -141,7 +165,7 @@ class DiscLaw:
                 variance / B * along_g,
                 variance * along_l,
                 variance * along_m,
-                variance * gap / kappa * self.map(kappa)[1],
+                variance * gap / kappa * self.map(c)[1],
                 variance / (2 * kappa * n) * up_l,
                 variance / (B * kappa) * up_m,
                 variance * mean**2 + shared,
@@ -150,7 +174,7 @@ class DiscLaw:
         )
 
 
-def weights(batch_size: int, c: float, u: Array) -> tuple[Array, Array, Array]:
+def weights(batch_size: int, c: float | Array, u: Array) -> tuple[Array, Array, Array]:
     """The density of u where z + b = 1, up to a constant; b; and s."""
     s = c * np.sinh(u) ** 2
     return np.tanh(u) * np.exp(-exponent(batch_size, u) - s / 2), c + s, s
@@ -170,5 +194,7 @@ def _of_z(nu: int, b: Array, s: Array) -> tuple[Array, Array]:
     d, density = d[kept], density[kept]
     z, weight = nu * np.exp(d), np.exp(density)
     weight /= weight.sum()
-    sums = z + b[:, None]
-    return ((z + s[:, None]) / sums) @ weight, (sums * np.sqrt(sums)) @ weight
+    sums = z + b[..., None]
+    amplitude = (sums * np.sqrt(sums)) @ weight
+    inverse = np.reciprocal(sums, out=sums)
+    return inverse @ (z * weight) + s * (inverse @ weight), amplitude

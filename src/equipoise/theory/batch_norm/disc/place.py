@@ -43,18 +43,16 @@ _COMPARED = np.array([j for j in range(of.COUNT) if not of.FIRST <= j <= of.MEAN
 
 
 def place(
-    f: Response, batch_size: int, eps: float, kappa: float, circles: Circles | None = None
+    f: Response, batch_size: int, c: float, circles: Circles | None = None
 ) -> tuple[DiscLaw, DiscLaw]:
-    """Place nodes for κ: a coarser and a finer law, independent of each other.
+    """Place nodes for a c: a coarser and a finer law, independent of each other.
 
     Args:
         f: The response.
         batch_size: B.
-        eps: ε, not negative.
-        kappa: κ.
+        c: Bε/κ, not negative.
         circles: Taken where they serve.
     """
-    c = batch_size * eps / kappa
     end, _ = range_of(f, batch_size, 0.8 * c)
     reach = float(np.tanh(end))
     if circles is None or not circles.serve(reach, 0.8 * c):
@@ -92,7 +90,7 @@ def place(
     coarse, fine = (
         DiscLaw(
             batch_size,
-            eps,
+            c,
             circles.missed,
             *(np.concatenate(part, -1) for part in zip(*law, strict=True)),
         )

@@ -12,6 +12,7 @@ Notes:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias, Unpack
@@ -28,7 +29,7 @@ from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.polynomials import farthest, kinked_averages
 from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
 from equipoise.theory.batch_norm.disc.circles import resolving_cuts
-from equipoise.theory.batch_norm.disc.fixed_point import solve_on_disc
+from equipoise.theory.batch_norm.disc.fixed_point import solve_on_disc, solve_without_eps
 from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
 from equipoise.theory.batch_norm.fixed_point.critical_eps import (
     critical_variance,
@@ -61,7 +62,7 @@ _LONGEST, _STEEP_NODES = 1.5, (14, 20)
 _LOOSE = 0.1
 # Below this ε/κ no number differs from that at ε = 0 by more than rounding, also at B = 4, where
 # the difference is of the order of its root.
-_WITHOUT_EPS, _TINY_EPS = 1e-36, 1e-20
+_WITHOUT_EPS, TINY_EPS = 1e-36, 1e-20
 # What a search that misses a place misses around it.
 _MISSED_WITH = 0.25
 # κ/q of a function that is constant but for rounding.
@@ -177,14 +178,31 @@ def _unsure(setting: Setting, solution: Solution, places: list[float]) -> Soluti
 
 def _solve(setting: Setting) -> Solution:
     f = Response.of(setting).within(setting.batch_size)
-    tiny = 0 < setting.eps < _TINY_EPS
+    tiny = setting.eps < TINY_EPS
     if setting.eps == 0 or (tiny and setting.eps <= _WITHOUT_EPS * _largest_kappa(setting, f)):
         return _checked(setting, _solve_without_eps(setting, f))
-    solution = solve_on_disc(setting, f)
-    if solution is None:
-        _refuse_no_signal(setting, compute.averages(f, setting.batch_size, np.ones(1), 0))
-        return _collapsed(setting, f)
-    return _checked(setting, solution)
+    return _with_eps([setting], f)[0]
+
+
+def solve_alike(settings: Sequence[Setting]) -> list[Solution]:
+    """Solve settings with :data:`TINY_EPS` or more that share activation, γ, β and batch size.
+
+    Raises:
+        ValueError: If any of them cannot be solved.
+    """
+    f = Response.of(settings[0]).within(settings[0].batch_size)
+    return _with_eps(settings, f)
+
+
+def _with_eps(settings: Sequence[Setting], f: Response) -> list[Solution]:
+    found = []
+    for setting, solution in zip(settings, solve_on_disc(settings, f), strict=True):
+        if solution is None:
+            _refuse_no_signal(setting, compute.averages(f, setting.batch_size, np.ones(1), 0))
+            found.append(_collapsed(setting, f))
+        else:
+            found.append(_checked(setting, solution))
+    return found
 
 
 def _largest_kappa(setting: Setting, f: Response) -> float:
@@ -239,7 +257,7 @@ def _steep(setting: Setting, f: Response) -> Solution:
 
 
 def _without_eps_on_disc(setting: Setting, f: Response) -> Solution:
-    solution = solve_on_disc(replace(setting, eps=0.0), f)
+    solution = solve_without_eps(replace(setting, eps=0.0), f)
     if solution is None or not solution.kappa.value > _CONSTANT * solution.q.value:
         raise _no_signal(setting)
     return solution

@@ -1,8 +1,14 @@
-"""Solve many settings at once: those of one activation at ε = 0 share every array operation."""
+"""Solve many settings at once.
+
+At ε = 0 those of one activation share every array operation; at ε > 0 those of one response and
+batch size share their nodes over the disc.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +16,7 @@ from equipoise.numerics.quadrature import panels
 from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.batch_norm.averages.polynomials import LARGE_BATCH, row_averages
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
-from equipoise.theory.batch_norm.fixed_point.solve import solution_of, solve
+from equipoise.theory.batch_norm.fixed_point.solve import TINY_EPS, solution_of, solve, solve_alike
 from equipoise.theory.batch_norm.setting import Setting
 
 # Rows held at once, so that arrays stay in the cache; and fewer than this gain nothing. Rules,
@@ -36,9 +42,26 @@ def solve_all(settings: Sequence[Setting]) -> list[Solution]:
             some = members[start : start + _ROWS]
             if len(some) >= _FEWEST:
                 solutions |= _rows(phi, settings, some)
+    solutions |= _alike_but_for_eps(settings)
     return [
         solutions[i] if i in solutions else solve(setting) for i, setting in enumerate(settings)
     ]
+
+
+def _alike_but_for_eps(settings: Sequence[Setting]) -> dict[int, Solution]:
+    """Those at ε > 0 of which others differ in ε and variances alone."""
+    groups: dict[Setting, list[int]] = {}
+    for i, setting in enumerate(settings):
+        if setting.eps >= TINY_EPS and not setting.activation.unsure:
+            shared = replace(setting, eps=0.0, weight_variance=1.0, bias_variance=0.0)
+            groups.setdefault(shared, []).append(i)
+    found: dict[int, Solution] = {}
+    for members in groups.values():
+        if len(members) >= _FEWEST:
+            # Where one is refused, the caller meets it again, by itself.
+            with suppress(ValueError):
+                found |= zip(members, solve_alike([settings[i] for i in members]), strict=True)
+    return found
 
 
 def _suits(setting: Setting) -> bool:
