@@ -73,8 +73,6 @@ def solve_on_disc(settings: Sequence[Setting], f: Response) -> list[Solution | N
         i: guess for i, guess in enumerate(_largest_roots(settings, f, scan)) if guess is not None
     }
     for _ in range(_MOST_PLACES):
-        if not left:
-            return solutions
         for members in _alike(settings, left):
             group = _Group([settings[i] for i in members], f)
             logs = np.array([left[i] for i in members])
@@ -85,10 +83,12 @@ def solve_on_disc(settings: Sequence[Setting], f: Response) -> list[Solution | N
                 else:
                     del left[i]
                     solutions[i] = found
-    raise ConvergenceError(
-        f"the fixed point of kappa did not settle at eps = {settings[min(left)].eps} for "
-        f"{f.activation.name}: it moved {_MOST_PLACES} times. Try a slightly different eps."
-    )
+    if left:
+        raise ConvergenceError(
+            f"the fixed point of kappa did not settle at eps = {settings[min(left)].eps} for "
+            f"{f.activation.name}: it moved {_MOST_PLACES} times. Try a slightly different eps."
+        )
+    return solutions
 
 
 def _alike(settings: Sequence[Setting], log_kappas: dict[int, float]) -> list[list[int]]:

@@ -1,0 +1,115 @@
+"""Time of a table of 1,000 settings, beside its settings one by one.
+
+Run ``python benchmarks/theory_sweeps.py [--settings N] [--quick]``. Every sweep is solved as
+:func:`equipoise.theory.prediction_table` does it; a tenth of its settings is solved one by one as
+well, for the ratio of times per setting and for the largest distance of two numbers, in units of
+the sum of their stated errors. Times are processor seconds.
+
+The floor at ε > 0: each setting needs its scan over κ (100 κ × about 100 circles), some ten steps
+of Newton's method over about 200 circles, and three evaluations of all numbers, whose averages
+over χ² take about 200 × 150 reciprocals and roots each: 1e5 of them, 0.3 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from equipoise.records import Estimate
+from equipoise.theory import Setting
+from equipoise.theory.batch_norm.fixed_point.solution import Solution
+from equipoise.theory.batch_norm.fixed_point.solve import solve, solve_by_quadrature
+from equipoise.theory.batch_norm.fixed_point.sweep import solve_all
+
+GOAL = 1.0  # seconds for 1,000 settings
+ONE_OF = 10
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Settings that differ in one number.
+
+    Args:
+        name: What differs, and where.
+        along: A setting at a position from 0 to 1.
+    """
+
+    name: str
+    along: Callable[[float], Setting]
+
+    def settings(self, count: int) -> list[Setting]:
+        """Evenly spaced ones."""
+        return [self.along(at) for at in np.linspace(0, 1, count).tolist()]
+
+
+def of_eps(name: str, batch_size: int, **options: Any) -> Sweep:
+    return Sweep(
+        f"{name}, B = {batch_size}: ε from 1e-5 to 0.5",
+        lambda at: Setting(name, batch_size, eps=1e-5 * 5e4**at, **options),
+    )
+
+
+SWEEPS = (
+    *(of_eps(name, size) for name in ("tanh", "relu", "gelu") for size in (4, 8, 64, 1024)),
+    of_eps("hardtanh", 8, beta=0.3),
+    Sweep("tanh, B = 64, ε = 0: γ", lambda at: Setting("tanh", 64, gamma=0.1 * 30**at)),
+    Sweep("gelu, B = 64, ε = 0: β", lambda at: Setting("gelu", 64, beta=4 * at - 2)),
+    Sweep("tanh, ε = 0: B from 32", lambda at: Setting("tanh", 32 + round(999 * at))),
+    Sweep("tanh, ε = 1e-5: B from 32", lambda at: Setting("tanh", 32 + round(999 * at), eps=1e-5)),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", type=int, default=1000)
+    parser.add_argument("--quick", action="store_true", help="20 settings of each")
+    options = parser.parse_args()
+    count = 20 if options.quick else options.settings
+    print(f"{'sweep':42} {'all':>7} {'per setting':>12} {'alone':>9} {'ratio':>6} {'distance':>9}")
+    late = []
+    for sweep in SWEEPS:
+        settings = sweep.settings(count)
+        solve(settings[count // 2])  # rules and tables of nodes
+        found, seconds = timed(solve_all, settings)
+        some = settings[::ONE_OF]
+        solve_by_quadrature.cache_clear()
+        alone, each = timed(lambda some: [solve(one) for one in some], some)
+        distance = max(apart(one, many) for one, many in zip(alone, found[::ONE_OF], strict=True))
+        late += [sweep.name] if seconds > GOAL * count / 1000 else []
+        print(
+            f"{sweep.name:42} {seconds:5.2f} s {seconds / count * 1e3:9.2f} ms "
+            f"{each / len(some) * 1e3:6.2f} ms {each / len(some) / seconds * count:6.1f} "
+            f"{distance:9.2f}"
+        )
+    if not options.quick:
+        print(f"over {GOAL:g} s per 1,000: {', '.join(late) or 'none'}")
+
+
+def timed(
+    solver: Callable[[Sequence[Setting]], list[Solution]], settings: Sequence[Setting]
+) -> tuple[list[Solution], float]:
+    start = time.process_time()
+    return solver(settings), time.process_time() - start
+
+
+def apart(one: Solution, other: Solution) -> float:
+    """The largest distance of two numbers, in units of the sum of their errors."""
+    return max(
+        abs(a.value - b.value) / max(a.error + b.error, 5e-324)
+        for a, b in zip(numbers(one), numbers(other), strict=True)
+    )
+
+
+def numbers(solution: Solution) -> tuple[Estimate, ...]:
+    """All numbers of a solution."""
+    first = (solution.q, solution.c, solution.kappa, *solution.backward, *solution.forward)
+    return (*first, solution.cross_covariance, solution.cross_rate)
+
+
+if __name__ == "__main__":
+    main()
