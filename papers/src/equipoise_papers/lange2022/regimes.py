@@ -103,7 +103,7 @@ FC_1 = Regime(
 CNN_128 = Regime(
     "cnn5",
     128,
-    150,
+    1500,
     {
         "vanilla": 0.3,
         "standardised": 0.1,
