@@ -12,7 +12,7 @@ from itertools import pairwise
 from equipoise import theory
 from equipoise.records import Estimate
 from equipoise.report import wording
-from equipoise_papers.experiments.verdict import Check
+from equipoise_papers.experiments.verdict import Check, ours
 from equipoise_papers.sweeps.cell import Cell
 from equipoise_papers.yang2019.samples import grouped
 
@@ -114,7 +114,7 @@ def divergence(points: Mapping[LinePoint, Prediction]) -> list[Check]:
         deepest = max(line, key=lambda pair: pair[1].depth)[0]
         nearest = min(line, key=lambda pair: abs(pair[0] - _CLAIMED_EPS))[0]
         prefix = f"B = {batch_size}:"
-        checks += [
+        own = (
             Check(
                 f"{prefix} deepest at the ε nearest to 1, the critical one",
                 f"at ε = {deepest:g}; critical is {critical:g}",
@@ -125,8 +125,11 @@ def divergence(points: Mapping[LinePoint, Prediction]) -> list[Check]:
                 f"power {wording.number(power)}",
                 abs(power + 2) < 0.1,
             ),
+        )
+        checks += [
+            *(ours(check) for check in own),
             Check(
-                f"{prefix} gradients explode below 1 and vanish above",
+                f"{prefix} predicted: gradients explode below ε = 1 and vanish above",
                 f"λ_G from {wording.number(below[0][1].rate.value, 4)} to "
                 f"{wording.number(above[-1].rate.value, 4)}",
                 all(point.rate.value > 1 for _, point in below)
