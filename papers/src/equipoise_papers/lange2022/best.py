@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from equipoise_papers.experiments.verdict import Check
 from equipoise_papers.judging import difference, spread
@@ -14,8 +14,9 @@ from equipoise_papers.lange2022.training import Run, Training
 
 # Losses are level if they differ by less than this share of the other's.
 _LEVEL = 0.05
-# A method that wins no tenth of the loss of guessing one of ten classes does not train.
-_NEAR_GUESSING = 0.9 * math.log(10)
+# A method that wins no tenth of the loss of guessing one of ten classes, and gets no fifth of the
+# test images right, does not train.
+_NEAR_GUESSING, _GUESSED = 0.9 * math.log(10), 20.0
 # Share of the steps that count as the beginning.
 _BEGINNING = 0.1
 
@@ -106,6 +107,7 @@ def ahead(claim: str, better: Best, worse: Best) -> Check:
     """Check that one method's loss is below another's, seed by seed, by Student's t at 95 %.
 
     A method that trains is ahead of one that does not; one that does not train is ahead of none.
+    Nothing is decided where final test accuracies say the opposite, by the same test.
     """
     if not better.trains:
         return Check(claim, f"{better.label} {better.words()}", False)
@@ -113,7 +115,18 @@ def ahead(claim: str, better: Best, worse: Best) -> Check:
         return Check(claim, f"{worse.label} {worse.words()}", True)
     gap = difference(better.losses, worse.losses)
     found = f"loss {spread(better.losses, 3)} against {spread(worse.losses, 3)}"
-    return Check(claim, f"{found}, difference {gap.words(3)}", gap.below())
+    return _unless_contradicted(
+        Check(claim, f"{found}, difference {gap.words(3)}", gap.below()), better, worse
+    )
+
+
+def _unless_contradicted(check: Check, one: Best, other: Best) -> Check:
+    """The check, undecided if test accuracies answer it the other way."""
+    gap = difference(one.accuracies, other.accuracies)
+    opposite = gap.below() if check.holds else gap.above()
+    if check.holds is None or not opposite:
+        return check
+    return replace(check, found=f"{check.found}; but accuracy {gap.words()} points", holds=None)
 
 
 def faster_at_first(claim: str, better: Best, worse: Best) -> Check:
@@ -127,12 +140,15 @@ def faster_at_first(claim: str, better: Best, worse: Best) -> Check:
 
 
 def not_behind(claim: str, one: Best, other: Best) -> Check:
-    """Check that one method's loss is at most a twentieth above another's, by the same test."""
+    """Check that one method's loss is at most a twentieth above another's, by the same test.
+
+    Nothing is decided where final test accuracies say the opposite, as in :func:`ahead`.
+    """
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), one.trains)
     gap, margin = difference(one.losses, other.losses), _LEVEL * statistics.fmean(other.losses)
     found = f"loss difference {gap.words(3)}; level is up to {margin:+.3f}, {_LEVEL:.0%}"
-    return Check(claim, found, gap.below(margin))
+    return _unless_contradicted(Check(claim, found, gap.below(margin)), one, other)
 
 
 def comparable(claim: str, one: Best, other: Best, *, points: float) -> Check:
@@ -162,12 +178,16 @@ def slightly_less_accurate(claim: str, one: Best, other: Best, *, points: float)
 
 
 def does_not_train(claim: str, method: Best) -> Check:
-    """Check that a method stays near the loss of guessing, by the same test."""
+    """Check that training loss and test accuracy stay near those of guessing, by the same test."""
     if not method.trains:
         return Check(claim, f"{method.label}: {method.words()}", True)
-    gap = difference(method.losses, [_NEAR_GUESSING] * len(method.losses))
-    found = f"{method.label}: {method.words()}; guessing has {math.log(10):.2f}"
-    return Check(claim, found, gap.above())
+    seeds = len(method.losses)
+    near = (
+        difference(method.losses, [_NEAR_GUESSING] * seeds).above(),
+        difference(method.accuracies, [_GUESSED] * seeds).below(),
+    )
+    found = f"{method.label}: {method.words()}; guessing has {math.log(10):.2f} / 10 %"
+    return Check(claim, found, False if False in near else None if None in near else True)
 
 
 def _failures(*methods: Best) -> str:

@@ -41,9 +41,10 @@ CHOICES = (
     "batch renormalisation's schedule is shortened in proportion to the steps",
     "at batch 1 BN and Renorm see each sample twice, which leaves mean and variance those of one; "
     "PyTorch refuses them otherwise",
-    "ahead means: by more than Student's t at 95 %, seed by seed; level: at most 5 % above the "
-    "other's mean loss, comparable: accuracies within the stated points, by the same test; "
-    "undecided: the interval holds both",
+    "ahead means: a lower training loss by more than Student's t at 95 %, seed by seed; level: at "
+    "most 5 % above the other's mean loss; comparable: accuracies within the stated points, by "
+    "that test; undecided: the interval holds both, or test accuracies say the opposite",
+    "does not train means: a loss above 0.9 log 10 and a test accuracy below 20 %",
 )
 _STAND_IN = "the panel on CIFAR-10: no colour images at this scale"
 # Two methods are level if their accuracies differ by no more than this many points.

@@ -25,7 +25,12 @@ def assert_same(settings, alike):
     together = [
         ours is not solve_by_quadrature(s) for s, ours in zip(settings, found, strict=True)
     ]
-    assert sum(together) >= 2 if alike else not any(together)
+    if not alike:
+        assert not any(together)
+    elif settings[0].eps:
+        assert all(together)
+    else:
+        assert sum(together) >= 2
 
 
 @pytest.mark.parametrize("name", ["tanh", "gelu", "hardtanh", "relu6"])
@@ -62,6 +67,18 @@ def test_eps_and_variances_share_their_nodes(name, batch_size):
             for b in (0.0, 0.4)
         ],
         alike=True,
+    )
+
+
+def test_an_eps_far_away_does_not_move_the_others():
+    """Circles serve the least Bε/κ, whose density reaches farthest, and the largest."""
+    assert_same(
+        [Setting("alpha_relu(1.5)", 4, gamma=1e4, eps=eps) for eps in (1e-19, 1e10, 3e10, 6e10)],
+        alike=True,
+    )
+    variances = ((1e-5, 1.0), (1e-3, 1.0), (0.01, 1.0), (1e9, 1e-6))
+    assert_same(
+        [Setting("relu", 8, beta=-1.0, eps=e, weight_variance=w) for e, w in variances], alike=True
     )
 
 

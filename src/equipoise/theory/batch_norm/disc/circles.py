@@ -49,6 +49,7 @@ _STEEPEST = 1e-5
 # Circles of the same nodes are used for radii down to this part of those they were chosen for.
 _SPARE = 1.6
 _SEEN = np.linspace(-1, 1, 120)
+_ANYWHERE, _STEEP = np.linspace(-20, 20, 161), 1e3
 # A function of a wider band is cut instead.
 _WIDEST_BAND, _BAND_GOAL, _FREQUENCIES = 150, 1e-8, 256
 _COSINES = np.cos(
@@ -311,6 +312,13 @@ def resolving_cuts(
     values, slopes = f(seen)
     size = np.abs([values - at_beta, slopes]) * matter(abs(seen - f.beta))
     size = np.maximum(size.max(1), np.finfo(float).tiny)[:, None]
+    # Where f is nearly flat, slopes are differences of numbers as large as slopes elsewhere.
+    largest = float(np.abs(values).max())
+    with np.errstate(over="ignore", invalid="ignore"):
+        elsewhere = np.abs(f(np.concatenate([_ANYWHERE, f.activation.turns]))[1])
+    steepest = min(elsewhere[np.isfinite(elsewhere)].max(), _STEEP * f.gamma * largest)
+    floor = 8 * np.finfo(float).eps * np.array([[largest], [steepest]])
+    noisy = np.maximum(_NOISE * size, floor)
     edges = np.concatenate([[low], inside, [high]])
     left, right = edges[:-1], edges[1:]
     before = np.full((2, 2, left.size), np.inf)  # deviations of the two panels above
@@ -321,7 +329,7 @@ def resolving_cuts(
         # Noise of the function itself does not fall with the width of a panel.
         with np.errstate(invalid="ignore"):
             steady = np.stack([deviation, before[0]]) / np.maximum(before, np.finfo(float).tiny)
-        noise = (deviation <= _NOISE * size) & ((steady > 0.25) & (steady < 4)).all(0)
+        noise = (deviation <= noisy) & ((steady > 0.25) & (steady < 4)).all(0)
         failing = ((deviation > _RESOLVED * size + rounding) & ~noise).any(0)
         failing &= (right - left) > _NARROWEST * np.maximum(reach, np.abs(left + right) / 2)
         a, b = left[failing], right[failing]

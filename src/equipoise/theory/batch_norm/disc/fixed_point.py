@@ -33,8 +33,8 @@ _LINEAR = 1e-5
 # Newton's method: the longest step of log κ, and how far it may lead from where nodes were placed.
 _ROOM, _MOST_STEPS, _MOST_PLACES = 0.15, 80, 40
 # Problems whose log c lie within this share their nodes.
-_ALIKE = 0.2
-# Weights held at once, so that arrays stay in the cache.
+_LIKE_C = 0.2
+# Weights held at once.
 _CHUNK = 4_000
 _SHIFT = 1e-5
 _SMALLEST = 1e-150
@@ -73,16 +73,15 @@ def solve_on_disc(settings: Sequence[Setting], f: Response) -> list[Solution | N
         i: guess for i, guess in enumerate(_largest_roots(settings, f, scan)) if guess is not None
     }
     for _ in range(_MOST_PLACES):
-        for members in _alike(settings, left):
+        for members in _of_like_c(settings, left):
             group = _Group([settings[i] for i in members], f)
             logs = np.array([left[i] for i in members])
             coarse, fine = place(f, group.batch_size, group.middle(logs), scan.circles)
-            for i, found in zip(members, _settled(group, coarse, fine, logs), strict=True):
-                if isinstance(found, float):
-                    left[i] = found
-                else:
-                    del left[i]
-                    solutions[i] = found
+            solved, moved = _settled(group, coarse, fine, logs)
+            left |= {members[i]: log_kappa for i, log_kappa in moved.items()}
+            for i, solution in solved.items():
+                del left[members[i]]
+                solutions[members[i]] = solution
     if left:
         raise ConvergenceError(
             f"the fixed point of kappa did not settle at eps = {settings[min(left)].eps} for "
@@ -91,12 +90,12 @@ def solve_on_disc(settings: Sequence[Setting], f: Response) -> list[Solution | N
     return solutions
 
 
-def _alike(settings: Sequence[Setting], log_kappas: dict[int, float]) -> list[list[int]]:
+def _of_like_c(settings: Sequence[Setting], log_kappas: dict[int, float]) -> list[list[int]]:
     """Parts of which every c = Bε/κ is alike."""
     logs = {i: float(np.log(settings[i].eps)) - at for i, at in log_kappas.items()}
     parts: list[list[int]] = []
     for i in sorted(logs, key=logs.__getitem__):
-        if not parts or logs[i] - logs[parts[-1][0]] > _ALIKE:
+        if not parts or logs[i] - logs[parts[-1][0]] > _LIKE_C:
             parts.append([])
         parts[-1].append(i)
     return parts
@@ -128,17 +127,20 @@ class _Group:
 
 def _settled(
     group: _Group, coarse: DiscLaw, fine: DiscLaw, log_kappa: Array
-) -> list[Solution | float | None]:
-    """Solve on these nodes; where κ leaves them, the log κ at which to place others.
+) -> tuple[dict[int, Solution | None], dict[int, float]]:
+    """Solve on these nodes; where κ leaves them, give the log κ at which to place others.
 
     Not settled counts as solved where F(κ)/κ is known no better.
     """
-    found: list[Solution | float | None] = [None] * len(log_kappa)
+    solved: dict[int, Solution | None] = {}
+    elsewhere: dict[int, float] = {}
     step = max(1, _CHUNK // fine.u.size)
     for start in range(0, len(log_kappa), step):
         chosen = np.arange(start, min(start + step, len(log_kappa)))
         part, logs = group.some(chosen), log_kappa[chosen]
         moved, settled = _newton(part, fine, logs)
+        if not np.isfinite(moved).all():
+            raise overflow(part.settings[int(np.flatnonzero(~np.isfinite(moved))[0])])
         noise, stuck = np.zeros(len(logs)), np.zeros(len(logs), dtype=bool)
         if not settled.all():
             noise = _noise(part, coarse, fine, logs)
@@ -146,15 +148,14 @@ def _settled(
         logs = np.where(stuck, logs, moved)
         done = np.flatnonzero(settled | stuck)
         for i in np.flatnonzero(~(settled | stuck)).tolist():
-            found[start + i] = float(logs[i])
+            elsewhere[start + i] = float(logs[i])
         if done.size:
             ready, kappa = part.some(done), np.exp(logs[done])
             rough = np.exp(_newton(ready, coarse, logs[done])[0])
             unsure = np.where(stuck, noise, 0.0)[done]
             solutions = _solutions(ready, coarse, fine, np.stack([rough, kappa]), unsure)
-            for i, solution in zip(done.tolist(), solutions, strict=True):
-                found[start + i] = solution
-    return found
+            solved |= zip((start + done).tolist(), solutions, strict=True)
+    return solved, elsewhere
 
 
 def _solutions(
@@ -172,24 +173,17 @@ def _solutions(
     f, (rough, kappa) = group.f, kappas
     at_beta = float(f.activation.values(np.array([f.beta]))[0])
 
-    def numbers(law: DiscLaw, *kappas: Array) -> list[Array]:
-        times = len(kappas)
-        c = np.concatenate([group.c(kappa) for kappa in kappas])
-        variance, shared = np.tile(group.variance, times), np.tile(group.shared, times)
-        found = law.numbers(np.concatenate(kappas), c, variance, shared, at_beta)
-        return np.split(found, times, axis=1)
+    def numbers(law: DiscLaw, kappa: Array) -> Array:
+        return law.numbers(kappa, group.c(kappa), group.variance, group.shared, at_beta)
 
-    (other,), (exact, *shifted) = (
-        numbers(coarse, rough),
-        numbers(fine, kappa, *([kappa * (1 + _SHIFT)] if group.eps.any() else [])),
-    )
-    sensitivity = np.abs(shifted[0] - exact) / _SHIFT if shifted else np.zeros_like(exact)
+    other, exact = numbers(coarse, rough), numbers(fine, kappa)
+    sensitivity = np.zeros_like(exact)
+    if group.eps.any():
+        sensitivity = np.abs(numbers(fine, kappa * (1 + _SHIFT)) - exact) / _SHIFT
     mean_slope = fine.mean_slope(group.c(kappa))
     values, slopes = fine.left_out(fine.map(group.c(kappa))[0], mean_slope)
     solutions: list[Solution | None] = []
     for i, setting in enumerate(group.settings):
-        if not np.isfinite(kappa[i]):
-            raise overflow(setting)
         if not min(rough[i], kappa[i]) > 0:
             solutions.append(None)
             continue
@@ -334,7 +328,9 @@ class _Scan:
         near = [abs(k - f.beta) for k in f.kinks if k != f.beta]
         if near:  # linear only well within the nearest kink
             start = min(start, np.log(min(near) / (4 * scale)))
-        start = min(max(start, last - 36), last - 6)
+        # Down to where densities of the largest c lie.
+        nearest = float(np.log(np.sinh(range_of(f, B, float(least.max()))[0])))
+        start = min(max(start, nearest - 36), nearest - 6)
         at = np.arange(last, start, -_STEP)[::-1]
         circles = Circles.of(f, B, float(np.tanh(end)), c)
         gaps = circles.gaps(np.tanh(np.arcsinh(np.exp(at))))
@@ -369,7 +365,7 @@ class _Scan:
             weight *= B - 3 + c * (1 + tau2)
             for every, mean in ((1, fine), (2, coarse)):
                 part = weight[..., ::-1][..., ::every]
-                with np.errstate(divide="ignore"):
-                    mean[some] = np.log(part @ gap[::-1][::every] / part.sum(-1))
+                value = part @ gap[::-1][::every] / part.sum(-1)
+                mean[some] = np.log(np.maximum(value, np.finfo(float).tiny))
         ratios = fine + np.log(variance) + self.log_gap.max() - log_kappa
         return ratios, np.abs(fine - coarse) + 1e-9

@@ -174,12 +174,6 @@ class DiscLaw:
         )
 
 
-def weights(batch_size: int, c: float | Array, u: Array) -> tuple[Array, Array, Array]:
-    """The density of u where z + b = 1, up to a constant; b; and s."""
-    s = c * np.sinh(u) ** 2
-    return np.tanh(u) * np.exp(-exponent(batch_size, u) - s / 2), c + s, s
-
-
 def _of_z(nu: int, b: Array, s: Array) -> tuple[Array, Array]:
     """E[(z + s)/(z + b)], which is R², and E[(z + b)^1.5], for z of ν degrees of freedom."""
     if not b.any():  # ε = 0: R = 1

@@ -12,6 +12,7 @@ which is :math:`\sigma_w^2\gamma^2\phi'(\beta)^2` wherever φ has a slope at β.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Unpack
 
 import numpy as np
@@ -108,6 +109,7 @@ def _limit(near: float, far: float) -> float:
     return 0.0 if _SAME * abs(near) < abs(far) else near
 
 
+@lru_cache(maxsize=64)
 def tangent_averages(slopes: Homogeneity, batch_size: int) -> Averages:
     """Averages of the tangent at R = 1."""
     activation: Activation = homogeneous("tangent", slopes.alpha, slopes.a, slopes.b)

@@ -184,7 +184,7 @@ def _solve(setting: Setting) -> Solution:
     return _with_eps([setting], f)[0]
 
 
-def solve_alike(settings: Sequence[Setting]) -> list[Solution]:
+def solve_together(settings: Sequence[Setting]) -> list[Solution]:
     """Solve settings with :data:`TINY_EPS` or more that share activation, γ, β and batch size.
 
     Raises:

@@ -16,12 +16,17 @@ from equipoise.numerics.quadrature import panels
 from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.batch_norm.averages.polynomials import LARGE_BATCH, row_averages
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
-from equipoise.theory.batch_norm.fixed_point.solve import TINY_EPS, solution_of, solve, solve_alike
+from equipoise.theory.batch_norm.fixed_point.solve import (
+    TINY_EPS,
+    solution_of,
+    solve,
+    solve_together,
+)
 from equipoise.theory.batch_norm.setting import Setting
 
-# Rows held at once, so that arrays stay in the cache; and fewer than this gain nothing. Rules,
-# coarse and fine: the second pair for what is steep.
-_ROWS, _FEWEST = 16, 4
+# Rows held at once at ε = 0, so that arrays stay in the cache, and at ε > 0; fewer than this gain
+# nothing. Rules, coarse and fine: the second pair for what is steep.
+_ROWS, _MOST, _FEWEST = 16, 1000, 4
 _RULES = tuple((panels.analytic(count), panels.analytic(count + 6)) for count in (14, 32))
 
 
@@ -42,13 +47,13 @@ def solve_all(settings: Sequence[Setting]) -> list[Solution]:
             some = members[start : start + _ROWS]
             if len(some) >= _FEWEST:
                 solutions |= _rows(phi, settings, some)
-    solutions |= _alike_but_for_eps(settings)
+    solutions |= _sharing_a_response(settings)
     return [
         solutions[i] if i in solutions else solve(setting) for i, setting in enumerate(settings)
     ]
 
 
-def _alike_but_for_eps(settings: Sequence[Setting]) -> dict[int, Solution]:
+def _sharing_a_response(settings: Sequence[Setting]) -> dict[int, Solution]:
     """Those at ε > 0 of which others differ in ε and variances alone."""
     groups: dict[Setting, list[int]] = {}
     for i, setting in enumerate(settings):
@@ -56,11 +61,15 @@ def _alike_but_for_eps(settings: Sequence[Setting]) -> dict[int, Solution]:
             shared = replace(setting, eps=0.0, weight_variance=1.0, bias_variance=0.0)
             groups.setdefault(shared, []).append(i)
     found: dict[int, Solution] = {}
-    for members in groups.values():
-        if len(members) >= _FEWEST:
-            # Where one is refused, the caller meets it again, by itself.
-            with suppress(ValueError):
-                found |= zip(members, solve_alike([settings[i] for i in members]), strict=True)
+    for group in groups.values():
+        for start in range(0, len(group), _MOST):
+            members = group[start : start + _MOST]
+            if len(members) >= _FEWEST:
+                # Where one is refused, the caller meets it again, by itself.
+                with suppress(ValueError):
+                    found |= zip(
+                        members, solve_together([settings[i] for i in members]), strict=True
+                    )
     return found
 
 
