@@ -105,7 +105,14 @@ def bands(
                 low.append(statistics.geometric_mean(pair[0] for pair in pairs))
                 high.append(statistics.geometric_mean(pair[1] for pair in pairs))
         axes.fill_between(
-            steps, low, high, color=_COLOURS[norm], alpha=0.3, label=LABELS[norm], linewidth=0
+            # An edge keeps a narrow band visible.
+            steps,
+            low,
+            high,
+            color=_COLOURS[norm],
+            alpha=0.3,
+            label=LABELS[norm],
+            linewidth=1,
         )
     axes.set_yscale("log")
     axes.set_xlabel("step")

@@ -142,7 +142,7 @@ def _draw_distance(figure: FigureBase, results: Results, network: str) -> None:
     data = next(iter(results)).data.replace("gaussian", "Gaussian samples")
     axes.set_title(f"{network}, {data}; thin: each seed, marks: geometric means", fontsize=8)
     # Below the panel, because curves may be in any corner.
-    figure.legend(loc="outside lower center", ncols=4, fontsize=7, handlelength=3.5)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=7, handlelength=3.5)
 
 
 def _plain_with_rates(scale: Scale) -> tuple[ProbedTraining, ...]:
