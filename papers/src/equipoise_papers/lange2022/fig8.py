@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -169,7 +169,10 @@ def draw(figure: FigureBase, results: Mapping[WatchedTraining, Course]) -> None:
             upper.plot(steps, [look.hessian for look in looks], color=colour, label=label)
             after = [look.preconditioned for look in looks]
             upper.plot(steps, after, color=colour, linestyle="--", label=f"{label}, with P")
-            lower.plot(steps, [look.gain for look in looks], color=colour, label=f"{label}, gain")
+            gains, marker = [look.gain for look in looks], style.MARKERS[index]
+            lower.plot(
+                steps, gains, color=colour, marker=marker, markersize=3, label=f"{label}, gain"
+            )
             promised = [look.promised for look in looks]
             lower.plot(steps, promised, color=colour, linestyle=":", label=f"{label}, κ(D)²")
         for axes in (upper, lower):
@@ -179,13 +182,29 @@ def draw(figure: FigureBase, results: Mapping[WatchedTraining, Course]) -> None:
         lower.set_xlabel("step", fontsize=8)
     (above, below), _ = panels
     above.set_ylabel("κ of the Hessian", fontsize=8)
-    below.set_ylabel("gain", fontsize=8)
-    handles = [axes.get_legend_handles_labels() for axes in (above, below)]
-    training[1].legend(
-        *(first + second for first, second in zip(*handles, strict=True)),
+    below.set_ylabel("gain: κ over κ with P", fontsize=8)
+    _explain(training[1], "upper left", "training and upper row", above)
+    _explain(training[1], "lower left", "lower row", below)
+
+
+def _explain(
+    axes: Axes, place: Literal["upper left", "lower left"], title: str, panel: Axes
+) -> None:
+    """Add a panel's legend in other axes, where ``axes.legend`` would replace the last one."""
+    from matplotlib.legend import Legend
+
+    legend = Legend(
+        axes,
+        *panel.get_legend_handles_labels(),
+        title=title,
+        title_fontproperties={"weight": "bold", "size": 7},
         fontsize=7,
-        loc="center left",
+        loc=place,
+        alignment="left",
+        borderpad=0,
+        labelspacing=0.3,
     )
+    axes.add_artist(legend)
 
 
 def _draw_training(axes: Axes, results: Mapping[WatchedTraining, Course]) -> None:

@@ -238,7 +238,7 @@ def _draw_small(figure: FigureBase, results: Mapping[Training, Run]) -> None:
     places = figure.subfigures(1, 2, squeeze=False).flat
     for place, regime in zip(places, (regimes.CNN_4, regimes.CNN_3), strict=True):
         mine = {c: run for c, run in results.items() if c.batch_size == regime.batch_size}
-        curves.draw(place, mine, regime.name, {})
+        curves.draw(place, mine, f"{regime.name},\n{next(iter(mine)).data}", {})
 
 
 def _judge_small(results: Mapping[Training, Run]) -> Verdict:

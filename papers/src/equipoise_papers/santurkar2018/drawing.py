@@ -25,10 +25,18 @@ _COLOURS = {
     "l2": style.PALETTE[4],
     "linf": style.PALETTE[3],
 }
+# What `distribution` draws.
+_QUANTILES = "line: median, dark band: 25 to 75 %, pale band: 5 to 95 %, of the first seed"
 
 
-def curves(axes: Axes, results: Mapping[ProbedTraining, Run], *, log: bool = True) -> None:
-    """Training loss against steps; bands are the range over seeds."""
+def curves(axes: Axes, results: Mapping[ProbedTraining, Run], *, wide: bool = False) -> None:
+    """Training loss against steps; bands are the range over seeds.
+
+    Args:
+        axes: The panel.
+        results: Finished cells.
+        wide: Whether the panel takes all of the figure's width.
+    """
     for norm in norms_of(results):
         finished = [run for run in runs_of(results, norm) if run.diverged_at is None]
         if not finished:
@@ -39,11 +47,18 @@ def curves(axes: Axes, results: Mapping[ProbedTraining, Run], *, log: bool = Tru
         axes.plot(steps, mean, color=_COLOURS[norm], label=LABELS[norm])
         low, high = list(map(min, columns)), list(map(max, columns))
         axes.fill_between(steps, low, high, color=_COLOURS[norm], alpha=0.12, linewidth=0)
-    if log:
-        axes.set_yscale("log")
+    axes.set_yscale("log")
     axes.set_xlabel("step")
     axes.set_ylabel("training loss")
-    axes.legend(fontsize=7)
+    # Above the panel, because curves and bands may be in any corner.
+    axes.legend(
+        fontsize=7,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1),
+        ncols=4 if wide else 3,
+        title="mean and range over seeds",
+        title_fontsize=7,
+    )
 
 
 def lines(
@@ -90,7 +105,14 @@ def bands(
                 low.append(statistics.geometric_mean(pair[0] for pair in pairs))
                 high.append(statistics.geometric_mean(pair[1] for pair in pairs))
         axes.fill_between(
-            steps, low, high, color=_COLOURS[norm], alpha=0.3, label=LABELS[norm], linewidth=0
+            # An edge keeps a narrow band visible.
+            steps,
+            low,
+            high,
+            color=_COLOURS[norm],
+            alpha=0.3,
+            label=LABELS[norm],
+            linewidth=1,
         )
     axes.set_yscale("log")
     axes.set_xlabel("step")
@@ -104,25 +126,27 @@ def landscapes(
     title: str,
     *,
     training: bool = False,
+    along: str = "along the gradient",
 ) -> None:
-    """Loss and gradient change along the gradient, and β, as the paper plots them.
+    """Loss and gradient change along a direction, and β, as the paper plots them.
 
     Args:
         figure: Empty.
         results: Finished cells.
         title: Above all panels.
         training: Whether training curves come first.
+        along: The direction, in words.
     """
     panels = list(figure.subplots(2, 2).flat if training else figure.subplots(1, 3))
     if training:
         curves(panels[0], results)
     left, middle, right = panels[-3:]
-    bands(left, results, lambda look: look.landscape.loss_band, "loss along the direction")
+    bands(left, results, lambda look: look.landscape.loss_band, "range of the loss")
     bands(
         middle,
         results,
         lambda look: look.landscape.gradient_change_band,
-        "change of the gradient",
+        "range of gradient change",
     )
     lines(right, results, lambda look: look.landscape.beta, "effective β")
     names = [axes.get_ylabel() for axes in panels]
@@ -134,8 +158,41 @@ def landscapes(
         axes.set_title(name, fontsize=8)
         axes.tick_params(labelsize=6, which="both")
         axes.set_xlabel("step", fontsize=7)
-    figure.legend(*handles, loc="outside lower center", ncols=5, fontsize=7)
-    figure.suptitle(f"{title}; bands are geometric means over seeds", fontsize=8)
+    figure.legend(
+        *handles,
+        loc="outside lower center",
+        ncols=5,
+        fontsize=7,
+        title=f"bands of loss and change: lowest to highest {along}, geometric means over seeds\n"
+        f"bars: ±1 standard error{'; band of the training loss: range over seeds' * training}",
+        title_fontsize=7,
+    )
+    figure.suptitle(f"{title}: landscape {along}", fontsize=8)
+
+
+def changes_over_distance(
+    axes: Axes, looks: Sequence[Look], norm: Normaliser, label: str, marker: str, dash: str
+) -> None:
+    """How much the gradient changes with the distance: each seed, and geometric means."""
+    seeds = [
+        [
+            (distance, change)
+            if distance > 0 and 0 < change < float("inf")
+            else (float("nan"), float("nan"))
+            for distance, change in zip(
+                look.landscape.distances, look.landscape.gradient_changes or (), strict=False
+            )
+        ]
+        for look in looks
+    ]
+    colour = _COLOURS[norm]
+    for points in seeds if len(seeds) > 1 else ():
+        axes.plot(*zip(*points, strict=True), color=colour, linestyle=dash, alpha=0.35, lw=0.6)
+    means = [
+        [statistics.geometric_mean(values) for values in zip(*points, strict=True)]
+        for points in zip(*seeds, strict=True)
+    ]
+    axes.plot(*zip(*means, strict=True), color=colour, marker=marker, linestyle=dash, label=label)
 
 
 def histograms(
@@ -187,7 +244,8 @@ def quantiles(
                 axes.set_title(LABELS[norm], fontsize=8)
             if not column:
                 axes.set_ylabel(layer, fontsize=7)
-    panels[-1][0].set_xlabel("step", fontsize=7)
+    figure.supxlabel(f"step; {_QUANTILES}", fontsize=7)
+    figure.supylabel("output of one unit", fontsize=7)
 
 
 def distribution(axes: Axes, run: Run, layer: str, colour: str) -> None:
@@ -211,6 +269,7 @@ def distributions_below(
     """A row of distributions of a middle layer, and empty panels above it, which are returned."""
     height = figure.add_gridspec(2, 1, height_ratios=(3, 2), hspace=0.35)
     upper, lower = height[0].subgridspec(1, top, wspace=0.3), height[1].subgridspec(1, len(norms))
+    figure.supxlabel(f"below: {_QUANTILES}", fontsize=7)
     first: Axes | None = None
     for place, norm in enumerate(norms):
         run = runs_of(results, norm)[0]
@@ -220,6 +279,8 @@ def distributions_below(
         distribution(axes, run, layer, _COLOURS[norm])
         axes.set_title(f"one unit of {layer}, {LABELS[norm]}", fontsize=7)
         axes.set_xlabel("step", fontsize=7)
+        if first is None:
+            axes.set_ylabel("output of the unit", fontsize=7)
         first = first or axes
     return [figure.add_subplot(upper[place]) for place in range(top)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from equipoise_papers.experiments import style
@@ -13,6 +14,7 @@ from equipoise_papers.santurkar2018.grids import LABELS
 from equipoise_papers.santurkar2018.summaries import (
     cosine,
     cosine_of,
+    looks_by_step,
     relative_shift,
     relative_shift_of,
     runs_of,
@@ -80,12 +82,12 @@ def _draw_losses_and_accuracies(left: Axes, right: Axes, results: Results) -> No
         alpha=0.7,
     )
     right.set_xticks(range(len(norms)), [LABELS[n] for n in norms], fontsize=7)
-    right.set_ylabel("test accuracy")
+    right.set_ylabel("test accuracy, ±1 standard error", fontsize=8)
 
 
 def _draw_noisy(figure: FigureBase, results: Results) -> None:
     (axes,) = drawing.distributions_below(figure, results, _NOISED, top=1)
-    drawing.curves(axes, results)
+    drawing.curves(axes, results, wide=True)
 
 
 def _draw_shift(figure: FigureBase, results: Results) -> None:
@@ -125,26 +127,22 @@ def _judge_histograms(results: Results) -> tuple[Check, ...]:
     )
 
 
-def _draw_distance(figure: FigureBase, results: Results) -> None:
+def _draw_distance(figure: FigureBase, results: Results, network: str) -> None:
     axes = figure.subplots()
     for norm, marker in zip(_PLAIN, ("o", "s"), strict=True):
-        looks = runs_of(results, norm)[0].looks
-        for look in (looks[1], looks[-1]):
-            shade = 1.0 if look is looks[-1] else 0.4
-            axes.plot(
-                look.landscape.distances,
-                look.landscape.gradient_changes or (),
-                marker=marker,
-                color=style.INK if norm == "none" else style.PALETTE[1],
-                alpha=shade,
-                label=f"{LABELS[norm]}, step {look.step}",
-            )
+        steps = looks_by_step(runs_of(results, norm))
+        for (step, looks), dash in ((steps[1], "--"), (steps[-1], "-")):
+            label = f"{LABELS[norm]}, step {step:,}"
+            drawing.changes_over_distance(axes, looks, norm, label, marker, dash)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.tick_params(labelsize=6, which="minor")
     axes.set_xlabel("distance moved along the gradient")
-    axes.set_ylabel("change of the gradient")
-    axes.legend(fontsize=7)
+    axes.set_ylabel("change of the gradient, ‖g′ − g‖")
+    data = next(iter(results)).data.replace("gaussian", "Gaussian samples")
+    axes.set_title(f"{network}, {data}; thin: each seed, marks: geometric means", fontsize=8)
+    # Below the panel, because curves may be in any corner.
+    figure.legend(loc="outside lower center", ncols=2, fontsize=7, handlelength=3.5)
 
 
 def _plain_with_rates(scale: Scale) -> tuple[ProbedTraining, ...]:
@@ -202,7 +200,9 @@ EXPERIMENTS = (
         "Optimisation landscape of VGG along random directions",
         "The loss behaves in a similar way along random directions as along the gradient.",
         lambda scale: grids.random_cells(scale, _PLAIN),
-        lambda figure, results: drawing.landscapes(figure, results, "VGG, random directions"),
+        lambda figure, results: drawing.landscapes(
+            figure, results, "VGG", along="along random directions"
+        ),
         claims.landscape_random,
     ),
     _experiment(
@@ -235,7 +235,7 @@ EXPERIMENTS = (
         "VGG: change of the gradient against the distance moved",
         "With BN gradients are more predictive, and change slowly nearby.",
         lambda scale: grids.vgg_cells(scale, _PLAIN),
-        _draw_distance,
+        partial(_draw_distance, network="VGG"),
         claims.distance,
     ),
     _experiment(
@@ -243,7 +243,7 @@ EXPERIMENTS = (
         "Deep linear network: change of the gradient against the distance moved",
         "With BN gradients are more predictive, and change slowly nearby.",
         lambda scale: grids.linear_cells(scale, _PLAIN),
-        _draw_distance,
+        partial(_draw_distance, network="deep linear network"),
         claims.distance,
     ),
     _experiment(
@@ -277,7 +277,7 @@ EXPERIMENTS = (
         "ℓp normalisation: training of the deep linear network",
         "All ℓp normalisations perform comparably to or better than BN; ℓ₁ beats it.",
         lambda scale: grids.linear_cells(scale, _LP),
-        lambda figure, results: drawing.curves(figure.subplots(), results),
+        lambda figure, results: drawing.curves(figure.subplots(), results, wide=True),
         claims.lp_as_good_linear,
     ),
     _experiment(

@@ -179,6 +179,7 @@ def draw(figure: FigureBase, results: Mapping[AveragedSpectrum, Averages]) -> No
     for axes, name in zip(spectra, _SHOWN, strict=True):
         _spectrum(axes, name, results)
     _failures(last, results)
+    figure.supxlabel("spectra: marks are averages over starts, dashed is theory", fontsize=7)
 
 
 def _spectrum(axes: Axes, name: str, results: Mapping[AveragedSpectrum, Averages]) -> None:
@@ -195,6 +196,7 @@ def _spectrum(axes: Axes, name: str, results: Mapping[AveragedSpectrum, Averages
             style.predicted(axes, places, comparison.predicted, index)
             index += 1
     axes.set_title(f"{name}, η = 1", fontsize=8)
+    axes.set_xlabel("index of the eigenvalue", fontsize=7)
     axes.set_ylabel("eigenvalue", fontsize=7)
     axes.set_xticks(places)
     axes.tick_params(labelsize=7)
@@ -209,8 +211,9 @@ def _failures(axes: Axes, results: Mapping[AveragedSpectrum, Averages]) -> None:
         steps = sorted(found)
         worst = [100 * max(found[K]) for K in steps]
         axes.plot(steps, worst, color=style.PALETTE[index], marker="o", label=name)
-    axes.set_title("starts that break inequality (14), %", fontsize=8)
-    axes.set_xlabel("K", fontsize=7)
+    axes.set_title("starts that break inequality (14)", fontsize=8)
+    axes.set_xlabel("number of steps K", fontsize=7)
+    axes.set_ylabel("% of starts, worst pair", fontsize=7)
     axes.tick_params(labelsize=7)
     axes.set_ylim(0)
     axes.legend(fontsize=5)

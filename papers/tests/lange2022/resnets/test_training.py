@@ -331,7 +331,7 @@ class TestVerdicts:
         with house_style():
             figure = empty_figure()
             BY_NAME[name].draw(figure.subfigures(1, 1), results)
-            accuracy, _ = figure.subfigs[0].axes
+            _, accuracy = figure.subfigs[0].axes
             (legend,) = figure.subfigs[0].legends
             assert len(legend.get_texts()) == len(REGIMES[name].paper.rates) - 1
             assert any("diverges: GN" in text.get_text() for text in accuracy.texts)
@@ -344,7 +344,8 @@ class TestVerdicts:
         with house_style():
             figure = empty_figure()
             experiment.draw(figure.subfigures(1, 1), results)
-        (words,) = figure.subfigs[0].axes[0].texts
+        _, accuracy = figure.subfigs[0].axes
+        (words,) = accuracy.texts
         assert words.get_text() == "diverges: BN, GN, BNP+GN"
 
 

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-_COLOURS = {
-    "bn": style.PALETTE[1],
-    "gn": style.PALETTE[2],
-    "bnp": style.PALETTE[4],
-    "bnp_gn": style.PALETTE[0],
+# Dashed: without a normaliser.
+_LOOKS: dict[str, dict[str, Any]] = {
+    "bn": {"color": style.PALETTE[1]},
+    "gn": {"color": style.PALETTE[2]},
+    "bnp": {"color": style.PALETTE[3], "linestyle": "--"},
+    "bnp_gn": {"color": style.PALETTE[0]},
 }
 # Points by which final accuracies may differ if comparable, and if slightly lower.
 _LEVEL, _SLIGHT = 1.5, 3.0
@@ -42,35 +43,36 @@ Checks = Callable[[dict[str, Trained]], tuple[Check, ...]]
 
 
 def draw(figure: FigureBase, results: Mapping[ResNetTraining, Run], regime: ResNetRegime) -> None:
-    """Draw test accuracy solid and training loss dashed; bands are the range over seeds."""
-    axes = figure.subplots()
-    losses = axes.twinx()
+    """Draw training loss above test accuracy; bands are the range over seeds."""
+    upper, lower = figure.subplots(2, 1, sharex=True)
     first = next(iter(results))
     reported = at_rates(results, regime.paper.rates)
     best = best_of(results)
     for method, trained in best.items():
         if trained.trains:
-            _accuracy(axes, trained, _label(trained, reported.get(method)))
-            _loss(losses, trained)
-    for drop in first.drops:
-        axes.axvline(drop, color=style.MUTED, linestyle=":", linewidth=0.8)
+            _loss(upper, trained, _label(trained, reported.get(method)))
+            _accuracy(lower, trained)
+    for axes in (upper, lower):
+        for drop in first.drops:
+            axes.axvline(drop, color=style.MUTED, linestyle=":", linewidth=0.8)
     failed = [trained.label for trained in best.values() if not trained.trains]
     if failed:
-        axes.text(0.02, 0.02, f"diverges: {', '.join(failed)}", transform=axes.transAxes)
-    axes.set_ylabel("test accuracy (solid)")
-    axes.set_xlabel("step; dotted: the learning rate drops")
-    losses.set_ylabel("training loss (dashed)")
-    axes.set_ylim(0, 1)
-    losses.set_ylim(bottom=0)
-    losses.grid(visible=False)
-    losses.spines["right"].set_visible(True)
-    axes.set_title(regime.network(first.data), fontsize=10)
-    # In front of the other axes' curves.
-    axes.set_zorder(losses.get_zorder() + 1)
-    axes.patch.set_visible(False)
-    # Below the panel, because curves may be in any corner.
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=7.5)
+        words = f"diverges: {', '.join(failed)}"
+        lower.text(0.98, 0.04, words, transform=lower.transAxes, ha="right")
+    upper.set_ylabel("training loss")
+    upper.set_ylim(bottom=0)
+    upper.set_title(regime.network(first.data), fontsize=10)
+    lower.set_ylabel("test accuracy")
+    lower.set_ylim(0, 1)
+    lower.set_xlabel("step; dotted: the learning rate drops", fontsize=8.5)
+    figure.legend(
+        *upper.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=7,
+        title="mean and range over seeds",
+        title_fontsize=7,
+    )
 
 
 def _label(best: Trained, reported: Trained | None) -> str:
@@ -80,26 +82,26 @@ def _label(best: Trained, reported: Trained | None) -> str:
     return f"{label} (paper's {reported.rate:g}: {reported.words()})"
 
 
-def _accuracy(axes: Axes, best: Trained, label: str) -> None:
-    steps = [e.step for e in best.runs[0].evaluations]
-    seeds = [[e.accuracy or 0.0 for e in run.evaluations] for run in best.runs]
-    _band(axes, steps, seeds, best.method, label=label, linewidth=1.3)
-
-
-def _loss(axes: Axes, best: Trained) -> None:
+def _loss(axes: Axes, best: Trained, label: str) -> None:
     curves = [run.curve for run in best.runs]
     seeds = [list(curve.losses) for curve in curves]
-    _band(axes, list(curves[0].steps), seeds, best.method, linestyle="--", linewidth=0.9)
+    _band(axes, list(curves[0].steps), seeds, best.method, label=label)
+
+
+def _accuracy(axes: Axes, best: Trained) -> None:
+    steps = [e.step for e in best.runs[0].evaluations]
+    seeds = [[e.accuracy or 0.0 for e in run.evaluations] for run in best.runs]
+    _band(axes, steps, seeds, best.method, marker=".")
 
 
 def _band(
-    axes: Axes, steps: list[int], seeds: list[list[float]], method: str, **look: Any
+    axes: Axes, steps: list[int], seeds: list[list[float]], method: str, **also: Any
 ) -> None:
     columns = list(zip(*seeds, strict=True))
-    colour = _COLOURS[method]
-    axes.plot(steps, [statistics.fmean(column) for column in columns], color=colour, **look)
+    look = _LOOKS[method]
+    axes.plot(steps, [statistics.fmean(column) for column in columns], **look, **also)
     low, high = [min(column) for column in columns], [max(column) for column in columns]
-    axes.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
+    axes.fill_between(steps, low, high, color=look["color"], alpha=0.12, linewidth=0)
 
 
 def judge(results: Mapping[ResNetTraining, Run], regime: ResNetRegime, checks: Checks) -> Verdict:

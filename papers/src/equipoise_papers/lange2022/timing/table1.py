@@ -242,13 +242,22 @@ def draw(figure: FigureBase, results: Mapping[TimedNetwork, Timings]) -> None:
             x = [index + (place - 2) * 0.16 for index in range(len(batches))]
             colour = style.PALETTE[place]
             axes.bar(x, [r.median for r in rows], 0.15, color=colour, label=name)
-            axes.plot(x, [r.floor for r in rows], "_", color=style.INK, markersize=10)
+            axes.plot(
+                x,
+                [r.floor for r in rows],
+                "_",
+                color=style.INK,
+                markersize=10,
+                label="ratio of operations" if name == names[-1] else None,
+            )
         axes.axhline(1, color=style.MUTED, linewidth=0.8)
         axes.set_xticks(range(len(batches)), [str(b) for b in batches])
         axes.set_xlabel("batch size")
         axes.set_title({"fc": "2 × 100 on 784 inputs", "cnn5": "5-layer CNN"}[cell.network])
-    panels[0].set_ylabel("time of a step over plain SGD's")
-    panels[0].legend(fontsize=7)
+    panels[0].set_ylabel("time of a step over plain SGD's, median of turns", fontsize=8)
+    # Below the panels, because bars fill them.
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=7)
 
 
 def timed(results: Mapping[TimedNetwork, Timings]) -> Timings | None:

@@ -136,7 +136,7 @@ def _draw_slopes(axes: Axes, results: Mapping[GradientSample, Gradients]) -> Non
     axes.set_xlim(_BATCH_SIZES[0] / 1.3, _BATCH_SIZES[-1] * 1.3)
     axes.set_xticks(_BATCH_SIZES, list(map(str, _BATCH_SIZES)))
     axes.set_xlabel("batch size B; bars: 3 standard errors; grey: effect of finite width")
-    axes.set_ylabel(r"slope $-\,\ln\lambda_G$")
+    axes.set_ylabel("slope\n" r"minus $\ln\lambda_G$")
 
 
 def judge(results: Mapping[GradientSample, Gradients]) -> Verdict:

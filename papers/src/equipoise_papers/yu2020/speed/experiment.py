@@ -225,7 +225,7 @@ def _times(axes: Axes, part: Part, sizes: Mapping[int, Timings], device: str) ->
     axes.set_xticks(list(sizes), [str(size) for size in sizes])
     axes.tick_params(labelsize=7)
     axes.set_xlabel("channels D", fontsize=7)
-    axes.set_ylabel("CPU ms" if device == "cpu" else "ms", fontsize=7)
+    axes.set_ylabel(f"{_clock(device)} of a batch, fastest turn", fontsize=7)
     axes.set_title(f"{_TITLES[part]} (dotted: floor)", fontsize=8)
 
 
@@ -241,19 +241,21 @@ def _table(axes: Axes, cell: TimedSize, timings: Timings) -> None:
     from matplotlib.transforms import Bbox
 
     axes.axis("off")
+    clock = _clock(cell.device)
+    bases = " | ".join(_REFERENCE[part] for part in _PARTS)
     axes.set_title(
-        f"{cell.positions} × {cell.channels}, batch {cell.batch}: normalisation | head", fontsize=7
+        f"{cell.positions} × {cell.channels}, batch {cell.batch}, normalisation | head; "
+        f"{clock}: fastest turn\nratio: median over {cell.turns} turns, to {bases}",
+        fontsize=7,
     )
     found = {(row.part, row.method): row for row in timings.rows}
-    clock = "CPU ms" if cell.device == "cpu" else "ms"
-    heading = [clock, "ratio", "floor", "MiB"]
     table = axes.table(
         [
             [text for part in _PARTS for text in _texts(found.get((part, name)), cell.device)]
             for name in _NAMES
         ],
         rowLabels=[f"{_look(name)[0]} {name}" for name in _NAMES],
-        colLabels=heading * 2,
+        colLabels=[clock, "ratio", "floor ms", "MiB"] * 2,
         cellLoc="center",
         bbox=Bbox.from_bounds(0.25, 0.0, 0.75, 1.0),
     )
@@ -265,12 +267,17 @@ def _table(axes: Axes, cell: TimedSize, timings: Timings) -> None:
             box.get_text().set_color(_look(_NAMES[row - 1])[2])
 
 
+def _clock(device: str) -> str:
+    return "CPU ms" if device == "cpu" else "ms"
+
+
 def _texts(row: Timing | None, device: str) -> list[str]:
     if row is None:
         return ["", "", "", ""]
     time = row.cpu_milliseconds if device == "cpu" else row.milliseconds
     saved = row.saved / 2**20
-    return [f"{time:.3g}", f"{row.ratio:.3g}", f"{row.floor_milliseconds:.2g}", f"{saved:.2g}"]
+    floor = float(f"{row.floor_milliseconds:.2g}")
+    return [f"{time:.3g}", f"{row.ratio:.3g}", f"{floor:g}", f"{saved:.2g}"]
 
 
 def judge(results: Mapping[TimedSize, Timings]) -> Verdict:
