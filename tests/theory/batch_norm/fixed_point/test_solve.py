@@ -5,6 +5,7 @@ Every claim has the form |ours − reference| ≤ our error + the reference's ow
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,10 @@ from equipoise.theory import (
     critical_eps,
     explosion_rate,
 )
+from equipoise.theory.activation.adapt import as_activation
 from equipoise.theory.activation.catalogue import Activation, Kink, alpha_relu
+from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.disc.circles import resolving_cuts
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
 from reference.gegenbauer_series import theorem_9
 from reference.mean_field import (
@@ -448,3 +452,22 @@ def test_numbers_are_finite_positive_and_nearly_exact(name, batch_size, eps, gam
         solution.q.value * (1 - solution.c.value), rel=1e-9
     )
     assert -1 / (batch_size - 1) - 1e-12 <= solution.c.value < 1
+
+
+@pytest.mark.parametrize(("eps", "variance"), [(1000.0, 1.0), (0.5, 1e-4)])
+def test_beside_a_power_there_is_a_fixed_point_at_any_eps(eps, variance):
+    """κ^0.75 exceeds κ near 0: F(κ) = κ has a solution however large ε is."""
+    setting = Setting("alpha_relu(0.75)", 7, eps=eps, weight_variance=variance)
+    kappa = solve_by_quadrature(setting).kappa
+    # F is homogeneous there: κ^(1 - 0.75) falls like σ_w² ε^-0.75.
+    scaled = replace(setting, eps=2 * eps)
+    ratio = solve_by_quadrature(scaled).kappa.value / kappa.value
+    assert ratio == pytest.approx(2.0**-3, rel=1e-6)
+
+
+def test_a_steep_function_where_it_is_flat_takes_few_circles():
+    """Slopes of 1e-13 are rounding: cuts do not follow it."""
+    phi = as_activation(lambda x: torch.tanh(5.129 * (x + 1.144)))
+    f = Response(phi, 0.0846, 1.766)
+    cuts, _ = resolving_cuts(f, 7, f.gamma * 6**0.5)
+    assert cuts.size < 60

@@ -337,7 +337,10 @@ class _Scan:
         log_gap = np.log(np.maximum(gaps, np.finfo(float).tiny))
         lowest = min(at[0], -np.log(B + float(largest.max())) / 2 - 13)
         below = np.arange(at[0] - _STEP, lowest, -_STEP)[::-1]
-        log_gap = np.concatenate([log_gap[0] + 2 * (below - at[0]), log_gap])
+        # Linear there, but beside a fractional power.
+        beside = f.has_powers and f.beta in f.kinks[f.powers]
+        power = (log_gap[1] - log_gap[0]) / _STEP if beside else 2.0
+        log_gap = np.concatenate([log_gap[0] + power * (below - at[0]), log_gap])
         return cls(group, top, np.concatenate([below, at]), log_gap, circles)
 
     def ratios(
