@@ -66,9 +66,11 @@ def as_claimed(name: str, *, losses=ORDER):
             loss = 1.5
         if name == "fig5a" and cell.method == "four_things":
             loss = 0.33
-        if cell.method.endswith("_copies"):
+        guessing = cell.method.endswith("_copies")
+        if guessing:
             loss = math.log(10)
-        found[cell] = trained(loss + 0.1 * off + 0.001 * cell.seed)
+        accuracy = 0.1 if guessing else 0.85
+        found[cell] = trained(loss + 0.1 * off + 0.001 * cell.seed, accuracy)
     return found
 
 
@@ -174,6 +176,32 @@ class TestPanels:
         missed = [check.claim for check in verdict.checks if not (check.holds or check.ours)]
         assert missed == expected.get(name, [])
         assert any("CIFAR-10" in left for left in verdict.left_out)
+
+    def test_a_network_that_gets_images_right_does_train(self):
+        """A loss near that of guessing is not enough."""
+        found = {
+            cell: trained(math.log(10) + 0.001 * cell.seed, 0.6)
+            if cell.method == "renorm_copies"
+            else run
+            for cell, run in as_claimed("fig4c").items()
+        }
+        answers = {check.claim: check.holds for check in BY_NAME["fig4c"].judge(found).checks}
+        assert answers["BN does not train"] is True
+        assert answers["BN Renorm does not train"] is False
+
+    def test_where_accuracy_says_the_opposite_of_loss_nothing_is_decided(self):
+        claim = "BNP is ahead of the vanilla network"
+        for accuracy, holds in ((0.85, True), (0.80, True), (0.95, None)):
+            found = {
+                cell: dataclasses.replace(
+                    run, evaluations=(Evaluation(20, 0.5, accuracy + 0.001 * cell.seed),)
+                )
+                if cell.method == "vanilla"
+                else run
+                for cell, run in as_claimed("fig4a").items()
+            }
+            answers = {c.claim: c.holds for c in BY_NAME["fig4a"].judge(found).checks}
+            assert answers[claim] is holds
 
     @pytest.mark.parametrize("name", REGIMES)
     def test_the_opposite_is_not(self, name):

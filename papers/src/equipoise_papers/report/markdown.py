@@ -62,10 +62,12 @@ def overview(report: ReproductionReport) -> str:
         *(f"- {name}: {value}" for name, value in words.facts(report).items()),
         "",
         "Two axes, never fused: the **outcome** of the paper's claim (*holds*, *mixed*, *fails*, "
-        "*undecided*, *not testable here*) and the **fidelity** of our setting (*same setting*, "
-        "*reduced*, *stand-in data*). What decides the outcome stands beside it, with effect and "
-        "error; the paper's words, the rules and every check are on its page. Wrong statements, "
-        "corrections and new results: [errata](../errata.md). Times add up the cells' own, one "
+        "*undecided*, *not testable here*) and the **fidelity** of our setting. *Same setting* is "
+        "the paper's network, data and training, with fewer random networks at most; *reduced* is "
+        "smaller, or on other machines; *stand-in data* is other data, and smaller where the page "
+        "says so. What decides the outcome stands beside it, with effect and error; the paper's "
+        "words, the rules and every check are on its page. Wrong statements, corrections and new "
+        "results: [errata](../errata.md). Times add up the cells' own, one "
         "core each, other work on that machine included.",
         "",
     ]

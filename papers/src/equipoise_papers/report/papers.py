@@ -86,7 +86,7 @@ PAPERS = (
         rules=_RULES,
         found=(
             Finding(
-                "16 of 22 statements fail as printed; every corrected form holds", "santurkar2018"
+                "7 of 16 statements fail as printed; every corrected form holds", "santurkar2018"
             ),
         ),
     ),

@@ -47,7 +47,8 @@ CHECK_TONES = {"yes": "good", "no": "critical", "undecided": "note"}
 CHECK_MARKS = {"yes": "✔", "no": "✖", "undecided": "?"}
 # Further ones are folded, so that one row does not fill the page.
 MOST_CHECKS, MOST_FAILURES, MOST_OTHERS = 8, 3, 4
-_BRACKETS = re.compile(r" \([^()]*\)")
+# Brackets with words or tolerances, no parts of formulas.
+_BRACKETS = re.compile(r" \([^()]*([A-Za-z]{3}|%)[^()]*\)")
 
 
 def sentence(report: ReproductionReport) -> str:

@@ -235,7 +235,7 @@ def judge(results: Mapping[AveragedSpectrum, Averages]) -> Verdict:
                     [r.factor for r in found],
                 )
             ),
-            _proof(found),
+            ours(_proof(found)),
             _order_lost(results),
         )
     )

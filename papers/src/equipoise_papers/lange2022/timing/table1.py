@@ -291,7 +291,10 @@ def of_an_epoch(timings: Timings) -> str:
         )
         extra = (other.milliseconds - step.milliseconds) / 1e3 * _EPOCH_IMAGES / batch
         shares.append(f"{100 * extra / bn:.1f} % at {batch}")
-    return f"steps alone are timed; of the paper's epochs the difference is {', '.join(shares)}"
+    return (
+        "steps alone are timed; what BNP's take longer, as a share of the paper's epochs, which "
+        f"hold more than steps: {', '.join(shares)}"
+    )
 
 
 def judge(results: Mapping[TimedNetwork, Timings]) -> Verdict:
