@@ -106,14 +106,11 @@ CNN_128 = Regime(
     1500,
     {
         "vanilla": 0.3,
-        "standardised": 0.1,
         "bn": 0.3,
-        "ln": 0.1,
         "four_things": 1e-3,
         "bnp_paper": 0.3,
         "bnp": 0.03,
         "adam": 1e-3,
-        "bnp_adam": 1e-3,
     },
     {"vanilla": 1e-1, "bn": 1e-1, "bnp_paper": 1e-1, "four_things": 5e-3},
 )
