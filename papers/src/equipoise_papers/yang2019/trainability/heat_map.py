@@ -177,6 +177,9 @@ def _boundary(axes: Axes, columns: Sequence[Column], line: Line) -> None:
             zorder=4,
             label="found, range of seeds",
         )
+    for e in edges:
+        if e.beyond:  # an arrow: deeper than the deepest that was tried
+            axes.plot(e.position, e.depth, "^", color=_FOUND, markeredgecolor="white", zorder=4)
 
 
 def _borders(centres: Sequence[float], *, logarithmic: bool) -> np.ndarray[Any, Any]:
