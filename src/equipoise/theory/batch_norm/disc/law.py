@@ -56,20 +56,13 @@ class DiscLaw:
         return np.asarray(np.abs(np.log(c / self.c)) <= room)
 
     @cached_property
-    def _without_c(self) -> tuple[Array, Array, Array]:
-        """sinh² u, the measure times tanh u, and (B - 3) log cosh u."""
-        return (
-            np.sinh(self.u) ** 2,
-            self.measure * np.tanh(self.u),
-            exponent(self.batch_size, self.u),
-        )
+    def _density(self) -> Density:
+        return Density(self.batch_size, self.u)
 
     def base(self, c: Array) -> tuple[Array, Array, Array]:
         """Weights of z + b = 1, normalised; b; and s: each of shape ``[points, radii]``."""
-        sinh2, measure, decay = self._without_c
-        s = c[:, None] * sinh2
-        b = c[:, None] + s
-        weight = measure * np.exp(-decay - s / 2)
+        weight, b, s = self._density(c[:, None])
+        weight *= self.measure
         total = np.einsum("pr,pr->p", weight, self.batch_size - 3 + b)
         return weight / total[:, None], b, s
 
@@ -172,6 +165,24 @@ class DiscLaw:
                 variance * B / (kappa * n * n) * cross**2,
             ]
         )
+
+
+class Density:
+    """The density of u where z + b = 1, up to a constant, for any c.
+
+    Args:
+        batch_size: B.
+        u: Nodes.
+    """
+
+    def __init__(self, batch_size: int, u: Array) -> None:
+        self._sinh2, self._tanh = np.sinh(u) ** 2, np.tanh(u)
+        self._decay = exponent(batch_size, u)
+
+    def __call__(self, c: float | Array) -> tuple[Array, Array, Array]:
+        """The density; b; and s."""
+        s = c * self._sinh2
+        return self._tanh * np.exp(-self._decay - s / 2), c + s, s
 
 
 def _of_z(nu: int, b: Array, s: Array) -> tuple[Array, Array]:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from equipoise.numerics.quadrature import panels
 from equipoise.theory.batch_norm.averages import compute
-from equipoise.theory.batch_norm.averages.reach import exponent, range_of
+from equipoise.theory.batch_norm.averages.reach import range_of
 from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.disc import circles as of
 from equipoise.theory.batch_norm.disc.circles import Circles
-from equipoise.theory.batch_norm.disc.law import DiscLaw
+from equipoise.theory.batch_norm.disc.law import Density, DiscLaw
 
 Array = NDArray[np.float64]
 
@@ -168,8 +168,7 @@ def _on_panels(
 
 def _contributions(batch_size: int, c: float, u: Array, measure: Array, averages: Array) -> Array:
     """What each panel adds to averages in three weightings, of shape ``[panels, 3, 19]``."""
-    sinh2, nu = np.sinh(u) ** 2, batch_size - 3
-    b = c * (1 + sinh2)
-    base = np.tanh(u) * np.exp(-exponent(batch_size, u) - c * sinh2 / 2) * measure
+    base, b, _ = Density(batch_size, u)(c)
+    base, nu = base * measure, batch_size - 3
     kinds = np.stack([base * (nu + b), base, base * (nu * (nu + 2) + 2 * nu * b + b * b)])
     return np.asarray(kinds.swapaxes(0, 1) @ averages.transpose(1, 2, 0))  # [panels, 3, 19]
