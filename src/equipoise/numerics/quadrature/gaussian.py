@@ -206,7 +206,7 @@ def _normal_nodes(cut: Partition, std: float, level: int) -> tuple[Array, Array]
     points, weights = [], []
     for rule, chosen in _rules(cut.powers[:-1] | cut.powers[1:], level):
         nodes = panels.place(rule, ends[chosen])
-        x = np.take_along_axis(ends[chosen], nodes.edge, 1) + nodes.offset
+        x = nodes.of_edges(ends[chosen]) + nodes.offset
         points.append(x.ravel())
         weights.append((nodes.weights * _density(x / std) / std).ravel())
     return np.concatenate(points), np.concatenate(weights)
@@ -240,8 +240,8 @@ def _inner_nodes(
     owners, points, weights = [], [], []
     for rule, chosen in _rules(np.asarray(singular), level):
         nodes = panels.place(rule, z_ends[chosen])
-        z = np.take_along_axis(z_ends[chosen], nodes.edge, 1) + nodes.offset
-        x = np.take_along_axis(x_ends[chosen], nodes.edge, 1) + spread * nodes.offset
+        z = nodes.of_edges(z_ends[chosen]) + nodes.offset
+        x = nodes.of_edges(x_ends[chosen]) + spread * nodes.offset
         owners.append(np.repeat(owner[chosen], z.shape[1]))
         points.append(x.ravel())
         weights.append((nodes.weights * _density(z)).ravel())

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +46,14 @@ def polynomials(batch_size: float | Array, count: int, points: Array) -> Iterato
     Batch sizes of shape ``[rows]`` take points of shape ``[rows, m]``.
     """
     b = recurrence(batch_size, count)
+    factors = b.tolist() if b.ndim == 1 else list(np.moveaxis(b, -1, 0)[..., None])
     previous, current = np.zeros_like(points), np.ones_like(points)
-    for k in range(count):
+    for back, ahead in pairwise([0.0, *factors]):
         yield current
-        back = b[..., k - 1, None] if k else 0.0
-        previous, current = current, (points * current - back * previous) / b[..., k, None]
+        following = points * current
+        following -= back * previous
+        following /= ahead
+        previous, current = current, following
 
 
 @lru_cache(maxsize=512)

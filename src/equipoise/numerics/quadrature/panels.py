@@ -96,14 +96,23 @@ class Nodes:
     """Nodes placed on panels.
 
     Args:
-        edge: Index of the nearer edge of each node's panel, of shape ``[..., m]``.
-        offset: Signed distance from that edge, exact also where it is tiny.
-        weights: Quadrature weights; zero on panels of zero width.
+        edge: Index of the nearer edge of each node's panel, of shape ``[m]``.
+        offset: Signed distance from that edge, exact also where it is tiny, ``[..., m]``.
+        weights: Quadrature weights, ``[..., m]``; zero on panels of zero width.
     """
 
     edge: NDArray[np.intp]
     offset: Array
     weights: Array
+
+    def of_edges(self, values: Array) -> Array:
+        """Give every node the value at its edge; ``values`` has shape ``[..., p + 1]``."""
+        return np.asarray(values.take(self.edge, axis=-1))
+
+    def turn(self) -> tuple[Array, Array]:
+        """1 − cos and sin of offsets that are angles, exact also where these are tiny."""
+        half = np.sin(self.offset / 2)
+        return 2 * half * half, np.sin(self.offset)
 
     def on_circle(self, angles: Array, cosines: Array) -> tuple[Array, Array, Array]:
         """Place nodes on panels of angles.
@@ -116,17 +125,14 @@ class Nodes:
             For every node the cosine of its edge, what must be added to that for the node's own
             cosine, exact also where it is tiny, and the node's sine.
         """
-        cos_edge = np.take_along_axis(cosines, self.edge, -1)
-        sin_edge = np.take_along_axis(np.sin(angles), self.edge, -1)
-        half = self.offset / 2
-        s, c = np.sin(half), np.cos(half)
-        step = -2 * s * (sin_edge * c + cos_edge * s)  # cos(e + o) − cos e
-        sine = sin_edge + 2 * s * (cos_edge * c - sin_edge * s)
-        return cos_edge, step, sine
+        cos_edge, sin_edge = self.of_edges(cosines), self.of_edges(np.sin(angles))
+        versine, sine = self.turn()
+        step = -(cos_edge * versine + sin_edge * sine)  # cos(e + o) − cos e
+        return cos_edge, step, sin_edge - sin_edge * versine + cos_edge * sine
 
     def on(self, edges: Array) -> tuple[Array, Array]:
         """Return plain positions and weights, for integrands that need no exact offsets."""
-        return edges[self.edge] + self.offset, self.weights
+        return self.of_edges(edges) + self.offset, self.weights
 
 
 def place(rule: UnitRule, edges: Array) -> Nodes:
@@ -145,7 +151,7 @@ def place(rule: UnitRule, edges: Array) -> Nodes:
     index = np.arange(edges.shape[-1] - 1)[:, None] + np.where(nearer_left, 0, 1)
     shape = (*edges.shape[:-1], -1)
     return Nodes(
-        edge=np.broadcast_to(index, (*width.shape[:-1], rule.left.size)).reshape(shape),
+        edge=index.ravel(),
         offset=(width * distance).reshape(shape),
         weights=(width * rule.weights).reshape(shape),
     )

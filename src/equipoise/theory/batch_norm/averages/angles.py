@@ -65,7 +65,7 @@ def _averages(
     edge, step, sine = outer.on_circle(angles, np.cos(angles))  # [radii, m]
     cosine = edge + step
     w1 = root * cosine
-    x1 = np.take_along_axis(x_edges, outer.edge, 1) + scale * root * step
+    x1 = outer.of_edges(x_edges) + scale * root * step
     outer_weights = outer.weights * sine ** (batch_size - 3)
     outer_weights /= outer_weights.sum(1, keepdims=True)
     f1 = np.where(outer_weights > 0, np.stack(f(x1)), 0.0)  # [2, radii, m]
@@ -88,7 +88,7 @@ def _averages(
     edge2, step2, sine2 = inner.on_circle(inner_angles, cut_cosines)  # [radii, m, s]
     step2 *= reach
     w2 = root * (centre + reach * edge2 + step2)
-    x2 = np.take_along_axis(x_cuts, inner.edge, -1) + inner_scale * step2
+    x2 = inner.of_edges(x_cuts) + inner_scale * step2
     inner_weights = inner.weights * sine2 ** (batch_size - 4)
     total = inner_weights.sum(-1, keepdims=True)
     inner_weights /= np.where(total > 0, total, 1)

@@ -87,7 +87,7 @@ def kinked_averages(
         # Angles that differ by little more than rounding have lost the widths of narrow panels.
         edges, x_edges = _split(-w_edges, x_edges, splits, lambda cut: f.beta - scale * cut)
         nodes = panels.place(rule, edges)
-        w, step = -np.take_along_axis(edges, nodes.edge, 1) - nodes.offset, -nodes.offset
+        w, step = -nodes.of_edges(edges) - nodes.offset, -nodes.offset
         density = _density(batch_size - 1, w / np.sqrt(n))
     else:
         angles = np.arccos(np.clip(w_edges / np.sqrt(n), -1, 1))
@@ -98,7 +98,7 @@ def kinked_averages(
         step *= np.sqrt(n)
         w = np.sqrt(n) * edge + step
         density = _density(batch_size, w / np.sqrt(n))
-    values, slopes = f(np.take_along_axis(x_edges, nodes.edge, 1) + scale * step)
+    values, slopes = f(nodes.of_edges(x_edges) + scale * step)
     weights = nodes.weights * density
     weights /= weights.sum(1, keepdims=True)
     both = np.where(weights > 0, np.stack([values, slopes]), 0.0)
@@ -106,11 +106,11 @@ def kinked_averages(
     both[0] -= mean[:, None]
     first = (weights * w * both[0]).sum(-1)
     squares = np.einsum("prm,orm->opr", powers(w, SQUARE_POWERS) * weights, both**2)
-    weighted = powers(w, PAIR_POWERS)[None] * (weights * both)[:, None]  # [2, 4, radii, m]
+    weighted = np.empty((len(radii), 2, PAIR_POWERS, w.shape[1]))
+    weighted[:] = (weights * both).swapaxes(0, 1)[:, :, None]
+    weighted *= powers(w, PAIR_POWERS).swapaxes(0, 1)[:, None]
     terms = terms or _terms(batch_size)
-    coefficients = np.empty((terms, *weighted.shape[:-1]))
-    for k, psi in enumerate(gegenbauer.polynomials(batch_size, terms, w)):
-        coefficients[k] = np.einsum("rm,oprm->opr", psi, weighted)
+    coefficients = _coefficients(batch_size, weighted, w, terms)
     method = f"spectral sum over panels, {w.shape[1]} nodes"
     return _combine(batch_size, mean, first, squares, coefficients, method)
 
@@ -145,8 +145,8 @@ def row_averages(
     kept = (np.diff(edges) > 0).any(0)  # panels that are empty in every row cost as much
     nodes = panels.place(rule, edges)
     used = np.repeat(kept, rule.left.size)
-    w = (np.take_along_axis(edges, nodes.edge, 1) + nodes.offset)[:, used]
-    x = (np.take_along_axis(x_edges, nodes.edge, 1) + scale * nodes.offset)[:, used]
+    w = (nodes.of_edges(edges) + nodes.offset)[:, used]
+    x = (nodes.of_edges(x_edges) + scale * nodes.offset)[:, used]
     weights = nodes.weights[:, used] * _density(B - 1, w / np.sqrt(n))
     weights /= weights.sum(1, keepdims=True)
     values, slopes = phi(x)
@@ -166,15 +166,13 @@ def row_averages(
         left[:, i], left[:, PAIR_POWERS + i] = weighted
         weighted *= w
     terms = _terms(int(batch_sizes.min()))
-    psi = np.empty((len(w), terms, w.shape[1]))
-    for k, part in enumerate(gegenbauer.polynomials(np.asarray(batch_sizes), terms, w)):
-        psi[:, k] = part
-    coefficients = (left @ psi.swapaxes(1, 2)).reshape(len(w), 2, PAIR_POWERS, terms)
+    left = left.reshape(len(w), 2, PAIR_POWERS, -1)
+    coefficients = _coefficients(np.asarray(batch_sizes), left, w, terms)
     rho = gegenbauer.correlations_of(np.asarray(batch_sizes, np.float64), terms + 16)
-    pairs = np.einsum("kr,roik,rojk->roij", rho[:terms], coefficients, coefficients, optimize=True)
+    pairs = np.einsum("kr,koir,kojr->roij", rho[:terms], coefficients, coefficients, optimize=True)
     tail = np.abs(rho[terms:]).max(0)
     norms = squares[:, 0]
-    rest = np.maximum(norms - (coefficients[:, :, 0] ** 2).sum(-1).T, 0)
+    rest = np.maximum(norms - (coefficients[:, :, 0] ** 2).sum(0), 0)
     truncation = tail * (rest / np.maximum(norms, np.finfo(float).tiny)).max(0)
     sound = (norms > _RARE * largest).all(0) & np.isfinite(norms).all(0)
     method = f"spectral sum over panels, {w.shape[1]} nodes"
@@ -191,7 +189,8 @@ def row_averages(
 
 def farthest(f: Response, batch_size: int, radii: Array) -> float:
     """The largest w that matters: farther out where f is flat for all others."""
-    u, _ = range_of(replace(f, gamma=f.gamma * float(radii.min())), batch_size, 0.0)
+    least = float(radii.min())
+    u, _ = range_of(f if least == 1 else replace(f, gamma=f.gamma * least), batch_size, 0.0)
     whole = float(np.sqrt(batch_size - 1))
     return min(whole, max(_FARTHEST, whole * float(np.tanh(u))))
 
@@ -225,6 +224,15 @@ def _split(
     x_cut = argument(cut)
     x_cut[:, ::splits] = x_edges[:, :-1]
     return np.concatenate([cut, edges[:, -1:]], 1), np.concatenate([x_cut, x_edges[:, -1:]], 1)
+
+
+def _coefficients(batch_size: int | Array, weighted: Array, w: Array, terms: int) -> Array:
+    """Sums over nodes times every ψ_k: ``[rows, 2, 4, m]`` becomes ``[terms, 2, 4, rows]``."""
+    psi = np.empty((len(w), terms, w.shape[1]))
+    for k, part in enumerate(gegenbauer.polynomials(batch_size, terms, w)):
+        psi[:, k] = part
+    sums = psi @ weighted.reshape(len(w), -1, w.shape[1]).swapaxes(1, 2)  # [rows, terms, 8]
+    return np.asarray(sums.reshape(len(w), terms, *weighted.shape[1:3]).transpose(1, 2, 3, 0))
 
 
 def _combine(

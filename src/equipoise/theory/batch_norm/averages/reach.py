@@ -8,6 +8,7 @@ The density of u is proportional to :math:`\tanh u\,\operatorname{sech}^{B-3}u\;
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ def exponent(batch_size: int, u: Array) -> Array:
     return np.asarray((batch_size - 3) * np.where(np.abs(u) < 1, near, far))
 
 
+@lru_cache(maxsize=16)
 @np.errstate(over="ignore", invalid="ignore")  # the solver refuses overflows by name
 def range_of(f: Response, batch_size: int, c: float) -> tuple[float, float]:
     """The u beyond which densities, times f² or its slope's square, are below rounding.

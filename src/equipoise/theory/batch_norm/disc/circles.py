@@ -210,16 +210,20 @@ class Circles:
             )
         )
         nodes = panels.place(rule, phi)
-        edge = np.take_along_axis(phi, nodes.edge, 1)
-        middle, sine = edge + nodes.offset / 2, -2 * np.sin(nodes.offset / 2)
-        step1, step2 = sine * np.sin(middle + half), sine * np.sin(middle - half)
-        return (
-            y * (np.cos(edge + half) + step1),
-            y * (np.cos(edge - half) + step2),
-            np.take_along_axis(x1, nodes.edge, 1) + scale * step1,
-            np.take_along_axis(x2, nodes.edge, 1) + scale * step2,
-            nodes.weights / np.pi,
-        )
+        versine, sine = nodes.turn()
+
+        def along(angle: Array, x: Array) -> tuple[Array, Array]:
+            """One sample and φ's argument there, from those at edges."""
+            cosine = nodes.of_edges(np.cos(angle))
+            step = cosine * versine
+            step += nodes.of_edges(np.sin(angle)) * sine
+            cosine -= step
+            cosine *= y
+            step *= scale
+            return cosine, np.subtract(nodes.of_edges(x), step, out=step)
+
+        (y1, x1), (y2, x2) = along(phi + half, x1), along(phi - half, x2)
+        return y1, y2, x1, x2, nodes.weights / np.pi
 
     def _reduce(self, y1: Array, y2: Array, x1: Array, x2: Array, weights: Array) -> Array:
         """Average every product; symmetric in the two samples."""

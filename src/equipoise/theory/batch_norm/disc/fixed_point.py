@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from equipoise.theory.batch_norm.averages.reach import range_of
+from equipoise.theory.batch_norm.averages.reach import LEFT_OUT, range_of
 from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.disc.circles import Circles
 from equipoise.theory.batch_norm.disc.law import DiscLaw
@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 CRITICAL = 1e-9
 # The scan: steps of log sinh u and of log κ, how far down, and how far below a scale of f.
 _STEP, _CANDIDATES = 0.125, np.arange(0, 40, 0.4)
-_LINEAR = 1e-5
+_LINEAR, _ALMOST_NO_C = 1e-5, 1e-12
 # Newton's method: the longest step of log κ, and how far it may lead from where nodes were placed.
 _ROOM, _MOST_STEPS, _MOST_PLACES = 0.15, 80, 40
 # Problems whose log c lie within this share their nodes.
@@ -313,7 +313,7 @@ class _Scan:
         group = _Group(settings, f)
         B = group.batch_size
         # F averages (f₁ − f₂)²/2, which is at most twice the largest (f − f(β))².
-        _, size = range_of(f, B, 1e-12)
+        end, size = range_of(f, B, _ALMOST_NO_C)
         if not np.isfinite(size):
             raise overflow(settings[0])
         if not size > _SMALLEST:
@@ -321,7 +321,8 @@ class _Scan:
         top = np.log(2 * group.variance * size**2)
         least, largest = (group.c(np.exp(top - _CANDIDATES[at])) for at in (0, -1))
         c = float(least.min())
-        end, _ = range_of(f, B, c)
+        if c * np.sinh(end) ** 2 > 1:  # else the c moves hardly any weight
+            end, _ = range_of(f, B, c)
         last = float(np.log(np.sinh(end)))
         scale = f.gamma * np.sqrt(B - 1)
         start = np.log(_LINEAR * max(1.0, abs(f.beta)) / scale)
@@ -329,7 +330,7 @@ class _Scan:
         if near:  # linear only well within the nearest kink
             start = min(start, np.log(min(near) / (4 * scale)))
         # Down to where densities of the largest c lie.
-        nearest = float(np.log(np.sinh(range_of(f, B, float(least.max()))[0])))
+        nearest = float(np.log(2 * LEFT_OUT / (B - 3 + least.max())) / 2)
         start = min(max(start, nearest - 36), nearest - 6)
         at = np.arange(last, start, -_STEP)[::-1]
         circles = Circles.of(f, B, float(np.tanh(end)), c)

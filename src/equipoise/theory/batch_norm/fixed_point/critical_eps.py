@@ -81,6 +81,7 @@ def critical_eps(
     return setting.weight_variance * critical_variance(Response.of(setting), setting.batch_size)
 
 
+@lru_cache(maxsize=16)
 def tangent(f: Response) -> Homogeneity | None:
     """The slopes of f on either side of 0, or None where f is flat there."""
     at_kink = [kink for kink in f.activation.kinks if kink.at == f.beta]

@@ -66,7 +66,7 @@ _WITHOUT_EPS, TINY_EPS = 1e-36, 1e-20
 # What a search that misses a place misses around it.
 _MISSED_WITH = 0.25
 # κ/q of a function that is constant but for rounding.
-_CONSTANT = 64 * UNIT**2
+_CONSTANT, _FAR_FROM_CONSTANT = 64 * UNIT**2, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +198,19 @@ def _with_eps(settings: Sequence[Setting], f: Response) -> list[Solution]:
     found = []
     for setting, solution in zip(settings, solve_on_disc(settings, f), strict=True):
         if solution is None:
-            _refuse_no_signal(setting, compute.averages(f, setting.batch_size, np.ones(1), 0))
+            if not _varies(f):
+                averages = compute.averages(f, setting.batch_size, np.ones(1), 0)
+                _refuse_no_signal(setting, averages)
             found.append(_collapsed(setting, f))
         else:
             found.append(_checked(setting, solution))
     return found
+
+
+def _varies(f: Response) -> bool:
+    """Whether values within a standard deviation differ by far more than rounding."""
+    values = f.activation.values(f.beta + f.gamma * np.linspace(-1, 1, 5))
+    return bool(np.ptp(values) > _FAR_FROM_CONSTANT * np.abs(values).max())
 
 
 def _largest_kappa(setting: Setting, f: Response) -> float:

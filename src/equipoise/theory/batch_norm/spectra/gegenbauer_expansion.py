@@ -252,7 +252,7 @@ def _nodes(f: Response, n: int, terms: int, level: int) -> tuple[Array, Array, A
             edges, x_edges = (pair[chosen] for pair in pairs)
             nodes = panels.place(rule, edges)
             cos_edge, step, sine = nodes.on_circle(edges, np.cos(edges))
-            x = np.take_along_axis(x_edges, nodes.edge, 1) + f.gamma * math.sqrt(n) * step
+            x = nodes.of_edges(x_edges) + f.gamma * math.sqrt(n) * step
             weights = nodes.weights * _density(n, cos_edge + step, sine)
             parts.append([part.ravel() for part in (cos_edge + step, x, weights)])
     cosines, x, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
