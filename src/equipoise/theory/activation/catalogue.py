@@ -92,7 +92,8 @@ class Activation:
     def values(self, x: Array) -> Array:
         """Return φ(x) alone, at half the cost."""
         with torch.no_grad():
-            return self.function(torch.tensor(x)).numpy()
+            # A copy: the function may work in place.
+            return self.function(torch.from_numpy(np.array(x, order="C"))).numpy()
 
 
 def homogeneous(name: str, alpha: float, a: float, b: float) -> Activation:

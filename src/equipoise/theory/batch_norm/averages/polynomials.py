@@ -161,12 +161,11 @@ def row_averages(
     for p in range(SQUARE_POWERS):
         squares[:, p] = squared.sum(-1)
         squared *= w
-    left = np.empty((len(w), 2 * PAIR_POWERS, w.shape[1]))
+    left = np.empty((len(w), 2, PAIR_POWERS, w.shape[1]))
     for i in range(PAIR_POWERS):
-        left[:, i], left[:, PAIR_POWERS + i] = weighted
+        left[:, :, i] = weighted.swapaxes(0, 1)
         weighted *= w
     terms = _terms(int(batch_sizes.min()))
-    left = left.reshape(len(w), 2, PAIR_POWERS, -1)
     coefficients = _coefficients(np.asarray(batch_sizes), left, w, terms)
     rho = gegenbauer.correlations_of(np.asarray(batch_sizes, np.float64), terms + 16)
     pairs = np.einsum("kr,koir,kojr->roij", rho[:terms], coefficients, coefficients, optimize=True)

@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 # Exponents below this are left out: exp(-42) = 6e-19.
 LEFT_OUT = 42.0
 _FARTHEST = 500.0
+# Quadratic steps: fine where the density is, which may be far inside.
+_PARTS = np.linspace(0, 1, 193) ** 2
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -40,25 +42,21 @@ def range_of(f: Response, batch_size: int, c: float) -> tuple[float, float]:
     """
     # Of z + b, weights keep b = c cosh² u at most, which is no more than a power of cosh.
     power = batch_size - 1 if c else batch_size
-    low, high = 0.0, math.asinh(math.sqrt(2 * _FARTHEST / c)) if c else 2 * LEFT_OUT
-    for _ in range(20):
-        middle = (low + high) / 2
-        log_cosh = middle - math.log(2) + math.log1p(math.exp(-2 * middle))
-        lost = (power - 3) * log_cosh + c / 2 * math.sinh(middle) ** 2
-        low, high = (middle, high) if lost < _FARTHEST else (low, middle)
-    # Quadratic steps: fine where the density is, which may be far inside.
-    u = high * np.linspace(0, 1, 193) ** 2
-    argument = f.gamma * np.sqrt(batch_size - 1) * np.tanh(u)
+    # Farther out either factor alone is below e^-500.
+    log_cosh = _FARTHEST / max(power - 3, 1)
+    high = math.asinh(math.sqrt(math.expm1(2 * log_cosh))) if log_cosh < 2 * LEFT_OUT else np.inf
+    high = min(high, math.asinh(math.sqrt(2 * _FARTHEST / c)) if c else 2 * LEFT_OUT)
+    u = high * _PARTS
+    argument = f.gamma * math.sqrt(batch_size - 1) * np.tanh(u)
     values = f.activation.values(f.beta + np.stack([-argument, argument]))
-    steps = np.maximum(np.diff(argument), _TINY)
-    sizes = np.abs(values[:, 1:] - values[:, :1]).max(0), np.abs(np.diff(values)).max(0) / steps
-    u, tiny = u[1:], _TINY
+    steps = np.maximum(argument[1:] - argument[:-1], _TINY)
+    growth = np.abs(values[:, 1:] - values[:, :-1]).max(0) / steps
+    sizes = np.stack([np.abs(values[:, 1:] - values[:, :1]).max(0), growth])
+    u = u[1:]
     left = -exponent(power, u) - c / 2 * np.sinh(u) ** 2
-    last = 0
-    for size in sizes:
-        # Ends where f itself ends are no growth: only the largest so far counts.
-        grown = left + 2 * np.log(np.maximum(np.maximum.accumulate(size), tiny))
-        kept = np.flatnonzero(grown > (grown + np.log(u)).max() - LEFT_OUT)
-        last = max(last, int(kept[-1]) + 1 if kept.size else u.size)
-    last = min(last, u.size - 1)
-    return float(u[last]), float(sizes[0][: last + 1].max())
+    # Ends where f itself ends are no growth: only the largest so far counts.
+    grown = left + 2 * np.log(np.maximum(np.maximum.accumulate(sizes, 1), _TINY))
+    kept = grown > (grown + np.log(u)).max(1, keepdims=True) - LEFT_OUT
+    ends = (int(some[-1]) + 1 if some.size else u.size for some in map(np.flatnonzero, kept))
+    last = min(max(ends), u.size - 1)
+    return float(u[last]), float(sizes[0, : last + 1].max())

@@ -33,6 +33,7 @@ _DEGREE_OF = np.array(
         [0, 0, 0, 0, 2, 2, 2, 1, 2, 2, 2, -2, 0, 2, -2, 0, 0, 2, 2],
     ]
 )
+_POWERS_OF_Y = _DEGREE_OF[1] + np.where(np.arange(COUNT) < SLOPE, 0, 2)
 
 _DEGREE = 16
 _NODES = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
@@ -141,14 +142,20 @@ class Circles:
         """
         if self.f.activation.homogeneity is not None and self.f.is_homogeneous:
             return self._rescaled(rho, self.f.activation.homogeneity.alpha, fine)
-        return self._reduce(*self._nodes(rho, fine, excess))
+        return self._averages(rho, fine, excess)
 
     def _rescaled(self, rho: Array, alpha: float, fine: bool) -> Array:
         """Scale one circle to others: f(ρy) = ρ^α f(y)."""
         return np.asarray(
-            self._reduce(*self._nodes(np.ones(1), fine))
+            self._averages(np.ones(1), fine)
             * rho ** (alpha * _DEGREE_OF[0] + _DEGREE_OF[1])[:, None]
         )
+
+    def _averages(self, rho: Array, fine: bool, excess: Array | None = None) -> Array:
+        found = self._reduce(*self._nodes(rho, fine, excess))
+        if self.band:  # y was of circles of radius 1
+            found *= (np.sqrt(self.batch_size - 1) * rho) ** _POWERS_OF_Y[:, None]
+        return found
 
     def gaps(self, rho: Array) -> Array:
         """The average of (f₁ − f₂)²/2 alone, over the coarser nodes, of shape ``[radii]``."""
@@ -160,7 +167,11 @@ class Circles:
     def _nodes(
         self, rho: Array, fine: bool, excess: Array | None = None
     ) -> tuple[Array, Array, Array, Array, Array]:
-        """Both samples, φ's arguments at both, and weights."""
+        """Both samples, φ's arguments at both, and weights.
+
+        By the trapezoidal rule samples are the same on all circles but for their radius: they are
+        those at radius 1, of shape ``[1, m]``.
+        """
         if self.band:
             return self._by_trapezoid(rho, self.points(fine))
         if excess is None:
@@ -174,9 +185,9 @@ class Circles:
 
     def _by_trapezoid(self, rho: Array, count: int) -> tuple[Array, Array, Array, Array, Array]:
         phi = np.pi * (np.arange(count) + 0.5) / count
-        y = np.sqrt(self.batch_size - 1) * rho[:, None]
-        y1, y2 = y * np.cos(phi + self._half), y * np.cos(phi - self._half)
-        x1, x2 = (self.f.gamma * part + self.f.beta for part in (y1, y2))
+        y1, y2 = np.cos(phi + self._half)[None], np.cos(phi - self._half)[None]
+        scale = self._scale * rho[:, None]
+        x1, x2 = (scale * part + self.f.beta for part in (y1, y2))
         return y1, y2, x1, x2, np.full((1, count), 1 / count)
 
     def _between_cuts(
@@ -227,22 +238,22 @@ class Circles:
 
     def _reduce(self, y1: Array, y2: Array, x1: Array, x2: Array, weights: Array) -> Array:
         """Average every product; symmetric in the two samples."""
-        rows, count = y1.shape
+        rows, count = x1.shape
         values, slopes = self.f(np.concatenate([x1, x2], 1))
         values = values - self.at_beta
         y = np.concatenate([y1, y2], 1)
-        weights = np.broadcast_to(weights, y1.shape)
+        weights = np.broadcast_to(weights, x1.shape)
         # One sample: f, f², D² times 1, y, y², y⁴.
         left = np.empty((rows, 3, 2 * count))
         left[:, 0] = values
         left[:, 1] = values * values
         left[:, 2] = slopes * slopes
         left.reshape(rows, 3, 2, count)[:] *= weights[:, None, None] / 2
-        right = np.empty((rows, 4, 2 * count))
+        right = np.empty((len(y), 4, 2 * count))
         right[:, 0], right[:, 1] = 1.0, y
         right[:, 2] = squares = y * y
         right[:, 3] = squares * squares
-        one = left @ right.swapaxes(1, 2)  # [rows, 3, 4]
+        one = _products(left, right)  # [rows, 3, 4]
         # Two samples: f₁f₂, D₁D₂ and (f₁ + f₂)/2 times 1, y₁y₂, (y₁² + y₂²)/2 and products.
         f1, f2 = values[:, :count], values[:, count:]
         left = np.empty((rows, 3, count))
@@ -250,12 +261,12 @@ class Circles:
         left[:, 1] = slopes[:, :count] * slopes[:, count:]
         left[:, 2] = (f1 + f2) / 2
         left *= weights[:, None]
-        right = np.empty((rows, 5, count))
+        right = np.empty((len(y), 5, count))
         right[:, 0] = 1.0
         right[:, 1] = product = y1 * y2
         right[:, 2] = both = (squares[:, :count] + squares[:, count:]) / 2
         right[:, 3], right[:, 4] = product * both, product * product
-        two = left @ right.swapaxes(1, 2)  # [rows, 3, 5]
+        two = _products(left, right)  # [rows, 3, 5]
         found = np.empty((COUNT, rows))
         gap = f1 - f2
         found[GAP] = (weights * gap * gap).sum(1) / 2
@@ -266,6 +277,14 @@ class Circles:
         found[[SLOPES, SLOPES_12, SLOPES_11, SLOPES_31, SLOPES_22]] = two[:, 1].T
         found[[MEAN_12, MEAN_BOTH]] = two[:, 2, 1:3].T
         return found
+
+
+def _products(left: Array, right: Array) -> Array:
+    """Sums over m of ``[rows, a, m]`` times ``[rows, b, m]``, or ``[1, b, m]`` for all rows."""
+    if len(right) > 1:
+        return np.asarray(left @ right.swapaxes(1, 2))
+    flat = left.reshape(-1, left.shape[2]) @ right[0].T  # one product instead of many small ones
+    return np.asarray(flat.reshape(*left.shape[:2], -1))
 
 
 def _band(f: Response, reach: float) -> int:

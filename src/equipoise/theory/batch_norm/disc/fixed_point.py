@@ -173,15 +173,18 @@ def _solutions(
     f, (rough, kappa) = group.f, kappas
     at_beta = float(f.activation.values(np.array([f.beta]))[0])
 
-    def numbers(law: DiscLaw, kappa: Array) -> Array:
-        return law.numbers(kappa, group.c(kappa), group.variance, group.shared, at_beta)
+    def numbers(law: DiscLaw, *kappas: Array) -> list[Array]:
+        """The numbers at every κ of each setting: arrays of shape ``[11, settings]``."""
+        count, c = len(kappas), np.concatenate([group.c(kappa) for kappa in kappas])
+        variance, shared = (np.tile(part, count) for part in (group.variance, group.shared))
+        found = law.numbers(np.concatenate(kappas), c, variance, shared, at_beta)
+        return np.split(found, count, axis=1)
 
-    other, exact = numbers(coarse, rough), numbers(fine, kappa)
-    sensitivity = np.zeros_like(exact)
-    if group.eps.any():
-        sensitivity = np.abs(numbers(fine, kappa * (1 + _SHIFT)) - exact) / _SHIFT
+    (other,) = numbers(coarse, rough)
+    exact, *moved = numbers(fine, kappa, *([kappa * (1 + _SHIFT)] if group.eps.any() else []))
+    sensitivity = np.abs(moved[0] - exact) / _SHIFT if moved else np.zeros_like(exact)
     mean_slope = fine.mean_slope(group.c(kappa))
-    values, slopes = fine.left_out(fine.map(group.c(kappa))[0], mean_slope)
+    values, slopes = fine.left_out(kappa / group.variance, mean_slope)
     solutions: list[Solution | None] = []
     for i, setting in enumerate(group.settings):
         if not min(rough[i], kappa[i]) > 0:
