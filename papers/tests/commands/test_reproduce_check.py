@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from equipoise_papers.reproduction.archive import pack
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 
 NAME = "yang2019.fig1d"  # two cells, a tenth of a second
@@ -17,12 +18,12 @@ CHECK = ("reproduce", "check", *SMOKE, "--page", "docs", "--cells", "2", "--out"
 
 @pytest.fixture
 def page(equipoise, monkeypatch):
-    """A report about one experiment, the only one of the catalogue."""
+    """Packed records of one experiment, the only one of the catalogue."""
     for name in [*EXPERIMENTS]:
         if name != NAME:
             monkeypatch.delitem(EXPERIMENTS, name)
     equipoise("reproduce", NAME, *SMOKE)
-    equipoise("reproduce", "report", *SMOKE, "--page", "docs")
+    pack("reproduction", Path("docs", "records"), "smoke")
     return Path("docs")
 
 

@@ -101,7 +101,8 @@ def _found(row: CheckedCells, level: float) -> list[str]:
     if row.agreement == "changed":
         lines += [f"{name}{_words(test)}" for test in changed]
         lines += [
-            f"{name}{deviation.cell} differs in {', '.join(deviation.fields)}"
+            f"{name}{deviation.cell} differs in {', '.join(deviation.fields)}; published by "
+            f"commit {deviation.commit}"
             for deviation in row.deviations[:MOST_FAILURES]
         ]
         if len(row.deviations) > MOST_FAILURES:

@@ -15,7 +15,7 @@ from equipoise_papers.reproduction.check.evidence import (
     shared_level,
 )
 
-CHECKS = 400
+CHECKS = 200
 
 
 def pair(chance, number, *, seeds=3, shift=0.0, draw=random.Random.gauss):
@@ -91,11 +91,11 @@ def test_cells_that_differ_by_the_seed_alone_count_once():
 
 
 def test_the_family_is_wrong_no_more_often_than_its_level_says():
-    """Twenty fields of noise in each of 100 checks: about 1 of them is called a change."""
+    """Ten fields of noise in each of 100 checks: about 1 of them is called a change."""
     chance = random.Random(1)
     wrong = 0
     for _ in range(100):
-        tests = [bias([pair(chance, n, seeds=1) for n in range(16)]) for _ in range(20)]
+        tests = [bias([pair(chance, n, seeds=1) for n in range(16)]) for _ in range(10)]
         level = shared_level(tests, 0.01)
         wrong += any(test.p <= level for test in tests)
     assert wrong <= 4

@@ -106,7 +106,10 @@ def test_trials_that_newly_diverge_are_found(check, code):
 def test_one_prediction_that_changed_is_enough(check, code):
     code.offset = 1e-3
     found = check(cells=2)
-    assert by_kind(found)["Prediction"].agreement == "changed"
+    row = by_kind(found)["Prediction"]
+    assert row.agreement == "changed"
+    (deviation,) = row.deviations
+    assert (deviation.fields, deviation.commit) == (("depth",), run._commit())
     with pytest.raises(CheckFailedError, match=r"1 of 1 cells differ .*Prediction"):
         found.raise_if_failed()
 

@@ -13,6 +13,13 @@ Question = Literal["bias", "range"]
 Yardstick = Literal["spread", "size"]
 
 
+_PUBLISH = (
+    "Has the code changed what these cells compute? Then raise the experiment's revision and "
+    "publish anew. --json lists every cell and test."
+)
+_AGAIN = "Repeat the command to try them again; --json lists all. Finished cells are stored."
+
+
 class CheckFailedError(ChildProcessError):
     """Cells failed, or differ from their published records by more than noise."""
 
@@ -28,12 +35,15 @@ class Deviation:
             the other, as when a training diverges only once.
         largest: Largest difference of a field's mean in yardsticks: the spread between seeds, or
             the number's size; 0 if no pair of finite numbers differs.
+        commit: Of the code that computed the published record; ``unknown`` of records that do not
+            say.
     """
 
     cell: str
     fields: tuple[str, ...]
     flips: tuple[str, ...]
     largest: float
+    commit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +151,10 @@ class PublishedCheck:
             CheckFailedError: With the names of the first cells.
         """
         lines = [_trouble(row) for row in self.rows if row.agreement in ("changed", "failed")]
-        if lines:
-            raise CheckFailedError(
-                f"{'; '.join(lines)}. Has the code changed what these cells compute? Then raise "
-                "the experiment's revision and publish anew. --json lists every cell and test."
-            )
+        if not lines:
+            return
+        changed = any(row.agreement == "changed" for row in self.rows)
+        raise CheckFailedError(f"{'; '.join(lines)}. {_PUBLISH if changed else _AGAIN}")
 
 
 # Cells that a message names.

@@ -49,6 +49,8 @@ DEFAULT_CELLS = 100
 FAMILY_LEVEL = 0.01
 # Fields that hold nothing but a cell's random numbers.
 _SEEDS = ("seed", "seeds")
+# A commit that nobody knows, in provenances.
+_UNKNOWN = "unknown"
 
 # What was written about a cell, as plain values.
 Document = Mapping[str, Any]
@@ -190,7 +192,7 @@ def check_published(
 def _commit() -> str:
     """Name the code of today, for the folder of its records."""
     commit = provenance(torch.device("cpu")).commit
-    return __version__ if commit == "unknown" else commit
+    return __version__ if commit == _UNKNOWN else commit
 
 
 def _strata(
@@ -375,7 +377,9 @@ def _row(
     closeness = [comparison.closeness for comparison in part.comparisons.values()]
     failures = [f"{r.cell}: {r.failure}" for r in part.results.values() if r.record is None]
     differing = {k: c for k, c in part.comparisons.items() if c.closeness == "differs"}
-    deviations = [_deviation(part, key, comparison) for key, comparison in differing.items()]
+    deviations = [
+        _deviation(part, key, comparison, documents[key]) for key, comparison in differing.items()
+    ]
     evidence = tuple(test.at(level) for test in part.tests)
     fixed = [key for key in differing if not _is_random(documents[key]["cell"])]
     return CheckedCells(
@@ -415,11 +419,12 @@ def _agreement(
     return "rounding" if "rounding" in closeness else "equal"
 
 
-def _deviation(part: _Compared, key: str, comparison: Comparison) -> Deviation:
+def _deviation(part: _Compared, key: str, comparison: Comparison, document: Document) -> Deviation:
     scaled = [abs(pair.scaled) for pair in part.pairs[key] if pair.scaled is not None]
     return Deviation(
         cell=str(part.results[key].cell),
         fields=tuple(d.field for d in comparison.differences),
         flips=tuple(d.field for d in comparison.differences if d.flipped),
         largest=max(scaled, default=0.0),
+        commit=document.get("provenance", {}).get("commit", _UNKNOWN),
     )
