@@ -102,7 +102,7 @@ def _found(row: CheckedCells, level: float) -> list[str]:
         lines += [f"{name}{_words(test)}" for test in changed]
         lines += [
             f"{name}{deviation.cell} differs in {', '.join(deviation.fields)}; published by "
-            f"commit {deviation.commit}"
+            f"commit {deviation.commit}, {deviation.created}"
             for deviation in row.deviations[:MOST_FAILURES]
         ]
         if len(row.deviations) > MOST_FAILURES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ _HUGE = 1e150
 
 _TIME = "a time"
 _RATIO = "a ratio of times"
+_MANNER = "how a number was computed, not what it is"
 # Fields whose names do not say that they are made of times.
 _RATIOS = {
     "lange2022.table1": ("rows.ratio", "rows.median", "rows.floor"),
@@ -79,11 +80,16 @@ def left_out(experiment: str, record: Any) -> dict[str, str]:
     """
     fields = dict.fromkeys(field_of(path) for path in leaves(record))
     ratios = _RATIOS.get(experiment, ())
-    reasons = {
-        field: _TIME if _is_time(field) else _RATIO if field in ratios else None
-        for field in fields
-    }
-    return {field: reason for field, reason in reasons.items() if reason is not None}
+    manners = _manners(fields)
+    reasons: dict[str, str] = {}
+    for field in fields:
+        if _is_time(field):
+            reasons[field] = _TIME
+        elif field in ratios:
+            reasons[field] = _RATIO
+        elif field in manners:
+            reasons[field] = _MANNER
+    return reasons
 
 
 def compare(published: Any, new: Any, without: Mapping[str, str] | None = None) -> Comparison:
@@ -190,6 +196,25 @@ def _difference(field: str, places: list[tuple[Path, Any, Any]]) -> FieldDiffere
 
 def _mean(numbers: list[float]) -> float | None:
     return math.fsum(number / len(numbers) for number in numbers) if numbers else None
+
+
+def _manners(fields: Iterable[str]) -> set[str]:
+    """Error bounds and methods of estimates: a better quadrature changes them, and no number.
+
+    Examples:
+        >>> sorted(_manners(["rate.value", "rate.error", "rate.method", "error"]))
+        ['rate.error', 'rate.method']
+    """
+    parts: dict[str, set[str]] = {}
+    for field in fields:
+        place, _, name = field.rpartition(".")
+        parts.setdefault(place, set()).add(name)
+    return {
+        f"{place}.{name}"
+        for place, names in parts.items()
+        if place and {"value", "error", "method"} <= names
+        for name in ("error", "method")
+    }
 
 
 def _is_time(field: str) -> bool:

@@ -37,6 +37,7 @@ class Deviation:
             the number's size; 0 if no pair of finite numbers differs.
         commit: Of the code that computed the published record; ``unknown`` of records that do not
             say.
+        created: When the published record was written, ISO 8601, UTC.
     """
 
     cell: str
@@ -44,6 +45,7 @@ class Deviation:
     flips: tuple[str, ...]
     largest: float
     commit: str
+    created: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,8 @@ def check_published(
 
     Every kind of cell of every experiment is drawn at least once. Cells without a seed, such as
     predictions, must agree within rounding. Others may differ as far as noise explains it, which
-    :mod:`equipoise_papers.reproduction.check.evidence` tests. Times are left out.
+    :mod:`equipoise_papers.reproduction.check.evidence` tests. Times are left out, and so are error
+    bounds and methods of estimates.
 
     The check finds code that now fails, predictions that changed, and changes that move many
     sampled trainings of a kind to one side or beyond the scatter of the seeds. It cannot find a
@@ -427,4 +428,5 @@ def _deviation(part: _Compared, key: str, comparison: Comparison, document: Docu
         flips=tuple(d.field for d in comparison.differences if d.flipped),
         largest=max(scaled, default=0.0),
         commit=document.get("provenance", {}).get("commit", _UNKNOWN),
+        created=document["created"],
     )
