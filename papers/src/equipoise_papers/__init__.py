@@ -13,6 +13,7 @@ _HOMES = {
     "reproduce": "reproduction.reproduce",
     "reproduce_all": "reproduction.everything",
     "catalogue": "reproduction.catalogue",
+    "check_published": "reproduction.check.run",
     "gather": "reproduction.gather",
     "sweep_status": "reproduction.status",
     "pack": "reproduction.archive",

@@ -1,4 +1,4 @@
-"""Reproduce a published figure, or all of them, judge the claims and report."""
+"""Reproduce a published figure, or all of them, judge the claims, report and check reports."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ if TYPE_CHECKING:  # --help does not wait for torch
 
     from equipoise_papers.report.record import PublishedReport
     from equipoise_papers.reproduction.catalogue import Catalogue
+    from equipoise_papers.reproduction.check.record import PublishedCheck
     from equipoise_papers.reproduction.gather import Gathered
     from equipoise_papers.reproduction.record import AllReproductions, Reproductions
 
-    Result = Catalogue | Reproductions | AllReproductions | PublishedReport | Gathered
+    Result = (
+        Catalogue | Reproductions | AllReproductions | PublishedReport | Gathered | PublishedCheck
+    )
 
 
 # Seconds after a signal: what is finished is stored already.
 ENDS_WITHIN = 2.0
+# Options that only `check` takes.
+_OF_CHECK = ("cells", "seed", "only")
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -33,7 +38,7 @@ def configure(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="yang2019.fig1 for a whole figure, yang2019.fig1a for one panel, and so on; all for "
         "every experiment; report for a page about the records in --out; unpack to copy the "
-        "records of a report into --out",
+        "records of a report into --out; check to compute some of them anew and compare",
     )
     parser.add_argument(
         "--scale",
@@ -71,11 +76,25 @@ def configure(parser: ArgumentParser) -> None:
         "--page",
         type=Path,
         metavar="DIR",
-        help="folder of the report that `report` writes and `unpack` reads (default: report in "
-        "--out)",
+        help="folder of the report that `report` writes, `unpack` and `check` read (default: "
+        "report in --out)",
     )
     parser.add_argument("--list", action="store_true", help="list the names and what they show")
+    _configure_check(parser)
     _configure_engine(parser)
+
+
+def _configure_check(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("what `check` draws")
+    group.add_argument(
+        "--cells", type=int, metavar="N", help="how many cells, of every kind some (default: 100)"
+    )
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="another seed draws other cells (default: 0)"
+    )
+    group.add_argument(
+        "--only", metavar="NAME", help="draw cells of this experiment or figure alone"
+    )
 
 
 def _configure_engine(parser: ArgumentParser) -> None:
@@ -130,11 +149,7 @@ def run(args: Namespace) -> Result | None:
         return catalogue()
     if args.name is None:
         raise ValueError("which figure? Give a name such as yang2019.fig1, or --list them all.")
-    if args.page is not None and args.name not in ("report", "unpack"):
-        raise ValueError(
-            f"--page is where `report` writes to and `unpack` reads from, not for {args.name!r}. "
-            "Leave it out, and run `equipoise reproduce report` afterwards."
-        )
+    _refuse_what_belongs_elsewhere(args)
     if args.data_dir is not None:
         if not args.data_dir.is_dir():
             raise ValueError(f"There is no folder {str(args.data_dir)!r} to look for data in.")
@@ -148,6 +163,7 @@ def run(args: Namespace) -> Result | None:
         "all": _all,
         "report": _report,
         "unpack": _unpack,
+        "check": _check,
     }
     command = others.get(args.name, _named)
     if "TORCHELASTIC_RUN_ID" not in os.environ:
@@ -158,11 +174,36 @@ def run(args: Namespace) -> Result | None:
         return command(args) if leads else None
 
 
+def _refuse_what_belongs_elsewhere(args: Namespace) -> None:
+    if args.page is not None and args.name not in ("report", "unpack", "check"):
+        raise ValueError(
+            "--page is where `report` writes to, and `unpack` and `check` read from, not for "
+            f"{args.name!r}. Leave it out, and run `equipoise reproduce report` afterwards."
+        )
+    for option in _OF_CHECK:
+        if getattr(args, option) is not None and args.name != "check":
+            raise ValueError(
+                f"--{option} says what `equipoise reproduce check` draws, and is not for "
+                f"{args.name!r}. Leave it out."
+            )
+    if args.name == "check" and args.redraw:
+        raise ValueError(
+            "check computes cells anew, so that --redraw is not for it. Leave it out."
+        )
+    if args.name == "check" and args.shard != (1, 1):
+        raise ValueError(
+            "check computes a sample, not a part: leave --shard out, and give each machine "
+            "another --seed."
+        )
+
+
 def show(result: Result, args: Namespace, console: Console) -> None:
-    """Print verdicts, the catalogue, or what was published or unpacked."""
+    """Print verdicts, the catalogue, or what was published, unpacked or checked."""
     from equipoise_papers.report import terminal
+    from equipoise_papers.report.check import show_check
     from equipoise_papers.report.record import PublishedReport
     from equipoise_papers.reproduction.catalogue import Catalogue
+    from equipoise_papers.reproduction.check.record import PublishedCheck
     from equipoise_papers.reproduction.gather import Gathered
     from equipoise_papers.reproduction.record import AllReproductions
 
@@ -175,15 +216,19 @@ def show(result: Result, args: Namespace, console: Console) -> None:
             terminal.show_report(result, console)
         case Gathered():
             terminal.show_gathered(result, console)
+        case PublishedCheck():
+            show_check(result, console)
         case _:
             terminal.show_reproductions(result, console)
 
 
 def verify(result: Result, args: Namespace) -> None:
     """Raise if something failed, so that the exit code says so; not what was only drawn again."""
+    from equipoise_papers.reproduction.check.record import PublishedCheck
     from equipoise_papers.reproduction.record import AllReproductions, Reproductions
 
-    if isinstance(result, AllReproductions | Reproductions) and not args.redraw:
+    kinds = AllReproductions | Reproductions | PublishedCheck
+    if isinstance(result, kinds) and not args.redraw:
         result.raise_if_failed()
 
 
@@ -223,6 +268,23 @@ def _unpack(args: Namespace) -> Gathered:
     from equipoise_papers.reproduction.archive import unpack
 
     return unpack(_page(args) / RECORDS, out=args.out)
+
+
+def _check(args: Namespace) -> PublishedCheck:
+    from equipoise.cli import bars
+    from equipoise_papers.reproduction.check.run import check_published
+
+    drawn = {name: getattr(args, name) for name in _OF_CHECK}
+    where = _where(args)
+    del where["shard"]
+    with bars() as progress:
+        return check_published(
+            _page(args),
+            progress=progress,
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+            **{name: value for name, value in drawn.items() if value is not None},
+            **where,
+        )
 
 
 def _estimate(args: Namespace) -> None:

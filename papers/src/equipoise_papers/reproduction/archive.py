@@ -77,6 +77,42 @@ def unpack(
         ValueError: If there is nothing to unpack, a file is damaged, or ``out`` holds a
             different record of the same cell. Nothing is written then.
     """
+    archives = _archives(source, only)
+    with TemporaryDirectory() as scratch:
+        for archive in archives:
+            _expand(archive, cells_folder(Path(scratch), archive.name.removesuffix(SUFFIX)))
+        return gather([scratch], out=out)
+
+
+def read_packed(
+    source: str | Path, only: Collection[str] | None = None
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Read packed records without writing them anywhere.
+
+    Args:
+        source: Folder with packed records.
+        only: Names of the stores to read; by default all.
+
+    Returns:
+        What :meth:`~equipoise_papers.sweeps.store.CellStore.save` wrote, by the name of the store
+        and the cell's digest.
+
+    Raises:
+        ValueError: If there is nothing to read, or a file is damaged.
+    """
+    found = {}
+    for archive in _archives(source, only):
+        documents = _documents(archive)
+        if not all(map(is_undamaged, documents.values())):
+            raise ValueError(
+                f"{str(archive)!r} has changed since it was written. Fetch it again, or compute "
+                "the records with `equipoise reproduce`."
+            )
+        found[archive.name.removesuffix(SUFFIX)] = documents
+    return found
+
+
+def _archives(source: str | Path, only: Collection[str] | None) -> list[Path]:
     archives = [
         archive
         for archive in sorted(Path(source).glob(f"*{SUFFIX}"))
@@ -87,10 +123,7 @@ def unpack(
             f"{str(source)!r} holds no packed records (*{SUFFIX}). Name the folder 'records' of a "
             "report that `equipoise reproduce report` wrote."
         )
-    with TemporaryDirectory() as scratch:
-        for archive in archives:
-            _expand(archive, cells_folder(Path(scratch), archive.name.removesuffix(SUFFIX)))
-        return gather([scratch], out=out)
+    return archives
 
 
 def _compressed(files: Iterable[Path]) -> bytes:
@@ -110,18 +143,27 @@ def _undamaged(path: Path) -> dict[str, Any]:
 
 
 def _expand(archive: Path, folder: Path) -> None:
+    documents = _documents(archive)
     folder.mkdir(parents=True)
+    for name, document in documents.items():
+        # As `CellStore.save` writes it.
+        text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+def _documents(archive: Path) -> dict[str, dict[str, Any]]:
+    """Read an archive's records, by the digests of their cells."""
     try:
         lines = lzma.decompress(archive.read_bytes()).decode().splitlines()
+        documents = {}
         for document in map(json.loads, lines):
             if document["schema"] != SCHEMA:
                 raise ValueError(f"schema {document['schema']!r} is not {SCHEMA}")
             identity = {key: document[key] for key in ("experiment", "revision", "cell")}
-            # As `CellStore.save` writes it.
-            text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-            (folder / f"{digest(identity)}.json").write_text(text, encoding="utf-8")
+            documents[digest(identity)] = document
     except (lzma.LZMAError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{str(archive)!r} does not hold packed records of this version: {error}. Fetch it "
             "again, or compute the records with `equipoise reproduce`."
         ) from error
+    return documents

@@ -1,0 +1,1 @@
+"""Compute a sample of published records anew, and compare."""
