@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from equipoise_papers.yang2019.trainability import forecast
 from equipoise_papers.yang2019.trainability.forecast import (
     Forecast,
     ForecastPoint,
@@ -54,3 +55,11 @@ def test_points_without_a_forecast_are_left_out():
 def test_positions_are_those_of_the_parameter(parameter):
     point = ForecastPoint.of(STACK)
     assert along({point: Forecast(1.0, 1.0, 1.0)}, parameter)[0][0] == getattr(STACK, parameter)
+
+
+def test_another_calibration_is_another_forecast(monkeypatch):
+    """Records of forecasts outlived the fit that they were made with once."""
+    before = ForecastPoint.of(STACK)
+    assert ForecastPoint.of(STACK) == before
+    monkeypatch.setattr(forecast, "_calibration", lambda: "another")
+    assert ForecastPoint.of(STACK) != before

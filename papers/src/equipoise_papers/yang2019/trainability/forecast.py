@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from equipoise import diagnosis
@@ -36,16 +39,17 @@ class ForecastPoint(Cell[Forecast]):
 
     Args:
         stack: One of its networks; its depth, rates, seeds and length do not count.
+        calibration: Digest of the trainings that the verdict has been fitted to.
     """
 
     stack: Stack
+    calibration: str
 
     @staticmethod
     def of(stack: Stack) -> ForecastPoint:
         """The point of a column, the same for all networks of the column."""
-        return ForecastPoint(
-            replace(stack, depth=_DEPTH, rates=(), seeds=(), samples=0, test_samples=0)
-        )
+        column = replace(stack, depth=_DEPTH, rates=(), seeds=(), samples=0, test_samples=0)
+        return ForecastPoint(column, _calibration())
 
     def run(self) -> Forecast:
         """Predict, without training anything."""
@@ -58,6 +62,12 @@ class ForecastPoint(Cell[Forecast]):
         # The first and the last block are not alike, and are not counted among the equal ones.
         more = self.stack.depth - found.blocks
         return Forecast(*(value + more for value in (found.value, found.low, found.high)))
+
+
+@cache
+def _calibration() -> str:
+    fitted = files("equipoise.diagnosis.trainability").joinpath("calibration.json").read_bytes()
+    return hashlib.sha256(fitted).hexdigest()[:16]
 
 
 def forecasts(stacks: Sequence[Stack]) -> tuple[ForecastPoint, ...]:
