@@ -57,23 +57,24 @@ class Counting(TorchDispatchMode):
         return out
 
 
-def cost(network: str, variant: str, batch_size: int) -> Cost:
-    """Mean over ten steps, once the first hundred are over."""
+def cost(network: str, variant: str, batch_size: int, quick: bool) -> Cost:
+    """Mean over ten steps, once the first hundred are over; of one step after two if quick."""
     _, step = table1.stepper(network, variant, batch_size)
-    for _ in range(100 if "every" in variant else 2):
+    for _ in range(100 if "every" in variant and not quick else 2):
         step()
+    counted = 1 if quick else 10
     with Counting() as counting:
-        for _ in range(10):
+        for _ in range(counted):
             step()
-    return Cost(counting.cost.calls / 10, counting.cost.bytes / 10)
+    return Cost(counting.cost.calls / counted, counting.cost.bytes / counted)
 
 
-def report(network: str, timing: table1.Timing) -> None:
+def report(network: str, timing: table1.Timing, quick: bool) -> None:
     target = TARGETS.get((network, timing.batch_size, timing.variant))
     met = (
         "" if target is None else f"{target:.2f} {'met' if timing.median <= target else 'MISSED'}"
     )
-    found = cost(network, timing.variant, timing.batch_size)
+    found = cost(network, timing.variant, timing.batch_size, quick)
     print(
         f"{network:5} {timing.batch_size:5} {timing.variant:18} {timing.milliseconds:9.3f} "
         f"{timing.ratio:6.2f} {timing.median:7.2f} {timing.floor:6.2f} {found.calls:6.0f} "
@@ -95,7 +96,7 @@ def main() -> None:
         found = (row for batch in (batches[:1] if quick else batches) for row in cell.at(batch))
         timings = table1.Timings(tuple(found))
         for timing in timings.rows:
-            report(cell.network, timing)
+            report(cell.network, timing, quick)
         dearer += [
             (cell.network, rows)
             for rows in sorted({timing.batch_size for timing in timings.rows})

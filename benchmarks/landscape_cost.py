@@ -162,7 +162,7 @@ def taken(run: Callable[[], object]) -> float:
 
 def ratios(runs: dict[str, Callable[[], object]], base: str, *, blocks: int) -> dict[str, float]:
     """Median over blocks of each run's time, relative to that of the base beside it."""
-    for run in runs.values():
+    for run in runs.values() if blocks > 1 else ():  # warm up
         run()
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(blocks):
