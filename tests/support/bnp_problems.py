@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from equipoise.preconditioners import BNP
+from equipoise import BNP
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),

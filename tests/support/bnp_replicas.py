@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from equipoise.preconditioners import BNP
+from equipoise import BNP
 from support.bnp_problems import OPTIMIZERS, batches, flat, mlp
 from support.forked_ranks import together
 

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -35,9 +36,12 @@ def results_of(script: Path, folder: Path):
     return torch.load(folder / "results.pt", weights_only=False)
 
 
-def printed_by(script: Path, folder: Path, *arguments: str) -> str:
+def printed_by(
+    script: Path, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> str:
     """Run a script in a fork of the server; its output is kept in the folder meanwhile."""
-    process = server().Process(target=_run, args=(script, folder / "printed", arguments))
+    given = (script, folder / "printed", arguments, environment or {})
+    process = server().Process(target=_run, args=given)
     process.start()
     process.join(300)
     process.kill()
@@ -47,7 +51,8 @@ def printed_by(script: Path, folder: Path, *arguments: str) -> str:
     return printed
 
 
-def _run(script, path, arguments):
+def _run(script, path, arguments, environment):
+    os.environ.update(environment)
     with path.open("w") as printed:
         os.dup2(printed.fileno(), 1)
         os.dup2(printed.fileno(), 2)

@@ -1,8 +1,6 @@
 """Remedies are applied exactly, and undone exactly."""
 
 import copy
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from equipoise.instrument.recording.tracer import trace
 from equipoise.records.codec import from_plain, to_plain
 from equipoise.theory.propagation.propagate import propagate
 from equipoise.training.losses import cross_entropy
+from support.forked_ranks import printed_by
 
 
 def network(activation=nn.ReLU) -> nn.Module:
@@ -163,16 +162,19 @@ def test_the_trace_changes_as_the_model_does(remedy):
 def test_printed_code_trains_bit_for_bit_alike_in_a_fresh_process(tmp_path):
     """All remedies in one process, which only has the printed lines and the network's code."""
     source = textwrap.dedent(
-        """
+        f"""
+        import sys
+        sys.path.insert(0, {str(ROOT)!r})
         import torch, equipoise
+        torch.set_num_threads({torch.get_num_threads()})
         from torch import nn
         from tests.diagnosis.fix.test_applied import REMEDIES, network, steps
         from equipoise.diagnosis.fix.applied import code_lines
         for remedy in REMEDIES:
             model, code = network(), "\\n".join(code_lines(remedy))
-            names = {"model": model, "nn": nn, "torch": torch, "equipoise": equipoise}
+            names = dict(model=model, nn=nn, torch=torch, equipoise=equipoise)
             def attach(optimizer):
-                exec(code, names | {"optimizer": optimizer})
+                exec(code, names | dict(optimizer=optimizer))
             if "bnp" in remedy.kinds:
                 print(steps(model, attach))
             else:
@@ -182,19 +184,12 @@ def test_printed_code_trains_bit_for_bit_alike_in_a_fresh_process(tmp_path):
     )
     script = tmp_path / "fresh.py"
     script.write_text(source)
-    ran = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(torch.get_num_threads()), "PATH": ""},
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
+    printed = printed_by(script, tmp_path)
     here = []
     for remedy in REMEDIES:
         applied = apply(network(), remedy)
         here.append(str(steps(applied.model, applied.attach)))
-    assert ran.stdout.splitlines() == here
+    assert printed.splitlines() == here
 
 
 def test_a_wrapped_factory_builds_changed_models():
