@@ -97,8 +97,12 @@ class TimedNetwork(Cell[Timings]):
     steps: int
 
     def excerpt(self, steps: int) -> Excerpt:
-        """The first turns."""
-        return Excerpt(replace(self, blocks=steps), self.blocks, 1)
+        """The first turns, of one step each."""
+        return Excerpt(replace(self, blocks=steps, steps=1), self.blocks * self._in_a_turn, 1)
+
+    @property
+    def _in_a_turn(self) -> int:
+        return self.steps if self.network == "fc" else min(self.steps, _EVERY)
 
     def run(self) -> Timings:
         """Time every variant at every batch size."""
@@ -107,9 +111,10 @@ class TimedNetwork(Cell[Timings]):
 
     def at(self, batch_size: int) -> Iterator[Timing]:
         """Time every variant at one batch size."""
-        steps = self.steps if self.network == "fc" else _EVERY
         variants = {name: stepper(self.network, name, batch_size) for name in _VARIANTS}
-        seconds = _turns({name: step for name, (_, step) in variants.items()}, self.blocks, steps)
+        seconds = _turns(
+            {name: step for name, (_, step) in variants.items()}, self.blocks, self._in_a_turn
+        )
         plain = seconds["vanilla"]
         own = _operations(variants["vanilla"][0], batch_size)
         for name, (model, _) in variants.items():
