@@ -274,7 +274,7 @@ def judge(results: Mapping[InputMaps, Errors]) -> Verdict:
     conditioned = ours(_as_well_conditioned(_by_side(results, "network")))
     if all(cell.data.startswith("cifar") for cell in results):
         return Verdict((*checks, conditioned))
-    left = ("CIFAR-10: Fashion-MNIST at this scale",)
+    left = ("CIFAR-10, three colours: Fashion-MNIST, one, at this scale",)
     return Verdict((*checks, conditioned), left, fidelity="stand-in data")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,16 +52,22 @@ class Price:
         """Write it on one line.
 
         Examples:
-            >>> Price("a.b", 40, Estimate(144000.0, 7200.0, "8 of 40 cells timed"), "", 2).words()
-            'a.b: 40 cells, about 40.0 h of computing (8 of 40 cells timed), 20.0 h with 2 at once'
+            >>> Price("a.b", 40, Estimate(144000.0, 7200.0, "8 of 40 timed"), "", 2).words()
+            'a.b: 40 cells, about 40.0 h ± 5 % of computing (8 of 40 timed), 20.0 h with 2 at once'
         """
         if self.seconds is None:
             return f"{self.store}: {self.cells} cells, of unknown cost: {self.trouble}"
         wall = "" if self.at_once == 1 else f", {_long(self.wall)} with {self.at_once} at once"
         return (
-            f"{self.store}: {self.cells} cells, about {_long(self.seconds.value)} of computing "
-            f"({self.seconds.method}){wall}"
+            f"{self.store}: {self.cells} cells, about {_long(self.seconds.value)}{self._error()} "
+            f"of computing ({self.seconds.method}){wall}"
         )
+
+    def _error(self) -> str:
+        """The standard error, if more than one cell tells it."""
+        if self.seconds is None or not 0 < self.seconds.error < math.inf:
+            return ""
+        return f" ± {math.ceil(100 * self.seconds.error / self.seconds.value)} %"
 
 
 def prices(

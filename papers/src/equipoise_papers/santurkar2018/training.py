@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import repeat
 from typing import Literal
@@ -20,7 +20,7 @@ from equipoise.training import Curve, cross_entropy, evaluate, train
 from equipoise_papers.devices import moved, training_device
 from equipoise_papers.santurkar2018.deep_linear import deep_linear, gaussian_regression
 from equipoise_papers.stacked.losses import summed_squared_error
-from equipoise_papers.sweeps.cell import Cell, Excerpt
+from equipoise_papers.sweeps.cell import Cell, Excerpt, Work
 
 Direction = Literal["gradient", "random"]
 Normaliser = Literal["none", "batch", "noisy", "noise", "l1", "l2", "linf"]
@@ -29,6 +29,8 @@ Normaliser = Literal["none", "batch", "noisy", "noise", "l1", "l2", "linf"]
 _REACH = {"vgg": (0.5, 4.0), "dln": (0.01, 30.0)}
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _TEST_SAMPLES = 2000
+# Samples in a step of an excerpt on a CPU, and its test images.
+_EXCERPT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +137,32 @@ class ProbedTraining(Cell[Run]):
         return training_device(large=self.data == "cifar10")
 
     def excerpt(self, steps: int) -> Excerpt:
-        """The first steps, with a look before and one after them if there are any."""
-        looks = min(self.looks, 1)
-        return Excerpt(replace(self, steps=steps, looks=looks), self.steps, (self.looks + 1) // 2)
+        """The first steps, with a look before and one after them if there are any.
+
+        VGG has fewer samples on a CPU, as one step takes long.
+        """
+        pairs = (self.looks + 1) // 2
+        if self.network != "vgg" or self.runs_on().type != "cpu":
+            cell = replace(self, steps=steps, looks=min(self.looks, 1))
+            return Excerpt(cell, self.steps, pairs)
+        size = min(self.batch_size, _EXCERPT)
+        part = {field.name: getattr(self, field.name) for field in fields(ProbedTraining)}
+        cell = _Begun(**part | {"steps": steps, "looks": 0, "batch_size": size})
+        share = self.batch_size / size
+        return Excerpt(
+            cell,
+            math.ceil(self.steps * share),
+            math.ceil(max(pairs * share, _TEST_SAMPLES / _EXCERPT)),
+            replace(cell, steps=1, looks=1) if self.looks else None,
+        )
+
+    def work(self) -> Work:
+        """Steps, and looks."""
+        return Work(self.steps, self.looks)
+
+    def test_samples(self) -> int:
+        """Test images."""
+        return _TEST_SAMPLES
 
     def direction(self) -> Direction:
         """Along what probes measure the landscape."""
@@ -165,7 +190,9 @@ class ProbedTraining(Cell[Run]):
                 listener=looks,
             )
             finished = history.diverged_at is None
-            accuracy = _accuracy(model, test) if finished and test is not None else math.nan
+            accuracy = math.nan
+            if finished and test is not None:
+                accuracy = _accuracy(model, test, self.test_samples())
         scale = len(samples) if self.network == "dln" else 1
         curve = history.curve()
         return Run(
@@ -176,6 +203,15 @@ class ProbedTraining(Cell[Run]):
             diverged_at=history.diverged_at,
             looks=tuple(looks.taken),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun(ProbedTraining):
+    """The first steps of a training, and few test images."""
+
+    def test_samples(self) -> int:
+        """As many as a step's samples."""
+        return self.batch_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,9 +346,9 @@ def _batches(cell: ProbedTraining, samples: Samples) -> Iterator[Batch]:
     return samples.batches(cell.batch_size, cell.steps, torch.Generator().manual_seed(cell.seed))
 
 
-def _accuracy(model: nn.Module, test: Samples) -> float:
+def _accuracy(model: nn.Module, test: Samples, count: int) -> float:
     device = next(model.parameters()).device
-    x, y = test.inputs[:_TEST_SAMPLES].to(device), test.targets[:_TEST_SAMPLES].to(device)
+    x, y = test.inputs[:count].to(device), test.targets[:count].to(device)
     found = evaluate(model, x, y, cross_entropy).accuracy
     return math.nan if found is None else found
 

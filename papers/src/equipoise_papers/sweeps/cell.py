@@ -15,18 +15,39 @@ Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """How much a cell computes, in numbers that can be compared between cells of one kind.
+
+    Seconds are about so many for a call and so many for an operation, on any one machine.
+
+    Args:
+        calls: Of layers, each of which costs time however little it computes.
+        operations: Such as multiplications.
+    """
+
+    calls: float
+    operations: float
+
+
+@dataclass(frozen=True, slots=True)
 class Excerpt:
     """The first steps of a training or turns of a timing, which tell what the whole will cost.
 
+    Where a whole step takes long, the excerpt's steps have fewer samples, and its looks too; the
+    whole cell then has as many more of them.
+
     Args:
         cell: A cell that takes these steps, and then looks at the model once.
-        steps: Steps of the whole cell.
-        looks: How often the whole cell evaluates or probes the model.
+        steps: Such steps of the whole cell.
+        looks: How often the whole cell evaluates or probes the model so.
+        look: A cell of one step that looks at the model instead of ``cell``, where looks take so
+            much longer than steps that these could not be told from them.
     """
 
     cell: Cell[Any]
     steps: int
     looks: int
+    look: Cell[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +94,13 @@ class Cell(ABC, Generic[Record]):
 
     def excerpt(self, steps: int) -> Excerpt | None:
         """The first ``steps`` steps, if the cell takes any; ``None`` if it is computed at once."""
+        return None
+
+    def work(self) -> Work | None:
+        """How much it computes; ``None`` if all cells compute as much, or nobody knows.
+
+        From the work of all cells and the time of some, :func:`cost` tells the time of the rest.
+        """
         return None
 
 

@@ -14,7 +14,7 @@ import torch
 from equipoise.training import cross_entropy
 from equipoise_papers.devices import moved, training_device
 from equipoise_papers.stacked.train import train_many
-from equipoise_papers.sweeps.cell import Cell, Excerpt
+from equipoise_papers.sweeps.cell import Cell, Excerpt, Work
 from equipoise_papers.trainability.build import build
 from equipoise_papers.trainability.space import Network
 from equipoise_papers.trainability.tasks import task
@@ -91,6 +91,11 @@ class Training(Cell[Trained]):
     def excerpt(self, steps: int) -> Excerpt:
         """The first steps of all rates, ten times as many: the record has ten parts."""
         return Excerpt(replace(self, steps=PARTS * steps), self.steps // PARTS, 1)
+
+    def work(self) -> Work:
+        """Steps at all rates: the blocks' calls and multiplications."""
+        rates = len(RATES[self.optimizer])
+        return Work(self.steps * self.network.depth, self.steps * rates * self.network.work)
 
     def run(self) -> Trained:
         """Train."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,18 @@ Key = TypeVar("Key")
 # Wide networks differ from the limit by a term of order 1/width. At width 1000 the growth rate of
 # gradients was measured within 0.4 % of theory for B = 8 to 64: 4/width.
 _WIDTH_EFFECT = 4.0
+# Networks over which the source averages in Fig. 1a and b.
+_SOURCE_NETWORKS = 200
+
+
+class _OfNetworks(Protocol):
+    """A cell that simulates networks at a batch size."""
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def networks(self) -> int: ...
 
 
 def grouped(
@@ -83,3 +95,12 @@ def agrees(claim: str, found: Estimate, expected: float, allowance: float) -> Ch
     text = f"{wording.spread(found)}, off by {wording.number(distance, 2)}"
     limit = f"(within 3 standard errors + {wording.number(allowance, 2)})"
     return Check(f"{claim} {wording.number(expected, 4)} {limit}", text, holds)
+
+
+def fewer_networks(cells: Iterable[_OfNetworks]) -> tuple[str, ...]:
+    """Say how many networks there are at each batch size, if fewer than the source's 200."""
+    counts: dict[int, int] = {}
+    for cell in cells:
+        counts[cell.batch_size] = counts.get(cell.batch_size, 0) + cell.networks
+    least = min(counts.values(), default=_SOURCE_NETWORKS)
+    return (f"{_SOURCE_NETWORKS} networks: {least} here",) if least < _SOURCE_NETWORKS else ()

@@ -317,7 +317,8 @@ class TestPanels:
         )
         assert (small.fidelity, paper.fidelity) == ("stand-in data", "same setting")
         assert (small.outcome, paper.outcome) == ("holds", "undecided")
-        assert len(small.left_out) == 1
+        assert "best of 5 learning rates" in small.left_out[0]
+        assert "1,000 images" in small.left_out[1]
         assert not any("at this scale" in part for part in paper.left_out)
 
     @pytest.mark.parametrize("name", PANELS)

@@ -12,12 +12,18 @@ from papers_support.drawings import drawn
 
 
 class TestSpeed:
+    spread = 0.01
+
+    def turns(self, time):
+        """Eight turns, half of them faster and half slower."""
+        return tuple(time * (1 + self.spread * place) for place in (-2, -1, -1, 0, 0, 1, 1, 2))
+
     def results(self, newton, *, device="cpu", run=1.0):
         def timings(cell):
             D = cell.channels
             times = {NEWTON: newton * (D / 512) ** 3, RUN1: run * D / 512}
             rows = tuple(
-                speed.Timing(m.part, m.name, t, t, t, 1000, t / 2)
+                speed.Timing(m.part, m.name, self.turns(t), 1000, t / 2)
                 for m in METHODS
                 for t in [times.get(m.name, 1.1)]
             )
@@ -39,12 +45,21 @@ class TestSpeed:
         for newton in (10.0, 1e6):
             verdict = speed.judge(self.results(newton, run=0.9))
             assert [verdict.checks[place].holds for place in (0, 2, 4)] == [None] * 3
-            assert verdict.left_out == ("timings on a GPU",)
+            assert "on a GPU" in verdict.left_out[0]
+            assert "784 × 512" in verdict.left_out[1]
 
     def test_a_slow_run_fails_the_checks(self):
         checks = speed.judge(self.results(10.0, run=30.0)).checks
         assert not checks[1].holds
         assert not checks[5].holds
+
+    def test_turns_on_both_sides_of_a_limit_decide_nothing(self):
+        """Newton–Schulz takes as long as RUN in the middle of its turns."""
+        one = speed.Timing("head", NEWTON, (0.9, 1.1) * 4, 0, 0.0)
+        run = speed.Timing("head", RUN1, (1.0,) * 8, 0, 0.0)
+        found = speed.Timings((one, run), 1e11, 1e10).times_slower("head", NEWTON, RUN1)
+        assert (found.low, found.median, found.high) == (0.9, 1.0, 1.1)
+        assert [found.above(bound) for bound in (0.8, 1.0, 1.2)] == [True, None, False]
 
     def test_a_cell_times_every_method_and_is_drawn(self):
         cell = speed.TimedSize(16, 4, 2, 1, "cpu")
@@ -52,7 +67,8 @@ class TestSpeed:
         assert [(row.part, row.method) for row in found.rows] == [
             (m.part, m.name) for m in METHODS
         ]
-        assert found.row("normalisation", RUN1).ratio == 1.0
+        assert len(found.row("normalisation", RUN1).milliseconds) == cell.turns
+        assert found.times_slower("normalisation", RUN1, RUN1).median == 1.0
         assert from_plain(speed.Timings, to_plain(found)) == found
         assert speed.judge({cell: found}).checks == ()
 

@@ -35,6 +35,8 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "bnp": {"color": style.PALETTE[3], "linestyle": "--"},
     "bnp_gn": {"color": style.PALETTE[0]},
 }
+# Images of Fashion-MNIST.
+_IMAGES = 60_000
 # Points by which final accuracies may differ if comparable, and if slightly lower.
 _LEVEL, _SLIGHT = 1.5, 3.0
 
@@ -109,10 +111,11 @@ def judge(results: Mapping[ResNetTraining, Run], regime: ResNetRegime, checks: C
     if any(cell.data == "digits" for cell in results):
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
     best = best_of(results)
-    whole = next(iter(results)).data == regime.paper.data
+    first = next(iter(results))
+    whole = first.data == regime.paper.data
     return Verdict(
         (*checks(best), ours(_rates(best, at_rates(results, regime.paper.rates)))),
-        left_out=() if whole else (f"{regime.paper.network}: a stand-in at this scale",),
+        left_out=() if whole else _left_out(regime, first),
         fidelity="same setting" if whole else "stand-in data",
     )
 
@@ -182,6 +185,23 @@ def _panel(
         draw=partial(draw, regime=regime),
         judge=partial(judge, regime=regime, checks=checks),
     )
+
+
+def _left_out(regime: ResNetRegime, cell: ResNetTraining) -> tuple[str, ...]:
+    """Say what a training at scale small has less of than the paper's."""
+    paper, small = regime.paper, regime.small
+    left = [
+        f"{paper.network}: {small.network} at this scale",
+        f"{paper.epochs} epochs: {cell.steps} steps, "
+        f"{cell.steps * cell.batch_size / _IMAGES:.2g} epochs",
+        "crops and reflections: none",
+        f"the whole test set: {cell.test_samples:,} images",
+    ]
+    if cell.batch_size != paper.batch_size:
+        left.append(f"batches of {paper.batch_size}: of {cell.batch_size}")
+    if cell.group_size != paper.group_size:
+        left.append(f"groups of {paper.group_size} channels: of {cell.group_size}")
+    return tuple(left)
 
 
 def _stand_in(regime: ResNetRegime) -> str:

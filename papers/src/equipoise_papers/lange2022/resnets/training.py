@@ -5,6 +5,7 @@ The schedule is the paper's: a warm-up from a tenth of the rate, and drops to a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ from equipoise_papers.sweeps.cell import Cell, Excerpt
 _MOMENTUM = 0.9
 # The share of the rate where warm-up starts, and the factor of each drop.
 _TENTH = 0.1
+# Samples in a step of an excerpt, on a CPU.
+_EXCERPT = 8
 
 Form = Literal["original", "preactivation", "resnet18"]
 
@@ -108,10 +111,27 @@ class ResNetTraining(Cell[Run]):
         return training_device(large=self.data in ("cifar10", "cifar100", imagenet.NAME))
 
     def excerpt(self, steps: int) -> Excerpt:
-        """The first steps; all of ImageNet's test images would take longer than many steps."""
+        """The first steps; all of ImageNet's test images would take longer than many steps.
+
+        On a CPU they are of fewer samples, as one step takes long.
+        """
         looks = 0 if self.data == imagenet.NAME else 1
-        cell = replace(self, steps=steps, warmup=0, drops=(), evaluations=looks)
-        return Excerpt(cell, self.steps, looks * len(moments(self)))
+        size = self.batch_size if self.runs_on().type != "cpu" else min(self.batch_size, _EXCERPT)
+        tested = min(self.test_samples, 4 * size)
+        cell = replace(
+            self,
+            steps=steps,
+            warmup=0,
+            drops=(),
+            evaluations=looks,
+            batch_size=size,
+            test_samples=tested,
+        )
+        return Excerpt(
+            cell,
+            math.ceil(self.steps * self.batch_size / size),
+            math.ceil(looks * len(moments(self)) * self.test_samples / tested),
+        )
 
     def run(self) -> Run:
         """Train once, over all processes of ``torchrun`` if there are more."""

@@ -18,7 +18,14 @@ from equipoise_papers.experiments import style
 from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.experiments.verdict import Check, Verdict
 from equipoise_papers.sweeps.cell import Cell
-from equipoise_papers.yang2019.samples import deviation, grouped, pooled, sample_mean, width_effect
+from equipoise_papers.yang2019.samples import (
+    deviation,
+    fewer_networks,
+    grouped,
+    pooled,
+    sample_mean,
+    width_effect,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
@@ -128,7 +135,7 @@ def judge(results: Mapping[EigenvalueSample, Eigenvalues]) -> Verdict:
     first, last = by_size[_FIRST], by_size[_LAST]
     checks = [_agreement(columns, index) for index in range(len(_NAMES))]
     checks += [_towards_limit(first, last), _below(columns), _same_limit(first, last)]
-    return Verdict((*checks, _level_of_m(columns)))
+    return Verdict((*checks, _level_of_m(columns)), fewer_networks(results))
 
 
 def _agreement(columns: list[Column], index: int) -> Check:

@@ -21,6 +21,7 @@ from equipoise_papers.sweeps.cell import Cell
 from equipoise_papers.yang2019.samples import (
     agrees,
     deviation,
+    fewer_networks,
     grouped,
     log_slopes,
     pooled,
@@ -156,7 +157,7 @@ def judge(results: Mapping[GradientSample, Gradients]) -> Verdict:
             top, expected = sample_mean(growth[:, _SETTLING]), steps * math.log(rate)
             claim = f"B = {batch_size}: height of the line after {steps} layers ="
             checks.append(agrees(claim, top, expected, steps * allowance))
-    return Verdict(tuple(checks))
+    return Verdict(tuple(checks), fewer_networks(results))
 
 
 def _slope(check: Check, batch_size: int, slopes: Estimate, rate: float) -> Check:

@@ -17,7 +17,7 @@ from equipoise.instrument import Batch
 from equipoise.records import Estimate
 from equipoise.training import cross_entropy
 from equipoise_papers.devices import moved, training_device
-from equipoise_papers.sweeps.cell import Cell, Excerpt
+from equipoise_papers.sweeps.cell import Cell, Excerpt, Work
 
 # Decimals of stored logarithms, far finer than the differences between networks.
 _DIGITS = 4
@@ -73,6 +73,11 @@ class ShortTraining(Cell[FirstSteps]):
     def excerpt(self, steps: int) -> Excerpt:
         """The first steps; every one measures all layers."""
         return Excerpt(replace(self, steps=(steps - 1,)), self.steps[-1] + 1, 1)
+
+    def work(self) -> Work:
+        """Steps: the hidden layers' calls and products."""
+        calls = (self.steps[-1] + 1) * self.depth
+        return Work(calls, calls * self.batch_size * self.width**2)
 
     def run(self) -> FirstSteps:
         """Train, and record every layer after the given steps."""

@@ -112,7 +112,28 @@ def stand_in(results: Results, source: str) -> tuple[str, ...]:
         f"{_NAMES[stack.data]}, width {stack.width}, {stack.samples:,} images"
         for stack in stacks(results)
     }
-    return (f"{source}: {'; '.join(sorted(names))} at this scale",)
+    some = next(iter(stacks(results)))
+    best = f"the best of {len(some.rates)} learning rates at each place"
+    return (
+        f"η = 1e-5 B (Fig. 2): {best}",
+        f"the whole test set: {some.test_samples:,} images",
+        *_grid_left_out(results),
+        f"{source}: {'; '.join(sorted(names))} at this scale",
+    )
+
+
+def _grid_left_out(results: Results) -> tuple[str, ...]:
+    """What Fig. 2's panels have and ours have not: larger batches, deeper networks, long steps."""
+    trained = stacks(results)
+    sizes = {stack.batch_size for stack in trained}
+    left = []
+    if len(sizes) > 1:
+        deepest = max(stack.depth for stack in trained)
+        left.append(f"B up to 1000: up to {max(sizes)}, depths up to {deepest}")
+    steps = {stack.step_samples for stack in trained} - {None}
+    if steps:
+        left.append(f"steps of 1000 samples: of {max(step for step in steps if step)}")
+    return tuple(left)
 
 
 def fidelity(results: Results) -> Fidelity:

@@ -18,7 +18,7 @@ from equipoise.training import Evaluation, History, cross_entropy, evaluate
 from equipoise_papers.devices import moved, training_device
 from equipoise_papers.stacked.batches import stacked_batches
 from equipoise_papers.stacked.train import train_many
-from equipoise_papers.sweeps.cell import Cell, Excerpt
+from equipoise_papers.sweeps.cell import Cell, Excerpt, Work
 from equipoise_papers.yang2019.trainability.line import growth
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
@@ -31,6 +31,8 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 _MOMENTUM = 0.1
 # Share of the last steps whose mean loss chooses the learning rate.
 _LAST = 0.2
+# Test images of an excerpt, if they make a batch: all of them take as long as hundreds of steps.
+_TESTED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,15 @@ class Stack(Cell[Trained]):
 
     def excerpt(self, steps: int) -> Excerpt:
         """The first steps of all networks."""
-        cell = replace(self, samples=steps * self.per_step)
-        return Excerpt(cell, max(1, self.samples // self.per_step), 1)
+        tested = min(self.test_samples, max(_TESTED, self.batch_size))
+        cell = replace(self, samples=steps * self.per_step, test_samples=tested)
+        steps = max(1, self.samples // self.per_step)
+        return Excerpt(cell, steps, math.ceil(self.test_samples / tested))
+
+    def work(self) -> Work:
+        """Steps of all networks: the hidden layers' calls and products."""
+        calls = max(1, self.samples // self.per_step) * self.depth
+        return Work(calls, calls * self.per_step * self.width**2 * len(self.members))
 
     def run(self) -> Trained:
         """Train and test every network of the stack."""

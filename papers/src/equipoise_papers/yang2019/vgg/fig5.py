@@ -68,7 +68,17 @@ def judge(results: Mapping[VGGTraining, Accuracies], chosen: Chosen = every_cell
     cell = next(iter(results))
     if cell.data == "digits":
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
-    left_out = ("CIFAR-100, VGG19's full width and 80 epochs: no colour images at this scale",)
+    rates = len({cell.rate for cell in results})
+    shifts, epsilons = len({cell.beta for cell in results}), len({cell.eps for cell in results})
+    left_out = (
+        "CIFAR-100, VGG19's full width and 80 epochs: Fashion-MNIST at "
+        f"{cell.side} × {cell.side} pixels, an eighth of the width and "
+        f"{cell.epochs[-1] * cell.epoch} steps at this scale, no colour images",
+        "data augmentation: none",
+        f"the grid: {rates} learning rates, {shifts} of β and {epsilons} of ε",
+        f"the whole validation set: {cell.test_samples} images",
+        f"running statistics: momentum {cell.norm_momentum:g} for so few steps",
+    )
     checks = scores.checks(results, early=_EARLY, chosen=chosen)
     if cell.data == "cifar100":
         return Verdict(checks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,6 +21,8 @@ from equipoise_papers.sweeps.cell import Cell, Excerpt
 
 # The source states neither; these are usual for VGG19 on CIFAR.
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
+# Samples in a step of an excerpt, on a CPU.
+_EXCERPT = 8
 # PyTorch's default. PyTorch refuses 0, by which the source names its default.
 _DEFAULT_EPS = 1e-5
 
@@ -83,9 +86,15 @@ class VGGTraining(Cell[Accuracies]):
         return training_device(large=self.data == "cifar100")
 
     def excerpt(self, steps: int) -> Excerpt:
-        """The first steps as one epoch."""
-        cell = replace(self, epoch=steps, epochs=(1,))
-        return Excerpt(cell, self.epochs[-1] * self.epoch, len(self.epochs))
+        """The first steps as one epoch; on a CPU of fewer samples, as one step takes long."""
+        size = self.batch_size if self.runs_on().type != "cpu" else min(self.batch_size, _EXCERPT)
+        tested = min(self.test_samples, 4 * size)
+        cell = replace(self, epoch=steps, epochs=(1,), batch_size=size, test_samples=tested)
+        return Excerpt(
+            cell,
+            math.ceil(self.epochs[-1] * self.epoch * self.batch_size / size),
+            math.ceil(len(self.epochs) * self.test_samples / tested),
+        )
 
     def run(self) -> Accuracies:
         """Train once."""
