@@ -22,10 +22,10 @@ from equipoise.theory import (
     explosion_rate,
 )
 from equipoise.theory.activation.adapt import as_activation
-from equipoise.theory.activation.catalogue import Activation, Kink, alpha_relu
+from equipoise.theory.activation.catalogue import Activation, Kink, alpha_relu, homogeneous
 from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.disc.circles import resolving_cuts
-from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
+from equipoise.theory.batch_norm.fixed_point.solve import solve, solve_by_quadrature
 from reference.gegenbauer_series import theorem_9
 from reference.mean_field import (
     FUNCTIONS,
@@ -194,6 +194,15 @@ def test_callables_whose_kinks_are_not_declared_are_within_their_errors(drawn, B
     estimates = (ours.q, ours.kappa, *ours.backward, *ours.forward, *rest)
     for key, estimate in zip(NAMES, estimates, strict=True):
         assert_bounds(estimate, float(exact[key]), 1e-12 * max(1, abs(estimate.value)), 1e-9)
+
+
+def test_tiny_circles_are_exact_beside_cuts_that_they_do_not_meet():
+    """A cut at 0.004 cost circles of radius 1e-9 half their digits, and |x|^0.577 its error."""
+    power = homogeneous("|x|^0.577", 0.577, 1.0, -1.0)
+    cut = replace(power, homogeneity=None, turns=(-0.0079, -0.0040))
+    exact = solve(Setting(power, 5, gamma=14.7)).backward[0]
+    found = solved(cut, 5, gamma=14.7).backward[0]
+    assert abs(found.value - exact.value) <= found.error + exact.error
 
 
 def test_fractional_powers_with_eps_are_within_their_errors():

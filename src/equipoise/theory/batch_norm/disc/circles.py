@@ -200,9 +200,9 @@ class Circles:
         alpha = 2 * np.arcsin(np.sqrt(np.clip(excess / (2 * rho[:, None]), 0, 0.5)))
         above = self.cuts >= f.beta
         alpha = np.where(above, alpha, np.pi - alpha)  # [radii, cuts]
-        # Where none meets it, the angle of the nearest point.
-        short = self._scale * np.minimum(excess, 0)
-        at = np.tile(self.cuts + np.where(above, short, -short), 2)
+        # Where none meets it, the nearest point: tiny circles are exact beside distant cuts.
+        nearest = f.beta + np.where(above, scale, -scale)
+        at = np.tile(np.where(excess < 0, nearest, self.cuts), 2)
         # On half a circle exactly one sample meets a cut at each of these two angles.
         phi = np.concatenate([abs(alpha - half), np.pi - abs(np.pi - alpha - half)], 1)
         first = np.concatenate([alpha > half, alpha + half > np.pi], 1)
