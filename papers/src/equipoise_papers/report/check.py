@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _WORDS = {
     "equal": ("equal", "bold green"),
-    "rounding": ("equal but for rounding", "bold green"),
-    "noise": ("no more than noise", "green"),
-    "undecided": ("too few to tell", "bold yellow"),
+    "rounding": ("rounding", "bold green"),
+    "noise": ("noise", "green"),
+    "undecided": ("too few", "bold yellow"),
     "changed": ("changed", "bold red"),
     "failed": ("failed", "bold red"),
 }
@@ -31,15 +31,15 @@ def show_check(check: PublishedCheck, console: Console) -> None:
     console.print()
     console.print(Text(_sentence(check), "bold"))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("records of", no_wrap=True)
-    for name in ("checked", "equal", "rounding", "differ", "flips"):
+    table.add_column("records of", overflow="fold")
+    for name in ("checked", "equal", "rounding", "differ"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("agreement", overflow="fold")
+    table.add_column("result", no_wrap=True)
     for row in check.rows:
         table.add_row(
             Text(_name(check, row)),
             f"{row.cells} of {row.published:,}",
-            *map(str, (row.equal, row.rounding, row.differing, row.flipped)),
+            *map(str, (row.equal, row.rounding, row.differing)),
             Text(*_WORDS[row.agreement]),
         )
     console.print(table)
@@ -51,10 +51,10 @@ def show_check(check: PublishedCheck, console: Console) -> None:
 def remarks(check: PublishedCheck) -> list[str]:
     """Say what the table's words mean, and on which numbers they rest."""
     lines = [
-        f"rounding: within {check.tolerance:g} of a field's largest number; flips: cells in which "
-        "a number is finite in one record only",
-        f"changed: unchanged code is called so in {check.family_level:.0%} of checks; too few to "
-        "tell: draw more with --cells",
+        f"rounding: within {check.tolerance:g} of a field's largest number",
+        f"changed: unchanged code is called so in {check.family_level:.0%} of checks; noise: no "
+        "more than that; too few: cells that differ cannot tell noise from change, draw more with "
+        "--cells",
     ]
     for row in check.rows:
         lines += _found(row, check.level)
@@ -94,6 +94,9 @@ def _sentence(check: PublishedCheck) -> str:
 def _found(row: CheckedCells, level: float) -> list[str]:
     name = f"{row.experiment}: {row.kind}: "
     lines = [f"{name}failed: {reason}" for reason in row.failures[:MOST_FAILURES]]
+    if row.flipped:
+        cells = wording.count(row.flipped, "cell")
+        lines.append(f"{name}{cells} with a number that is finite in one record only")
     if len(row.failures) > MOST_FAILURES:
         lines.append(f"{name}and {len(row.failures) - MOST_FAILURES} more failed")
     changed = [test for test in row.evidence if test.changed]

@@ -24,7 +24,6 @@ _MANNER = "how a number was computed, not what it is"
 # Fields whose names do not say that they are made of times.
 _RATIOS = {
     "lange2022.table1": ("rows.ratio", "rows.median", "rows.floor"),
-    "yu2020.speed": ("rows.ratio",),
 }
 
 # A place in a record: names of fields and places in lists.
@@ -75,7 +74,7 @@ def left_out(experiment: str, record: Any) -> dict[str, str]:
         record: As plain values.
 
     Examples:
-        >>> left_out("yu2020.speed", {"rows": [{"milliseconds": 1.0, "ratio": 1.0, "saved": 3}]})
+        >>> left_out("lange2022.table1", {"rows": [{"milliseconds": 1.0, "ratio": 1.0, "n": 3}]})
         {'rows.milliseconds': 'a time', 'rows.ratio': 'a ratio of times'}
     """
     fields = dict.fromkeys(field_of(path) for path in leaves(record))

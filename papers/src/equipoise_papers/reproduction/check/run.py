@@ -260,6 +260,8 @@ def _price(
     line = f"{wording.count(drawn, 'cell')} of {experiments}"
     if len(seconds) < drawn:
         line += f", {drawn - len(seconds)} of them computed already"
+    if not seconds:
+        return line
     at_once = engine.jobs or os.cpu_count() or 1
     total = sum(seconds)
     line += f": about {duration(total)} by the published times"

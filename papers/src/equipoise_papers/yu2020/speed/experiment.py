@@ -268,7 +268,7 @@ def _times(axes: Axes, part: Part, sizes: Mapping[int, Timings], clock: str) -> 
     axes.set_xticks(list(sizes), [str(size) for size in sizes])
     axes.tick_params(labelsize=7)
     axes.set_xlabel("channels D", fontsize=7)
-    axes.set_ylabel(f"{clock} of a batch, median and quartiles", fontsize=7)
+    axes.set_ylabel(f"{clock} of a batch", fontsize=7)
     axes.set_title(f"{_TITLES[part]} (dotted: floor)", fontsize=8)
 
 
@@ -288,7 +288,8 @@ def _table(axes: Axes, cell: TimedSize, timings: Timings) -> None:
     bases = " | ".join(_REFERENCE[part] for part in _PARTS)
     axes.set_title(
         f"{cell.positions} × {cell.channels}, batch {cell.batch}, normalisation | head; "
-        f"medians (quartiles) over {cell.turns} turns\nratio: in the same turn, to {bases}",
+        f"medians (quartiles, bars above) over {cell.turns} turns\n"
+        f"ratio: in the same turn, to {bases}",
         fontsize=7,
     )
     found = {(row.part, row.method): row for row in timings.rows}
@@ -299,6 +300,7 @@ def _table(axes: Axes, cell: TimedSize, timings: Timings) -> None:
         ],
         rowLabels=[f"{_look(name)[0]} {name}" for name in _NAMES],
         colLabels=[clock, "ratio", "floor ms", "MiB"] * 2,
+        colWidths=[0.09, 0.23, 0.1, 0.08] * 2,
         cellLoc="center",
         bbox=Bbox.from_bounds(0.25, 0.0, 0.75, 1.0),
     )
