@@ -114,8 +114,10 @@ def stand_in(results: Results, source: str) -> tuple[str, ...]:
     }
     some = next(iter(stacks(results)))
     best = f"the best of {len(some.rates)} learning rates at each place"
+    sweeps_batches = len({stack.batch_size for stack in stacks(results)}) > 1  # as Fig. 2 does
+    rate = "η = 1e-5 B" if sweeps_batches else "a learning rate that the paper does not state"
     return (
-        f"η = 1e-5 B (Fig. 2): {best}",
+        f"{rate}: {best}",
         f"the whole test set: {some.test_samples:,} images",
         *_grid_left_out(results),
         f"{source}: {'; '.join(sorted(names))} at this scale",
@@ -129,7 +131,7 @@ def _grid_left_out(results: Results) -> tuple[str, ...]:
     left = []
     if len(sizes) > 1:
         deepest = max(stack.depth for stack in trained)
-        left.append(f"B up to 1000: up to {max(sizes)}, depths up to {deepest}")
+        left.append(f"the axes of the paper: B up to {max(sizes)}, depths up to {deepest}")
     steps = {stack.step_samples for stack in trained} - {None}
     if steps:
         left.append(f"steps of 1000 samples: of {max(step for step in steps if step)}")
