@@ -16,7 +16,7 @@ _GAUSS_NODES = (64, 128, 256)
 GAUSS_LEVELS = len(_GAUSS_NODES)
 # A smooth function that 256 Gauss nodes cannot resolve is steep; panels can be narrowed.
 _STEEP_SPLITS = (32, 128, 512, 1024)
-_ANGLE_RULES = tuple(panels.half_powers(count) for count in (24, 32, 48, 64))
+_ANGLE_RULES = tuple(panels.half_powers(count) for count in (24, 32, 48, 64, 96))
 _PANEL_RULES = tuple(panels.analytic(count) for count in (16, 24, 32, 48, 64))
 _POWER_RULES = (
     *(panels.positive_powers(count) for count in (28, 40, 56)),
