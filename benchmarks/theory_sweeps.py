@@ -1,9 +1,11 @@
 """Time of a table of 1,000 settings, beside its settings one by one.
 
-Run ``python benchmarks/theory_sweeps.py [--settings N] [--quick]``. Every sweep is solved as
-:func:`equipoise.theory.prediction_table` does it; a tenth of its settings is solved one by one as
-well, for the ratio of times per setting and for the largest distance of two numbers, in units of
-the sum of their stated errors. Times are processor seconds.
+Run ``python benchmarks/theory_sweeps.py [--settings N] [--quick] [--random N [--seed N]]``. Every
+sweep is solved as :func:`equipoise.theory.prediction_table` does it; a tenth of its settings is
+solved one by one as well, for the ratio of times per setting and for the largest distance of two
+numbers, in units of the sum of their stated errors. Times are processor seconds. ``--random``
+draws sweeps along γ, β or B around the settings of ``stated_errors.py`` instead, and compares
+interpolated numbers with those solved alone; none may lie outside the sum of the stated errors.
 
 The floor at ε > 0: each setting needs its scan over κ (100 κ × about 100 circles), some ten steps
 of Newton's method over about 200 circles, and three evaluations of all numbers, whose averages
@@ -15,19 +17,23 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+import stated_errors
 from equipoise.records import Estimate
 from equipoise.theory import Setting
+from equipoise.theory.batch_norm.fixed_point.interpolate import AXES, Axis, interpolate
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
 from equipoise.theory.batch_norm.fixed_point.solve import solve, solve_by_quadrature
 from equipoise.theory.batch_norm.fixed_point.sweep import solve_all
 
 GOAL = 1.0  # seconds for 1,000 settings
 ONE_OF = 10
+# Of a random sweep, and of these one in so many is compared.
+POINTS, POINTS_PER_CHECK = 96, 7
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,19 @@ SWEEPS = (
     of_eps("hardtanh", 8, beta=0.3),
     Sweep("tanh, B = 64, ε = 0: γ", lambda at: Setting("tanh", 64, gamma=0.1 * 30**at)),
     Sweep("gelu, B = 64, ε = 0: β", lambda at: Setting("gelu", 64, beta=4 * at - 2)),
+    Sweep(
+        "tanh, B = 64, ε = 1e-5: γ", lambda at: Setting("tanh", 64, gamma=0.1 * 30**at, eps=1e-5)
+    ),
+    Sweep("relu, B = 8, ε = 1e-5: γ", lambda at: Setting("relu", 8, gamma=0.1 * 30**at, eps=1e-5)),
+    Sweep("gelu, B = 16, ε = 0.1: β", lambda at: Setting("gelu", 16, beta=4 * at - 2, eps=0.1)),
+    Sweep("relu, B = 64, ε = 1e-5: β", lambda at: Setting("relu", 64, beta=4 * at - 2, eps=1e-5)),
+    Sweep("relu, B = 5, ε = 1e-3: β", lambda at: Setting("relu", 5, beta=4 * at - 1, eps=1e-3)),
+    Sweep(
+        "hardtanh, B = 8, ε = 0.01: β",
+        lambda at: Setting("hardtanh", 8, beta=4 * at - 2, eps=0.01),
+    ),
+    Sweep("relu, ε = 1e-5: B from 4", lambda at: Setting("relu", 4 + round(999 * at), eps=1e-5)),
+    Sweep("gelu, ε = 0.1: B from 32", lambda at: Setting("gelu", 32 + round(999 * at), eps=0.1)),
     Sweep("tanh, ε = 0: B from 32", lambda at: Setting("tanh", 32 + round(999 * at))),
     Sweep("tanh, ε = 1e-5: B from 32", lambda at: Setting("tanh", 32 + round(999 * at), eps=1e-5)),
 )
@@ -68,7 +87,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=int, default=1000)
     parser.add_argument("--quick", action="store_true", help="20 settings of each")
+    parser.add_argument("--random", type=int, metavar="N", help="N random sweeps instead")
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.random:
+        attack(options.random, options.seed)
+        return
     count = 20 if options.quick else options.settings
     print(f"{'sweep':42} {'all':>7} {'per setting':>12} {'alone':>9} {'ratio':>6} {'distance':>9}")
     late = []
@@ -88,6 +112,49 @@ def main() -> None:
         )
     if not options.quick:
         print(f"over {GOAL:g} s per 1,000: {', '.join(late) or 'none'}")
+
+
+def attack(count: int, seed: int) -> None:
+    """Compare random interpolated settings with themselves alone."""
+    compared = outside = without = 0
+    worst = 0.0
+    for number in range(count):
+        try:
+            axis, settings = random_sweep(seed, number)
+            found = interpolate(axis, settings)
+        except ValueError:
+            without += 1
+            continue
+        between = [i for i, one in found.items() if one.q.method.startswith("interpolated")]
+        without += not between
+        for i in between[::POINTS_PER_CHECK]:
+            try:
+                distance = apart(solve(settings[i]), found[i])
+            except ValueError as refusal:
+                distance = float("inf")
+                print(f"refused alone: {refusal}")
+            compared += 1
+            worst = max(worst, distance)
+            if distance > 1:
+                outside += 1
+                print(f"sweep {number}: {settings[i]} is {distance:.1f} errors away")
+    print(
+        f"{count} sweeps, {without} without interpolation; {compared} settings compared, "
+        f"{outside} outside the stated errors, the worst at {worst:.2f} of them"
+    )
+
+
+def random_sweep(seed: int, number: int) -> tuple[Axis, list[Setting]]:
+    """Settings around one of ``stated_errors.py``."""
+    middle = stated_errors.case(seed, number).setting()
+    axis = AXES[number % len(AXES)]
+    at = np.linspace(-1, 1, POINTS)
+    values = {
+        "gamma": middle.gamma * 3**at,
+        "beta": middle.beta + 2 * middle.gamma * at,
+        "batch_size": np.unique(np.maximum(4, np.rint(middle.batch_size * 3**at))),
+    }[axis.name]
+    return axis, [replace(middle, **{axis.name: value}) for value in values.tolist()]
 
 
 def timed(

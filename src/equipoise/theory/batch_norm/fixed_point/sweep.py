@@ -1,12 +1,13 @@
 """Solve many settings at once.
 
 At ε = 0 those of one activation share every array operation; at ε > 0 those of one response and
-batch size share their nodes over the disc.
+batch size share their nodes over the disc. Of what is left, long sweeps along γ, β or B alone are
+interpolated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,6 +16,8 @@ import numpy as np
 from equipoise.numerics.quadrature import panels
 from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.batch_norm.averages.polynomials import LARGE_BATCH, row_averages
+from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
+from equipoise.theory.batch_norm.fixed_point.interpolate import AXES, Axis, interpolate
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
 from equipoise.theory.batch_norm.fixed_point.solve import (
     TINY_EPS,
@@ -48,6 +51,8 @@ def solve_all(settings: Sequence[Setting]) -> list[Solution]:
             if len(some) >= _FEWEST:
                 solutions |= _rows(phi, settings, some)
     solutions |= _sharing_a_response(settings)
+    for axis in AXES:
+        solutions |= _along(axis, settings, solutions)
     return [
         solutions[i] if i in solutions else solve(setting) for i, setting in enumerate(settings)
     ]
@@ -70,6 +75,19 @@ def _sharing_a_response(settings: Sequence[Setting]) -> dict[int, Solution]:
                     found |= zip(
                         members, solve_together([settings[i] for i in members]), strict=True
                     )
+    return found
+
+
+def _along(axis: Axis, settings: Sequence[Setting], solved: Container[int]) -> dict[int, Solution]:
+    """Those that others differ from in one field alone."""
+    groups: dict[Setting, list[int]] = {}
+    for i, setting in enumerate(settings):
+        if i not in solved and not setting.activation.unsure and not closed_form(setting):
+            groups.setdefault(axis.shared(setting), []).append(i)
+    found: dict[int, Solution] = {}
+    for members in groups.values():
+        some = interpolate(axis, [settings[i] for i in members])
+        found |= {members[place]: solution for place, solution in some.items()}
     return found
 
 

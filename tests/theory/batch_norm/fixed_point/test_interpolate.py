@@ -1,0 +1,149 @@
+"""Sweeps along one field: few settings are solved, and the errors of the others are true."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.records import Estimate
+from equipoise.theory import Setting
+from equipoise.theory.batch_norm.fixed_point import interpolate as module
+from equipoise.theory.batch_norm.fixed_point.interpolate import AXES, interpolate
+from equipoise.theory.batch_norm.fixed_point.solution import Solution
+from equipoise.theory.batch_norm.fixed_point.solve import solve
+from equipoise.theory.batch_norm.fixed_point.sweep import solve_all
+
+GAMMA, BETA, BATCH_SIZE = AXES
+
+
+def numbers(solution):
+    rest = (solution.cross_covariance, solution.cross_rate)
+    first = (solution.q, solution.c, solution.kappa)
+    return (*first, *solution.backward, *solution.forward, *rest)
+
+
+def interpolated(solution):
+    return solution.q.method.startswith("interpolated")
+
+
+@pytest.mark.parametrize(
+    ("axis", "plain", "values"),
+    [
+        (GAMMA, Setting("tanh", 16, eps=1e-3), np.geomspace(0.3, 3, 90)),
+        (GAMMA, Setting("relu", 8, beta=0.2, eps=1e-5), np.linspace(0.5, 2, 120)),
+        (BETA, Setting("gelu", 64, eps=1e-5), np.linspace(-1, 1, 120)),
+        (BETA, Setting("relu", 5, eps=0.01), np.linspace(0.1, 0.8, 60)),
+        (BATCH_SIZE, Setting("relu", 4, eps=1e-5, bias_variance=0.3), np.arange(20, 80)),
+        (BATCH_SIZE, Setting("tanh", 4, eps=0.1), np.unique(np.geomspace(64, 1e5, 60).round())),
+        (BETA, Setting("hardtanh", 9), np.linspace(-0.4, 0.4, 60)),
+    ],
+    ids=lambda part: getattr(part, "name", ""),
+)
+def test_numbers_are_those_of_settings_alone(axis, plain, values):
+    sweep = [replace(plain, **{axis.name: value}) for value in values.tolist()]
+    found = solve_all(sweep)
+    between = [i for i, solution in enumerate(found) if interpolated(solution)]
+    assert len(between) > len(sweep) / 2
+    for i in between[::8]:
+        for alone, many in zip(numbers(solve(sweep[i])), numbers(found[i]), strict=True):
+            assert abs(alone.value - many.value) <= alone.error + many.error
+            assert many.error <= 1e-9 * max(1, abs(many.value))
+
+
+def test_where_samples_collapse_nothing_is_interpolated_across():
+    sweep = [Setting("tanh", 16, beta=beta, eps=0.1) for beta in np.linspace(0, 2.5, 200).tolist()]
+    found = solve_all(sweep)
+    collapsed = [solution.kappa.value == 0 for solution in found]
+    assert 20 < sum(collapsed) < 180
+    assert collapsed == sorted(collapsed)
+    for setting, ours in list(zip(sweep, found, strict=True))[::10]:
+        assert (solve(setting).kappa.value == 0) == (ours.kappa.value == 0)
+    assert any(map(interpolated, found))
+
+
+def test_order_and_repetitions_do_not_matter():
+    betas = np.linspace(-0.5, 0.5, 60).tolist()
+    sweep = [Setting("tanh", 30, beta=beta, eps=0.01) for beta in betas]
+    there = interpolate(BETA, sweep)
+    back = interpolate(BETA, [*reversed(sweep), sweep[7]])
+    assert (len(there), len(back)) == (60, 61)
+    assert there[7] == back[52] == back[60]
+
+
+@pytest.mark.parametrize("count", [1, 23])
+def test_few_settings_are_left_alone(count):
+    sweep = [Setting("tanh", 30, beta=0.01 * i, eps=0.01) for i in range(count)]
+    assert interpolate(BETA, sweep) == {}
+
+
+def test_a_refused_setting_leaves_its_interval_to_the_caller():
+    sweep = [Setting("relu", 5, beta=beta, eps=1e-3) for beta in np.linspace(-3, 0, 60).tolist()]
+    with pytest.raises(ValueError, match="no signal passes"):
+        solve_all(sweep)
+
+
+CURVES = {
+    "analytic": lambda x: 1 / (1 + 25 * x**2),
+    "steep": lambda x: math.tanh(30 * (x - 0.1)),
+    "bent": lambda x: abs(x - 0.123) ** 3,
+    "broken": lambda x: abs(x - 0.123),
+    "torn": lambda x: float(x > 0.123),
+    "rough": lambda x: math.sin(1e4 * x),
+}
+
+
+def of_curve(curve, error):
+    """A solver whose every number is a known function of β."""
+
+    def solved(setting):
+        value = 2 + curve(setting.beta)
+        one = Estimate(value, error, "known")
+        q, kappa = (replace(one, value=math.exp(value), error=error) for _ in range(2))
+        return Solution(q, one, kappa, (one, one, one), (one, one, one), one, one)
+
+    return solved
+
+
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+@pytest.mark.parametrize("error", [1e-14, 1e-6])
+@pytest.mark.parametrize("count", [60, 997])
+def test_errors_bound_the_distance_to_any_curve(monkeypatch, curve, error, count):
+    """Also where it is not smooth: what cannot be interpolated is solved."""
+    monkeypatch.setattr(module, "solve", of_curve(curve, error))
+    betas = np.linspace(-1, 1, count).tolist()
+    sweep = [Setting("tanh", 8, beta=beta) for beta in betas]
+    found = interpolate(BETA, sweep)
+    for i, solution in found.items():
+        value = 2 + curve(betas[i])
+        assert abs(solution.rate.value - value) <= solution.rate.error
+        assert abs(solution.kappa.value - math.exp(value)) <= solution.kappa.error
+    between = sum(map(interpolated, found.values()))
+    if count == 997:  # 60 settings can see a smooth wave in a fast one
+        assert (between > count / 2) == (curve is not CURVES["rough"])
+
+
+def test_a_bound_from_fewer_coefficients_would_fail(monkeypatch):
+    """The twin: without the factor n, a bend is stated too well."""
+    monkeypatch.setattr(module, "solve", of_curve(CURVES["bent"], 1e-14))
+    monkeypatch.setattr(module, "_GOAL", 1e-5)
+    betas = np.linspace(-1, 1, 997).tolist()
+    found = interpolate(BETA, [Setting("tanh", 8, beta=beta) for beta in betas])
+    far = max(
+        abs(found[i].rate.value - 2 - CURVES["bent"](betas[i])) / found[i].rate.error
+        for i in found
+    )
+    assert 1 / 100 < far <= 1
+
+
+@given(st.integers(32, 200), st.sampled_from([8, 16]), st.integers(0, 10**6))
+def test_nodes_are_different_settings_in_order(count, degree, seed):
+    points = np.sort(np.random.default_rng(seed).uniform(-1, 1, count))
+    points[0], points[-1] = -1, 1
+    places = module._near_chebyshev_points(points, degree)
+    assert len(places) == degree + 1
+    assert (np.diff(places) >= 1).all()
+    assert places[0] >= 0
+    assert places[-1] <= count - 1
