@@ -14,7 +14,7 @@ from equipoise.theory.activation.catalogue import (
     Homogeneity,
     named_activation,
 )
-from equipoise.theory.batch_norm.fixed_point.closed_form import kernel, kernel_of, kernel_of_slope
+from equipoise.theory.batch_norm.averages.homogeneous import kernel, kernel_of, kernel_of_slope
 from equipoise.theory.covariance.kernels import closed_form_kernel, correlation_kernels
 
 SMOOTH = ["identity", "square", "erf", "sin"]

@@ -96,7 +96,7 @@ def correlation_kernels(alpha: float, c: Numbers, *, both: bool = True) -> tuple
 
     This is the solution of the kernel's differential equation that vanishes at c = -1. All terms
     of F are positive, so that no digits cancel. The difference of two functions of c² in
-    :func:`equipoise.theory.batch_norm.fixed_point.closed_form.kernel` loses them near c = -1.
+    :func:`equipoise.theory.batch_norm.averages.homogeneous.kernel` loses them near c = -1.
 
     Args:
         alpha: Power of the rectifier.

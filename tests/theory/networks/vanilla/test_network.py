@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 from equipoise.records import Estimate
 from equipoise.theory import as_activation, max_trainable_depth
 from equipoise.theory.activation.catalogue import Activation, Kink, alpha_relu
-from equipoise.theory.batch_norm.fixed_point.closed_form import kernel
+from equipoise.theory.batch_norm.averages.homogeneous import kernel
 from equipoise.theory.batch_norm.setting import Setting
 from equipoise.theory.networks.edge_of_chaos import EdgeOfChaos, _only, edge_of_chaos
 from equipoise.theory.networks.gaussian_averages import moments

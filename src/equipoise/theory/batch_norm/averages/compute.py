@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from equipoise.numerics.quadrature import panels
 from equipoise.theory.batch_norm.averages.angles import angle_averages
+from equipoise.theory.batch_norm.averages.homogeneous import at_radii
 from equipoise.theory.batch_norm.averages.polynomials import kinked_averages, smooth_averages
-from equipoise.theory.batch_norm.averages.response import VALUES, Averages, Response
+from equipoise.theory.batch_norm.averages.response import Averages, Response
 
 Array = NDArray[np.float64]
 
@@ -45,8 +46,9 @@ def _prefers_angles(batch_size: int, radii: Array) -> bool:
 @np.errstate(over="ignore", invalid="ignore")  # the solver refuses overflows by name
 def averages(f: Response, batch_size: int, radii: Array, level: int) -> Averages:
     """Compute the averages at a refinement level, 0 being the coarsest."""
-    if f.is_homogeneous and len(radii) > 1:
-        return _rescaled(f, averages(f, batch_size, np.ones(1), level), radii)
+    shape = f.activation.homogeneity
+    if shape and f.is_homogeneous and len(radii) > 1:
+        return at_radii(averages(f, batch_size, np.ones(1), level), shape.alpha, radii)
     if not f.kinks.size and level < len(_GAUSS_NODES):
         return smooth_averages(f, batch_size, radii, _GAUSS_NODES[level])
     if not f.kinks.size:
@@ -81,18 +83,3 @@ def breaks(f: Response, batch_size: int) -> Array:
     pairs = np.sqrt((B * (a**2 + b**2) - (a - b) ** 2) / (B * (B - 2))).ravel()
     found = np.unique(np.concatenate([np.abs(at) / np.sqrt(B - 1), pairs]))
     return np.asarray(found[(found > 0) & (found < 1)])
-
-
-def _rescaled(f: Response, at_one: Averages, radii: Array) -> Averages:
-    """Scale averages at R = 1 to other radii: f(Rw) = R^α f(w)."""
-    assert f.activation.homogeneity is not None
-    alpha = f.activation.homogeneity.alpha
-    factors = np.stack([radii**alpha, radii ** (alpha - 1)])  # [2, radii]
-    return Averages(
-        at_one.mean * factors[VALUES],
-        at_one.first * factors[VALUES],
-        at_one.squares * factors[:, None] ** 2,
-        at_one.pairs * factors[:, None, None] ** 2,
-        at_one.truncation,
-        at_one.method,
-    )

@@ -5,7 +5,7 @@ two centred samples, J = J_φ(c), D = J_φ(1) - J_φ(c).
 
 References:
     [yang2019], Theorem 8 (backward, G), Appendices B.4 (forward), C.3 (backward) and D
-    (cross-batch); the kernel's stable form is evaluated with ₂F₁.
+    (cross-batch).
 """
 
 from __future__ import annotations
@@ -14,51 +14,19 @@ import math
 from typing import cast
 
 from scipy.special import gamma as gamma_function
-from scipy.special import hyp2f1
 
 from equipoise.numerics.special import gamma_ratio
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.catalogue import Homogeneity
+from equipoise.theory.batch_norm.averages.homogeneous import (
+    half_moment,
+    kernel_derivative,
+    kernel_of,
+)
 from equipoise.theory.batch_norm.fixed_point.solution import Solution, Triple
 from equipoise.theory.batch_norm.setting import Setting
 
 _UNIT = 2.220446049250313e-16
-
-
-def kernel(alpha: float, c: float) -> float:
-    r"""Correlation kernel :math:`J_\alpha(c)` of the α-ReLU, for α > -1/2.
-
-    .. math:: J_\alpha(c) = \frac{\Gamma(\frac{\alpha+1}2)^2
-        {}_2F_1(-\frac\alpha2,-\frac\alpha2;\frac12;c^2) + 2c\,\Gamma(\frac\alpha2+1)^2
-        {}_2F_1(\frac{1-\alpha}2,\frac{1-\alpha}2;\frac32;c^2)}{2\sqrt\pi\,\Gamma(\alpha+\frac12)}
-
-    Examples:
-        >>> round(kernel(1, 1.0), 12), round(kernel(1, 0.0) * math.pi, 12)
-        (1.0, 1.0)
-    """
-    even = gamma_function((alpha + 1) / 2) ** 2 * hyp2f1(-alpha / 2, -alpha / 2, 0.5, c * c)
-    odd = gamma_function(alpha / 2 + 1) ** 2 * hyp2f1((1 - alpha) / 2, (1 - alpha) / 2, 1.5, c * c)
-    return float(even + 2 * c * odd) / (
-        2 * math.sqrt(math.pi) * float(gamma_function(alpha + 0.5))
-    )
-
-
-def kernel_of(shape: Homogeneity, c: float) -> float:
-    """Kernel J_φ(c) = (a² + b²) J_α(c) − 2ab J_α(−c) of the two-sided function."""
-    a, b = shape.a, shape.b
-    return (a * a + b * b) * kernel(shape.alpha, c) - 2 * a * b * kernel(shape.alpha, -c)
-
-
-def kernel_of_slope(shape: Homogeneity, c: float) -> float:
-    """Kernel J_φ′(c) = α²[(a² + b²) J_{α-1}(c) + 2ab J_{α-1}(−c)] of the slopes."""
-    a, b, alpha = shape.a, shape.b, shape.alpha
-    same, opposite = kernel(alpha - 1, c), kernel(alpha - 1, -c)
-    return alpha**2 * ((a * a + b * b) * same + 2 * a * b * opposite)
-
-
-def kernel_derivative(shape: Homogeneity, c: float) -> float:
-    """Derivative J′ of J_φ with respect to c, from J_φ′ = (2α − 1) J′."""
-    return kernel_of_slope(shape, c) / (2 * shape.alpha - 1)
 
 
 def closed_form(setting: Setting) -> Solution | None:
@@ -75,7 +43,7 @@ def closed_form(setting: Setting) -> Solution | None:
     n, J1, J = B - 1, a * a + b * b, kernel_of(shape, -1 / (B - 1))
     D = J1 - J
     variance = setting.weight_variance * setting.gamma ** (2 * alpha)
-    K = variance * _second_moment(alpha) / gamma_ratio(n / 2, alpha)
+    K = variance * half_moment(2 * alpha) / gamma_ratio(n / 2, alpha)
     q, qc = K * J1 + setting.bias_variance, K * J + setting.bias_variance
     shared = variance * _shared_moment(shape) / gamma_ratio(n / 2, alpha / 2) ** 2
 
@@ -101,11 +69,6 @@ def closed_form(setting: Setting) -> Solution | None:
         cross_covariance=estimate(shared + setting.bias_variance),
         cross_rate=estimate(_cross_rate(shape, B) / D),
     )
-
-
-def _second_moment(alpha: float) -> float:
-    """c_α = E[max(z, 0)^2α] for a standard normal z."""
-    return math.exp2(alpha - 1) * float(gamma_function(alpha + 0.5)) / math.sqrt(math.pi)
 
 
 def _shared_moment(shape: Homogeneity) -> float:

@@ -19,9 +19,9 @@ import numpy as np
 
 from equipoise.numerics.options import named_options
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.activation.catalogue import Activation, Homogeneity, homogeneous
-from equipoise.theory.batch_norm.averages import compute
-from equipoise.theory.batch_norm.averages.response import Averages, Response
+from equipoise.theory.activation.catalogue import Homogeneity
+from equipoise.theory.batch_norm.averages.homogeneous import homogeneous_averages
+from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.setting import (
     SMALLEST_BATCH,
     Setting,
@@ -110,13 +110,6 @@ def _limit(near: float, far: float) -> float:
     return 0.0 if _SAME * abs(near) < abs(far) else near
 
 
-@lru_cache(maxsize=64)
-def tangent_averages(slopes: Homogeneity, batch_size: int) -> Averages:
-    """Averages of the tangent at R = 1."""
-    activation: Activation = homogeneous("tangent", slopes.alpha, slopes.a, slopes.b)
-    return compute.averages(Response(activation, 1.0, 0.0), batch_size, np.ones(1), 2)
-
-
 def critical_variance(f: Response, batch_size: int) -> float:
     """ε_c at σ_w² = 1; 0 where f is flat, infinite where its slope is."""
     slopes = tangent(f)
@@ -124,5 +117,5 @@ def critical_variance(f: Response, batch_size: int) -> float:
         return 0.0
     if slopes.a == slopes.b:
         return slopes.a**2
-    kappa = float(tangent_averages(slopes, batch_size).kappa[0])
+    kappa = float(homogeneous_averages(slopes, 1.0, batch_size).kappa[0])
     return kappa * (batch_size - 1) / batch_size

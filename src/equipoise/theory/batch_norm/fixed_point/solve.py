@@ -26,6 +26,7 @@ from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Kink
 from equipoise.theory.batch_norm.averages import compute
+from equipoise.theory.batch_norm.averages.homogeneous import homogeneous_averages
 from equipoise.theory.batch_norm.averages.polynomials import farthest, kinked_averages
 from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
 from equipoise.theory.batch_norm.disc.circles import resolving_cuts
@@ -34,8 +35,8 @@ from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
 from equipoise.theory.batch_norm.fixed_point.critical_eps import (
     critical_variance,
     tangent,
-    tangent_averages,
 )
+from equipoise.theory.batch_norm.fixed_point.homogeneous import serves, solve_homogeneous
 from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw, without_eps
 from equipoise.theory.batch_norm.fixed_point.solution import UNIT, Numbers, Solution
 from equipoise.theory.batch_norm.setting import (
@@ -118,7 +119,7 @@ def bsb1_fixed_point(
     References:
         [yang2019], Section 3.1 and Appendix B.3 (BSB1 fixed points); ε > 0 derived here.
     """
-    solution = solve_by_quadrature(as_setting(setting, batch_size, options))
+    solution = solve(as_setting(setting, batch_size, options))
     return FixedPoint(solution.q, solution.c, solution.kappa)
 
 
@@ -128,7 +129,8 @@ def solve(setting: Setting, method: Method = "auto") -> Solution:
     Args:
         setting: The problem.
         method: ``"closed form"`` exists for positive-homogeneous activations at ε = β = 0;
-            ``"quadrature"`` always; ``"auto"`` takes the former where it can.
+            ``"quadrature"`` always; ``"auto"`` takes the former where it can, and at ε > 0 the
+            part of it that is left.
 
     Raises:
         ValueError: If the method is unknown, or no closed form is known for the setting.
@@ -145,6 +147,8 @@ def solve(setting: Setting, method: Method = "auto") -> Solution:
             f"beta = {setting.beta:g}: it needs a positive-homogeneous activation, eps = 0 and "
             'beta = 0. Use method="quadrature".'
         )
+    if closed is None and method == "auto" and serves(setting):
+        closed = solve_homogeneous(setting)
     return closed or solve_by_quadrature(setting)
 
 
@@ -345,7 +349,7 @@ def _collapsed(setting: Setting, f: Response) -> Solution:
     cross_rate = 0.0
     slopes = tangent(f)
     if slopes is not None:
-        averages, one = tangent_averages(slopes, B), np.ones(1)
+        averages, one = homogeneous_averages(slopes, 1.0, B), np.ones(1)
         # Backward at R = 0; forward R² = κx/(Bε) to first order in κ, with E[x²] = n(n + 2).
         law = RadialLaw(0 * one, one, one / eps, one * (B + 1) / (B * eps), one)
         backward = (

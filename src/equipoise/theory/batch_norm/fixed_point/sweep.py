@@ -17,6 +17,7 @@ from equipoise.numerics.quadrature import panels
 from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.batch_norm.averages.polynomials import LARGE_BATCH, row_averages
 from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
+from equipoise.theory.batch_norm.fixed_point.homogeneous import serves
 from equipoise.theory.batch_norm.fixed_point.interpolate import AXES, Axis, interpolate
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
 from equipoise.theory.batch_norm.fixed_point.solve import (
@@ -62,7 +63,7 @@ def _sharing_a_response(settings: Sequence[Setting]) -> dict[int, Solution]:
     """Those at ε > 0 of which others differ in ε and variances alone."""
     groups: dict[Setting, list[int]] = {}
     for i, setting in enumerate(settings):
-        if setting.eps >= TINY_EPS and not setting.activation.unsure:
+        if setting.eps >= TINY_EPS and not setting.activation.unsure and not serves(setting):
             shared = replace(setting, eps=0.0, weight_variance=1.0, bias_variance=0.0)
             groups.setdefault(shared, []).append(i)
     found: dict[int, Solution] = {}

@@ -1,0 +1,154 @@
+r"""Activations that are powers on either side of 0, at β = 0 and ε > 0.
+
+Averages over directions are closed forms, and a radius R multiplies them by a power of itself:
+f(Rw) = R^α f(w). One integral over the radius is left,
+
+.. math:: F(\kappa) = \sigma_w^2\,\kappa_f\,E_x[R^{2\alpha}], \qquad
+          R^2 = \frac{\kappa x}{\kappa x + B\varepsilon}, \quad x \sim \chi^2_{B-1},
+
+by the trapezoidal rule in d = log(x/n), n = B - 1, whose nodes and density depend on B alone.
+log F is concave in log κ, so Newton's method from above stops at the largest solution.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.theory.activation.catalogue import Homogeneity
+from equipoise.theory.batch_norm.averages.homogeneous import at_radii, homogeneous_averages
+from equipoise.theory.batch_norm.averages.response import VALUES, Averages
+from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw
+from equipoise.theory.batch_norm.fixed_point.solution import UNIT, Numbers, Solution
+from equipoise.theory.batch_norm.setting import Setting
+
+Array = NDArray[np.float64]
+
+# Steps of the rule, in standard deviations of d, and at most. At the distance y from the real axis
+# the density is larger by (cos y)^(-n/2), so a step h leaves out exp(−2πy/h) (cos y)^(-n/2): for
+# the longer ones at most 4e-15, at the best y.
+_STEPS = ((0.5, 0.2), (0.4, 0.16))
+# Below exp(-38) of the largest weight a node is left out.
+_LEFT_OUT = 38.0
+# A slope of log F this close to 1 needs a method that knows more about the critical ε.
+_NEARLY_ONE = 1e-3
+_MOST_STEPS = 60
+_SMALLEST = 1e-200
+# Among all numbers.
+_FORWARD_G = 6
+_SHIFT = 1e-5
+_METHOD = "closed form over directions, quadrature over the radius"
+
+
+def serves(setting: Setting) -> bool:
+    """Whether the activation is of that kind; a straight line may have any β."""
+    shape = setting.activation.homogeneity
+    if shape is None or setting.eps == 0 or shape.alpha < 1:
+        return False
+    return setting.beta == 0 or _is_linear(shape)
+
+
+@lru_cache(maxsize=512)
+def solve_homogeneous(setting: Setting) -> Solution | None:
+    """Every number, or None where samples collapse or almost do.
+
+    Args:
+        setting: One that is served.
+    """
+    rules = [_radial_rule(setting.batch_size, *step) for step in _STEPS]
+    problems = [_Problem(setting, *rule) for rule in rules]
+    kappas = [problem.largest_kappa() for problem in problems]
+    if not all(kappas):
+        return None
+    coarse, fine = (
+        problem.numbers(kappa) for problem, kappa in zip(problems, kappas, strict=True)
+    )
+    moved = problems[1].numbers(kappas[1] * (1 + _SHIFT))
+    sensitivity = moved.distance(fine) / _SHIFT
+    errors = fine.distance(coarse) + 32 * UNIT * problems[1].lost * fine.scale
+    return Numbers(fine.values, sensitivity).with_errors(errors, setting, _METHOD)
+
+
+class _Problem:
+    """One setting on one radial rule."""
+
+    def __init__(self, setting: Setting, offset: Array, weight: Array) -> None:
+        shape = setting.activation.homogeneity
+        assert shape is not None
+        B = setting.batch_size
+        self._setting, self._offset, self._weight = setting, offset, weight
+        self._alpha, self._shift = shape.alpha, setting.beta
+        self._at_one = homogeneous_averages(shape, setting.gamma, B)
+        # At R = 1.
+        self._largest = setting.weight_variance * float(self._at_one.kappa[0])
+        self._scale = math.log(B - 1) - math.log(B) - math.log(setting.eps)
+        own = float(self._at_one.squares[VALUES, 0, 0]) + float(self._at_one.mean[0]) ** 2
+        # Digits that κ loses where values of two samples are almost equal.
+        self.lost = max(1.0, own * setting.weight_variance / self._largest)
+
+    def largest_kappa(self) -> float:
+        """The largest κ with F(κ) = κ; 0 where the slope of log F comes near 1."""
+        log_kappa = math.log(self._largest)
+        for _ in range(_MOST_STEPS):
+            value, slope = self._map(log_kappa)
+            if not value > _SMALLEST or slope > 1 - _NEARLY_ONE:
+                return 0.0
+            ratio = math.log(self._largest * value) - log_kappa
+            if ratio > -4 * UNIT * max(1.0, abs(log_kappa)):
+                return math.exp(log_kappa)
+            log_kappa += ratio / (1 - slope)
+        return 0.0
+
+    def _map(self, log_kappa: float) -> tuple[float, float]:
+        """E[R^2α], and how its logarithm rises with log κ."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            far = np.exp(-self._offset - (log_kappa + self._scale))  # Bε/(κx)
+            part = self._weight * (1 + far) ** -self._alpha
+            value = float(part.sum())
+            slope = self._alpha * float(part @ (far / (1 + far)))
+        return value, slope / value if value else 0.0
+
+    def numbers(self, kappa: float) -> Numbers:
+        """Every number at a κ."""
+        log_kappa = math.log(kappa)
+        radius = (1 + np.exp(-self._offset - (log_kappa + self._scale))) ** -0.5
+        energy = np.exp(self._offset)
+        s2 = kappa * (1 - 1 / self._setting.batch_size) * energy + self._setting.eps
+        law = RadialLaw(
+            radius=radius,
+            weight=self._weight,
+            per_variance=self._weight / s2,
+            per_energy=self._weight * energy,
+            per_amplitude=self._weight * np.sqrt(energy),
+        )
+        found = Numbers.of(self._setting, kappa, self._averages(radius), law)
+        # F′(κ); as an average of (x − n) κ_f(R) it would lose log B digits.
+        value, slope = self._map(log_kappa)
+        found.values[_FORWARD_G] = self._largest * value / kappa * slope
+        return found
+
+    def _averages(self, radius: Array) -> Averages:
+        averages = at_radii(self._at_one, self._alpha, radius)
+        return replace(averages, mean=averages.mean + self._shift)
+
+
+def _is_linear(shape: Homogeneity) -> bool:
+    return shape.alpha == 1 and shape.a == shape.b
+
+
+@lru_cache(maxsize=64)
+def _radial_rule(batch_size: int, deviations: float, longest: float) -> tuple[Array, Array]:
+    """Nodes d and probabilities of d = log(x/n), also for averages of 1/x."""
+    n = batch_size - 1
+    spread = math.sqrt(2 / n)
+    step = min(longest, deviations * spread)
+    low, high = -_LEFT_OUT / (n / 2 - 1) - 9 * spread, 10 * spread
+    d = np.arange(math.floor(low / step), math.ceil(high / step) + 1) * step
+    density = n / 2 * (d - np.expm1(d))
+    kept = density + np.maximum(-d, 0) > -_LEFT_OUT
+    weight = np.exp(density[kept])
+    return d[kept], weight / weight.sum()
