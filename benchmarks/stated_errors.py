@@ -45,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from equipoise.theory import Setting, as_activation, critical_eps
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
-from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
+from equipoise.theory.batch_norm.fixed_point.solve import solve
 from reference.two_angles import NAMES, Function, TwoAngles
 
 Draw = Callable[[np.random.Generator], tuple[Any, str, Function]]
@@ -493,7 +493,7 @@ def examine(number: int, seed: int, limit: float) -> dict[str, Any]:
         record["eps"] = setting.eps
         adapted(np.linspace(-1, 1, 8))
         start = time.process_time()
-        solution = solve_by_quadrature(setting)
+        solution = solve(setting)
         record["seconds"] = time.process_time() - start
     except ValueError as error:
         return record | {"refused": str(error)}

@@ -32,8 +32,8 @@ from equipoise.theory.batch_norm.fixed_point.sweep import solve_all
 
 GOAL = 1.0  # seconds for 1,000 settings
 ONE_OF = 10
-# Of a random sweep, and of these one in so many is compared.
-POINTS, POINTS_PER_CHECK = 96, 7
+# Of the interpolated settings of a random sweep one in so many is compared.
+POINTS_PER_CHECK = 7
 
 
 @dataclass(frozen=True)
@@ -148,11 +148,14 @@ def random_sweep(seed: int, number: int) -> tuple[Axis, list[Setting]]:
     """Settings around one of ``stated_errors.py``."""
     middle = stated_errors.case(seed, number).setting()
     axis = AXES[number % len(AXES)]
-    at = np.linspace(-1, 1, POINTS)
+    g = np.random.default_rng([seed, number, 1])
+    # A narrow sweep or a wide one, at even distances or at random.
+    factor, count = 10 ** g.uniform(0.05, 3), int(g.integers(30, 300))
+    at = np.linspace(-1, 1, count) if g.random() < 0.5 else np.sort(g.uniform(-1, 1, count))
     values = {
-        "gamma": middle.gamma * 3**at,
-        "beta": middle.beta + 2 * middle.gamma * at,
-        "batch_size": np.unique(np.maximum(4, np.rint(middle.batch_size * 3**at))),
+        "gamma": middle.gamma * factor**at,
+        "beta": middle.beta + factor * middle.gamma * at,
+        "batch_size": np.unique(np.clip(np.rint(middle.batch_size * factor**at), 4, 1e12)),
     }[axis.name]
     return axis, [replace(middle, **{axis.name: value}) for value in values.tolist()]
 

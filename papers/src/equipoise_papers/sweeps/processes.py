@@ -6,6 +6,7 @@ import multiprocessing.resource_tracker
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
@@ -37,6 +38,9 @@ _ONE_THREAD = dict.fromkeys(
     "1",
 )
 _ENDING = (signal.SIGINT, signal.SIGTERM)
+# Said by loky when a worker has grown by 300 MB, as PyTorch and a data set make it, and another
+# takes its place.
+_REPLACED = "A worker stopped while some jobs were given to the executor"
 
 
 def stream_from_processes(
@@ -57,6 +61,8 @@ def stream_from_processes(
     """
     # Starting it would let signals through in the middle of `_signals_wait`.
     multiprocessing.resource_tracker.ensure_running()
+    # For good: loky warns from a thread of its own.
+    warnings.filterwarnings("ignore", _REPLACED, UserWarning)
     with _signals_wait():
         executor = get_reusable_executor(
             max_workers=jobs,

@@ -192,7 +192,7 @@ CHOICES = (
     "trained means: at least half-way from guessing to the column's best mean accuracy; depths "
     "between those tried by interpolation over log depth. A column whose best is less than a "
     "tenth of the way from guessing to no errors trains nowhere",
-    "depths are the same if they differ by 25 % or less. Intervals are Student's t at 95 %, over "
+    "depths are the same within a factor of 1.25. Intervals are Student's t at 95 %, over "
     "columns (two-sided) or, for single columns, over seeds (one-sided, for the largest of all "
     "columns); a sentence is undecided if it is so at one end of its interval alone",
 )

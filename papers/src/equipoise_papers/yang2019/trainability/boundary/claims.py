@@ -47,7 +47,10 @@ def at_the_line(found: Sequence[Edge], sooner: Sequence[Edge], agreement: str) -
         agreement: The source's word for it.
     """
     half, quarter = of_line(found), of_line(sooner)
-    claim = f"{agreement} of ξ and the maximum trainable depth: the boundary is at 16ξ (±25 %)"
+    claim = (
+        f"{agreement} of ξ and the maximum trainable depth: the boundary is at 16ξ, within a "
+        "factor of 1.25"
+    )
     text = (
         f"the boundary over 16ξ: {half.times(1)}; {quarter.times(1)} if a quarter of the way to "
         "the best accuracy is called trained"
@@ -59,7 +62,7 @@ def at_the_line(found: Sequence[Edge], sooner: Sequence[Edge], agreement: str) -
 def same_region(found: Sequence[Edge], reference: Sequence[Edge]) -> Check:
     """Check that networks train where those of panel a do, column by column."""
     ratio = of_each_other(found, reference)
-    claim = "a trainable region nearly identical to that of panel a (±25 %)"
+    claim = "a trainable region nearly identical to that of panel a, within a factor of 1.25"
     return Check(claim, f"boundary over that of panel a: {ratio.times(1)}", ratio.is_one)
 
 

@@ -120,7 +120,10 @@ def _advantage(found: Sequence[Edge]) -> float:
 def _tested(found: Sequence[Edge], tested: Sequence[Edge]) -> Check:
     """Check that noise in the running statistics of small batches does not set the boundary."""
     ratio = of_each_other(tested, found)
-    claim = "tested with the statistics of test batches, boundaries are the same (±25 %)"
+    claim = (
+        "tested with the statistics of test batches, boundaries are the same, within a factor of "
+        "1.25"
+    )
     return Check(claim, f"their ratio, column by column: {ratio.times(1)}", ratio.is_one)
 
 
