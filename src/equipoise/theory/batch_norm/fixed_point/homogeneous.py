@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from equipoise.theory.activation.catalogue import Homogeneity
 from equipoise.theory.batch_norm.averages.homogeneous import at_radii, homogeneous_averages
-from equipoise.theory.batch_norm.averages.response import VALUES, Averages
+from equipoise.theory.batch_norm.averages.response import VALUES, Averages, Response
+from equipoise.theory.batch_norm.fixed_point.collapsed import collapsed
+from equipoise.theory.batch_norm.fixed_point.critical_eps import critical_variance
 from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw
 from equipoise.theory.batch_norm.fixed_point.solution import UNIT, Numbers, Solution
 from equipoise.theory.batch_norm.setting import Setting
@@ -54,11 +56,18 @@ def serves(setting: Setting) -> bool:
 
 @lru_cache(maxsize=512)
 def solve_homogeneous(setting: Setting) -> Solution | None:
-    """Every number, or None where samples collapse or almost do.
+    """Every number, or None where samples almost collapse, or α > 1 and they do.
 
     Args:
         setting: One that is served.
     """
+    f = Response.of(setting)
+    shape = setting.activation.homogeneity
+    if shape is not None and shape.alpha == 1:
+        # F(κ)/κ falls from the critical ε over ε.
+        slope = setting.weight_variance * critical_variance(f, setting.batch_size) / setting.eps
+        if slope <= 1:
+            return collapsed(setting, f)
     rules = [_radial_rule(setting.batch_size, *step) for step in _STEPS]
     problems = [_Problem(setting, *rule) for rule in rules]
     kappas = [problem.largest_kappa() for problem in problems]

@@ -26,18 +26,14 @@ from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Kink
 from equipoise.theory.batch_norm.averages import compute
-from equipoise.theory.batch_norm.averages.homogeneous import homogeneous_averages
 from equipoise.theory.batch_norm.averages.polynomials import farthest, kinked_averages
 from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
 from equipoise.theory.batch_norm.disc.circles import resolving_cuts
 from equipoise.theory.batch_norm.disc.fixed_point import solve_on_disc, solve_without_eps
 from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
-from equipoise.theory.batch_norm.fixed_point.critical_eps import (
-    critical_variance,
-    tangent,
-)
+from equipoise.theory.batch_norm.fixed_point.collapsed import collapsed
 from equipoise.theory.batch_norm.fixed_point.homogeneous import serves, solve_homogeneous
-from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw, without_eps
+from equipoise.theory.batch_norm.fixed_point.radius import without_eps
 from equipoise.theory.batch_norm.fixed_point.solution import UNIT, Numbers, Solution
 from equipoise.theory.batch_norm.setting import (
     ConvergenceError,
@@ -46,7 +42,6 @@ from equipoise.theory.batch_norm.setting import (
     as_setting,
     overflow,
 )
-from equipoise.theory.batch_norm.spectra import formulas
 
 Array = NDArray[np.float64]
 Method: TypeAlias = Literal["auto", "closed form", "quadrature"]
@@ -205,7 +200,7 @@ def _with_eps(settings: Sequence[Setting], f: Response) -> list[Solution]:
             if not _varies(f):
                 averages = compute.averages(f, setting.batch_size, np.ones(1), 0)
                 _refuse_no_signal(setting, averages)
-            found.append(_collapsed(setting, f))
+            found.append(collapsed(setting, f))
         else:
             found.append(_checked(setting, solution))
     return found
@@ -337,45 +332,4 @@ def _no_signal(setting: Setting) -> ValueError:
         f"activation {setting.activation.name} is constant to float64 precision at "
         f"gamma = {setting.gamma:g}, beta = {setting.beta:g}: no signal passes. "
         "Choose a beta nearer to where it varies."
-    )
-
-
-def _collapsed(setting: Setting, f: Response) -> Solution:
-    """κ* = 0: all samples become equal, and batch norm divides by √ε alone."""
-    B, variance, eps = setting.batch_size, setting.weight_variance, setting.eps
-    values, _ = f(np.array([f.beta]))
-    q = variance * float(values[0]) ** 2 + setting.bias_variance
-    backward = forward = (0.0, 0.0, 0.0)
-    cross_rate = 0.0
-    slopes = tangent(f)
-    if slopes is not None:
-        averages, one = homogeneous_averages(slopes, 1.0, B), np.ones(1)
-        # Backward at R = 0; forward R² = κx/(Bε) to first order in κ, with E[x²] = n(n + 2).
-        law = RadialLaw(0 * one, one, one / eps, one * (B + 1) / (B * eps), one)
-        backward = (
-            formulas.backward_g(B, variance, averages, law),
-            formulas.backward_l(B, variance, averages, law),
-            formulas.backward_m(B, variance, averages, law),
-        )
-        forward = (
-            critical_variance(f, B) * variance / eps,
-            formulas.forward_l(B, variance, 1.0, averages, law),
-            formulas.forward_m(B, variance, 1.0, averages, law),
-        )
-        cross_rate = variance * ((slopes.a + slopes.b) / 2) ** 2 / eps
-    method = "closed form: the fixed point has collapsed"
-    # Barely below the critical ε, κ is not 0 but of the order of the distance to it.
-    beyond = max(0.0, forward[0] - 1)
-
-    def exact(value: float, scale: float) -> Estimate:
-        return Estimate(value, 64 * UNIT * abs(value) + 1e3 * beyond * scale, method)
-
-    return Solution(
-        q=exact(q, eps),
-        c=exact(1.0, 1.0),
-        kappa=exact(0.0, eps),
-        backward=(exact(backward[0], 1.0), exact(backward[1], 1.0), exact(backward[2], 1.0)),
-        forward=(exact(forward[0], 1.0), exact(forward[1], 1.0), exact(forward[2], 1.0)),
-        cross_covariance=exact(q, eps),
-        cross_rate=exact(cross_rate, 1.0),
     )
