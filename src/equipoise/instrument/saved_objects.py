@@ -28,6 +28,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from equipoise.instrument.containers import (
+    ClassEntries,
+    Container,
+    Elements,
+    Entries,
+    Place,
+    Slots,
+    SomeEntries,
+    attributes_of,
+    itself,
+    of_function,
+    slots_of,
+)
+
 OwnGenerator: TypeAlias = (
     torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 )
@@ -98,7 +112,7 @@ class SavedObjects:
         save_tensor: Callable[[Tensor], Leaf],
         places: Iterable[Place] = (),
     ) -> None:
-        self._containers: list[_Container] = [place for _, place in places]
+        self._containers: list[Container] = [place for _, place in places]
         self._leaves: dict[int, Leaf] = {}
         self._tuples: dict[int, tuple[Any, ...]] = {}
         self._iterators: dict[int, tuple[Any, Any]] = {}
@@ -123,13 +137,13 @@ class SavedObjects:
         elif _is_iterator(value):
             self._iterators[id(value)] = value, _copied(value)
         elif isinstance(value, dict):
-            self._containers.append(_Entries(value))
+            self._containers.append(Entries(value))
         elif isinstance(value, _WRITTEN_WHOLE):
-            self._containers.append(_Elements(value))
+            self._containers.append(Elements(value))
         elif isinstance(value, types.FunctionType):
-            self._containers.extend(_of_function(value))
+            self._containers.extend(of_function(value))
         elif not isinstance(value, _TRANSPARENT):
-            self._containers.extend(_attributes(value))
+            self._containers.extend(attributes_of(value))
 
     def replacements(self) -> dict[int, Any]:
         """New tensors and arrays with the saved values, and iterators at the saved place."""
@@ -160,7 +174,7 @@ class SavedObjects:
     def chooser(self, replacements: Replacements) -> Callable[[Any], Any]:
         """What stands for a value: a replacement, also inside tuples, or the value itself."""
         if not replacements:
-            return _itself
+            return itself
 
         def choose(value: Any) -> Any:
             found = replacements.get(id(value), value)
@@ -194,18 +208,18 @@ def hidden_places(model: nn.Module) -> Iterator[Place]:
     """
     kinds: dict[type, None] = {}
     for name, module in model.named_modules():
-        slots = _slots_of(type(module))
+        slots = slots_of(type(module))
         if slots:
-            yield name or type(module).__name__, _Slots(module, slots)
+            yield name or type(module).__name__, Slots(module, slots)
         kinds |= dict.fromkeys(kind for kind in type(module).__mro__ if _is_of_a_user(kind))
     for kind in kinds:
-        yield kind.__name__, _ClassEntries(kind)
+        yield kind.__name__, ClassEntries(kind)
         for function in vars(kind).values():
             if isinstance(function, types.FunctionType):
                 assigned = _assigned_globals(function.__code__)
                 if assigned:
                     place = function.__module__ or kind.__name__
-                    yield place, _SomeEntries(function.__globals__, assigned)
+                    yield place, SomeEntries(function.__globals__, assigned)
 
 
 def method_caches(model: nn.Module) -> list[tuple[type, str, Any]]:
@@ -318,7 +332,7 @@ def _parts(place: str, value: Any) -> list[Named]:
     if isinstance(value, Tensor | np.ndarray | OwnGenerator) or _is_iterator(value):
         return []
     function = isinstance(value, types.FunctionType)
-    parts = _of_function(value) if function else _attributes(value)
+    parts = of_function(value) if function else attributes_of(value)
     entries = [entry for part in parts for entry in part.entries.items()]
     return [(f"{place}.{name}", item) for name, item in entries if _may_change(item)]
 
@@ -338,184 +352,6 @@ def _keeps_something(function: types.FunctionType) -> bool:
     if not function.__closure__ and not function.__dict__:
         return False
     return (function.__module__ or "").partition(".")[0] not in {*_LEFT_ALONE, "equipoise"}
-
-
-class _Container(Protocol):
-    def fill(self, choose: Callable[[Any], Any]) -> None: ...
-
-
-class _Named(_Container, Protocol):
-    entries: dict[str, Any]
-
-
-Place: TypeAlias = tuple[str, _Named]
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-class _Entries:
-    """A dictionary and its entries, in order."""
-
-    __slots__ = ("_value", "entries")
-
-    def __init__(self, value: dict[Any, Any]) -> None:
-        self._value, self.entries = value, dict(value)
-
-    def fill(self, choose: Callable[[Any], Any]) -> None:
-        value, entries = self._value, self.entries
-        if choose is not _itself:
-            entries = {key: choose(item) for key, item in entries.items()}
-        refill(value, entries)
-
-
-class _Elements:
-    """A list, queue, set or array and its elements."""
-
-    __slots__ = ("_elements", "_value")
-
-    def __init__(self, value: Any) -> None:
-        self._value, self._elements = value, list(value)
-
-    def fill(self, choose: Callable[[Any], Any]) -> None:
-        value = self._value
-        elements = self._elements if choose is _itself else [*map(choose, self._elements)]
-        if len(value) == len(elements) and all(
-            a is b for a, b in zip(value, elements, strict=True)
-        ):
-            return
-        if isinstance(value, set):
-            value.clear()
-            value.update(elements)
-        elif isinstance(value, array.array):
-            value[:] = array.array(value.typecode, elements)
-        elif isinstance(value, deque):
-            value.clear()
-            value.extend(elements)
-        else:
-            value[:] = elements
-
-
-class _Slots:
-    """The attributes of an object that stand in slots."""
-
-    __slots__ = ("_value", "entries")
-
-    def __init__(self, value: Any, names: Iterable[str]) -> None:
-        self._value = value
-        self.entries = {name: getattr(value, name) for name in names if hasattr(value, name)}
-
-    def fill(self, choose: Callable[[Any], Any]) -> None:
-        for name, item in self.entries.items():
-            chosen = choose(item)
-            if getattr(self._value, name, None) is not chosen:
-                object.__setattr__(self._value, name, chosen)  # also of a frozen dataclass
-
-
-class _SomeEntries:
-    """Some entries of a dictionary that belongs to others, such as the globals of a file."""
-
-    __slots__ = ("_value", "entries")
-
-    def __init__(self, value: dict[str, Any], names: Iterable[str]) -> None:
-        self._value = value
-        self.entries = {name: value[name] for name in names if name in value}
-
-    def fill(self, choose: Callable[[Any], Any]) -> None:
-        for name, item in self.entries.items():
-            self._value[name] = choose(item)
-
-
-class _ClassEntries:
-    """The attributes of a class that are neither methods nor other descriptors."""
-
-    __slots__ = ("_kind", "entries")
-
-    def __init__(self, kind: type) -> None:
-        self._kind = kind
-        self.entries = self._present()
-
-    def _present(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in vars(self._kind).items()
-            if not (name.startswith("__") or name == "_abc_impl")
-            and not (callable(value) or hasattr(type(value), "__get__"))
-        }
-
-    def fill(self, choose: Callable[[Any], Any]) -> None:
-        present = self._present()
-        for name in present.keys() - self.entries.keys():
-            delattr(self._kind, name)
-        for name, item in self.entries.items():
-            chosen = choose(item)
-            if name not in present or present[name] is not chosen:
-                setattr(self._kind, name, chosen)
-
-
-class _Cells:
-    """The variables of a surrounding function that a function uses."""
-
-    __slots__ = ("_cells", "entries")
-
-    def __init__(self, function: types.FunctionType) -> None:
-        named = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        self._cells = dict(named)
-        self.entries = {n: c.cell_contents for n, c in self._cells.items() if _is_filled(c)}
-
-    def fill(self, choose: Callable[[Any], Any]) -> None:
-        for name, item in self.entries.items():
-            self._cells[name].cell_contents = choose(item)
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
-
-
-def _of_function(function: types.FunctionType) -> list[_Named]:
-    return [_Cells(function), _Entries(function.__dict__)]
-
-
-def _attributes(value: Any) -> list[_Named]:
-    found: list[_Named] = []
-    if isinstance(getattr(value, "__dict__", None), dict):
-        found.append(_Entries(value.__dict__))
-    names = _slots_of(type(value))
-    if names:
-        found.append(_Slots(value, names))
-    return found
-
-
-def _slots_of(kind: type) -> list[str]:
-    return [
-        name
-        for one in kind.__mro__
-        for name in _strings(one.__dict__.get("__slots__", ()))
-        if name not in ("__dict__", "__weakref__") and not name.startswith("__")
-    ]
-
-
-def _strings(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def refill(value: dict[Any, Any], entries: dict[Any, Any]) -> None:
-    """Give a dictionary these entries again, in this order; write only if something differs."""
-    if len(value) == len(entries) and all(
-        a is b and x is y for (a, x), (b, y) in zip(value.items(), entries.items(), strict=True)
-    ):
-        return
-    for key in [key for key in value if key not in entries]:
-        del value[key]
-    value.update(entries)
-    if [*value] != [*entries]:  # an entry was removed and came back
-        value.clear()
-        value.update(entries)
 
 
 class _SavedArray:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import grad_mode
 
 from equipoise.instrument.compiled import eager
+from equipoise.instrument.containers import refill
 from equipoise.instrument.observers import observers_paused
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.saved_objects import (
@@ -22,7 +23,6 @@ from equipoise.instrument.saved_objects import (
     hidden_places,
     method_caches,
     own_attributes,
-    refill,
     registered,
 )
 
