@@ -29,6 +29,12 @@ from equipoise.theory.batch_norm.setting import Setting
 _UNIT = 2.220446049250313e-16
 
 
+def is_closed(setting: Setting) -> bool:
+    """Whether a closed form is known: for α > 1/2 at ε = β = 0."""
+    shape = setting.activation.homogeneity
+    return shape is not None and shape.alpha > 0.5 and setting.eps == setting.beta == 0
+
+
 def closed_form(setting: Setting) -> Solution | None:
     r"""Everything in closed form, or None where no closed form is known.
 
@@ -37,7 +43,7 @@ def closed_form(setting: Setting) -> Solution | None:
     J, J′ and D alone.
     """
     shape = setting.activation.homogeneity
-    if shape is None or setting.eps or setting.beta or shape.alpha <= 0.5:
+    if shape is None or not is_closed(setting):
         return None
     B, alpha, a, b = setting.batch_size, shape.alpha, shape.a, shape.b
     n, J1, J = B - 1, a * a + b * b, kernel_of(shape, -1 / (B - 1))

@@ -16,7 +16,7 @@ import numpy as np
 from equipoise.numerics.quadrature import panels
 from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.batch_norm.averages.polynomials import LARGE_BATCH, row_averages
-from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
+from equipoise.theory.batch_norm.fixed_point.closed_form import is_closed
 from equipoise.theory.batch_norm.fixed_point.homogeneous import serves
 from equipoise.theory.batch_norm.fixed_point.interpolate import AXES, Axis, interpolate
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
@@ -83,7 +83,7 @@ def _along(axis: Axis, settings: Sequence[Setting], solved: Container[int]) -> d
     """Those that others differ from in one field alone."""
     groups: dict[Setting, list[int]] = {}
     for i, setting in enumerate(settings):
-        if i not in solved and not setting.activation.unsure and not closed_form(setting):
+        if i not in solved and not setting.activation.unsure and not is_closed(setting):
             groups.setdefault(axis.shared(setting), []).append(i)
     found: dict[int, Solution] = {}
     for members in groups.values():
