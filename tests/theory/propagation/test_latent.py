@@ -7,7 +7,7 @@ import pytest
 from scipy.special import erf, ndtr, ndtri
 
 from equipoise.numerics.quadrature import gegenbauer
-from equipoise.theory.propagation import latent
+from equipoise.theory.propagation import latent, pair_averages
 
 G, WEIGHTS = latent.nodes()
 RHO = np.linspace(-1, 1, 41)[None]
@@ -64,29 +64,29 @@ class TestPairs:
         ids=["relu", "erf", "step", "identity", "square"],
     )
     def test_closed_forms(self, table, exact, error):
-        found = latent.pairs(table[None], table[None], RHO)
+        found = pair_averages.pairs(table[None], table[None], RHO)
         np.testing.assert_allclose(found, exact(RHO), rtol=0, atol=error)
 
     @pytest.mark.parametrize("table", [RELU, STEP, np.tanh(3 * G)], ids=["relu", "step", "tanh"])
     def test_equal_latents_are_exact(self, table):
         """Without the rest of the series a step has 0.47 instead of 0.5."""
-        found = latent.pairs(table[None], table[None], np.ones((1, 1)))
+        found = pair_averages.pairs(table[None], table[None], np.ones((1, 1)))
         assert found[0, 0] == pytest.approx(latent.mean(table**2), rel=1e-12)
 
     def test_simulation_of_two_functions(self):
         rho, generator = 0.6, np.random.default_rng(0)
         g, other = generator.standard_normal((2, 200_000))
         draws = np.maximum(g, 0) * np.tanh(rho * g + math.sqrt(1 - rho**2) * other)
-        found = latent.pairs(RELU[None], np.tanh(G)[None], np.array([[rho]]))[0, 0]
+        found = pair_averages.pairs(RELU[None], np.tanh(G)[None], np.array([[rho]]))[0, 0]
         assert abs(draws.mean() - found) < 4 * draws.std() / len(draws) ** 0.5
 
     def test_every_position_has_a_function_of_its_own(self):
         tables = np.stack([G, 2 * G + 1, RELU])
         rho = np.full((3, 3), 0.3)
-        found = latent.pairs(tables, tables, rho)
+        found = pair_averages.pairs(tables, tables, rho)
         for i in range(3):
             for j in range(3):
-                alone = latent.pairs(tables[i : i + 1], tables[j : j + 1], rho[:1, :1])
+                alone = pair_averages.pairs(tables[i : i + 1], tables[j : j + 1], rho[:1, :1])
                 assert found[i, j] == pytest.approx(alone[0, 0], abs=1e-12)
 
     def test_most_pairs_of_a_large_map_are_far_apart_and_need_few_terms(self):
@@ -94,22 +94,24 @@ class TestPairs:
         rho = np.where(generator.random((120, 120)) < 0.1, 0.9, 0.1)
         tables = np.linspace(0.5, 2, 120)[:, None] * RELU
         scale = np.outer(np.linspace(0.5, 2, 120), np.linspace(0.5, 2, 120))
-        found = latent.pairs(tables, tables, rho)
+        found = pair_averages.pairs(tables, tables, rho)
         np.testing.assert_allclose(found, scale * arc_cosine(rho), rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("reach", [0.01, 0.5, 1.0])
     def test_large_maps_are_summed_as_small_ones(self, reach):
         """Of many pairs the series is a polynomial in the range of their correlations."""
         rho = np.random.default_rng(0).uniform(-reach, reach, (150, 150))
-        found = latent.pairs(RELU[None], RELU[None], rho)
-        alone = [latent.pairs(RELU[None], RELU[None], rho[:1, i : i + 1]) for i in range(150)]
+        found = pair_averages.pairs(RELU[None], RELU[None], rho)
+        alone = [
+            pair_averages.pairs(RELU[None], RELU[None], rho[:1, i : i + 1]) for i in range(150)
+        ]
         np.testing.assert_allclose(found[0], np.ravel(alone), rtol=0, atol=1e-12)
 
     @pytest.mark.parametrize("dimensions", [None, 3.0])
     def test_odd_functions_of_opposite_latents(self, dimensions):
         """Odd degrees change sign at ρ = -1, the rest of the series too: 0.93 otherwise."""
         sign = np.sign(G)[None]
-        found = latent.pairs(sign, sign, np.array([[-1.0]]), dimensions)
+        found = pair_averages.pairs(sign, sign, np.array([[-1.0]]), dimensions)
         assert found[0, 0] == pytest.approx(-1, rel=1e-12)
 
 
@@ -132,18 +134,18 @@ class TestSphere:
     )
     def test_closed_forms(self, n, function, exact, error):
         table = function(latent.on_sphere(n)).astype(float)[None]
-        found = latent.pairs(table, table, RHO, n)
+        found = pair_averages.pairs(table, table, RHO, n)
         np.testing.assert_allclose(found, exact(RHO, n), rtol=0, atol=error)
 
     def test_steps_of_centred_rows(self, n):
         """Of n + 1 rows, two have ρ = -1/n; the rest of the series would leave 3e-4 there."""
         rho, step = np.full((1, 1), -1 / n), (latent.on_sphere(n) > 0).astype(float)[None]
-        found = latent.pairs(step, step, rho, n)
+        found = pair_averages.pairs(step, step, rho, n)
         np.testing.assert_allclose(found, orthant(rho), rtol=0, atol=4e-5)
 
     def test_gaussian_pairs_are_others(self, n):
         table = latent.on_sphere(n)[None] ** 2
-        found = latent.pairs(table, table, RHO)
+        found = pair_averages.pairs(table, table, RHO)
         assert abs(found - (1 + 2 * RHO**2) * n / (n + 2)).max() > 1.9 / (n + 2)
 
 
@@ -164,20 +166,24 @@ class TestManyPairs:
     @pytest.mark.parametrize("reach", [0.2, 0.95, 1.0])
     def test_are_summed_as_few_are(self, table, dimensions, reach):
         rho = reach * np.sin(np.linspace(-2, 2, 40_000)).reshape(200, 200)
-        average = latent.averages(table[None], table[None], dimensions)
-        series = latent._on_sphere if dimensions else latent._pairs
+        average = pair_averages.averages(table[None], table[None], dimensions)
+        series = pair_averages._on_sphere if dimensions else pair_averages._pairs
         given = dimensions or latent.TERMS
         expected = series(table[None], table[None], rho, given)
         np.testing.assert_allclose(average(rho), expected, rtol=0, atol=1e-11)
 
     def test_fewer_values_do_not_determine_it(self, table, dimensions, monkeypatch):
-        monkeypatch.setattr(latent, "_POINTS", 12)
-        caches = latent._of_one, latent._chebyshev_points, latent._chebyshev_transform
+        monkeypatch.setattr(pair_averages, "_POINTS", 12)
+        caches = (
+            pair_averages._of_one,
+            pair_averages._chebyshev_points,
+            pair_averages._chebyshev_transform,
+        )
         for cached in caches:
-            monkeypatch.setattr(latent, cached.__name__, cached.__wrapped__)
+            monkeypatch.setattr(pair_averages, cached.__name__, cached.__wrapped__)
         rho = np.array([[0.99]])
-        found = latent.averages(table[None], table[None], dimensions)(rho)
-        series = latent._on_sphere if dimensions else latent._pairs
+        found = pair_averages.averages(table[None], table[None], dimensions)(rho)
+        series = pair_averages._on_sphere if dimensions else pair_averages._pairs
         expected = series(table[None], table[None], rho, dimensions or latent.TERMS)
         assert abs(found - expected).max() > 1e-9
 
@@ -197,17 +203,17 @@ class TestBlocks:
     def test_do_not_depend_on_their_size(self, dimensions, monkeypatch):
         table, rho = self.rows(30), self.symmetric(30)
         other = table.copy()  # so that nothing is mirrored
-        expected = latent.pairs(table, other, rho, dimensions)
-        monkeypatch.setattr(latent, "_BLOCK", 64)
+        expected = pair_averages.pairs(table, other, rho, dimensions)
+        monkeypatch.setattr(pair_averages, "_BLOCK", 64)
         for second in (table, other):
-            found = latent.pairs(table, second, rho, dimensions)
+            found = pair_averages.pairs(table, second, rho, dimensions)
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
 
     def test_what_is_not_symmetric_is_not_mirrored(self, dimensions, monkeypatch):
-        monkeypatch.setattr(latent, "_BLOCK", 64)
+        monkeypatch.setattr(pair_averages, "_BLOCK", 64)
         table, rho = self.rows(30), self.symmetric(30)
         rho[3, 20] = -rho[3, 20]
-        found = latent.pairs(table, table, rho, dimensions)
+        found = pair_averages.pairs(table, table, rho, dimensions)
         assert abs(found[3, 20] - found[20, 3]) > 0.01
 
     @pytest.mark.parametrize("kind", ["own", "multiples", "one"])
@@ -217,8 +223,8 @@ class TestBlocks:
         if kind != "own":
             table = table[:1] * (np.linspace(1, 2, 30)[:, None] if kind == "multiples" else 1)
         every = np.broadcast_to(table, (30, table.shape[1]))
-        expected = np.diagonal(latent.pairs(every, every, rho, dimensions))
-        found = latent.at_equal_positions(table, np.diagonal(rho), dimensions)
+        expected = np.diagonal(pair_averages.pairs(every, every, rho, dimensions))
+        found = pair_averages.at_equal_positions(table, np.diagonal(rho), dimensions)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
 
 
@@ -230,11 +236,13 @@ class TestCorrelationOf:
     )
     def test_inverts_pairs(self, table):
         rho = np.array([-0.4, 0.0, 0.3, 0.8, 0.99, 1.0])
-        product = latent.pairs(table[None], table[None], rho[None])[0]
-        np.testing.assert_allclose(latent.correlation_of(table, product), rho, atol=2e-4)
+        product = pair_averages.pairs(table[None], table[None], rho[None])[0]
+        np.testing.assert_allclose(pair_averages.correlation_of(table, product), rho, atol=2e-4)
 
     def test_products_out_of_reach_are_clipped(self):
-        np.testing.assert_array_equal(latent.correlation_of(G, np.array([-7.0, 7.0])), [-1, 1])
+        np.testing.assert_array_equal(
+            pair_averages.correlation_of(G, np.array([-7.0, 7.0])), [-1, 1]
+        )
 
 
 class TestSums:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.instrument.recording.graph import MOST_POSITIONS
-from equipoise.theory.propagation import latent
+from equipoise.theory.propagation import latent, pair_averages
 from equipoise.theory.propagation.exchangeable import Average, Exchangeable, Later
 from equipoise.theory.propagation.filters import Filters
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
@@ -148,7 +148,7 @@ class Moments:
         else:
             correlation, total = np.diagonal(self.correlation.diff), self.second_moment
             shared = float(
-                latent.at_equal_positions(self.table, correlation, self.dimensions).mean()
+                pair_averages.at_equal_positions(self.table, correlation, self.dimensions).mean()
             )
         return shared / total if total > 0 else 0.0
 
@@ -180,7 +180,7 @@ class Moments:
     def averaged(self, table: Array) -> Exchangeable:
         """E[T(g₁)T(g₂)] for another function of the same latents."""
         c, n = self.correlation, self.dimensions
-        average = latent.averages(table, table, n)
+        average = pair_averages.averages(table, table, n)
         return Exchangeable(average(c.same), average(c.diff), c.samples)
 
     def with_other_features(self, layout: Layout) -> Moments:
@@ -364,7 +364,7 @@ def _correlation(
     means = np.outer(mean, mean) if mean.any() else 0.0
     blocks = [(block - means) / scale for block in (covariance.same, covariance.diff)]
     if shape is not None:
-        blocks = [latent.correlation_of(shape, block) for block in blocks]
+        blocks = [pair_averages.correlation_of(shape, block) for block in blocks]
     same, diff = (np.clip(block, -1, 1, out=block) for block in blocks)
     np.fill_diagonal(same, 1.0)
     return Exchangeable(same, diff, covariance.samples)
