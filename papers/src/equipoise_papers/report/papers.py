@@ -71,7 +71,7 @@ PAPERS = (
                 "networks break the symmetry between samples at large batches", "new-symmetry"
             ),
             Finding(
-                "the symmetric state collapses at a critical ε = σ_w²γ²φ′(β)²", "new-critical-eps"
+                "the state of equal samples is stable from ε = σ_w²γ²φ′(β)² on", "new-critical-eps"
             ),
             Finding("forward and backward cross-batch rates are equal", "new-cross-batch"),
             Finding("errata", "yang2019"),

@@ -38,7 +38,7 @@ YANG2019 = (
         "Theorems 5 and 6, closed forms of λ_G for positive-homogeneous activations",
         True,
         "agree with quadrature, B from 4",
-        f"{_THEORY}/batch_norm/test_explosion.py::test_closed_form_equals_quadrature",
+        f"{_THEORY}/batch_norm/test_explosion.py::TestHomogeneous::test_closed_form_equals_quadrature",
     ),
     DecidedByTest(
         "Theorem 9, λ_G by Gegenbauer coefficients",
@@ -51,39 +51,39 @@ YANG2019 = (
         "λ_G dominates λ_L and λ_M, and the traces add up",
         True,
         "for every activation of the table",
-        f"{_THEORY}/batch_norm/spectra/test_formulas.py::test_g_dominates_and_traces_add_up",
+        f"{_THEORY}/batch_norm/spectra/test_formulas.py::TestInvariants::test_g_dominates_and_traces_add_up",
     ),
     DecidedByTest(
         "Theorem 3, argument Σ⁻¹ + 2iλG/B",
         False,
         "its inverse is meant: for the identity the trace is not B without it",
-        f"{_THEORY}/covariance/test_bn_map.py::test_erratum_2_without_the_inverse_it_is_not",
+        f"{_THEORY}/covariance/test_bn_map.py::TestIdentity::test_erratum_2_without_the_inverse_it_is_not",
     ),
     DecidedByTest(
         "Proposition B.69, 1/B terms of the forward eigenvalues",
         False,
         "right for α = 1 alone: −9.4907 at α = 2, printed −1.4907",
         f"{_THEORY}/batch_norm/spectra/test_formulas.py"
-        "::test_large_batch_expansion_of_the_forward_eigenvalues",
+        "::TestClosedForms::test_large_batch_expansion_of_the_forward_eigenvalues",
     ),
     DecidedByTest(
         "Corollary B.70, forward λ_L > λ_M, where it stands: α-ReLU, α ≥ 1, large batches",
         True,
         "not for α < 1 or other activations: tanh at B = 16 has 0.480 against 0.887",
         f"{_THEORY}/batch_norm/spectra/test_formulas.py"
-        "::test_either_forward_eigenvalue_may_be_the_larger",
+        "::TestClosedForms::test_either_forward_eigenvalue_may_be_the_larger",
     ),
     DecidedByTest(
         "Lemma B.59, eigenvector BSB1(w−u, wv)",
         False,
         "BSB1(u−w, 2v), which the display has",
-        f"{_THEORY}/covariance/test_operators.py::test_the_eigenvector_as_printed_is_none",
+        f"{_THEORY}/covariance/test_operators.py::TestDOS::test_the_eigenvector_as_printed_is_none",
     ),
     DecidedByTest(
         "Proposition I.7, derivative of the two-sided kernel",
         False,
         "0.79721 at α = 1, b = 0.2, c = 0.37; printed 1.24079",
-        f"{_THEORY}/covariance/test_kernels.py::test_erratum_3_derivative_of_the_two_sided_kernel",
+        f"{_THEORY}/covariance/test_kernels.py::TestErrata::test_erratum_3_derivative_of_the_two_sided_kernel",
     ),
 )
 _HESSIAN = "tests/preconditioners/hessian/test_errata.py"
@@ -92,7 +92,7 @@ LANGE2022 = (
         "Algorithms 2 and 3 apply PPᵀ",
         True,
         "equal to the explicit product, with step 5 after step 4",
-        "tests/preconditioners/bnp/test_equality.py::test_dense",
+        "tests/preconditioners/bnp/test_equality.py::TestPaperPreset::test_dense",
     ),
     DecidedByTest(
         "Proposition 7, one step of BN without gradients through statistics is one of BNP",
@@ -105,58 +105,58 @@ LANGE2022 = (
         "Theorem 1, local rate",
         True,
         "0.3998 seen, 0.39988 predicted; needs α < 2/λ_max",
-        "papers/tests/lange2022/test_theorem_1.py::test_numbers",
+        "papers/tests/lange2022/test_theorem_1.py::TestErratum12::test_numbers",
     ),
     DecidedByTest(
         "Proposition 10, bound for the means of channels",
         True,
         "attained, ratio 1",
-        f"{_HESSIAN}::test_the_bound_for_means_is_attained",
+        f"{_HESSIAN}::TestErratum9::test_the_bound_for_means_is_attained",
     ),
     DecidedByTest(
         "Theorem 4, with full column rank centring and scaling never worsen the condition number",
         True,
         "none of 300 random matrices; with fewer rows than columns, as in Fig. 8, it may: H = 2I₂ "
         "goes from 1.2247 to 1.4142",
-        "papers/tests/lange2022/test_theorem_4.py::test_no_violation_with_full_rank",
+        "papers/tests/lange2022/test_theorem_4.py::TestTheorem4::test_no_violation_with_full_rank",
     ),
     DecidedByTest(
         "Proposition 11, κ(ĤᵀSĤ) ≤ κ(Ĥ)²κ(S) for definite S",
         True,
         "holds for each of the definite S tried",
-        f"{_HESSIAN}::test_definite_curvature_does_not",
+        f"{_HESSIAN}::TestErratum3::test_definite_curvature_does_not",
     ),
     DecidedByTest(
         "Section 3.3, κ(∇²L) ≤ κ(Ĥ)²κ(S) for every network",
         False,
         "ReLU makes S singular, which Proposition 11 excludes: 40,002 against a bound of 2",
-        f"{_HESSIAN}::test_singular_curvature_breaks_the_bound",
+        f"{_HESSIAN}::TestErratum3::test_singular_curvature_breaks_the_bound",
     ),
     DecidedByTest(
         "Proposition 5, from mean 0 and variance 1",
         False,
-        "about 17 instead of 2 at 500 × 500; needs a fourth moment",
-        "papers/tests/lange2022/test_proposition_5.py::test_mean_0_and_variance_1_do_not_suffice",
+        "14.5 instead of 2 at 500 × 500; needs a fourth moment",
+        "papers/tests/lange2022/test_proposition_5.py::TestProof::test_mean_0_and_variance_1_do_not_suffice",
     ),
     DecidedByTest(
         "Proposition 9, the Hessian of a convolution: S in blocks, one per sample",
         True,
         "equal to automatic differentiation, with inputs of layer ℓ − 1",
-        "tests/preconditioners/hessian/test_blocks.py::test_convolution",
+        "tests/preconditioners/hessian/test_blocks.py::TestHessianBlock::test_convolution",
     ),
     DecidedByTest(
         "Proposition 2, the Hessian of a dense layer: S diagonal, for a loss of single inputs",
         True,
         "equal to automatic differentiation; with batch norm downstream, which couples inputs, "
         "95 % of S lies off its diagonal",
-        "tests/preconditioners/hessian/test_blocks.py::test_dense",
+        "tests/preconditioners/hessian/test_blocks.py::TestHessianBlock::test_dense",
     ),
     DecidedByTest(
         "P improves the condition number by about κ(D)²",
         False,
         "no estimate of the gain, and no bound on it either",
         "tests/preconditioners/hessian/test_conditions.py"
-        "::test_kappa_of_d_does_not_bound_the_gain",
+        "::TestBlockConditions::test_kappa_of_d_does_not_bound_the_gain",
     ),
 )
 _RUN = "tests/pooling/run"

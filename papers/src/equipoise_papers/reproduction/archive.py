@@ -120,8 +120,8 @@ def _archives(source: str | Path, only: Collection[str] | None) -> list[Path]:
     ]
     if not archives:
         raise ValueError(
-            f"{str(source)!r} holds no packed records (*{SUFFIX}). Name the folder 'records' of a "
-            "report that `equipoise reproduce report` wrote."
+            f"{str(source)!r} holds no packed records (*{SUFFIX}). Name the folder of a report "
+            "that `equipoise reproduce report` wrote; they lie in its folder 'records'."
         )
     return archives
 

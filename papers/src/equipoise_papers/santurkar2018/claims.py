@@ -11,6 +11,7 @@ from equipoise_papers.experiments.verdict import Check, ours
 from equipoise_papers.judging import Difference, difference
 from equipoise_papers.santurkar2018.grids import AVERAGED_RATE, LABELS
 from equipoise_papers.santurkar2018.summaries import (
+    absolute_cosine,
     alike,
     average,
     best_rate,
@@ -31,6 +32,8 @@ from equipoise_papers.santurkar2018.summaries import (
 from equipoise_papers.santurkar2018.training import Look, Normaliser, ProbedTraining, Run
 
 Results = Mapping[ProbedTraining, Run]
+# The look at the initialisation.
+_WITH_START = "with the look before the first step as well"
 # With batch norm, compared to without.
 _BN: tuple[Normaliser, Normaliser] = ("batch", "none")
 _LP: tuple[Normaliser, ...] = ("l1", "l2", "linf")
@@ -170,6 +173,7 @@ def shift_vgg(results: Results) -> tuple[Check, ...]:
     """Figs. 3 and 6, VGG."""
     a, b = (average(runs_of(results, n), cosine, slice(0, 1)) for n in _BN)
     during = [average(runs_of(results, n), cosine) for n in _BN]
+    all_looks = [average(runs_of(results, n), cosine, slice(None)) for n in _BN]
     return (
         lower(
             f"ICS is similar or larger with BN (mean cosine over training at most {_SIMILAR:g} "
@@ -181,6 +185,15 @@ def shift_vgg(results: Results) -> tuple[Check, ...]:
         ),
         lower("at the start it is larger with BN (lower cosine)", a, b, _names(*_BN)),
         ours(lower("over training it is larger with BN", during[0], during[1], _names(*_BN))),
+        ours(
+            lower(
+                f"it is similar or larger with BN, {_WITH_START}",
+                all_looks[0],
+                all_looks[1],
+                _names(*_BN),
+                margin=_SIMILAR,
+            )
+        ),
     )
 
 
@@ -219,9 +232,9 @@ def _almost_no_shift(claim: str, results: Results) -> Check:
 
 
 def _uncorrelated(claim: str, results: Results) -> Check:
-    with_bn = average(runs_of(results, "batch"), lambda look: abs(cosine(look)))
+    with_bn = average(runs_of(results, "batch"), absolute_cosine)
     return Check(
-        f"{claim} (mean |cosine| below {_UNCORRELATED:g})",
+        f"{claim} (mean |cosine| over layers and looks below {_UNCORRELATED:g})",
         f"mean |cosine| {spread(with_bn)}",
         _one_sample(with_bn, _UNCORRELATED).below(),
     )
@@ -229,10 +242,18 @@ def _uncorrelated(claim: str, results: Results) -> Check:
 
 def landscape(results: Results) -> tuple[Check, ...]:
     """Figs. 4 and 9."""
+    everywhere = slice(None)
     return (
         _compare("the loss varies less along the gradient with BN", results, loss_width, *_BN),
         _compare("the gradient changes less with BN", results, change_width, *_BN),
         _compare("effective β is smaller with BN", results, beta, *_BN),
+        *(
+            ours(_compare(f"{claim}, {_WITH_START}", results, value, *_BN, looks=everywhere))
+            for claim, value in (
+                ("the gradient changes less with BN", change_width),
+                ("effective β is smaller with BN", beta),
+            )
+        ),
         ours(
             _compare(
                 "in the last quarter of looks the loss varies less with BN",

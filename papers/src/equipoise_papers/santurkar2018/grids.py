@@ -36,6 +36,8 @@ CHOICES = (
     "probes look at one batch in training mode: 8 points along the gradient, ½ to 4 times the "
     "rate (1/100 to 30 times for the linear network), and the ICS of Definition 2.1 under the "
     "step of SGD; they leave the training bit-identical",
+    "means over looks leave out the one before the first step: it is one of 11 or 51 looks, and "
+    "one of the source's thousands. Where it matters, a row says what it changes",
     "several seeds; where a figure compares training, each normaliser also has its best rate of "
     "a grid",
 )

@@ -83,9 +83,19 @@ def shift_layers(look: Look) -> list[str]:
 
 def cosine(look: Look) -> float:
     """Mean ICS cosine over weight layers after the first."""
-    layers = [layer for layer in look.shift.layers if layer.kind in _WEIGHTS][1:]
-    known = [layer.cosine for layer in layers if not math.isnan(layer.cosine)]
+    known = _cosines(look)
     return statistics.fmean(known) if known else math.nan
+
+
+def absolute_cosine(look: Look) -> float:
+    """Mean |ICS cosine| over the same layers: those of opposite signs do not cancel."""
+    known = _cosines(look)
+    return statistics.fmean(map(abs, known)) if known else math.nan
+
+
+def _cosines(look: Look) -> list[float]:
+    layers = [layer for layer in look.shift.layers if layer.kind in _WEIGHTS][1:]
+    return [layer.cosine for layer in layers if not math.isnan(layer.cosine)]
 
 
 def relative_shift(look: Look) -> float:
@@ -278,22 +288,27 @@ def verdict(
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
     if any(cell.data == "fashion-mnist" for cell in results):
         return Verdict(checks(), _left_out(results), fidelity="stand-in data")
-    left = _short_linear(results)
+    left = (*_few_looks(results), *_short_linear(results))
     return Verdict(checks(), left, fidelity="reduced" if left else "same setting")
 
 
 def _left_out(results: Mapping[ProbedTraining, Run]) -> tuple[str, ...]:
     """What VGG's figures have and trainings on Fashion-MNIST have not."""
     mine = [cell for cell in results if cell.data == "fashion-mnist"]
-    steps, looks = max(cell.steps for cell in mine), max(cell.looks for cell in mine)
-    seen = [f"probes at every step: at {looks + 1} steps"] if looks else []
+    steps = max(cell.steps for cell in mine)
     return (
         "CIFAR-10, the full VGG and 15,000 steps: Fashion-MNIST, six convolutions of 12 to 48 "
         f"channels and {steps:,} steps at this scale",
         "the whole test set: 2,000 images",
-        *seen,
+        *_few_looks(mine),
         *_short_linear(results),
     )
+
+
+def _few_looks(cells: Iterable[ProbedTraining]) -> tuple[str, ...]:
+    """Probes at fewer steps than the source's."""
+    looks = max(cell.looks for cell in cells)
+    return (f"probes at every step: at {looks + 1} steps",) if looks else ()
 
 
 def _short_linear(results: Mapping[ProbedTraining, Run]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,7 @@ def _combined(best: dict[str, Trained]) -> tuple[Check, ...]:
     """Check what all three figures say about BNP with group norm."""
     bn, gn, both = best["bn"], best["gn"], best["bnp_gn"]
     return (
-        higher("BNP+GN converges faster than BN before the first drop", _EARLY, both, bn),
+        _early("BNP+GN converges faster than BN before the first drop", both, bn),
         higher("BN outperforms GN at the end", _FINAL, bn, gn),
         higher("BNP+GN outperforms GN at the end", _FINAL, both, gn),
     )
@@ -148,10 +149,19 @@ def _alone(best: dict[str, Trained]) -> tuple[Check, ...]:
     """Check what Fig. 6 says about BNP without any normaliser."""
     bn, bnp, both = best["bn"], best["bnp"], best["bnp_gn"]
     return (
-        higher("BNP alone converges faster than BN before the first drop", _EARLY, bnp, bn),
+        _early("BNP alone converges faster than BN before the first drop", bnp, bn),
         higher("BN gains more from the drops than BNP alone", _GAINED, bn, bnp),
         higher("BNP+GN gains more from the drops than BNP alone", _GAINED, both, bnp),
     )
+
+
+def _early(claim: str, one: Trained, bn: Trained) -> Check:
+    """Check the mean accuracy before the first drop, which lagging statistics lower for BN."""
+    check = higher(claim, _EARLY, one, bn)
+    if not check.holds:
+        return check
+    found = f"{check.found}; BN is tested with running statistics, which lag at high rates"
+    return replace(check, found=found, holds=None)
 
 
 def _level(best: dict[str, Trained]) -> tuple[Check, ...]:

@@ -80,6 +80,6 @@ def along(results: Mapping[Any, Any], parameter: str) -> list[tuple[float, Forec
     found = [
         (float(getattr(cell.stack, parameter)), record)
         for cell, record in results.items()
-        if isinstance(cell, ForecastPoint) and math.isfinite(record.depth)
+        if isinstance(cell, ForecastPoint)
     ]
     return sorted(found, key=lambda pair: pair[0])

@@ -133,13 +133,16 @@ def _predicted(axes: Axes, line: Line, factor: float, dashes: Any, label: str) -
 
 def _forecast(axes: Axes, forecast: Forecasts) -> None:
     """Draw depths at which the library's verdict is one half, with their intervals."""
-    known = [(at, f) for at, f in forecast if np.isfinite(f.depth) and f.depth > 0]
-    if known:
-        at = [place for place, _ in known]
-        depths = [f.depth for _, f in known]
-        ends = [[f.depth - f.low for _, f in known], [f.high - f.depth for _, f in known]]
+    known = [np.isfinite(f.depth) and f.depth > 0 for _, f in forecast]
+    if any(known):
+        # Where every depth trains there is no point, and the line is broken.
+        depths, low, high = (
+            np.where(known, [getattr(f, name) for _, f in forecast], np.nan)
+            for name in ("depth", "low", "high")
+        )
+        ends = np.where(known, [depths - low, high - depths], 0.0)
         axes.errorbar(
-            at,
+            [place for place, _ in forecast],
             depths,
             yerr=np.clip(np.nan_to_num(ends, posinf=1e6), 0, 1e6),
             color=style.PALETTE[3],
