@@ -217,7 +217,10 @@ class TestVerdicts:
     @pytest.mark.parametrize("name", BY_NAME)
     def test_what_the_paper_says_is_judged_to_hold(self, name):
         verdict = BY_NAME[name].judge(as_claimed(REGIMES[name]))
-        assert [check.claim for check in verdict.checks if not check.holds] == []
+        others = [check for check in verdict.checks if not check.holds]
+        assert all(check.holds is None and "faster than BN" in check.claim for check in others)
+        assert all("running statistics, which lag" in check.found for check in others)
+        assert 1 <= len(others) < len(verdict.checks) / 2
         assert verdict.fidelity == "stand-in data"  # the set of images is another
 
     @pytest.mark.parametrize("name", BY_NAME)

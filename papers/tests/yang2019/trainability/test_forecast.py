@@ -3,9 +3,11 @@
 import dataclasses
 import math
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
-from equipoise_papers.yang2019.trainability import forecast
+from equipoise_papers.yang2019.trainability import forecast, heat_map
 from equipoise_papers.yang2019.trainability.forecast import (
     Forecast,
     ForecastPoint,
@@ -44,11 +46,16 @@ def test_larger_batches_and_shifts_let_deeper_networks_train():
     assert 20 < depths[64].depth < 40  # 16 over the logarithm of the growth is 40
 
 
-def test_points_without_a_forecast_are_left_out():
+def test_points_without_a_forecast_break_the_line():
+    """Joined across, a line would promise a limit where every depth trains."""
     known, none = Forecast(27.0, 20.0, 37.0), Forecast(math.nan, math.nan, math.nan)
     other = dataclasses.replace(STACK, batch_size=8)
     results = {ForecastPoint.of(STACK): known, ForecastPoint.of(other): none, STACK: None}
-    assert along(results, "batch_size") == [(64.0, known)]
+    assert along(results, "batch_size") == [(8.0, none), (64.0, known)]
+    _, axes = plt.subplots()
+    heat_map._forecast(axes, [(8.0, none), (32.0, known), (64.0, none), (128.0, known)])
+    (line, *_) = axes.containers[0]
+    assert np.isfinite(line.get_ydata()).tolist() == [False, True, False, True]
 
 
 @pytest.mark.parametrize("parameter", ["beta", "eps"])
