@@ -54,10 +54,10 @@ def test_numbers_are_those_of_settings_alone(axis, plain, values):
 
 
 def test_where_samples_collapse_nothing_is_interpolated_across():
-    sweep = [Setting("tanh", 16, beta=beta, eps=0.1) for beta in np.linspace(0, 2.5, 200).tolist()]
+    sweep = [Setting("tanh", 16, beta=beta, eps=0.1) for beta in np.linspace(0, 2.5, 500).tolist()]
     found = solve_all(sweep)
     collapsed = [solution.kappa.value == 0 for solution in found]
-    assert 20 < sum(collapsed) < 180
+    assert 50 < sum(collapsed) < 450
     assert collapsed == sorted(collapsed)
     for setting, ours in list(zip(sweep, found, strict=True))[::10]:
         assert (solve(setting).kappa.value == 0) == (ours.kappa.value == 0)
@@ -101,8 +101,11 @@ def of_curve(curve, error):
     def solved(setting):
         value = 2 + curve(setting.beta)
         one = Estimate(value, error, "known")
-        q, kappa = (replace(one, value=math.exp(value), error=error) for _ in range(2))
-        return Solution(q, one, kappa, (one, one, one), (one, one, one), one, one)
+        q = Estimate(math.exp(value), error, "known")
+        kappa = Estimate(math.exp(value / 2), error, "known")
+        c = Estimate(-math.expm1(-value / 2), error, "known")
+        rest = Estimate(-3 * value, error, "known")
+        return Solution(q, c, kappa, (one, rest, one), (rest, one, rest), one, rest)
 
     return solved
 
@@ -116,10 +119,11 @@ def test_errors_bound_the_distance_to_any_curve(monkeypatch, curve, error, count
     betas = np.linspace(-1, 1, count).tolist()
     sweep = [Setting("tanh", 8, beta=beta) for beta in betas]
     found = interpolate(BETA, sweep)
+    exactly = of_curve(curve, 0.0)
     for i, solution in found.items():
-        value = 2 + curve(betas[i])
-        assert abs(solution.rate.value - value) <= solution.rate.error
-        assert abs(solution.kappa.value - math.exp(value)) <= solution.kappa.error
+        for ours, exact in zip(numbers(solution), numbers(exactly(sweep[i])), strict=True):
+            rounding = 4e-16 * abs(exact.value)
+            assert abs(ours.value - exact.value) <= ours.error + rounding
     between = sum(map(interpolated, found.values()))
     if count == 997:  # 60 settings can see a smooth wave in a fast one
         assert (between > count / 2) == (curve is not CURVES["rough"])
@@ -147,3 +151,52 @@ def test_nodes_are_different_settings_in_order(count, degree, seed):
     assert (np.diff(places) >= 1).all()
     assert places[0] >= 0
     assert places[-1] <= count - 1
+
+
+@pytest.mark.parametrize("count", [41, 97, 209])
+def test_what_every_node_misses_is_seen_between_them(monkeypatch, count):
+    """All nodes of such a sweep lie at even places, where this wave is 0."""
+    step = 2 / (count - 1)
+    wave = of_curve(lambda x: 0.3 * math.sin(math.pi * (x + 1) / (2 * step)) ** 2, 1e-14)
+    monkeypatch.setattr(module, "solve", wave)
+    sweep = [Setting("tanh", 8, beta=-1 + i * step) for i in range(count)]
+    for i, solution in interpolate(BETA, sweep).items():
+        exact = wave(sweep[i]).rate
+        assert abs(solution.rate.value - exact.value) <= solution.rate.error + exact.error
+
+
+@pytest.mark.parametrize(("batch_size", "eps"), [(4, 0.0), (8, 1e-5)])
+def test_a_sine_whose_period_the_sweep_meets(batch_size, eps):
+    sweep = [
+        Setting("sin", batch_size, gamma=13, beta=k * math.pi / 2, eps=eps) for k in range(41)
+    ]
+    for setting, ours in zip(sweep, solve_all(sweep), strict=True):
+        for one, many in zip(numbers(solve(setting)), numbers(ours), strict=True):
+            assert abs(one.value - many.value) <= one.error + many.error
+
+
+def test_settings_that_differ_by_rounding_do_no_harm():
+    places = np.geomspace(1e-13, 0.5, 60).tolist()
+    sweep = [Setting("tanh", 16, beta=1 + s * v, eps=0.01) for v in places for s in (-1, 1)]
+    assert len(solve_all(sweep)) == 120
+    clusters = [(k, b) for k in range(12) for b in (0.1, 0.2, 0.3)]
+    assert len(solve_all([Setting("tanh", 16, beta=b + k * 1e-14, eps=0.01) for k, b in clusters]))
+
+
+@pytest.mark.parametrize(("gamma", "trusted"), [(1e-3, False), (1.0, True)])
+def test_nodes_wider_apart_than_what_numbers_average_over_are_not_trusted(
+    monkeypatch, gamma, trusted
+):
+    monkeypatch.setattr(module, "solve", of_curve(lambda x: 0.1 * x, 1e-13))
+    betas = np.linspace(-1, 1, 60).tolist()
+    found = interpolate(BETA, [Setting("tanh", 8, gamma=gamma, beta=beta) for beta in betas])
+    assert any(map(interpolated, found.values())) == trusted
+
+
+def test_a_node_with_a_large_error_does_not_spoil_the_others(monkeypatch):
+    plain = of_curve(lambda x: 0.1 * x, 1e-13)
+    spoilt = of_curve(lambda x: 0.1 * x, 1e-3)
+    monkeypatch.setattr(module, "solve", lambda s: (spoilt if s.beta == -1 else plain)(s))
+    betas = np.linspace(-1, 1, 300).tolist()
+    found = interpolate(BETA, [Setting("tanh", 8, beta=beta) for beta in betas])
+    assert max(found[i].rate.error for i in range(150, 300)) < 1e-10

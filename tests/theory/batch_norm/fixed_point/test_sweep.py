@@ -115,3 +115,10 @@ def test_closed_forms_are_kept():
 def test_none_is_none():
     assert solve_all([]) == []
     assert np.isfinite(solve_all([Setting("tanh", 8)])[0].rate.value)
+
+
+def test_repetitions_change_nothing():
+    settings = [
+        Setting("relu", B, beta=0.2, eps=eps) for B in range(20, 30) for eps in (1e-5, 0.01)
+    ]
+    assert solve_all([*settings, *settings])[: len(settings)] == solve_all(settings)

@@ -37,6 +37,8 @@ _LIKE_C = 0.2
 # Weights held at once.
 _CHUNK = 4_000
 _SHIFT = 1e-5
+# Steps of log κ in search of a solution barely below the critical ε.
+_FROM_CRITICAL = 60
 _SMALLEST = 1e-150
 _METHOD = "quadrature over a disc, {} circles"
 
@@ -251,10 +253,14 @@ def _near_critical(setting: Setting, f: Response, high: float) -> float | None:
         fine = place(f, setting.batch_size, group.middle(logs))[1]
         return float(_log_ratio(group, fine, logs)[0][0])
 
-    for low in high - np.arange(1.0, 60.0):
+    # The scan is less exact than these nodes: high may lie on either side.
+    for _ in range(_FROM_CRITICAL):
+        if ratio(high) < 0:
+            break
+        high += 1.0
+    for low in high - np.arange(1.0, _FROM_CRITICAL):
         if ratio(float(low)) > 0:
-            return float(brentq(ratio, low, high, xtol=1e-2))
-        high = float(low)
+            return float(brentq(ratio, low, low + 1.0, xtol=1e-2))
     return None
 
 

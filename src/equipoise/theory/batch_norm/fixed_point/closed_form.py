@@ -53,8 +53,8 @@ def closed_form(setting: Setting) -> Solution | None:
     q, qc = K * J1 + setting.bias_variance, K * J + setting.bias_variance
     shared = variance * _shared_moment(shape) / gamma_ratio(n / 2, alpha / 2) ** 2
 
-    # α close to 1/2 loses digits in 2α − 1; a ≈ b loses them in D.
-    lost = 1 / (2 * alpha - 1) + max(1.0, J1 / D)
+    # α close to 1/2 loses digits in 2α − 1, a large one in gamma functions; a ≈ b in D.
+    lost = 1 / (2 * alpha - 1) + max(1.0, J1 / D) + alpha
 
     def estimate(value: float, terms: float = 0.0) -> Estimate:
         error = 32 * _UNIT * max(abs(value), terms) * lost

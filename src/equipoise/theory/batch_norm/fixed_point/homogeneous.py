@@ -7,7 +7,8 @@ f(Rw) = R^α f(w). One integral over the radius is left,
           R^2 = \frac{\kappa x}{\kappa x + B\varepsilon}, \quad x \sim \chi^2_{B-1},
 
 by the trapezoidal rule in d = log(x/n), n = B - 1, whose nodes and density depend on B alone.
-log F is concave in log κ, so Newton's method from above stops at the largest solution.
+The slope of log F over log κ is α E[R^2α(1 − R²)]/E[R^2α], which falls as κ grows: log F is
+concave, and Newton's method from above stops at the largest solution.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from equipoise.theory.activation.catalogue import Homogeneity
 from equipoise.theory.batch_norm.averages.homogeneous import at_radii, homogeneous_averages
@@ -36,10 +38,12 @@ Array = NDArray[np.float64]
 _STEPS = ((0.5, 0.2), (0.4, 0.16))
 # Below exp(-38) of the largest weight a node is left out.
 _LEFT_OUT = 38.0
-# A slope of log F this close to 1 needs a method that knows more about the critical ε.
-_NEARLY_ONE = 1e-3
-_MOST_STEPS = 60
+# Where the slope of log F is closer to 1, rounding decides whether there is a solution.
+_NEARLY_ONE = 1e-9
+_MOST_STEPS = 80
 _SMALLEST = 1e-200
+# Kernels of larger powers lose digits.
+_LARGEST_POWER = 8.0
 # Among all numbers.
 _FORWARD_G = 6
 _SHIFT = 1e-5
@@ -49,14 +53,14 @@ _METHOD = "closed form over directions, quadrature over the radius"
 def serves(setting: Setting) -> bool:
     """Whether the activation is of that kind; a straight line may have any β."""
     shape = setting.activation.homogeneity
-    if shape is None or setting.eps == 0 or shape.alpha < 1:
+    if shape is None or setting.eps == 0 or not 1 <= shape.alpha <= _LARGEST_POWER:
         return False
     return setting.beta == 0 or _is_linear(shape)
 
 
 @lru_cache(maxsize=512)
 def solve_homogeneous(setting: Setting) -> Solution | None:
-    """Every number, or None where samples almost collapse, or α > 1 and they do.
+    """Every number, or None where rounding decides whether samples collapse.
 
     Args:
         setting: One that is served.
@@ -68,18 +72,19 @@ def solve_homogeneous(setting: Setting) -> Solution | None:
         slope = setting.weight_variance * critical_variance(f, setting.batch_size) / setting.eps
         if slope <= 1:
             return collapsed(setting, f)
-    rules = [_radial_rule(setting.batch_size, *step) for step in _STEPS]
-    problems = [_Problem(setting, *rule) for rule in rules]
-    kappas = [problem.largest_kappa() for problem in problems]
-    if not all(kappas):
+    problems = [_Problem(setting, *_radial_rule(setting.batch_size, *step)) for step in _STEPS]
+    rough, good = (problem.fall() for problem in problems)
+    if rough is None or good is None or math.isinf(rough) != math.isinf(good):
         return None
-    coarse, fine = (
-        problem.numbers(kappa) for problem, kappa in zip(problems, kappas, strict=True)
-    )
-    moved = problems[1].numbers(kappas[1] * (1 + _SHIFT))
-    sensitivity = moved.distance(fine) / _SHIFT
+    if math.isinf(good):
+        return collapsed(setting, f)
+    coarse, fine = problems[0].numbers(rough), problems[1].numbers(good)
+    moved = problems[1].numbers(good - math.log1p(_SHIFT))
+    found = Numbers(fine.values, moved.distance(fine) / _SHIFT)
     errors = fine.distance(coarse) + 32 * UNIT * problems[1].lost * fine.scale
-    return Numbers(fine.values, sensitivity).with_errors(errors, setting, _METHOD)
+    rounding = 16 * UNIT * max(1.0, good)
+    errors += rounding * found.amplification(setting) * found.sensitivity
+    return found.with_errors(errors, setting, _METHOD)
 
 
 class _Problem:
@@ -92,39 +97,57 @@ class _Problem:
         self._setting, self._offset, self._weight = setting, offset, weight
         self._alpha, self._shift = shape.alpha, setting.beta
         self._at_one = homogeneous_averages(shape, setting.gamma, B)
-        # At R = 1.
+        # κ at R = 1, and what it is of Bε/n.
         self._largest = setting.weight_variance * float(self._at_one.kappa[0])
-        self._scale = math.log(B - 1) - math.log(B) - math.log(setting.eps)
+        if not 0 < self._largest < math.inf:
+            raise OverflowError(f"κ = {self._largest}")
+        self._log_v = math.log(self._largest / setting.eps) + math.log1p(-1 / B)
         own = float(self._at_one.squares[VALUES, 0, 0]) + float(self._at_one.mean[0]) ** 2
         # Digits that κ loses where values of two samples are almost equal.
         self.lost = max(1.0, own * setting.weight_variance / self._largest)
 
-    def largest_kappa(self) -> float:
-        """The largest κ with F(κ) = κ; 0 where the slope of log F comes near 1."""
-        log_kappa = math.log(self._largest)
-        for _ in range(_MOST_STEPS):
-            value, slope = self._map(log_kappa)
-            if not value > _SMALLEST or slope > 1 - _NEARLY_ONE:
-                return 0.0
-            ratio = math.log(self._largest * value) - log_kappa
-            if ratio > -4 * UNIT * max(1.0, abs(log_kappa)):
-                return math.exp(log_kappa)
-            log_kappa += ratio / (1 - slope)
-        return 0.0
+    def fall(self) -> float | None:
+        """How far the logarithm of the largest κ with F(κ) = κ lies below that at R = 1.
 
-    def _map(self, log_kappa: float) -> tuple[float, float]:
+        Returns:
+            Infinity where F(κ) < κ everywhere, None where rounding decides.
+        """
+        fall = 0.0
+        for _ in range(_MOST_STEPS):
+            value, slope = self._map(fall)
+            if not value > _SMALLEST:
+                return math.inf if self._alpha > 1 else None
+            if slope > 1 - _NEARLY_ONE:
+                return self._beyond_the_fold(fall) if self._alpha > 1 else None
+            ratio = math.log(value) + fall
+            if ratio > -4 * UNIT * max(1.0, fall):
+                return fall
+            fall -= ratio / (1 - slope)
+        return None
+
+    def _beyond_the_fold(self, fall: float) -> float | None:
+        """Infinity if F(κ)/κ is below 1 where it is largest; at that place log F has slope 1."""
+        if self._map(0.0)[1] >= 1:
+            return math.inf
+        low, high = 0.0, fall
+        while self._map(high)[1] < 1:
+            high += 1.0
+        top = float(brentq(lambda at: self._map(at)[1] - 1, low, high, xtol=1e-12))
+        return math.inf if math.log(self._map(top)[0]) + top < -1e-12 else None
+
+    def _map(self, fall: float) -> tuple[float, float]:
         """E[R^2α], and how its logarithm rises with log κ."""
         with np.errstate(over="ignore", invalid="ignore"):
-            far = np.exp(-self._offset - (log_kappa + self._scale))  # Bε/(κx)
+            far = np.exp(fall - self._log_v - self._offset)  # Bε/(κx)
             part = self._weight * (1 + far) ** -self._alpha
             value = float(part.sum())
             slope = self._alpha * float(part @ (far / (1 + far)))
         return value, slope / value if value else 0.0
 
-    def numbers(self, kappa: float) -> Numbers:
+    def numbers(self, fall: float) -> Numbers:
         """Every number at a κ."""
-        log_kappa = math.log(kappa)
-        radius = (1 + np.exp(-self._offset - (log_kappa + self._scale))) ** -0.5
+        kappa = self._largest * math.exp(-fall)
+        radius = (1 + np.exp(fall - self._log_v - self._offset)) ** -0.5
         energy = np.exp(self._offset)
         s2 = kappa * (1 - 1 / self._setting.batch_size) * energy + self._setting.eps
         law = RadialLaw(
@@ -136,7 +159,7 @@ class _Problem:
         )
         found = Numbers.of(self._setting, kappa, self._averages(radius), law)
         # F′(κ); as an average of (x − n) κ_f(R) it would lose log B digits.
-        value, slope = self._map(log_kappa)
+        value, slope = self._map(fall)
         found.values[_FORWARD_G] = self._largest * value / kappa * slope
         return found
 

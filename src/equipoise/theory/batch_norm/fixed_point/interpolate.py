@@ -10,7 +10,9 @@ has two parts: what the errors of the solved settings make of it, and the coeffi
           \approx (1 + \Lambda_n)\, n \max(|c_{n-3}|, \dots, |c_n|)
 
 which is ample where they fall geometrically and right where they fall like :math:`k^{-2}`. The
-Lebesgue constant :math:`\Lambda_n` of nodes that are not quite Chebyshev points is computed.
+Lebesgue constant :math:`\Lambda_n` of nodes that are not quite Chebyshev points is computed. All
+this takes for granted that nodes see what lies between them; that is tried on settings that are
+none.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ _LOWEST, _HIGHEST, _PER_DEGREE = 8, 64, 1.5
 _GOAL, _LAST, _LEBESGUE = 1e-10, 4, 30.0
 # A node whose error is so many times the usual one would spoil its neighbours.
 _UNUSUAL = 30
+# Settings between nodes that are solved as well. Their places follow the golden ratio, which no
+# period of a sweep and its nodes can agree with.
+_TRIED, _GOLDEN = 7, (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,9 @@ class Axis:
     Args:
         name: The field.
         coordinate: In which they are smooth, from the field's value.
-        width: Length in it of one standard deviation of what the activation sees. Numbers are
-            averages over that, so what is much narrower cannot hide between two nodes.
+        width: The largest distance of two nodes: along β one standard deviation of what the
+            activation sees, which numbers are averages over; at small batches, whose samples
+            have sharp ends, they may still change within it.
     """
 
     name: str
@@ -96,7 +102,11 @@ def interpolate(axis: Axis, settings: Sequence[Setting]) -> dict[int, Solution]:
     parts = [(0, len(points))]
     while parts:
         start, end = parts.pop()
-        if end - start >= _PER_DEGREE * 2 * _LOWEST and not sweep.cover(start, end):
+        try:
+            done = end - start < _PER_DEGREE * 2 * _LOWEST or sweep.cover(start, end)
+        except ValueError:  # the caller meets it again, by itself
+            done = True
+        if not done:
             middle = int(np.searchsorted(points, (points[start] + points[end - 1]) / 2))
             parts += [(start, middle), (middle, end)]
     return {i: solution for place, solution in sweep.found.items() for i in places[points[place]]}
@@ -112,17 +122,17 @@ class _Sweep:
     def cover(self, start: int, end: int) -> bool:
         """Interpolate on one interval; whether nothing is gained by halving it.
 
-        That is so if coefficients fall, if a setting is refused, or if all samples collapse.
+        That is so if coefficients fall, and if all samples collapse.
+
+        Raises:
+            ValueError: If a setting is refused.
         """
         points = self._points[start:end]
         degree = _LOWEST
         while degree <= _HIGHEST and _PER_DEGREE * degree <= len(points):
             chosen = _near_chebyshev_points(points, degree)
             nodes = (start + chosen).tolist()
-            try:
-                solutions = [self._solved(node) for node in nodes]
-            except ValueError:
-                return True
+            solutions = [self._solved(node) for node in nodes]
             alive = [solution.kappa.value > 0 for solution in solutions]
             if not all(alive):
                 return not any(alive)
@@ -133,11 +143,24 @@ class _Sweep:
                 fit = _fit(points, chosen, values, errors)
                 if fit:
                     method = f"interpolated between {len(nodes)} settings; {solutions[0].q.method}"
-                    for place, row in enumerate(zip(*fit, strict=True), start):
-                        self.found.setdefault(place, _solution(*row, method))
-                    return True
+                    return self._take(start, *fit, method)
             degree *= 2
         return False
+
+    def _take(self, start: int, values: Array, bounds: Array, method: str) -> bool:
+        """Keep interpolated numbers if they are right at settings that were no nodes."""
+        places = np.array([p for p in range(len(values)) if start + p not in self.found])
+        tried = np.arange(1, _TRIED + 1) * _GOLDEN % 1 * len(places)
+        for place in places[np.unique(tried.astype(int))] if places.size else ():
+            alone = self._solved(start + int(place))
+            if alone.kappa.value == 0:
+                return False
+            exact, errors = map(np.array, _row(alone))
+            if (np.abs(values[place] - exact) > bounds[place] + errors).any():
+                return False
+        for place, row in enumerate(zip(values, bounds, strict=True), start):
+            self.found.setdefault(place, _solution(*row, method))
+        return True
 
     def _width(self, place: int) -> float:
         return self._axis.width(self._settings[place], self.found[place])
@@ -165,7 +188,10 @@ def _fit(
     degree = len(chosen) - 1
     scaled = (2 * points - points[0] - points[-1]) / (points[-1] - points[0])
     basis = chebyshev.chebvander(scaled, degree)
-    weights = np.linalg.solve(basis[chosen].T, basis.T).T
+    try:
+        weights = np.linalg.solve(basis[chosen].T, basis.T).T
+    except np.linalg.LinAlgError:  # points that differ by rounding
+        return None
     lebesgue = float(np.abs(weights).sum(1).max())
     last = np.linalg.solve(basis[chosen], values)[-_LAST:]
     left_out = (1 + lebesgue) * degree * np.abs(last).max(0)

@@ -13,6 +13,7 @@ Notes:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias, Unpack
@@ -134,17 +135,22 @@ def solve(setting: Setting, method: Method = "auto") -> Solution:
         raise ValueError(f"method must be auto, closed form or quadrature, got {method!r}.")
     try:
         closed = None if method == "quadrature" else closed_form(setting)
+        if closed is None and method == "closed form":
+            raise ValueError(
+                f"no closed form is known for {setting.activation.name} at eps = {setting.eps:g}, "
+                f"beta = {setting.beta:g}: it needs a positive-homogeneous activation, eps = 0 "
+                'and beta = 0. Use method="quadrature".'
+            )
+        if closed is None and method == "auto" and serves(setting):
+            # What underflows has a solution by the general method.
+            with suppress(OverflowError, ZeroDivisionError, FloatingPointError):
+                closed = solve_homogeneous(setting)
+        found = closed or solve_by_quadrature(setting)
     except (OverflowError, ZeroDivisionError) as error:
         raise overflow(setting) from error
-    if method == "closed form" and closed is None:
-        raise ValueError(
-            f"no closed form is known for {setting.activation.name} at eps = {setting.eps:g}, "
-            f"beta = {setting.beta:g}: it needs a positive-homogeneous activation, eps = 0 and "
-            'beta = 0. Use method="quadrature".'
-        )
-    if closed is None and method == "auto" and serves(setting):
-        closed = solve_homogeneous(setting)
-    return closed or solve_by_quadrature(setting)
+    if not np.isfinite(found.q.value):
+        raise overflow(setting)
+    return found
 
 
 @lru_cache(maxsize=512)

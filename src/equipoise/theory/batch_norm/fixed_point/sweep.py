@@ -40,6 +40,12 @@ def solve_all(settings: Sequence[Setting]) -> list[Solution]:
     Raises:
         ValueError: As :func:`solve`, for any of them.
     """
+    distinct = list(dict.fromkeys(settings))
+    solutions = dict(zip(distinct, _solve_distinct(distinct), strict=True))
+    return [solutions[setting] for setting in settings]
+
+
+def _solve_distinct(settings: Sequence[Setting]) -> list[Solution]:
     solutions: dict[int, Solution] = {}
     groups: dict[Activation, list[int]] = {}
     for i, setting in enumerate(settings):
