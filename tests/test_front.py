@@ -84,3 +84,16 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_the_front_shows_its_verbs_and_rooms_alone():
     rooms = {name for name in dir(eq) if not name.startswith("_")} - set(eq.__all__)
     assert all(getattr(eq, room).__name__ == f"equipoise.{room}" for room in rooms)
+
+
+def test_the_first_call_leaves_pythons_generator_as_it_is():
+    """Modules that it imports must not draw from it."""
+    code = (
+        "import random, torch, equipoise as eq\n"
+        "random.seed(0)\n"
+        "before = random.getstate()\n"
+        "batch = torch.ones(8, 6), torch.zeros(8, dtype=torch.long)\n"
+        "eq.assert_trainable(torch.nn.Linear(6, 2), batch, at_least=0)\n"
+        "assert random.getstate() == before"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

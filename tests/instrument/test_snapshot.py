@@ -1,5 +1,7 @@
 """Models and their parameters are restored in value, memory and identity."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
@@ -188,6 +190,33 @@ def test_parameters_outside_of_the_model_are_restored_too():
         scale.data.add_(1)
     assert scale.tolist() == [1.0]
     assert scale.grad is gradient
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("block", [untouched, parameters_restored])
+def test_scripted_modules_are_refused_before_anything_changes(block):
+    net = nn.Sequential(torch.jit.trace(nn.Linear(2, 2), torch.zeros(1, 2)), nn.ReLU())
+    net[0].weight.grad = torch.ones(2, 2)
+    with pytest.raises(ValueError, match=r"0 is a \w+ of torch.jit"), block(net):
+        pass
+    assert torch.equal(net[0].weight.grad, torch.ones(2, 2))
+
+
+def test_a_counter_is_not_added_to():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = Counter(before=1)
+
+        def forward(self, x):
+            self.calls["now"] += 1
+            self.calls["before"] += 2
+            return x
+
+    net = Counting()
+    with untouched(net):
+        net(torch.zeros(1))
+    assert net.calls == Counter(before=1)
 
 
 @pytest.mark.parametrize("lazy", [nn.LazyLinear(2), nn.LazyBatchNorm1d(affine=False)])

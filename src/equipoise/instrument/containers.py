@@ -199,7 +199,13 @@ def refill(value: dict[Any, Any], entries: dict[Any, Any]) -> None:
         return
     for key in [key for key in value if key not in entries]:
         del value[key]
-    value.update(entries)
+    _assign(value, entries)
     if [*value] != [*entries]:  # an entry was removed and came back
         value.clear()
-        value.update(entries)
+        _assign(value, entries)
+
+
+def _assign(value: dict[Any, Any], entries: dict[Any, Any]) -> None:
+    """Set entries one by one: to a Counter, ``update`` would add them."""
+    for key in entries:
+        value[key] = entries[key]

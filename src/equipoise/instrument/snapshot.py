@@ -56,6 +56,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         tensor([0., 0.])
     """
     refuse_lazy(model)
+    refuse_scripted(model)
     random_states, modules = RandomStates(model), ModuleStates(model)
     parameters = SavedParameters(model, copy_gradients=True)
     try:
@@ -97,6 +98,7 @@ def parameters_restored(
         >>> bool(layer.weight == before)
         True
     """
+    refuse_scripted(model)
     random_states, parameters = RandomStates(model), SavedParameters(model, others)
     parameters.remove_gradients()
     try:
@@ -362,6 +364,20 @@ def refuse_lazy(model: nn.Module) -> None:
             raise ValueError(
                 f"{type(module).__name__} has lazy parameters without a shape. Run one batch "
                 "through the model first."
+            )
+
+
+def refuse_scripted(model: nn.Module) -> None:
+    """Refuse what TorchScript keeps, whose attributes and parameters cannot be put back.
+
+    Raises:
+        ValueError: Naming the module.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(
+                f"{name or 'the model'} is a {type(module).__name__} of torch.jit, whose state "
+                "cannot be put back as it was. Give the module that it was made from."
             )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
+# When it is first imported, rich draws from Python's generator, whose state is the user's.
+_before = random.getstate()
+import rich.style  # noqa: E402, F401
+
+random.setstate(_before)
 
 # Height of a page inside a notebook's cell, in pixels.
 _HEIGHT = 640

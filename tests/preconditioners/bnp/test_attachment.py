@@ -263,6 +263,15 @@ class TestRefusals:
         with pytest.raises(ValueError, match="Leave step"):
             pre.step()
 
+    def test_decay_without_a_rate_is_refused(self):
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+        rate = optimizer.param_groups[0].pop("lr")
+        with pytest.raises(ValueError, match="weight_decay and no lr"):
+            BNP(model).attach(optimizer)
+        optimizer.param_groups[0]["lr"] = rate
+        BNP(model).attach(optimizer)
+
     @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
     def test_step_with_an_adaptive_optimizer(self, kind):
         model = mlp()

@@ -446,6 +446,12 @@ def _check(optimizer: Optimizer, banks: Banks) -> None:
             "BNP cannot attach to ASGD, which averages parameters inside the step. "
             "Call BNP.step() before optimizer.step() instead."
         )
+    if any(group.get("weight_decay") and "lr" not in group for group in optimizer.param_groups):
+        raise ValueError(
+            f"a parameter group of this {type(optimizer).__name__} has a weight_decay and no lr, "
+            "and BNP decays weights by lr · weight_decay. Give the group an lr, or call "
+            "BNP.step() before optimizer.step() instead."
+        )
     other = attached_to(optimizer)
     if other is not None and other.banks is banks:
         raise ValueError("This optimizer is attached already. Call detach() first.")
