@@ -21,13 +21,25 @@ def test_a_recurrent_layer_is_watched_at_its_outputs():
     assert abs(found.gradient - float(4 * model(x)[0].detach().double().square().sum())) < 1e-4
 
 
-def test_attention_without_a_layer_that_could_be_watched_is_not():
-    class Only(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight_of_its_own = nn.Parameter(torch.randn(3, 3))
+class Only(nn.Module):
+    """Multiplies by a matrix that is no layer's."""
 
-        def forward(self, x):
-            return x @ self.weight_of_its_own
+    def __init__(self):
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(3, 3))
 
-    assert watched(Only(), torch.randn(4, 3))[1] == []
+    def forward(self, x):
+        return x @ self.matrix
+
+
+def test_a_model_of_bare_parameters_is_watched_at_its_output():
+    model, x = Only(), torch.randn(4, 3)
+    _, (found,) = watched(model, x)
+    assert (found.kind, found.rows, found.features) == ("Only", 4, 3)
+    assert abs(found.gradient - float(4 * model(x).detach().double().square().sum())) < 1e-4
+    assert found.weight_gradient > 0
+
+
+def test_beside_layers_bare_parameters_are_not_watched():
+    _, found = watched(nn.Sequential(Only(), nn.Linear(3, 3)), torch.randn(4, 3))
+    assert [layer.kind for layer in found] == ["Linear"]

@@ -63,7 +63,8 @@ class LayerWatch:
     """A context manager that watches one forward pass.
 
     Normalisers are watched at their input. In a model that calls none, or one or two beside many
-    parametrised layers, the parametrised layers are watched at their output instead.
+    parametrised layers, the parametrised layers are watched at their output instead; in one that
+    has neither, all modules with parameters of their own.
 
     Args:
         model: Any module.
@@ -74,6 +75,7 @@ class LayerWatch:
         self._handles: list[RemovableHandle] = []
         self._normaliser_calls: list[_WatchedCall] = []
         self._weight_calls: list[_WatchedCall] = []
+        self._other_calls: list[_WatchedCall] = []
         # Of the last parametrised layer: its output, the output's version, and its weight.
         self._last_output: tuple[Tensor | None, int, Tensor | None] = (None, 0, None)
         self._calls: dict[str, int] = {}
@@ -85,6 +87,9 @@ class LayerWatch:
                 self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             elif modules.is_parametrised(module):
                 after = self._after_parametrised(name, module)
+                self._handles.append(module.register_forward_hook(after))
+            elif any(parameter is not None for parameter in module._parameters.values()):
+                after = self._after_other(name, module)
                 self._handles.append(module.register_forward_hook(after))
         return self
 
@@ -108,7 +113,7 @@ class LayerWatch:
 
     @property
     def _watched_calls(self) -> list[_WatchedCall]:
-        calls = self._normaliser_calls or self._weight_calls
+        calls = self._normaliser_calls or self._weight_calls or self._other_calls
         if len(calls) < _FEW and len(self._weight_calls) > 2 * len(calls) + 1:
             return self._weight_calls
         return calls
@@ -154,6 +159,15 @@ class LayerWatch:
                 self._last_output = (output, output._version, weight)
                 call = self._watched(name, module, output, weight, channels_first)
                 self._weight_calls.append(call)
+
+        return hook
+
+    def _after_other(self, name: str, module: nn.Module) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if isinstance(output, Tensor) and output.requires_grad:
+                own = [p for p in module._parameters.values() if p is not None and p.ndim >= 2]
+                weight = max(own, key=Tensor.numel, default=None)
+                self._other_calls.append(self._watched(name, module, output, weight, False))
 
         return hook
 
