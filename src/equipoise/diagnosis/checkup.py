@@ -23,6 +23,7 @@ from equipoise.diagnosis.fix.record import Fix
 from equipoise.diagnosis.initialisation.findings import conclude_initialisation
 from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
+from equipoise.diagnosis.initialisation.stuck import conclude_stuck, stuck_at_zero
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.mistakes import mistakes
 from equipoise.diagnosis.preconditioning import measure as preconditioned
@@ -207,6 +208,7 @@ def checkup(
             *_left_out(work.untraced, work.unjudged),
             *work.mistakes,
             *conclude_initialisation(work.initialisation, work.unchecked),
+            *conclude_stuck(work.stuck),
             *conclude_preconditioning(work.preconditioning),
             *conclude_second_order(work.second_order),
             *conclude_smoothness(work.smoothness),
@@ -224,7 +226,7 @@ def checkup(
             ),
             *conclude_fix(work.fix),
         ],
-        [] if work.initialisation is None else work.initialisation.zero_matrices,
+        () if work.initialisation is None or work.stuck else work.initialisation.zero_matrices,
     )
     depth = len(work.growth.layers if work.growth else work.predictions)
     return Checkup(
@@ -273,6 +275,7 @@ class _Work:
     smoothness: Smoothness | None = None
     initialisation: Initialisation | None = None
     mistakes: Sequence[Finding] = ()
+    stuck: tuple[str, ...] = ()
     unchecked: str = ""
     untraced: str = ""
     unjudged: str = ""
@@ -312,6 +315,12 @@ def _run(
         )
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
+    if work.initialisation is not None:
+        zeros = work.initialisation.zero_matrices
+        work.stuck = stuck_at_zero(model, loss, batch, zeros)
+    if work.stuck:
+        work.trainability = None
+        work.unjudged = f"{wording.listed(work.stuck, 3)} will stay at zero whatever is trained"
     found = work.trainability
     if found is None or found.probability > LIKELY or not is_straight(growth):
         # They hold all tensors of a pass, and are for remedies only.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from equipoise.diagnosis.initialisation.stuck import stuck_at_zero
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.trainability.calibration import calibration
@@ -47,8 +48,8 @@ def trainability(
         and how often the answer was right, is in docs/trainability.md.
 
     Raises:
-        ValueError: If model, loss and data do not fit together, or no operation of the model has
-            a gradient.
+        ValueError: If model, loss and data do not fit together, no operation of the model has a
+            gradient, or weights that start at zero can never move.
 
     Examples:
         >>> from equipoise import models
@@ -64,7 +65,16 @@ def trainability(
     problem = Problem.prepare(
         model, data, loss_fn=loss_fn, batch_size=batch_size, device=device, seed=seed
     )
-    graph = trace(problem.fresh(problem.seed), problem.first, problem.loss_fn)
+    fresh = problem.fresh(problem.seed)
+    zeros = [name for name, p in fresh.named_parameters() if p.ndim > 1 and not bool(p.any())]
+    stuck = stuck_at_zero(fresh, problem.loss_fn, problem.first, zeros)
+    if stuck:
+        raise ValueError(
+            f"{wording.listed(stuck)} start at zero and stay there, whatever is trained: each "
+            "waits for another that is zero as well. Start one of two factors, or of two "
+            "successive layers, away from zero."
+        )
+    graph = trace(fresh, problem.first, problem.loss_fn)
     return judge(propagate(graph), graph.batch, calibration(), depth=depth)
 
 
