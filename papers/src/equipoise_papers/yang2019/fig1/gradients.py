@@ -199,7 +199,7 @@ EXPERIMENT = Experiment(
         "inputs are independent Gaussian samples, the gradient that enters at the top is Gaussian",
         "±1 standard deviation over networks; norms relative to the last layer's; the first "
         "layer is lower, as its white input has a larger variance",
-        "finite width may shift ln λ_G by 4/width; from B = 54 on wide ReLU networks may leave "
+        "finite width may shift ln λ_G by 4/width; from B = 52 on wide ReLU networks may leave "
         "the BSB1 state, and their gradients then grow by about 1 % less per layer: there what is "
         f"off by {_CERTAIN:g} standard errors or more counts as refuted, within that shift or not",
         "smoke: 4 networks, width 128, 30 layers; small: 10 networks, width 1000, 100 layers; "
