@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 import stated_errors
-from equipoise.records import Estimate
 from equipoise.theory import Setting
+from equipoise.theory.batch_norm.fixed_point.homogeneous import solve_homogeneous
 from equipoise.theory.batch_norm.fixed_point.interpolate import AXES, Axis, interpolate
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
 from equipoise.theory.batch_norm.fixed_point.solve import solve, solve_by_quadrature
@@ -102,6 +102,7 @@ def main() -> None:
         found, seconds = timed(solve_all, settings)
         some = settings[::ONE_OF]
         solve_by_quadrature.cache_clear()
+        solve_homogeneous.cache_clear()
         alone, each = timed(lambda some: [solve(one) for one in some], some)
         distance = max(apart(one, many) for one, many in zip(alone, found[::ONE_OF], strict=True))
         late += [sweep.name] if seconds > GOAL * count / 1000 else []
@@ -171,14 +172,8 @@ def apart(one: Solution, other: Solution) -> float:
     """The largest distance of two numbers, in units of the sum of their errors."""
     return max(
         abs(a.value - b.value) / max(a.error + b.error, 5e-324)
-        for a, b in zip(numbers(one), numbers(other), strict=True)
+        for a, b in zip(one.numbers, other.numbers, strict=True)
     )
-
-
-def numbers(solution: Solution) -> tuple[Estimate, ...]:
-    """All numbers of a solution."""
-    first = (solution.q, solution.c, solution.kappa, *solution.backward, *solution.forward)
-    return (*first, solution.cross_covariance, solution.cross_rate)
 
 
 if __name__ == "__main__":

@@ -315,9 +315,7 @@ def _run(
         )
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
-    if work.initialisation is not None:
-        zeros = work.initialisation.zero_matrices
-        work.stuck = stuck_at_zero(model, loss, batch, zeros)
+    work.stuck = stuck_at_zero(model, loss, batch)
     if work.stuck:
         work.trainability = None
         work.unjudged = f"{wording.listed(work.stuck, 3)} will stay at zero whatever is trained"

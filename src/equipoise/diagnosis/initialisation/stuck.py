@@ -17,10 +17,8 @@ _STEP, _MOST = 0.01, 12
 _NAMES = 3
 
 
-def stuck_at_zero(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, zeros: Sequence[str]
-) -> tuple[str, ...]:
-    """Matrices without a gradient also when all that have one have moved.
+def stuck_at_zero(model: nn.Module, loss_fn: LossFunction, batch: Any) -> tuple[str, ...]:
+    """Matrices that start at zero, without a gradient also when all that have one have moved.
 
     Where one of two factors starts at zero, the first step moves it and the second one the other;
     where both do, as in two successive layers, each waits for the other.
@@ -29,16 +27,21 @@ def stuck_at_zero(
         model: It is left bit for bit as it is.
         loss_fn: Its loss on a batch.
         batch: One batch.
-        zeros: Names of matrices that start at zero.
+
+    Returns:
+        Their names, in the model's order.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    waiting = {name for name in zeros if name in trained}
+    zeros = [name for name, p in trained.items() if p.ndim > 1 and not bool(p.any())]
+    waiting = set(zeros)
     if not waiting:
         return ()
     with untouched(model), torch.inference_mode(False), torch.enable_grad():
         before: set[str] = set()
         for _ in range(_MOST):
             loss = loss_fn(model, batch)
+            if not loss.requires_grad:  # nothing of it is trained
+                return ()
             found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
             gradients = {name: g for name, g in zip(trained, found, strict=True) if g is not None}
             waiting = {n for n in waiting if n in gradients and not bool(gradients[n].any())}

@@ -66,8 +66,7 @@ def trainability(
         model, data, loss_fn=loss_fn, batch_size=batch_size, device=device, seed=seed
     )
     fresh = problem.fresh(problem.seed)
-    zeros = [name for name, p in fresh.named_parameters() if p.ndim > 1 and not bool(p.any())]
-    stuck = stuck_at_zero(fresh, problem.loss_fn, problem.first, zeros)
+    stuck = stuck_at_zero(fresh, problem.loss_fn, problem.first)
     if stuck:
         raise ValueError(
             f"{wording.listed(stuck)} start at zero and stay there, whatever is trained: each "

@@ -45,7 +45,8 @@ def explosion_rate(
         setting: A :class:`Setting`, or its activation, followed by its batch size and keywords.
         batch_size: Only beside an activation.
         method: ``"closed form"`` exists for positive-homogeneous activations at ε = β = 0;
-            ``"quadrature"`` always; ``"auto"`` takes the former where it can.
+            ``"quadrature"`` always; ``"auto"`` takes the former where it can, and at ε > 0 the
+            part of it that is left.
 
     Returns:
         The rate with a bound on its numerical error. Above 1, gradients explode. ``stable`` is

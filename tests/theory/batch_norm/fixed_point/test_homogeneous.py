@@ -19,14 +19,8 @@ from equipoise.theory.batch_norm.fixed_point.sweep import solve_all
 POWERS = ["identity", "relu", "abs", "leaky_relu(0.3)", "leaky_relu(-1.7)", "alpha_relu(1.5)"]
 
 
-def numbers(solution):
-    rest = (solution.cross_covariance, solution.cross_rate)
-    first = (solution.q, solution.c, solution.kappa)
-    return (*first, *solution.backward, *solution.forward, *rest)
-
-
 def assert_agree(one, two):
-    for ours, theirs in zip(numbers(one), numbers(two), strict=True):
+    for ours, theirs in zip(one.numbers, two.numbers, strict=True):
         assert abs(ours.value - theirs.value) <= ours.error + theirs.error
 
 
@@ -77,7 +71,7 @@ def test_a_straight_line_may_have_any_beta(beta):
 def test_as_eps_falls_numbers_approach_the_closed_form(name):
     limit = closed_form(Setting(name, 16))
     near = solve_homogeneous(Setting(name, 16, eps=1e-13))
-    for exact, ours in zip(numbers(limit), numbers(near), strict=True):
+    for exact, ours in zip(limit.numbers, near.numbers, strict=True):
         assert ours.value == pytest.approx(exact.value, abs=1e-10 * max(1, abs(exact.value)))
     far = solve_homogeneous(Setting(name, 16, eps=1e-3))
     assert abs(far.rate.value - limit.rate.value) > 1e-5

@@ -19,12 +19,6 @@ from equipoise.theory.batch_norm.fixed_point.sweep import solve_all
 GAMMA, BETA, BATCH_SIZE = AXES
 
 
-def numbers(solution):
-    rest = (solution.cross_covariance, solution.cross_rate)
-    first = (solution.q, solution.c, solution.kappa)
-    return (*first, *solution.backward, *solution.forward, *rest)
-
-
 def interpolated(solution):
     return solution.q.method.startswith("interpolated")
 
@@ -48,7 +42,7 @@ def test_numbers_are_those_of_settings_alone(axis, plain, values):
     between = [i for i, solution in enumerate(found) if interpolated(solution)]
     assert len(between) > len(sweep) / 2
     for i in between[::8]:
-        for alone, many in zip(numbers(solve(sweep[i])), numbers(found[i]), strict=True):
+        for alone, many in zip(solve(sweep[i]).numbers, found[i].numbers, strict=True):
             assert abs(alone.value - many.value) <= alone.error + many.error
             assert many.error <= 1e-9 * max(1, abs(many.value))
 
@@ -121,7 +115,7 @@ def test_errors_bound_the_distance_to_any_curve(monkeypatch, curve, error, count
     found = interpolate(BETA, sweep)
     exactly = of_curve(curve, 0.0)
     for i, solution in found.items():
-        for ours, exact in zip(numbers(solution), numbers(exactly(sweep[i])), strict=True):
+        for ours, exact in zip(solution.numbers, exactly(sweep[i]).numbers, strict=True):
             rounding = 4e-16 * abs(exact.value)
             assert abs(ours.value - exact.value) <= ours.error + rounding
     between = sum(map(interpolated, found.values()))
@@ -171,7 +165,7 @@ def test_a_sine_whose_period_the_sweep_meets(batch_size, eps):
         Setting("sin", batch_size, gamma=13, beta=k * math.pi / 2, eps=eps) for k in range(41)
     ]
     for setting, ours in zip(sweep, solve_all(sweep), strict=True):
-        for one, many in zip(numbers(solve(setting)), numbers(ours), strict=True):
+        for one, many in zip(solve(setting).numbers, ours.numbers, strict=True):
             assert abs(one.value - many.value) <= one.error + many.error
 
 

@@ -9,16 +9,10 @@ from equipoise.theory.batch_norm.fixed_point.solve import solve, solve_by_quadra
 from equipoise.theory.batch_norm.fixed_point.sweep import solve_all
 
 
-def numbers(solution):
-    rest = (solution.cross_covariance, solution.cross_rate)
-    first = (solution.q, solution.c, solution.kappa)
-    return (*first, *solution.backward, *solution.forward, *rest)
-
-
 def assert_same(settings, alike):
     found = solve_all(settings)
     for setting, ours in zip(settings, found, strict=True):
-        for one, many in zip(numbers(solve(setting)), numbers(ours), strict=True):
+        for one, many in zip(solve(setting).numbers, ours.numbers, strict=True):
             assert abs(one.value - many.value) <= one.error + many.error
             assert many.error <= 1e-9 * max(1, abs(many.value))
     # What is solved alone is cached; rows that two rules do not resolve are solved alone.

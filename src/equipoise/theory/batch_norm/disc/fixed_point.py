@@ -258,6 +258,11 @@ def _near_critical(setting: Setting, f: Response, high: float) -> float | None:
         if ratio(high) < 0:
             break
         high += 1.0
+    else:
+        raise ConvergenceError(
+            f"no solution of kappa was found at eps = {setting.eps}, barely below the critical "
+            f"eps of {f.activation.name}. Try a slightly different eps."
+        )
     for low in high - np.arange(1.0, _FROM_CRITICAL):
         if ratio(float(low)) > 0:
             return float(brentq(ratio, low, low + 1.0, xtol=1e-2))

@@ -23,10 +23,8 @@ from equipoise.theory.batch_norm.averages.homogeneous import (
     kernel_derivative,
     kernel_of,
 )
-from equipoise.theory.batch_norm.fixed_point.solution import Solution, Triple
+from equipoise.theory.batch_norm.fixed_point.solution import UNIT, Solution, Triple
 from equipoise.theory.batch_norm.setting import Setting
-
-_UNIT = 2.220446049250313e-16
 
 
 def is_closed(setting: Setting) -> bool:
@@ -57,13 +55,13 @@ def closed_form(setting: Setting) -> Solution | None:
     lost = 1 / (2 * alpha - 1) + max(1.0, J1 / D) + alpha
 
     def estimate(value: float, terms: float = 0.0) -> Estimate:
-        error = 32 * _UNIT * max(abs(value), terms) * lost
+        error = 32 * UNIT * max(abs(value), terms) * lost
         return Estimate(value, error, "closed form")
 
     slope = kernel_derivative(shape, -1 / n) / D
     backward = tuple(estimate(*pair) for pair in _backward(shape, B, slope, J1 / D, J / D))
     if alpha == 1 and a == b:
-        backward = (Estimate((B - 2) / (B - 3), _UNIT, "closed form"), *backward[1:])
+        backward = (Estimate((B - 2) / (B - 3), UNIT, "closed form"), *backward[1:])
     along_m = B * slope / (B - 1 + 2 * alpha)
     along_l = alpha * (B - 2) / (B - 1 + 2 * alpha) + along_m / n
     return Solution(

@@ -22,6 +22,7 @@ from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Homogeneity
 from equipoise.theory.batch_norm.averages.homogeneous import homogeneous_averages
 from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.fixed_point.solution import UNIT
 from equipoise.theory.batch_norm.setting import (
     SMALLEST_BATCH,
     Setting,
@@ -32,7 +33,6 @@ from equipoise.theory.batch_norm.setting import (
 # Distances from a kink at 0 at which slopes are read: far below any scale of f, far above where
 # a user's x² or x⁴ would underflow. From a kink elsewhere, the smallest that rounding leaves.
 _NEAR, _FAR = 1e-60, 1e-30
-_UNIT = 2.220446049250313e-16
 # Between these two distances the slope of a fractional power changes by more than this factor.
 _SAME = 1.1
 
@@ -85,10 +85,10 @@ def critical_eps(
 def tangent(f: Response) -> Homogeneity | None:
     """The slopes of f on either side of 0, or None where f is flat there."""
     at_kink = [kink for kink in f.activation.kinks if kink.at == f.beta]
-    near = max(_NEAR, 2 * _UNIT * abs(f.beta)) if at_kink else 0.0
+    near = max(_NEAR, 2 * UNIT * abs(f.beta)) if at_kink else 0.0
     below, above = _slopes_beside(f, near)
     if any(kink.power for kink in at_kink):
-        far = max(_FAR, math.sqrt(_UNIT) * abs(f.beta))
+        far = max(_FAR, math.sqrt(UNIT) * abs(f.beta))
         limits = zip((below, above), _slopes_beside(f, far), strict=True)
         below, above = (_limit(*slopes) for slopes in limits)
     if math.isinf(below) or math.isinf(above):

@@ -60,19 +60,26 @@ def serves(setting: Setting) -> bool:
 
 @lru_cache(maxsize=512)
 def solve_homogeneous(setting: Setting) -> Solution | None:
-    """Every number, or None where rounding decides whether samples collapse.
+    """Every number; None where rounding decides whether samples collapse, or κ underflows.
 
     Args:
         setting: One that is served.
     """
-    f = Response.of(setting)
-    shape = setting.activation.homogeneity
-    if shape is not None and shape.alpha == 1:
+    f, shape = Response.of(setting), setting.activation.homogeneity
+    if shape is None:
+        return None
+    if shape.alpha == 1:
         # F(κ)/κ falls from the critical ε over ε.
         slope = setting.weight_variance * critical_variance(f, setting.batch_size) / setting.eps
         if slope <= 1:
             return collapsed(setting, f)
-    problems = [_Problem(setting, *_radial_rule(setting.batch_size, *step)) for step in _STEPS]
+    at_one = homogeneous_averages(shape, setting.gamma, setting.batch_size)
+    if not 0 < setting.weight_variance * float(at_one.kappa[0]) < math.inf:
+        return None
+    problems = [
+        _Problem(setting, shape.alpha, at_one, *_radial_rule(setting.batch_size, *step))
+        for step in _STEPS
+    ]
     rough, good = (problem.fall() for problem in problems)
     if rough is None or good is None or math.isinf(rough) != math.isinf(good):
         return None
@@ -90,17 +97,14 @@ def solve_homogeneous(setting: Setting) -> Solution | None:
 class _Problem:
     """One setting on one radial rule."""
 
-    def __init__(self, setting: Setting, offset: Array, weight: Array) -> None:
-        shape = setting.activation.homogeneity
-        assert shape is not None
+    def __init__(
+        self, setting: Setting, alpha: float, at_one: Averages, offset: Array, weight: Array
+    ) -> None:
+        self._setting, self._alpha, self._at_one = setting, alpha, at_one
+        self._offset, self._weight, self._shift = offset, weight, setting.beta
         B = setting.batch_size
-        self._setting, self._offset, self._weight = setting, offset, weight
-        self._alpha, self._shift = shape.alpha, setting.beta
-        self._at_one = homogeneous_averages(shape, setting.gamma, B)
         # κ at R = 1, and what it is of Bε/n.
         self._largest = setting.weight_variance * float(self._at_one.kappa[0])
-        if not 0 < self._largest < math.inf:
-            raise OverflowError(f"κ = {self._largest}")
         self._log_v = math.log(self._largest / setting.eps) + math.log1p(-1 / B)
         own = float(self._at_one.squares[VALUES, 0, 0]) + float(self._at_one.mean[0]) ** 2
         # Digits that κ loses where values of two samples are almost equal.

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,8 @@ _LOWEST, _HIGHEST, _PER_DEGREE = 8, 64, 1.5
 _GOAL, _LAST, _LEBESGUE = 1e-10, 4, 30.0
 # A node whose error is so many times the usual one would spoil its neighbours.
 _UNUSUAL = 30
-# Settings between nodes that are solved as well. Their places follow the golden ratio, which no
-# period of a sweep and its nodes can agree with.
+# Settings between nodes that are solved as well. Their places follow the golden ratio, which
+# hardly any period of a sweep and its nodes agrees with.
 _TRIED, _GOLDEN = 7, (math.sqrt(5) - 1) / 2
 
 
@@ -66,10 +66,10 @@ class Axis:
         """The coordinate of a setting."""
         return self.coordinate(getattr(setting, self.name))
 
-    def shared(self, setting: Setting) -> Setting:
-        """What all settings of a sweep along it have in common."""
-        common: dict[str, Any] = {self.name: 4}
-        return replace(setting, **common)
+    def others(self, setting: Setting) -> tuple[Any, ...]:
+        """The other fields, which all settings of a sweep along it share."""
+        names = (field.name for field in fields(setting))
+        return tuple(getattr(setting, name) for name in names if name != self.name)
 
 
 def _deviation(setting: Setting, solution: Solution) -> float:
@@ -204,13 +204,7 @@ def _fit(
 
 def _row(solution: Solution) -> tuple[list[float], list[float]]:
     """Smooth functions of a setting, and their errors: log q, log κ and the other numbers."""
-    q, kappa = solution.q, solution.kappa
-    rest = (
-        *solution.backward,
-        *solution.forward,
-        solution.cross_covariance,
-        solution.cross_rate,
-    )
+    q, _, kappa, *rest = solution.numbers
     values = [math.log(q.value), math.log(kappa.value), *(part.value for part in rest)]
     errors = [q.relative_error, kappa.relative_error, *(part.error for part in rest)]
     return values, errors

@@ -37,6 +37,12 @@ class Solution:
     cross_rate: Estimate
 
     @property
+    def numbers(self) -> tuple[Estimate, ...]:
+        """All of them: q, c, κ, three and three eigenvalues, and those between batches."""
+        first = (self.q, self.c, self.kappa)
+        return (*first, *self.backward, *self.forward, self.cross_covariance, self.cross_rate)
+
+    @property
     def rate(self) -> Estimate:
         """The explosion rate."""
         return self.backward[0]

@@ -13,7 +13,6 @@ Notes:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias, Unpack
@@ -142,9 +141,7 @@ def solve(setting: Setting, method: Method = "auto") -> Solution:
                 'and beta = 0. Use method="quadrature".'
             )
         if closed is None and method == "auto" and serves(setting):
-            # What underflows has a solution by the general method.
-            with suppress(OverflowError, ZeroDivisionError, FloatingPointError):
-                closed = solve_homogeneous(setting)
+            closed = solve_homogeneous(setting)
         found = closed or solve_by_quadrature(setting)
     except (OverflowError, ZeroDivisionError) as error:
         raise overflow(setting) from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -87,10 +88,10 @@ def _sharing_a_response(settings: Sequence[Setting]) -> dict[int, Solution]:
 
 def _along(axis: Axis, settings: Sequence[Setting], solved: Container[int]) -> dict[int, Solution]:
     """Those that others differ from in one field alone."""
-    groups: dict[Setting, list[int]] = {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
     for i, setting in enumerate(settings):
         if i not in solved and not setting.activation.unsure and not is_closed(setting):
-            groups.setdefault(axis.shared(setting), []).append(i)
+            groups.setdefault(axis.others(setting), []).append(i)
     found: dict[int, Solution] = {}
     for members in groups.values():
         some = interpolate(axis, [settings[i] for i in members])
