@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing.resource_tracker
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.backend import resource_tracker
 
 from equipoise_papers.parent import end_with_parent
 
@@ -59,8 +61,7 @@ def stream_from_processes(
     Raises:
         concurrent.futures.BrokenExecutor: If a worker was killed.
     """
-    # Starting it would let signals through in the middle of `_signals_wait`.
-    multiprocessing.resource_tracker.ensure_running()
+    _start_trackers()
     # For good: loky warns from a thread of its own.
     warnings.filterwarnings("ignore", _REPLACED, UserWarning)
     with _signals_wait():
@@ -100,6 +101,21 @@ def begin_worker(parent: int) -> None:
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)  # inherited from `_signals_wait`
     end_with_parent(parent)
+
+
+def _start_trackers() -> None:
+    """Start the processes that remove semaphores when this one could not, and let them be silent.
+
+    They outlive this process, and would print a warning after its last words. Starting them later
+    would let signals through in the middle of `_signals_wait`.
+    """
+    option = "ignore:resource_tracker:UserWarning"
+    sys.warnoptions.append(option)  # a child process takes these over
+    try:
+        multiprocessing.resource_tracker.ensure_running()
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.remove(option)
 
 
 @contextmanager
