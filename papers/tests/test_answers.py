@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from fnmatch import filter as filter_names
 from pathlib import Path
 
 import pytest
+
+from equipoise_papers.report.papers import PAPERS
 
 DOCS = Path(__file__).parents[1] / "docs"
 _LINK = re.compile(r"\[([^\]]+)\]\((?:reproduction/)?(\w+\.md#[\w-]+)\)")
@@ -28,6 +31,18 @@ def index():
 def table(name):
     text = (DOCS / name).read_text("utf-8")
     return [cells(line) for line in text.splitlines() if line.startswith("| ") and "](" in line]
+
+
+def published_checks(paper):
+    """What was checked in each row, as its page says it."""
+    found = {}
+    for line in (DOCS / "reproduction" / f"{paper.key}.md").read_text("utf-8").splitlines():
+        text = re.sub(r"\\(.)", r"\1", line)
+        if line.startswith("## "):
+            label = text[3:]
+        elif line.startswith("| ") and not line.startswith("| Check |"):
+            found.setdefault(label, []).append(re.sub(r"\\(.)", r"\1", cells(line)[0]))
+    return found
 
 
 QUESTIONS = table("questions.md")
@@ -63,3 +78,13 @@ def test_every_row_has_its_old_and_its_new_verdict():
         for address, (_, _, outcome, fidelity, _) in index().items()
     }
     assert rows == expected
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.key)
+def test_every_question_is_answered_by_checks_that_there_are(paper):
+    """A pattern without a check would leave its question open."""
+    checks = published_checks(paper)
+    asked = [(label, p) for label, claim in paper.claims.items() for p in claim.answered_by]
+    assert asked
+    unanswered = [(label, p) for label, p in asked if not filter_names(checks[label], p)]
+    assert unanswered == []

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
+# Of a factor: as many as tell the ends of its interval apart.
+_DIGITS = (2, 3, 4, 5)
 _CONFIDENCE = 0.95
 
 
@@ -99,12 +101,20 @@ class Difference:
         Examples:
             >>> Difference(math.log(10.0), 0.1, seeds=3).factor()
             'a factor 10 (90 %: 7.5 to 13)'
+            >>> Difference(math.log(1.1), 0.001, seeds=3).factor()
+            'a factor 1.100 (90 %: 1.097 to 1.103)'
         """
         mean = math.exp(self.mean)
         if math.isnan(self.error):
             return f"a factor {mean:.2g}"
-        low, high = map(math.exp, self.interval)
-        return f"a factor {mean:.2g} (90 %: {low:.2g} to {high:.2g})"
+        numbers = [mean, *map(math.exp, self.interval)]
+        digits = next(
+            (n for n in _DIGITS if len({f"{x:.{n}g}" for x in numbers}) == 3), _DIGITS[0]
+        )
+        middle, low, high = (
+            f"{x:#.{digits}g}" if digits > _DIGITS[0] else f"{x:.{digits}g}" for x in numbers
+        )
+        return f"a factor {middle} (90 %: {low} to {high})"
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> Difference:

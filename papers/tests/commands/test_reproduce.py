@@ -12,7 +12,7 @@ NAME = "yang2019.fig1d"  # its smoke scale takes a tenth of a second
 def test_it_writes_figure_verdict_and_summary(equipoise):
     done = equipoise("reproduce", NAME, "--scale", "smoke")
     assert done.code == 0
-    assert "yang2019.fig1d holds same setting, at scale smoke" in done.out
+    assert "yang2019.fig1d holds reduced, at scale smoke" in done.out
     folder = Path("reproduction", NAME, "smoke")
     assert f"Figure: {folder / 'figure.png'}" in done.out
     assert {path.name for path in folder.iterdir()} == {
@@ -63,6 +63,20 @@ def test_list(equipoise):
         assert name in done.out
 
 
+def test_list_of_some(equipoise):
+    entries = equipoise("reproduce", "--list", "yang2019.fig4", "--json").json["entries"]
+    assert [entry["name"][-5:] for entry in entries] == [
+        ".fig4",
+        "fig4a",
+        "fig4b",
+        "fig4c",
+        "fig4d",
+    ]
+    refused = equipoise("reproduce", "--list", "yang2020")
+    assert refused.code == 2
+    assert "no name begins with 'yang2020'. Did you mean 'yang2019." in refused.err
+
+
 def test_list_as_json(equipoise):
     entries = {
         entry["name"]: entry
@@ -74,7 +88,7 @@ def test_list_as_json(equipoise):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("yang2019.fig9",), "unknown experiment 'yang2019.fig9'; known are "),
+        (("yang2019.fig9",), "there is no experiment 'yang2019.fig9'. Did you mean 'yang2019.fig"),
         ((), "which figure? Give a name such as yang2019.fig1, or --list them all."),
         ((NAME, "--redraw"), "holds no records of yang2019.fig1d at scale small to redraw"),
         ((NAME, "--out", "nets.py"), "cannot write records to"),

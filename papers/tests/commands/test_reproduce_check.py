@@ -84,7 +84,7 @@ def test_a_failure_is_exit_code_one(equipoise, page, monkeypatch):
     [
         (("check",), "holds no packed records"),
         (("check", "--cells", "0"), "--cells must be at least 1, got 0"),
-        (("check", "--only", "yang2019.fig9"), "unknown experiment 'yang2019.fig9'"),
+        (("check", "--only", "yang2019.fig9"), "there is no experiment 'yang2019.fig9'"),
         (("check", "--redraw"), "check computes cells anew"),
         (("check", "--shard", "1/2"), "give each machine another --seed"),
         ((NAME, "--cells", "3"), "--cells says what `equipoise reproduce check` draws"),

@@ -26,7 +26,7 @@ def test_shards_are_gathered_and_judged(equipoise, shards):
     assert (done.code, done.err) == (0, "")
     assert done.out == "whole: 2 cells of 1 experiment, 2 of them new\n"
     done = equipoise("reproduce", NAME, "--scale", "smoke", "--redraw", "--out", "whole")
-    assert f"{NAME} holds same setting, at scale smoke" in done.out
+    assert f"{NAME} holds reduced, at scale smoke" in done.out
 
 
 def test_gather_as_json(equipoise, shards):

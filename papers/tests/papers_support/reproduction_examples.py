@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from equipoise_papers.experiments.verdict import Check, Verdict
+from equipoise_papers.experiments.verdict import Check, Verdict, answer_of
 from equipoise_papers.report.claims import Claim
 from equipoise_papers.report.record import (
     REPORT_SCHEMA,
@@ -84,9 +84,18 @@ def row(label, status, *parts, see=(), reason="", checks=()):
     """A row of a paper."""
     claim = Claim(f"Does {label} hold?", f"words of {label}", "Section 2")
     found = [part.verdict.fidelity for part in parts if part.verdict and part.verdict.checks]
-    fidelity = max(found, default=None)
+    judged = checks or tuple(c for part in parts if part.verdict for c in part.verdict.checks)
     return ReportRow(
-        label, f"What {label} shows.", claim, status, fidelity, parts, checks, see, reason
+        label=label,
+        shows=f"What {label} shows.",
+        claim=claim,
+        answer=answer_of(judged),
+        status=status,
+        fidelity=max(found, default=None),
+        parts=parts,
+        checks=checks,
+        see=see,
+        reason=reason,
     )
 
 
@@ -149,6 +158,7 @@ def hostile(folder: Path) -> ReproductionReport:
             f"Fig. {i}",
             name,
             Claim(name, name, name),
+            "partly",
             "mixed",
             "reduced",
             (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from equipoise.records import from_plain, to_plain
+from equipoise_papers.experiments.verdict import Check, Verdict
 from equipoise_papers.report import collect as reproduction_report
-from equipoise_papers.report.collect import collect_report, combined, publish
+from equipoise_papers.report.collect import collect_report, publish
 from equipoise_papers.report.record import ReproductionReport
 from equipoise_papers.reproduction.archive import unpack
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
@@ -102,19 +104,53 @@ class TestCollecting:
         assert collect_report(done, "small").seconds == before
 
 
-@pytest.mark.parametrize(
-    ("statuses", "word"),
-    [
-        (["mixed", "mixed"], "mixed"),
-        (["holds", "mixed"], "mixed"),
-        (["holds", "fails"], "mixed"),
-        (["holds", "incomplete"], "incomplete"),
-        (["not run", "not run"], "not run"),
-        (["not judged", "not run"], "incomplete"),
-    ],
-)
-def test_parts_of_a_row_combine(statuses, word):
-    assert combined(statuses) == combined(statuses[::-1]) == word
+YES, NO, OPEN = Check("a", "", True), Check("b", "", False), Check("c", "", None)
+
+
+class TestSeveralParts:
+    """A row is judged by the sentences of all its parts, not by their verdicts."""
+
+    @pytest.fixture
+    def judged(self, tmp_path, calculator, monkeypatch):
+        """The status and answer of a row of two experiments with these checks."""
+
+        def row_of(one, other, answered_by=()):
+            claim = dataclasses.replace(PAPER.claims["Fig. 2"], answered_by=answered_by)
+            row = dataclasses.replace(PAPER.rows[1], experiments=(TOY, LATER))
+            paper = dataclasses.replace(PAPER, rows=(row,), claims={row.label: claim})
+            monkeypatch.setattr(reproduction_report, "PAPERS", (paper,))
+            for name, checks in ((TOY, one), (LATER, other)):
+                EXPERIMENTS[name] = squares(
+                    calculator, name=name, judge=lambda _, checks=checks: Verdict(checks)
+                )
+                reproduce(name, out=tmp_path)
+            (found,) = collect_report(tmp_path, "small").rows
+            return found.status, found.answer
+
+        return row_of
+
+    @pytest.mark.parametrize(
+        ("one", "other", "expected"),
+        [
+            ((YES,), (YES,), ("holds", "yes")),
+            ((YES,), (NO,), ("mixed", "partly")),
+            ((NO,), (NO,), ("fails", "no")),
+            # "Undecided" beside "fails", as verdicts, would hide that a sentence holds.
+            ((YES, OPEN), (NO,), ("mixed", "partly")),
+            ((NO, OPEN), (NO,), ("fails", "no")),
+            ((YES,), (OPEN,), ("undecided", "undecided")),
+            ((YES,), (), ("incomplete", None)),
+            ((), (), ("not judged", None)),
+        ],
+    )
+    def test_their_sentences_combine(self, judged, one, other, expected):
+        assert judged(one, other) == judged(other, one) == expected
+
+    @pytest.mark.parametrize(
+        ("pattern", "answer"), [("a", "yes"), ("b*", "no"), ("?", "partly"), ("d", None)]
+    )
+    def test_some_of_them_answer_the_question(self, judged, pattern, answer):
+        assert judged((YES, NO), (OPEN,), (pattern,)) == ("mixed", answer)
 
 
 class TestPublishing:

@@ -12,9 +12,8 @@ from equipoise.records import from_plain
 from equipoise_papers.experiments.verdict import ours
 from equipoise_papers.report import pictures
 from equipoise_papers.report import words as digest
-from equipoise_papers.report.claims import Claim
 from equipoise_papers.report.page import render_reproduction, save_reproduction
-from equipoise_papers.report.record import ReportPaper, ReportRow, ReproductionReport
+from equipoise_papers.report.record import ReportPaper, ReproductionReport
 from papers_support.reproduction_examples import (
     FAILS,
     HOLDS,
@@ -135,12 +134,19 @@ class TestTheWords:
             dataclasses.replace(HOLDS, claim=f"sentence {n} (within {n} %)") for n in range(6)
         )
         checks = (FAILS, dataclasses.replace(FAILS, claim="twice (a factor 2)"), ours(OPEN), *many)
-        row = ReportRow(
-            "Fig. 1", "", Claim("", "", ""), "mixed", None, (), checks, (), "Judged by tests."
-        )
-        assert digest.reason(row, "small") == (
+        found = row("Fig. 1", "mixed", checks=checks, reason="Judged by tests.")
+        assert digest.reason(found, "small") == (
             "Refuted: by two orders of magnitude: a factor 3.2. Refuted too: twice. Holds: "
             "sentence 0; sentence 1; sentence 2; sentence 3; 2 more."
+        )
+
+    def test_what_answers_the_question_comes_first(self):
+        """With its numbers, and those of the sentence that decides the claim."""
+        found = row("Fig. 1", "mixed", checks=(FAILS, OPEN, HOLDS))
+        asked = dataclasses.replace(found.claim, answered_by=(HOLDS.claim,))
+        text = digest.reason(dataclasses.replace(found, claim=asked), "small")
+        assert text.startswith(
+            f"Holds: {HOLDS.claim}: {HOLDS.found}. Refuted: {FAILS.claim}: {FAILS.found}. Und"
         )
 
     def test_nothing_judged_is_not_zero_reproduced(self, tmp_path):

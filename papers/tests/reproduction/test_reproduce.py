@@ -184,6 +184,18 @@ class TestOutputs:
         assert not panel.checks[0].holds
 
 
+def test_smoke_is_the_source_s_setting_only_if_it_leaves_nothing_out(
+    toy, calculator, monkeypatch, tmp_path
+):
+    (all_of_them,) = run(tmp_path).panels
+    assert all_of_them.fidelity == "same setting"
+    few = {"smoke": (1.0, 2.0), "small": (1.0, 2.0, 3.0)}
+    less = squares(calculator, cells=lambda scale: tuple(map(calculator.number, few[scale])))
+    monkeypatch.setitem(EXPERIMENTS, "toy.squares", less)
+    (fewer,) = run(tmp_path).panels
+    assert fewer.fidelity == "reduced"
+
+
 def test_a_whole_figure_has_a_sheet_and_an_overview(calculator, monkeypatch, tmp_path):
     panels = ("toy.fig1a", "toy.fig1b")
     for name in panels:
@@ -200,7 +212,9 @@ def test_a_whole_figure_has_a_sheet_and_an_overview(calculator, monkeypatch, tmp
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"unknown experiment 'yang2019.fig9'; known are .*fig1a"):
+    with pytest.raises(
+        ValueError, match=r"there is no experiment 'yang2019.fig9'. Did you mean 'yang2019.fig"
+    ):
         find("yang2019.fig9")
 
 

@@ -79,7 +79,9 @@ def configure(parser: ArgumentParser) -> None:
         help="folder of the report that `report` writes, `unpack` and `check` read (default: "
         "report in --out)",
     )
-    parser.add_argument("--list", action="store_true", help="list the names and what they show")
+    parser.add_argument(
+        "--list", action="store_true", help="list the names, or those that begin with NAME"
+    )
     _configure_check(parser)
     _configure_engine(parser)
 
@@ -146,7 +148,7 @@ def run(args: Namespace) -> Result | None:
     if args.list:
         from equipoise_papers.reproduction.catalogue import catalogue
 
-        return catalogue()
+        return catalogue(args.name)
     if args.name is None:
         raise ValueError("which figure? Give a name such as yang2019.fig1, or --list them all.")
     _refuse_what_belongs_elsewhere(args)

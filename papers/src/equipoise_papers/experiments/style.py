@@ -116,4 +116,4 @@ def predicted(
 
 def marked(axes: Axes, x: float, label: str) -> None:
     """Mark a predicted position on the horizontal axis."""
-    axes.axvline(x, color=INK, linestyle=DASHES, linewidth=1.0, label=label)
+    axes.axvline(x, color=MUTED, linestyle=":", linewidth=1.6, label=label)

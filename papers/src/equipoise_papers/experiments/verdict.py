@@ -15,6 +15,8 @@ Outcome = Literal[
     "not judged",
 ]
 Fidelity = Literal["same setting", "reduced", "stand-in data"]
+# To a question that some of the sentences answer.
+Answer = Literal["yes", "partly", "no", "undecided"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
@@ -96,6 +98,22 @@ def outcome_of(checks: tuple[Check, ...]) -> Outcome:
     if False in answers:
         return "mixed" if True in answers else "fails"
     return "undecided" if None in answers else "holds"
+
+
+def answer_of(checks: tuple[Check, ...]) -> Answer | None:
+    """Answer a question whose "yes" is what the checks say; ``None`` if there are none.
+
+    Examples:
+        >>> answer_of((Check("a", "", True), Check("b", "", False)))
+        'partly'
+    """
+    answers: dict[Outcome, Answer] = {
+        "holds": "yes",
+        "mixed": "partly",
+        "fails": "no",
+        "undecided": "undecided",
+    }
+    return answers.get(outcome_of(checks))
 
 
 def deciding(checks: tuple[Check, ...]) -> Check | None:

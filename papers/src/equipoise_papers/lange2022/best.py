@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from equipoise_papers.experiments.verdict import Check
-from equipoise_papers.judging import difference, spread
+from equipoise_papers.judging import Difference, difference, spread
 from equipoise_papers.lange2022.methods import METHODS
 from equipoise_papers.lange2022.training import Run, Training
 
@@ -122,11 +122,21 @@ def ahead(claim: str, better: Best, worse: Best) -> Check:
 
 def _unless_contradicted(check: Check, one: Best, other: Best) -> Check:
     """The check, undecided if test accuracies answer it the other way."""
-    gap = difference(one.accuracies, other.accuracies)
+    gap, found = _accuracies(one, other)
     opposite = gap.below() if check.holds else gap.above()
     if check.holds is None or not opposite:
         return check
-    return replace(check, found=f"{check.found}; but accuracy {gap.words()} points", holds=None)
+    return replace(check, found=f"{check.found}; but {found}", holds=None)
+
+
+def _accuracies(one: Best, other: Best) -> tuple[Difference, str]:
+    """The difference of final test accuracies, and how it reads."""
+    gap = difference(one.accuracies, other.accuracies)
+    return gap, f"accuracy, {_minus(one, other)}: {gap.words()} percentage points"
+
+
+def _minus(one: Best, other: Best) -> str:
+    return f"{one.label} minus {other.label}"
 
 
 def faster_at_first(claim: str, better: Best, worse: Best) -> Check:
@@ -147,7 +157,9 @@ def not_behind(claim: str, one: Best, other: Best) -> Check:
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), one.trains)
     gap, margin = difference(one.losses, other.losses), _LEVEL * statistics.fmean(other.losses)
-    found = f"loss difference {gap.words(3)}; level is up to {margin:+.3f}, {_LEVEL:.0%}"
+    found = (
+        f"loss, {_minus(one, other)}: {gap.words(3)}; level is up to {margin:+.3f}, {_LEVEL:.0%}"
+    )
     return _unless_contradicted(Check(claim, found, gap.below(margin)), one, other)
 
 
@@ -155,8 +167,7 @@ def comparable(claim: str, one: Best, other: Best, *, points: float) -> Check:
     """Check that final test accuracies differ by at most ``points``, by the same test."""
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), False)
-    gap = difference(one.accuracies, other.accuracies)
-    found = f"accuracy {gap.words()} percentage points"
+    gap, found = _accuracies(one, other)
     return Check(claim, found, gap.between(-points, points))
 
 
@@ -164,16 +175,15 @@ def more_accurate(claim: str, one: Best, other: Best) -> Check:
     """Check that final test accuracy is higher, by the same test."""
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), one.trains)
-    gap = difference(one.accuracies, other.accuracies)
-    return Check(claim, f"accuracy {gap.words()} percentage points", gap.above())
+    gap, found = _accuracies(one, other)
+    return Check(claim, found, gap.above())
 
 
 def slightly_less_accurate(claim: str, one: Best, other: Best, *, points: float) -> Check:
     """Check that final test accuracy is lower, by at most ``points``, by the same test."""
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), False)
-    gap = difference(one.accuracies, other.accuracies)
-    found = f"accuracy {gap.words()} percentage points"
+    gap, found = _accuracies(one, other)
     return Check(claim, found, gap.between(-points, 0.0))
 
 

@@ -56,7 +56,12 @@ def draw(
     lower.set_ylabel("test accuracy")
     lower.set_xlabel("step")
     figure.legend(
-        *upper.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=6
+        *upper.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=6,
+        title="mean and range over seeds, at each method's best rate",
+        title_fontsize=6,
     )
     refused = [best.label for best in best_of(results).values() if not best.trains]
     if refused:

@@ -12,12 +12,13 @@ from equipoise import __version__
 from equipoise.instrument import Progress
 from equipoise.records import from_plain
 from equipoise_papers.experiments.experiment import Scale
-from equipoise_papers.experiments.verdict import Check, Fidelity, outcome_of
+from equipoise_papers.experiments.verdict import Fidelity, answer_of, outcome_of
 from equipoise_papers.report.claims import Claim
 from equipoise_papers.report.markdown import save_markdown
 from equipoise_papers.report.page import HTML_NAME, save_reproduction
 from equipoise_papers.report.papers import PAPERS, Paper
 from equipoise_papers.report.record import (
+    JUDGED,
     REPORT_SCHEMA,
     PublishedReport,
     ReportPaper,
@@ -115,24 +116,38 @@ def _paper(paper: Paper, root: Path, scale: Scale, problems: Mapping[str, str]) 
 
 def _row(row: Row, claim: Claim, parts: Mapping[str, tuple[RowPart, ...]]) -> ReportRow:
     shown = [*parts[row.label], *(part for label in row.see for part in parts[label])]
-    checks = tuple(tested.check() for tested in row.tested)
-    return ReportRow(
+    tested = tuple(statement.check() for statement in row.tested)
+    found = ReportRow(
         label=row.label,
         shows=row.shows,
         claim=claim,
-        status=_outcome(row, checks, shown),
-        fidelity="same setting" if checks else farthest(shown),
+        answer=None,
+        status=_outcome(row, shown),
+        fidelity="same setting" if tested else farthest(shown),
         parts=parts[row.label],
-        checks=checks,
+        checks=tested,
         see=row.see,
         reason=row.reason,
     )
+    # Part of a row's numbers answers nothing.
+    whole = found.status in JUDGED
+    return replace(found, answer=answer_of(claim.answering(found.judged)) if whole else None)
 
 
-def _outcome(row: Row, checks: tuple[Check, ...], shown: Sequence[RowPart]) -> RowStatus:
+def _outcome(row: Row, shown: Sequence[RowPart]) -> RowStatus:
+    """What became of a row's claim: of the sentences of all its parts together."""
     if row.unavailable:
         return "not testable here"
-    return outcome_of(checks) if checks else combined([_status(part) for part in shown])
+    if row.tested:
+        return outcome_of(tuple(statement.check() for statement in row.tested))
+    statuses = {_status(part) for part in shown}
+    if not statuses:
+        return "no experiment"
+    if not statuses <= {*JUDGED}:
+        return statuses.pop() if len(statuses) == 1 else "incomplete"
+    return outcome_of(
+        tuple(check for part in shown if part.verdict for check in part.verdict.checks)
+    )
 
 
 def _part(name: str, root: Path, scale: Scale, problem: str | None) -> RowPart:
@@ -179,25 +194,6 @@ def _status(part: RowPart) -> RowStatus:
     if part.problem is not None:
         return "incomplete"
     return "not run" if part.verdict is None else part.verdict.outcome
-
-
-def combined(statuses: list[RowStatus]) -> RowStatus:
-    """Combine the statuses of several parts into one.
-
-    Examples:
-        >>> combined(["holds", "holds"]), combined(["holds", "fails"])
-        ('holds', 'mixed')
-        >>> combined(["holds", "undecided"]), combined(["holds", "not run"]), combined([])
-        ('undecided', 'incomplete', 'no experiment')
-    """
-    kinds = {*statuses}
-    if len(kinds) <= 1:
-        return statuses[0] if statuses else "no experiment"
-    if kinds & {"incomplete", "not run", "not judged"}:
-        return "incomplete"
-    if "mixed" in kinds or {"holds", "fails"} <= kinds:
-        return "mixed"
-    return "fails" if "fails" in kinds else "undecided"
 
 
 def farthest(parts: Sequence[RowPart]) -> Fidelity | None:

@@ -15,17 +15,9 @@ from equipoise_papers.report.record import (
     ReportRow,
     ReproductionReport,
     RowPart,
-    RowStatus,
 )
 
 FIGURES, THUMBNAILS = "figures", "figures/small"
-_SUMMARY: tuple[tuple[str, RowStatus], ...] = (
-    ("Holds", "holds"),
-    ("Mixed", "mixed"),
-    ("Fails", "fails"),
-    ("Undecided", "undecided"),
-    ("Not testable here", "not testable here"),
-)
 _ACTIVE = re.compile(r"([\\`*_{}\[\]<>#|$~&^@])")
 # Sphinx would turn two hyphens into a dash, except in code.
 _OPTION = re.compile(r"(?<!\S)(--[a-z][a-z-]*)")
@@ -57,7 +49,11 @@ def overview(report: ReproductionReport) -> str:
     lines = [
         "# Reproduction of the four papers",
         "",
-        f"**{words.sentence(report)}** {words.scope(report)}",
+        " ".join(
+            filter(
+                None, (f"**{words.sentence(report)}**", words.scope(report), words.answers(report))
+            )
+        ),
         "",
         *(f"- {name}: {value}" for name, value in words.facts(report).items()),
         "",
@@ -65,8 +61,10 @@ def overview(report: ReproductionReport) -> str:
         "*undecided*, *not testable here*) and the **fidelity** of our setting. *Same setting* is "
         "the paper's network, data and training, with fewer random networks at most; *reduced* is "
         "smaller, or on other machines; *stand-in data* is other data, and smaller where the page "
-        "says so. What decides the outcome stands beside it, with effect and error; the paper's "
-        "words, the rules and every check are on its page. Wrong statements, corrections and new "
+        "says so. The **answer** is to the question alone, which one or a few sentences of the "
+        "claim answer; the outcome is that of all. What decides them stands beside, with effect "
+        "and error, what answers the question first; the paper's words, the rules and every check "
+        "are on its page. Wrong statements, corrections and new "
         "results: [errata](../errata.md). Times add up the cells' own, one "
         "core each, other work on that machine included.",
         "",
@@ -75,29 +73,38 @@ def overview(report: ReproductionReport) -> str:
         lines += [f"## {escaped(paper.title)}", "", escaped(paper.reference), ""]
         lines += _summary(paper)
         lines += _table(
-            ("", "Question", "Outcome", "Fidelity", "What decides it"),
+            ("", "Question, and answer", "Outcome", "Fidelity", "What decides it"),
             (_overview_row(paper, row, report.scale) for row in paper.rows),
         )
     return "\n".join([*lines, *_how_it_is_made(report), *_contents(report)])
 
 
 def _summary(paper: ReportPaper) -> list[str]:
-    """What holds, what fails, what is open, and what we found, on a few lines."""
+    """What is so, what is not, what is open, and what we found, on a few lines."""
     lines = []
-    for heading, status in _SUMMARY:
-        rows = words.holding(paper, status)
-        if rows:
-            # A plain answer needs no table: the question says what holds, or does not.
-            plain = status in ("holds", "fails")
-            links = ", ".join(
-                f"{_link(paper, row)} ({escaped(row.claim.question)})"
-                if plain
-                else _link(paper, row)
-                for row in rows
-            )
-            lines.append(f"- **{heading}:** {links}")
+    for answer, heading in words.ANSWER.items():
+        # A plain answer needs no table.
+        asked = answer in ("yes", "no")
+        rows = words.answered(paper, answer)
+        lines += _linked(heading.rstrip("."), paper, rows, with_question=asked)
+    failing = words.holding(paper, "fails")
+    lines += _linked("The whole claim fails", paper, failing, with_question=False)
+    untestable = words.holding(paper, "not testable here")
+    lines += _linked("Not testable here", paper, untestable, with_question=False)
     found = ", ".join(f"[{escaped(one.says)}](../errata.md#{one.anchor})" for one in paper.found)
     return [*lines, *([f"- **We found:** {found}"] if found else []), ""]
+
+
+def _linked(
+    heading: str, paper: ReportPaper, rows: Sequence[ReportRow], *, with_question: bool
+) -> list[str]:
+    links = ", ".join(
+        f"{_link(paper, row)} ({escaped(row.claim.question)})"
+        if with_question
+        else _link(paper, row)
+        for row in rows
+    )
+    return [f"- **{heading}:** {links}"] if rows else []
 
 
 def _link(paper: ReportPaper, row: ReportRow) -> str:
@@ -110,7 +117,7 @@ def paper_page(paper: ReportPaper, scale: str) -> str:
     lines = [f"# {escaped(paper.title)}", "", escaped(paper.reference), ""]
     lines += _listed("How claims are decided", paper.rules)
     for row in paper.rows:
-        lines += [f"## {escaped(row.label)}", "", f"**{escaped(row.claim.question)}**", ""]
+        lines += [f"## {escaped(row.label)}", "", f"**{_question(row)}**", ""]
         lines += [f"{_verdict(row)}: {escaped(row.shows)}", ""]
         lines += [f"> {escaped(words.quoted(row))}", ""]
         for part in row.parts:
@@ -144,11 +151,17 @@ def _overview_row(paper: ReportPaper, row: ReportRow, scale: str) -> tuple[str, 
     )
     return (
         f"{_link(paper, row)}{shown}",
-        escaped(row.claim.question),
+        _question(row, "**"),
         f"{words.MARKS[row.status]} **{row.status}**",
         row.fidelity or "",
         escaped(words.reason(row, scale)),
     )
+
+
+def _question(row: ReportRow, bold: str = "") -> str:
+    """The question, and what it is answered."""
+    answer = "" if row.answer is None else f" {bold}{words.ANSWER[row.answer]}{bold}"
+    return f"{escaped(row.claim.question)}{answer}"
 
 
 def _part(part: RowPart, scale: str, shared: Sequence[str], *, with_outcome: bool) -> list[str]:

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from equipoise_papers.experiments.experiment import Scale
-from equipoise_papers.experiments.verdict import Check, Fidelity, Outcome
+from equipoise_papers.experiments.verdict import Answer, Check, Fidelity, Outcome
 from equipoise_papers.report.claims import Claim
 from equipoise_papers.reproduction.record import Reproduction
 
 # Raise by one whenever a stored report of the old form can no longer be read.
-REPORT_SCHEMA = 2
+REPORT_SCHEMA = 3
 
 RowStatus = Literal[Outcome, "not run", "no experiment"]
+JUDGED: tuple[RowStatus, ...] = ("holds", "mixed", "fails", "undecided")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class ReportRow:
         label: The paper's own, such as ``Fig. 2a``.
         shows: What the paper has there, in our words.
         claim: The question, and the paper's words.
+        answer: The answer to the question, of the checks that the claim names; ``None`` if they
+            were not judged.
         status: What became of the claim, of all parts together.
         fidelity: How near the setting is to the paper's; ``None`` if nothing was judged.
         parts: Experiments that reproduce it.
@@ -59,12 +62,19 @@ class ReportRow:
     label: str
     shows: str
     claim: Claim
+    answer: Answer | None
     status: RowStatus
     fidelity: Fidelity | None
     parts: tuple[RowPart, ...]
     checks: tuple[Check, ...]
     see: tuple[str, ...]
     reason: str
+
+    @property
+    def judged(self) -> tuple[Check, ...]:
+        """Checks of all its own parts, or those that tests decide."""
+        verdicts = [part.verdict for part in self.parts if part.verdict is not None]
+        return self.checks or tuple(check for found in verdicts for check in found.checks)
 
 
 @dataclass(frozen=True, slots=True)

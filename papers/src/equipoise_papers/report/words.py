@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import get_args
 
 from equipoise.report import wording
-from equipoise_papers.experiments.verdict import Check, Fidelity, deciding
+from equipoise_papers.experiments.verdict import Answer, Check, Fidelity, deciding
 from equipoise_papers.report.record import (
+    JUDGED,
     ReportPaper,
     ReportRow,
     ReproductionReport,
@@ -42,9 +43,14 @@ MARKS: dict[RowStatus, str] = {
     "not run": "○",
     "no experiment": "–",
 }
-_JUDGED: tuple[RowStatus, ...] = ("holds", "mixed", "fails", "undecided")
 CHECK_TONES = {"yes": "good", "no": "critical", "undecided": "note"}
 CHECK_MARKS = {"yes": "✔", "no": "✖", "undecided": "?"}
+ANSWER: dict[Answer, str] = {
+    "yes": "Yes.",
+    "partly": "Partly.",
+    "no": "No.",
+    "undecided": "Undecided.",
+}
 # Further ones are folded, so that one row does not fill the page.
 MOST_CHECKS, MOST_FAILURES, MOST_OTHERS = 8, 3, 4
 # Brackets with words or tolerances, no parts of formulas.
@@ -54,14 +60,21 @@ _BRACKETS = re.compile(r" \([^()]*([A-Za-z]{3}|%)[^()]*\)")
 def sentence(report: ReproductionReport) -> str:
     """Say how many claims hold, and how many do not."""
     found = Counter(row.status for row in report.rows)
-    if not any(found[status] for status in _JUDGED):
+    if not any(found[status] for status in JUDGED):
         return "Nothing is judged yet"
-    whole, mixed, failed, undecided = (found[status] for status in _JUDGED)
+    whole, mixed, failed, undecided = (found[status] for status in JUDGED)
     parts = [f"{whole} claims hold" if whole != 1 else "1 claim holds"]
     parts += [f"{mixed} {'is' if mixed == 1 else 'are'} mixed"] if mixed else []
     parts += [f"{failed} {'fails' if failed == 1 else 'fail'}"] if failed else []
     parts += [f"{undecided} {'is' if undecided == 1 else 'are'} undecided"] if undecided else []
     return ", ".join(parts)
+
+
+def answers(report: ReproductionReport) -> str:
+    """Say how the questions are answered; empty if none is."""
+    found = Counter(row.answer for row in report.rows if row.answer is not None)
+    said = [f"{name} to {found[name]}" for name in ANSWER if found[name]]
+    return f"The questions asked of them: {', '.join(said)}." if said else ""
 
 
 def scope(report: ReproductionReport) -> str:
@@ -116,35 +129,36 @@ def _decided(check: Check) -> str:
 
 
 def reason(row: ReportRow, scale: str) -> str:
-    """Say what decides a row, with its numbers, and what became of its other sentences."""
-    if row.parts:
-        return " ".join(
-            dict.fromkeys(
-                f"{why(part, scale)}{_others(part.verdict.checks) if part.verdict else ''}"
-                for part in row.parts
-            )
-        )
-    decisive = deciding(row.checks)
-    return row.reason if decisive is None else f"{_decided(decisive)}{_others(row.checks)}"
+    """Say what answers a row's question and what decides its claim, with their numbers.
+
+    Its other sentences follow by name.
+    """
+    checks = row.judged
+    first, last = deciding(row.claim.answering(checks)), deciding(checks)
+    numbered = list(dict.fromkeys(check for check in (first, last) if check is not None))
+    if not numbered:
+        texts = [why(part, scale) for part in row.parts] or [row.reason]
+    else:
+        texts = [*map(_decided, numbered), *_others(checks, numbered)]
+        texts += [why(part, scale) for part in row.parts if part.verdict is None]
+    return " ".join(dict.fromkeys(texts))
 
 
-def _others(checks: tuple[Check, ...]) -> str:
-    """Name the source's sentences beside the decisive one, the refuted ones first.
+def _others(checks: tuple[Check, ...], numbered: Sequence[Check]) -> list[str]:
+    """Name the source's other sentences, the refuted ones first.
 
     Of those of one answer as many are named as a row has room for; the page has the rest.
     """
-    decisive = deciding(checks)
-    theirs = [check for check in checks if not check.ours and check is not decisive]
-    text = ""
+    theirs = [check for check in checks if not check.ours and check not in numbered]
+    texts = []
     for answer, word in ((False, "Refuted"), (None, "Undecided"), (True, "Holds")):
-        heading = f"{word} too" if decisive is not None and decisive.holds is answer else word
+        heading = f"{word} too" if any(one.holds is answer for one in numbered) else word
         named = [_brief(check.claim) for check in theirs if check.holds is answer]
         named = list(dict.fromkeys(named))
         more = len(named) - MOST_OTHERS
         named = [*named[:MOST_OTHERS], *([f"{more} more"] if more > 0 else [])]
-        if named:
-            text += f" {heading}: {'; '.join(named)}."
-    return text
+        texts += [f"{heading}: {'; '.join(named)}."] if named else []
+    return texts
 
 
 def _brief(claim: str) -> str:
@@ -156,6 +170,11 @@ def quoted(row: ReportRow) -> str:
     """The paper's words, with their place."""
     claim = row.claim
     return f"“{claim.quote}” ({claim.place})" if claim.quote else claim.place
+
+
+def answered(paper: ReportPaper, answer: Answer) -> tuple[ReportRow, ...]:
+    """A paper's rows whose question has an answer."""
+    return tuple(row for row in paper.rows if row.answer == answer)
 
 
 def holding(paper: ReportPaper, status: RowStatus) -> tuple[ReportRow, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from equipoise.records import wording
 from equipoise_papers import lange2022, santurkar2018, trainability, yang2019, yu2020
 from equipoise_papers.experiments.experiment import Experiment
 
@@ -53,14 +54,30 @@ def find(name: str) -> tuple[Experiment, ...]:
         return (EXPERIMENTS[name],)
     if name in FIGURES:
         return tuple(EXPERIMENTS[panel] for panel in FIGURES[name][1])
-    known = ", ".join(sorted({*EXPERIMENTS, *FIGURES}))
-    raise ValueError(f"unknown experiment {name!r}; known are {known}.")
+    raise ValueError(
+        f"there is no experiment {name!r}.{wording.closest(name, [*EXPERIMENTS, *FIGURES])} "
+        "`equipoise reproduce --list` shows every name."
+    )
 
 
-def catalogue() -> Catalogue:
-    """List every name with what it shows, figures before their panels."""
+def catalogue(of: str | None = None) -> Catalogue:
+    """List every name with what it shows, figures before their panels.
+
+    Args:
+        of: Only names that begin so, such as ``yang2019`` or ``yang2019.fig4``.
+
+    Raises:
+        ValueError: If none does.
+    """
     figures = [CatalogueEntry(name, title, panels) for name, (title, panels) in FIGURES.items()]
     panels = [
         CatalogueEntry(name, experiment.title, (name,)) for name, experiment in EXPERIMENTS.items()
     ]
-    return Catalogue(tuple(sorted(figures + panels, key=lambda entry: entry.name)))
+    named = sorted(figures + panels, key=lambda entry: entry.name)
+    entries = tuple(entry for entry in named if entry.name.startswith(of or ""))
+    if not entries:
+        raise ValueError(
+            f"no name begins with {of!r}.{wording.closest(of or '', [*EXPERIMENTS, *FIGURES])} "
+            "`equipoise reproduce --list` shows every name."
+        )
+    return Catalogue(entries)

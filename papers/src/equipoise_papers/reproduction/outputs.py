@@ -14,7 +14,7 @@ from equipoise.records import write_json
 from equipoise.report import wording
 from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.experiments.style import empty_figure, house_style, save_figure
-from equipoise_papers.experiments.verdict import Outcome, Verdict
+from equipoise_papers.experiments.verdict import Fidelity, Outcome, Verdict
 from equipoise_papers.reproduction.record import VERDICT_SCHEMA, Reproduction
 from equipoise_papers.reproduction.summary import summary
 from equipoise_papers.sweeps.cell import Cell, Result
@@ -94,7 +94,7 @@ def _conclude(
         claim=experiment.claim,
         scale=scale,
         outcome=outcome,
-        fidelity=verdict.fidelity,
+        fidelity=_fidelity(experiment, verdict, scale),
         checks=verdict.checks,
         left_out=verdict.left_out,
         choices=experiment.choices,
@@ -107,6 +107,12 @@ def _conclude(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         folder=str(folder),
     )
+
+
+def _fidelity(experiment: Experiment, verdict: Verdict, scale: Scale) -> Fidelity:
+    """That of the verdict; what smoke leaves out of a setting is no source's setting."""
+    less = scale == "smoke" and experiment.cells("smoke") != experiment.cells("small")
+    return "reduced" if less and verdict.fidelity == "same setting" else verdict.fidelity
 
 
 def _provenance(results: Sequence[Result[Any]]) -> tuple[str, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from equipoise_papers.experiments import style
 from equipoise_papers.santurkar2018.grids import LABELS
@@ -69,13 +72,23 @@ def lines(
     *,
     log: bool = True,
 ) -> None:
-    """A number per look, mean over seeds with bars of one standard error."""
+    """A number per look, mean over seeds with bars of one standard error.
+
+    On a logarithmic axis both are those of logarithms: bars of a mean over decades would reach
+    below zero.
+    """
     for norm in norms_of(results):
-        steps, spreads = series(runs_of(results, norm), value)
+        measure = _logarithm_of(value) if log else value
+        steps, spreads = series(runs_of(results, norm), measure)
+        means = np.array([s.mean for s in spreads])
+        errors = np.nan_to_num([s.error for s in spreads])
+        middle, low, high = (
+            np.exp(ends) if log else ends for ends in (means, means - errors, means + errors)
+        )
         axes.errorbar(
             steps,
-            [s.mean for s in spreads],
-            yerr=[s.error if s.error == s.error else 0.0 for s in spreads],
+            middle,
+            yerr=(middle - low, high - middle),
             color=_COLOURS[norm],
             marker=".",
             elinewidth=0.8,
@@ -86,6 +99,14 @@ def lines(
     axes.set_xlabel("step")
     axes.set_ylabel(name)
     axes.legend(fontsize=7)
+
+
+def _logarithm_of(value: Callable[[Look], float]) -> Callable[[Look], float]:
+    def logarithm(look: Look) -> float:
+        number = value(look)
+        return math.log(number) if number > 0 else math.nan
+
+    return logarithm
 
 
 def bands(

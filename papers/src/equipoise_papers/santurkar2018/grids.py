@@ -38,6 +38,10 @@ CHOICES = (
     "step of SGD; they leave the training bit-identical",
     "means over looks leave out the one before the first step: it is one of 11 or 51 looks, and "
     "one of the source's thousands. Where it matters, a row says what it changes",
+    "loss: mean training loss of the second half of the steps, of the linear network per sample; "
+    "the loss varies: highest over lowest along the gradient; the gradient changes: greatest "
+    "‖g′ − g‖ along it; both, and effective β, as geometric means over looks",
+    "drift: mean over looks and layers of |Δμ|/σ + |Δ log σ| of one unit from look to look",
     "several seeds; where a figure compares training, each normaliser also has its best rate of "
     "a grid",
 )

@@ -179,7 +179,7 @@ def test_predictions_have_no_seed_and_trials_have():
     [
         ({"cells": 0}, "--cells must be at least 1, got 0"),
         ({"cells": 1}, "--cells must be at least 2, one of each kind of cells"),
-        ({"only": "toy.errors"}, "unknown experiment 'toy.errors'"),
+        ({"only": "toy.errors"}, "there is no experiment 'toy.errors'"),
         ({"scale": "large"}, "scale must be one of smoke, small, paper"),
         ({"jobs": 0}, "jobs must be at least 1"),
     ],

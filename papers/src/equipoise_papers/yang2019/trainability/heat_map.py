@@ -77,9 +77,10 @@ def draw(
         axes.legend(
             loc="upper center",
             bbox_to_anchor=(0.5, -0.16),
-            ncols=3,
+            ncols=2,
             fontsize=7.5,
             columnspacing=1.2,
+            handlelength=4.0,  # of the dashes of a line more than one
             title=note if columns else None,
             title_fontsize=7.5,
         )
