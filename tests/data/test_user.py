@@ -267,7 +267,7 @@ FORMS = {
     "nested inputs": ([((X, X), Y)], (2, tuple)),
     "arrays": ((X.numpy(), Y.numpy()), (2, torch.Tensor)),
     "inputs alone": (X, torch.Tensor),
-    "a set of inputs alone": (TensorDataset(X), torch.Tensor),
+    "a set of inputs alone": (TensorDataset(X), (1, torch.Tensor)),
     "a table": (Table(), (2, torch.Tensor)),
     "a data module": (Module(), (2, torch.Tensor)),
     "a list that a loader yielded": ([X, Y], (2, torch.Tensor)),

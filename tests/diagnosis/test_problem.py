@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from equipoise import models
 from equipoise.data.user import as_source
@@ -71,7 +72,8 @@ REFUSALS = {
     "loss that raises": (
         mlp,
         {"loss_fn": lambda m, b: {}["missing"]},
-        "the model or the loss failed on a batch of digits",
+        # No other data would help.
+        r"failed on a batch of digits with inputs .*: KeyError: 'missing'\.$",
     ),
 }
 
@@ -129,6 +131,50 @@ def test_a_pair_of_tensors_smaller_than_a_batch_is_one_batch():
 def test_but_data_with_a_name_are_not_made_smaller():
     with pytest.raises(ValueError, match="fewer than one batch of 5000"):
         Problem.prepare(mlp, "digits", batch_size=5000)
+
+
+class Halving(nn.Module):
+    """Scales its images in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+
+    def forward(self, x):
+        return self.net(x.mul_(0.5))
+
+
+class TestModelsThatWriteToTheirBatches:
+    def test_are_given_copies(self):
+        problem = Problem.prepare(Halving, DIGITS)
+        assert (
+            "the model writes to its batches, and is given copies of them" in problem.assumptions
+        )
+        before, model = problem.first[0].clone(), problem.fresh(0)
+        first, second = (problem.loss_fn(model, problem.first) for _ in range(2))
+        assert first == second
+        assert torch.equal(problem.first[0], before)
+
+    def test_others_are_given_the_batch(self):
+        problem = Problem.prepare(mlp, DIGITS)
+        assert not any("writes" in words for words in problem.assumptions)
+        seen = []
+        problem = Problem.prepare(
+            mlp, DIGITS, loss_fn=lambda m, b: seen.append(b) or m(b[0]).sum()
+        )
+        problem.loss_fn(problem.fresh(0), problem.first)
+        assert seen[-1] is problem.first
+
+
+def test_a_loss_is_given_what_the_loader_yields():
+    """Also of a loader of one tensor, which yields lists of one."""
+    loader = DataLoader(TensorDataset(torch.ones(8, 64)), 4)
+    problem = Problem.prepare(mlp, loader, loss_fn=lambda m, batch: m(batch[0]).square().mean())
+    assert [x.shape for x in problem.first] == [(4, 64)]
+    without = Problem.prepare(lambda: nn.Linear(64, 64), loader)
+    assert without.assumptions == (
+        "loss: squared error between model(batch[0]) and its input (no targets)",
+    )
 
 
 def test_states_may_hold_more_than_tensors():

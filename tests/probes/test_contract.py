@@ -213,6 +213,35 @@ class TestInterruptions:
         handle.remove()
 
 
+class Scaling(nn.Module):
+    """Scales its inputs, in place or not."""
+
+    def __init__(self, *, in_place):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1))
+        self.in_place = in_place
+
+    def forward(self, x):
+        return self.layers(x.div_(3) if self.in_place else x / 3)
+
+
+@every_probe
+def test_a_batch_is_left_as_it_was(probe, fails_at):
+    """Every pass of a model that writes to its inputs sees what the first one saw."""
+    before = [x.clone() for x in (*BATCH, *NEXT_BATCH)]
+    found = []
+    for in_place in (True, False):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            found.append(probe(Scaling(in_place=in_place)))
+    names = {"div_", "div"}
+    first, second = (
+        [x for x in result if x not in names] if probe is recording else result for result in found
+    )
+    assert repr(first) == repr(second)  # some numbers are nan
+    assert all(map(torch.equal, before, (*BATCH, *NEXT_BATCH)))
+
+
 class Streaming(nn.Module):
     """Takes its scales from a generator, which nothing can copy."""
 

@@ -394,8 +394,6 @@ def _as_batch(item: object, name: str) -> Batch:
     batch = plain(item)
     if isinstance(batch, list):  # what PyTorch's collate function makes of a pair
         batch = tuple(batch)
-    if isinstance(batch, tuple) and len(batch) == 1:
-        (batch,) = batch
     if not tensors(batch):
         raise ValueError(f"{name} yields batches without a tensor: {_form(item)}. {_WRAP}")
     if isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(x, Tensor) for x in batch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from equipoise.diagnosis.inputs.adapt import Loss, check_loss, find_loss, warm_u
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
 from equipoise.instrument.batches import cast, moved, samples, shapes, tensors
 from equipoise.instrument.clock import Stopwatch
+from equipoise.instrument.kept_batches import KeepingBatch, OnCopies, copied
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.replay import refuse_frozen
 from equipoise.instrument.snapshot import untouched
@@ -112,7 +114,7 @@ class Problem:
         if loss_fn is None and given.compute_loss is not None:
             loss_fn = given.compute_loss
         try:
-            found = find_loss(made, held[0], loss_fn, _counting_rows)
+            found = find_loss(made, copied(held[0]), loss_fn, _counting_rows)
         except UnsuitableBatchError:
             raise
         except Exception as error:
@@ -123,10 +125,17 @@ class Problem:
         problem = cls(
             given.build, source, found.loss, batch_size, place, seed, held, tuple(assumed), dtype
         )
-        watch = Stopwatch(place)
-        problem.rehearse(made)
+        watch, keeping = Stopwatch(place), KeepingBatch(found.loss)
+        rehearse(made, problem.first, keeping, source.name)
         # Of a training step a third is the forward pass.
-        return replace(problem, step_seconds=3 * watch.seconds())
+        problem = replace(problem, step_seconds=3 * watch.seconds())
+        if not keeping.writes:
+            return problem
+        return replace(
+            problem,
+            loss_fn=OnCopies(found.loss),
+            assumptions=(*assumed, "the model writes to its batches, and is given copies of them"),
+        )
 
     @property
     def first(self) -> Batch:
@@ -339,7 +348,7 @@ def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None)
         model = _built(build).to(_device_of(batch))
         if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
             try:
-                warm_up(model, batch)
+                warm_up(model, copied(batch))
             except Exception as error:
                 raise _failed(batch, "the data", error) from error
         return model
@@ -389,14 +398,22 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
         )
 
 
+# What PyTorch, and those who write like it, say of tensors that do not fit.
+_OF_SHAPES = re.compile(r"shape|\bsizes?\b|dimension|\bdim\b|channels|\d-?D\b", re.IGNORECASE)
+
+
 class FailedOnBatchError(ValueError):
     """The model or the loss raised something, which is the cause of this."""
 
 
 def _failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
+    said = first_sentence(error)
+    if not isinstance(error, RuntimeError):  # PyTorch's own, which says nothing by its name
+        said = f"{type(error).__name__}: {said}" if str(error) else said
+    remedy = " Give data of the shape that the model takes." if _OF_SHAPES.search(said) else ""
     return FailedOnBatchError(
         f"the model or the loss failed on a batch of {data} with inputs of shape {_shape(batch)}: "
-        f"{first_sentence(error)} Give data of the shape that the model takes."
+        f"{said}{remedy}"
     )
 
 

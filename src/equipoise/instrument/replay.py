@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.instrument.compiled import uncompiled_name
+from equipoise.instrument.kept_batches import KeepingBatch
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.snapshot import ModuleStates, refuse_lazy
 from equipoise.instrument.types import LossFunction
@@ -28,8 +29,8 @@ class Replay:
     restored: move them inside :func:`~equipoise.instrument.snapshot.parameters_restored` or
     :func:`~equipoise.instrument.snapshot.untouched`.
 
-    Buffers are never written to. Each evaluation works on copies of them, which stay in its
-    graph, so that a backward pass may follow at any time.
+    Buffers and the batch are never written to. Each evaluation works on copies of buffers, which
+    stay in its graph, so that a backward pass may follow at any time.
 
     Args:
         model: Any module; it runs in the mode it is in.
@@ -60,7 +61,7 @@ class Replay:
         }
         _check(model, named)
         self.model = model
-        self.loss_fn = loss_fn
+        self.loss_fn = KeepingBatch(loss_fn)
         self.batch = batch
         self.names: tuple[str, ...] = tuple(named)
         self.parameters: tuple[nn.Parameter, ...] = tuple(named.values())

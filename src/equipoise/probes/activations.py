@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from equipoise.instrument import modules
 from equipoise.instrument.forward import first_tensor, run_on_batch
+from equipoise.instrument.kept_batches import copied
 from equipoise.instrument.snapshot import untouched
 
 
@@ -100,7 +101,7 @@ def activations(
                 if modules.is_parametrised(module):
                     layer_names[module] = name
                     handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-            (forward or run_on_batch)(model, batch)
+            (forward or run_on_batch)(model, copied(batch))
     finally:
         for handle in handles:
             handle.remove()

@@ -132,6 +132,8 @@ def calls(model: nn.Module, batch: Any) -> list[Call]:
             found.append(Call(positions=((),), target=(target,)))
     if listed is not None and len(listed) > 1:
         found += _by_position(signature, listed)
+    elif listed:  # what a loader of one tensor yields
+        found.append(Call(positions=((0,),)))
     found.append(Call(positions=((),)))
     unique: list[Call] = []
     for call in found:
