@@ -2,6 +2,7 @@
 
 import copy
 import gc
+from functools import partial
 
 import pytest
 import torch
@@ -461,3 +462,73 @@ def test_squared_factors_are_both_maps_in_turn():
     both = from_standardised(*to_standardised(G, g, half, inplace=False), half, inplace=False)
     for a, b in zip(direct, both, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+def trained(make, steps=3, later=None):
+    """Parameters after steps of BNP under an optimizer; ``later`` runs before the second one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    data = 3 + torch.randn(16, 4)
+    optimizer = make(model)
+    bnp = BNP(model).attach(optimizer)
+    for step in range(steps):
+        if step == 1 and later is not None:
+            later(model, optimizer)
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()], bnp.report()
+
+
+NOT_CENTRED = "no trained bias: scaled by second moments"
+
+
+class TestGroups:
+    """Layers are centred if their biases move, whenever the groups came to say so."""
+
+    @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+    def test_a_bias_that_comes_later_centres_its_layer(self, kind):
+        def weights(model):
+            return kind([p for name, p in model.named_parameters() if name != "0.bias"], lr=0.1)
+
+        def add(model, optimizer):
+            optimizer.add_param_group({"params": [model[0].bias]})
+
+        _, before = trained(weights, steps=1)
+        _, after = trained(weights, later=add)
+        _, ever = trained(weights)
+        assert (
+            before["0"].reason == ever["0"].reason == "no trained bias: scaled by second moments"
+        )
+        assert after["0"].reason == ""
+
+    @pytest.mark.parametrize(
+        "kind", [torch.optim.SGD, partial(torch.optim.SGD, momentum=0.9), torch.optim.Adam]
+    )
+    def test_a_bias_with_a_rate_of_0_is_frozen(self, kind):
+        def still(model):
+            biases = [p for p in model.parameters() if p.ndim == 1]
+            weights = [p for p in model.parameters() if p.ndim > 1]
+            return kind([{"params": weights}, {"params": biases, "lr": 0.0}], lr=0.1)
+
+        def without(model):
+            return kind([p for p in model.parameters() if p.ndim > 1], lr=0.1)
+
+        found, report = trained(still)
+        expected, _ = trained(without)
+        assert all(map(torch.equal, found, expected))
+        assert report["0"].reason == NOT_CENTRED
+
+    def test_a_rate_of_0_for_all_is_a_warm_up_that_begins(self):
+        def waiting(model):
+            return torch.optim.Adam(
+                [{"params": [p]} for p in model.parameters()],
+                lr=0.0,
+            )
+
+        def begin(model, optimizer):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1
+
+        _, report = trained(waiting, later=begin)
+        assert report["0"].reason == ""

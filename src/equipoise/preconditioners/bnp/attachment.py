@@ -203,6 +203,10 @@ class Attachment:
         optimizer: Any first-order optimizer.
         leads: Whether its steps are the ones that are counted.
         run_closure: Whether a closure is run once, before the step, instead of refused.
+        divided: Called before a step if the optimizer trains other parameters than before it.
+
+    Attributes:
+        parts: The layers, or halves of layers, that the optimizer trains.
 
     Raises:
         TypeError: If it is no optimizer, or one that cannot be preconditioned from outside.
@@ -210,7 +214,13 @@ class Attachment:
     """
 
     def __init__(
-        self, banks: Banks, optimizer: Optimizer, *, leads: bool, run_closure: bool
+        self,
+        banks: Banks,
+        optimizer: Optimizer,
+        *,
+        leads: bool,
+        run_closure: bool,
+        divided: Callable[[], None],
     ) -> None:
         _check(optimizer, banks)
         self.banks = banks
@@ -218,8 +228,10 @@ class Attachment:
         self.leads = leads
         self.run_closure = run_closure
         self._step: _Step | None = None
-        self._parts: tuple[tuple[int, ...], list[_Part]] | None = None
-        if not self.parts():
+        self._divided = divided
+        self._groups = _groups_of(optimizer)
+        self.parts = self._divide()
+        if not self.parts:
             raise ValueError(
                 "The optimizer trains no weight of a layer that BNP preconditions. Attach the "
                 "optimizer that was given this model's parameters."
@@ -244,25 +256,30 @@ class Attachment:
             else:
                 self.optimizer.step = self._step_of_instance  # type: ignore[method-assign]
 
-    def owned(self) -> set[int]:
-        """Ids of all parameters of the optimizer."""
-        return {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+    def _divide(self) -> list[_Part]:
+        """Find the parts. A bias whose rate is 0, beside a weight's that is not, is frozen."""
+        moves = {
+            id(p): not still
+            for (_, still), group in zip(self._groups, self.optimizer.param_groups, strict=True)
+            for p in group["params"]
+        }
+        parts = []
+        for layer in self.banks.layers:
+            weight = layer.weight if id(layer.weight) in moves else None
+            bias = layer.bias if id(layer.bias) in moves else None
+            if weight is not None and moves[id(weight)] and bias is not None:
+                bias = bias if moves[id(bias)] else None
+            if weight is not None or bias is not None:
+                parts.append(_Part(layer, weight, bias))
+        return parts
 
-    def parts(self) -> list[_Part]:
-        """The layers, or halves of layers, that the optimizer trains."""
-        sizes = tuple(len(group["params"]) for group in self.optimizer.param_groups)
-        if self._parts is None or self._parts[0] != sizes:
-            owned = self.owned()
-            parts = [
-                _Part(
-                    layer,
-                    layer.weight if id(layer.weight) in owned else None,
-                    layer.bias if id(layer.bias) in owned else None,
-                )
-                for layer in self.banks.layers
-            ]
-            self._parts = sizes, [p for p in parts if p.weight is not None or p.bias is not None]
-        return self._parts[1]
+    def _follow_groups(self) -> None:
+        """Find the parts anew if groups were added, or frozen by their rate, since."""
+        groups = _groups_of(self.optimizer)
+        if groups != self._groups:
+            self._groups = groups
+            self.parts = self._divide()
+            self._divided()
 
     def _guard(self, call: Callable[..., Any]) -> MethodType:
         """``optimizer.step``, which undoes what a failing step leaves behind."""
@@ -284,6 +301,7 @@ class Attachment:
         if self.banks.schedule.paused:
             return None
         replaced = self._closure(args, kwargs) if kwargs or len(args) > 1 else None
+        self._follow_groups()
         with torch.no_grad(), without_autocast(self.banks.layers[0].weight.device):
             self.banks.update()
             self._step = _Step()  # known before anything is changed, so that all can be undone
@@ -331,7 +349,7 @@ class Attachment:
             type(self.optimizer) is SGD
             and self.banks.settings.max_norm is None
             and all(group["momentum"] == 0 for group in self.optimizer.param_groups)
-            and all(p.weight is not None and p.bias is p.layer.bias for p in self.parts())
+            and all(p.weight is not None and p.bias is p.layer.bias for p in self.parts)
         )
 
     def _map_gradients(self, step: _Step) -> None:
@@ -363,7 +381,7 @@ class Attachment:
         factors = self.banks.factors(squared=squared)
         return [
             (part, factors[part.layer.name])
-            for part in self.parts()
+            for part in self.parts
             if part.layer.weight.grad is not None
             and (part.bias is None or part.bias.grad is not None or part.weight is not None)
         ]
@@ -422,6 +440,19 @@ class Attachment:
         with torch.enable_grad():
             loss = closure()
         return (args[0], lambda: loss), {k: v for k, v in kwargs.items() if k != "closure"}
+
+
+def _groups_of(optimizer: Optimizer) -> tuple[tuple[int, bool], ...]:
+    """How many parameters each group has, and whether its rate of 0 freezes them.
+
+    Where all rates are 0, as in the first step of a warm-up, nothing moves anyway.
+    """
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    still = [not isinstance(rate, Tensor) and rate == 0 for rate in rates]
+    if all(still):
+        still = [False] * len(still)
+    sizes = (len(group["params"]) for group in optimizer.param_groups)
+    return tuple(zip(sizes, still, strict=True))
 
 
 def attached_to(optimizer: Optimizer) -> Attachment | None:

@@ -181,15 +181,25 @@ class BNP:
         for layer in self._banks.layers:
             layer.refresh()
         attachment = Attachment(
-            self._banks, optimizer, leads=not self._attachments, run_closure=run_closure
+            self._banks,
+            optimizer,
+            leads=not self._attachments,
+            run_closure=run_closure,
+            divided=self._note_stepped_biases,
         )
         self._attachments.append(attachment)
         if not self._handles:
             self._register_hooks()
-        owned = {p for a in self._attachments for p in a.owned()}
-        for layer in self._banks.layers:
-            layer.bias_is_stepped = id(layer.bias) in owned
+        self._note_stepped_biases()
         return self
+
+    def _note_stepped_biases(self) -> None:
+        """Centre the layers whose biases the optimizers train; groups may come and go."""
+        stepped = {
+            id(part.bias) for a in self._attachments for part in a.parts if part.bias is not None
+        }
+        for layer in self._banks.layers:
+            layer.bias_is_stepped = id(layer.bias) in stepped
 
     def step(self, optimizer: Optimizer | None = None) -> None:
         """Replace gradients by PPᵀg/q², in place: between ``backward()`` and ``optimizer.step()``.
