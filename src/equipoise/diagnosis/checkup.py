@@ -23,7 +23,7 @@ from equipoise.diagnosis.fix.record import Fix
 from equipoise.diagnosis.initialisation.findings import conclude_initialisation
 from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
-from equipoise.diagnosis.initialisation.stuck import conclude_stuck, stuck_at_zero
+from equipoise.diagnosis.initialisation.stuck import Stuck, conclude_stuck, stuck
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.mistakes import mistakes
 from equipoise.diagnosis.preconditioning import measure as preconditioned
@@ -275,7 +275,8 @@ class _Work:
     smoothness: Smoothness | None = None
     initialisation: Initialisation | None = None
     mistakes: Sequence[Finding] = ()
-    stuck: tuple[str, ...] = ()
+    stuck: Stuck = field(default_factory=Stuck)
+    without_gradient: frozenset[str] = frozenset()
     unchecked: str = ""
     untraced: str = ""
     unjudged: str = ""
@@ -315,10 +316,10 @@ def _run(
         )
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
-    work.stuck = stuck_at_zero(model, loss, batch)
+    work.stuck = stuck(model, loss, problem.held, work.without_gradient)
     if work.stuck:
         work.trainability = None
-        work.unjudged = f"{wording.listed(work.stuck, 3)} will stay at zero whatever is trained"
+        work.unjudged = work.stuck.words
     found = work.trainability
     if found is None or found.probability > LIKELY or not is_straight(growth):
         # They hold all tensors of a pass, and are for remedies only.
@@ -387,6 +388,7 @@ def _predicted(
     try:
         trace = traced(problem, model)
         work.mistakes = mistakes(trace.graph, model)
+        work.without_gradient = frozenset(trace.graph.without_gradient)
         begin = time.process_time()
         propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))
     except TooExpensiveError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from equipoise.diagnosis.initialisation.stuck import stuck_at_zero
+from equipoise.diagnosis.initialisation.stuck import conclude_stuck, stuck
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.trainability.calibration import calibration
@@ -49,7 +49,7 @@ def trainability(
 
     Raises:
         ValueError: If model, loss and data do not fit together, no operation of the model has a
-            gradient, or weights that start at zero can never move.
+            gradient, or weights can never move.
 
     Examples:
         >>> from equipoise import models
@@ -66,14 +66,11 @@ def trainability(
         model, data, loss_fn=loss_fn, batch_size=batch_size, device=device, seed=seed
     )
     fresh = problem.fresh(problem.seed)
-    stuck = stuck_at_zero(fresh, problem.loss_fn, problem.first)
-    if stuck:
-        raise ValueError(
-            f"{wording.listed(stuck)} start at zero and stay there, whatever is trained: each "
-            "waits for another that is zero as well. Start one of two factors, or of two "
-            "successive layers, away from zero."
-        )
     graph = trace(fresh, problem.first, problem.loss_fn)
+    for finding in conclude_stuck(
+        stuck(fresh, problem.loss_fn, problem.held, graph.without_gradient)
+    ):
+        raise ValueError(f"{finding.title}. {finding.detail} {finding.remedy}")
     return judge(propagate(graph), graph.batch, calibration(), depth=depth)
 
 
