@@ -1,4 +1,4 @@
-"""What a traced pass shows: outputs that are normalised twice, and parts without a gradient."""
+"""What a traced pass shows: outputs that do not fit the loss, and parts without a gradient."""
 
 import pytest
 import torch
@@ -63,6 +63,89 @@ def test_an_output_that_is_normalised_twice(after, loss, target, title):
 )
 def test_an_output_that_is_normalised_once(after, loss):
     assert found(Net(after=after), loss) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "loss", "target", "title", "least"),
+    [
+        (torch.sigmoid, F.cross_entropy, Y, "Sigmoid before cross-entropy", 0.551),
+        (torch.tanh, F.cross_entropy, Y, "Tanh before cross-entropy", 0.240),
+        (
+            torch.tanh,
+            F.binary_cross_entropy_with_logits,
+            torch.rand(16, 3),
+            "Tanh before binary cross-entropy of logits",
+            0.313,
+        ),
+    ],
+)
+def test_logits_that_an_activation_bounds(after, loss, target, title, least):
+    """The least loss is that of the best logits within the bounds."""
+    (one,) = found(Net(after=after), loss, target)
+    assert (one.severity, one.title) == ("warning", title)
+    low = 0.0 if after is torch.sigmoid else -1.0
+    if loss is F.cross_entropy:
+        best = F.cross_entropy(torch.tensor([[1.0, low, low]]), torch.tensor([0]))
+    else:
+        best = loss(torch.tensor(1.0), torch.tensor(1.0))
+    assert float(best) == pytest.approx(least, abs=1e-3)
+    assert f"cannot come below {least:.3f}".rstrip("0") in one.detail
+
+
+def test_logits_of_a_bit_that_are_never_negative():
+    (one,) = found(Net(after=torch.relu), F.binary_cross_entropy_with_logits, torch.ones(16, 3))
+    assert one.title == "ReLU before binary cross-entropy of logits"
+
+
+@pytest.mark.parametrize(
+    "after", [lambda x: x, nn.Softmax(1), torch.sigmoid, lambda x: x.relu().view(16, 3)]
+)
+def test_likelihoods_of_what_is_no_logarithm(after):
+    (one,) = found(Net(after=after), F.nll_loss)
+    assert one.title == "NLL of what is no logarithm of a probability"
+
+
+def test_a_bounded_gate_inside_of_a_model_is_none():
+    """Clipped attention, or logits that are scaled after the activation."""
+    assert found(Net(between=torch.tanh)) == []
+    assert found(Net(after=lambda x: 10 * torch.tanh(x))) == []
+
+
+def column(x):
+    return x[:, :1]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        F.mse_loss,
+        F.l1_loss,
+        F.smooth_l1_loss,
+        F.huber_loss,
+        lambda output, target: (output - target).square().mean(),
+        lambda output, target: (target - output).abs().mean(),
+        lambda output, target: (1 - target * output).relu().mean(),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_column_of_outputs_against_a_row_of_targets(loss):
+    """PyTorch warns of some of its own losses alone, and makes every pair of all of them."""
+    target = torch.randn(16)
+    (one,) = found(Net(after=column), loss, target)
+    assert one.title == "Every output is compared with every target"
+    assert "[16, 1] meet targets of shape [16]" in one.detail
+    # The twins: one shape, and pairs that are meant.
+    assert found(Net(after=lambda x: x[:, 0]), loss, target) == []
+    assert found(Net(after=column), loss, target[:, None]) == []
+    assert found(Net(after=column), lambda o, t: (o - o[:, 0]).square().mean(), target) == []
+
+
+def test_dropout_of_nearly_everything():
+    (one,) = found(Net(between=nn.Dropout(0.9)))
+    assert (one.severity, one.title) == ("warning", "Dropout of 90 %")
+    assert one.remedy == "If 90 % was to be kept, write p=0.1."
+    assert found(Net(between=nn.Dropout(0.5))) == []
+    assert found(Net(between=nn.Dropout(0.9).eval())) == []
 
 
 def test_a_large_part_without_a_gradient_is_a_warning_and_a_small_one_a_note():
