@@ -105,6 +105,14 @@ class TestCodeOfTheUserThatFailsLate:
         assert "late.py:5 in loss" in line
         assert "Traceback" not in found.err
 
+    def test_control_codes_of_its_message_do_not_reach_the_terminal(self, equipoise, folder):
+        (folder / "late.py").write_text(self.LOSS.format(error="ValueError('\\x1b[31mred\\x07')"))
+        small = ("--data", "random:64:10", "--seeds", "1", "--batches", "1")
+        found = equipoise("checkup", "nets.py:build", "--loss", "late.py:loss", *small)
+        assert found.code == 2
+        assert r"\x1b[31mred\x07" in found.err
+        assert "\x1b" not in found.err.splitlines()[-1]
+
     def test_of_a_loaders_worker_the_cause_alone_is_said(self):
         sent = (
             "Caught ValueError in DataLoader worker process 0.\n"

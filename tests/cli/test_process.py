@@ -144,6 +144,37 @@ def test_a_full_standard_output_is_said_in_one_line(folder, part, form):
     assert (part / "report.html").is_file()
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (REPORT, 130),
+        (("report", "nowhere"), 2),
+        (("bogus",), 2),
+        (("theory", "--batch-size", "4"), 0),
+    ],
+)
+def test_a_full_standard_error_costs_words_alone(folder, part, arguments, code):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == code
+    assert bool(done.stdout) == (code != 2)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("theory", "--batch-size", "4")])
+def test_without_docstrings(arguments):
+    """As under ``python -OO``."""
+    done = run(*arguments, env=os.environ | {"PYTHONOPTIMIZE": "2"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of a process")
 class TestNoRoomForFiles:
     """As behind ``ulimit -f`` or on a full disk."""

@@ -131,14 +131,14 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
         if place is None and _failed_on_batch(error):
             place = "--debug shows where"
         where = "" if place is None else f" ({place})"
-        print(f"equipoise {args.command}: {_words(error)}{where}", file=sys.stderr)
+        _complain(args, f"{_words(error)}{where}")
         return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
     except Exception as error:
         place = _last_frame_of_user(error)
         no_room = isinstance(error, OSError) and error.errno in NO_ROOM
         if args.debug or (place is None and not no_room and not _failed_in_torch(error)):
             raise
-        print(f"equipoise {args.command}: {_in_one_line(error, place)}", file=sys.stderr)
+        _complain(args, _in_one_line(error, place))
         return _NOT_WRITTEN if no_room else _BAD_INPUT
 
 
@@ -228,8 +228,11 @@ def _saved(
 
 
 def _complain(args: argparse.Namespace, message: str) -> None:
+    """Print a message, of which the user's code may have made a part, without control codes."""
+    from equipoise.records.wording import printable  # --help does not wait for it
+
     with contextlib.suppress(OSError):
-        print(f"equipoise {args.command}: {message}", file=sys.stderr, flush=True)
+        print(f"equipoise {args.command}: {printable(message)}", file=sys.stderr, flush=True)
 
 
 # Where Python, the library and what is installed lie: everything else is the user's.
@@ -333,6 +336,23 @@ def _prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    if type(sys.stderr) is io.TextIOWrapper:
+        sys.stderr = _Unfailing(
+            sys.stderr.buffer, sys.stderr.encoding, "replace", line_buffering=True
+        )
+
+
+class _Unfailing(io.TextIOWrapper):
+    """Standard error on a full disk or a closed pipe: words are lost, and no work."""
+
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            super().flush()
 
 
 def _commands() -> tuple[dict[str, Any], dict[str, ImportError]]:
@@ -381,7 +401,8 @@ def _parser(
     parsers = {}
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in commands.items():
-        summary = (module.__doc__ or "").strip().splitlines()[0]
+        # Without any under `python -OO`.
+        summary = next(iter((module.__doc__ or "").strip().splitlines()), "")
         parsers[name] = command = subparsers.add_parser(name, help=summary, description=summary)
         module.configure(command)
         command.add_argument("--json", action="store_true", help="print JSON instead of tables")

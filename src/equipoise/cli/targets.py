@@ -7,6 +7,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, cast
 
 import torch
@@ -81,6 +82,13 @@ _WEIGHTS = ("state_dict", "model_state_dict", "model", "module", "net", "weights
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
 
 
+def _unreadable(error: Exception) -> str:
+    """Why PyTorch cannot read a file; of what is no pickle at all it says nothing of use."""
+    if isinstance(error, OSError | RuntimeError | UnpicklingError):
+        return first_sentence(error)
+    return "torch.save has not written it."
+
+
 def with_checkpoint(build: Build, path: Path) -> Build:
     """Load a checkpoint into the models of a factory.
 
@@ -93,7 +101,7 @@ def with_checkpoint(build: Build, path: Path) -> Build:
         raise ValueError(f"there is no checkpoint {str(path)!r}.") from error
     except Exception as error:  # of pickle, zip and torch
         raise ValueError(
-            f"cannot read the checkpoint {str(path)!r}: {first_sentence(error)} Save the weights "
+            f"cannot read the checkpoint {str(path)!r}: {_unreadable(error)} Save the weights "
             "alone, with torch.save(model.state_dict(), path)."
         ) from error
     weights = _weights_of(held)

@@ -203,7 +203,9 @@ def _import_failed(target: str, error: BaseException) -> ValueError:
     remedy = "Make sure that `python` can import it without side effects"
     if isinstance(error, SystemExit):
         remedy = "Put what should run only as a script under `if __name__ == '__main__':`"
-    return ValueError(f"Importing {target} raised {type(error).__name__}: {error}. {remedy}.")
+    return ValueError(
+        f"Importing {target} raised {type(error).__name__}: {str(error).rstrip('.')}. {remedy}."
+    )
 
 
 def _suggest(name: str, owner: object) -> str:

@@ -319,7 +319,9 @@ def _call(function: Callable[..., object], name: str) -> object:
     try:
         return function()
     except Exception as error:
-        raise ValueError(f"Calling {name} raised {type(error).__name__}: {error}.") from error
+        raise ValueError(
+            f"Calling {name} raised {type(error).__name__}: {str(error).rstrip('.')}."
+        ) from error
 
 
 class _Restarted:

@@ -29,7 +29,7 @@ from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.replay import refuse_frozen
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
-from equipoise.records.wording import first_sentence
+from equipoise.records.wording import first_sentence, said
 from equipoise.training.losses import UnsuitableBatchError
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module] | Any
@@ -301,7 +301,7 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
         model = build()
     except (Exception, SystemExit) as error:  # an exit would end the check-up without a word
         raise ValueError(
-            f"the model factory raised {type(error).__name__}: {error}. Call it by hand with "
+            f"the model factory raised {said(error)} Call it by hand with "
             "the same arguments to see where."
         ) from error
     if not isinstance(model, nn.Module):

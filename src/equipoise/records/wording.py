@@ -207,6 +207,17 @@ def first_sentence(error: BaseException) -> str:
     return lines[0] if lines[0].endswith((".", "!", "?")) else f"{lines[0]}."
 
 
+def said(error: BaseException) -> str:
+    """All that an exception says, with its class, and one full stop.
+
+    Examples:
+        >>> said(ValueError("no such file.")), said(KeyError("x")), said(KeyError())
+        ('ValueError: no such file.', "KeyError: 'x'.", 'KeyError.')
+    """
+    text = f"{type(error).__name__}: {str(error).strip()}".removesuffix(": ")
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 def closest(word: str, known: Iterable[str]) -> str:
     """Ask whether a known word was meant, with a space before; empty if none is close.
 

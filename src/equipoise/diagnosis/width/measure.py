@@ -25,6 +25,7 @@ from equipoise.instrument.compiled import uncompiled_name
 from equipoise.instrument.recording.tracer import trace
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
+from equipoise.records.wording import said
 from equipoise.theory.propagation.propagate import Propagation, propagate
 
 OptimizerOf: TypeAlias = Callable[[nn.Module], torch.optim.Optimizer]
@@ -232,7 +233,7 @@ def _optimizer(optimizer: OptimizerOf, model: nn.Module) -> torch.optim.Optimize
         found = optimizer(model)
     except Exception as error:  # users' code may raise anything
         raise ValueError(
-            f"optimizer(model) raised {type(error).__name__}: {error}. Give a function of the "
+            f"optimizer(model) raised {said(error)} Give a function of the "
             "model, such as lambda model: torch.optim.SGD(model.parameters(), lr=0.1)."
         ) from error
     if not isinstance(found, torch.optim.Optimizer):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from equipoise.records.wording import said
 from equipoise.theory.activation.catalogue import (
     Activation,
     Elementwise,
@@ -176,8 +177,8 @@ def _call(function: Elementwise, x: Tensor, name: str) -> Tensor:
             y = function(x.clone())
     except Exception as error:
         raise ValueError(
-            f"activation {name} fails on a float64 vector: {error}. Theory needs an elementwise "
-            "function of a tensor of any shape."
+            f"activation {name} fails on a float64 vector with {said(error)} Theory needs an "
+            "elementwise function of a tensor of any shape."
         ) from error
     if not isinstance(y, Tensor) or y.shape != x.shape:
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
