@@ -45,6 +45,8 @@ _INTERPOLATION = np.polynomial.chebyshev.chebvander(_CHECKS, _DEGREE) @ np.linal
 # κ off by 1e-11, and both rules agreed on it.
 _RESOLVED, _NOISE = 1e-13, 1e-4
 _NARROWEST, _MOST_CUTS, _HALVES = 1e-10, 400, 30
+# Panels beside which their parts are looked at in one call.
+_MOST_AHEAD = 24
 # Steeper functions of the catalogue would take minutes.
 _STEEPEST = 1e-5
 # Circles of the same nodes are used for radii down to this part of those they were chosen for.
@@ -319,7 +321,6 @@ def resolving_cuts(
         slopes, in units of their own.
     """
     low, high = f.beta - reach, f.beta + reach
-    at_beta = f.activation.values(np.array([f.beta]))[0]
 
     def matter(distance: Array) -> Array:
         """√density at a distance from β, at most 1."""
@@ -332,40 +333,45 @@ def resolving_cuts(
     inside = inside[(inside > low) & (inside < high)]
     seen = np.union1d(f.beta + reach * _SEEN, inside)
     seen = seen[~np.isin(seen, f.kinks)]
-    values, slopes = f(seen)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values, slopes = f(np.concatenate([seen, _ANYWHERE, f.activation.turns, [f.beta]]))
+    at_beta, elsewhere = values[-1], slopes[seen.size : -1]
+    values, slopes = values[: seen.size], slopes[: seen.size]
     size = np.abs([values - at_beta, slopes]) * matter(abs(seen - f.beta))
     size = np.maximum(size.max(1), np.finfo(float).tiny)[:, None]
     # Where f is nearly flat, slopes are differences of numbers as large as slopes elsewhere.
     largest = float(np.abs(values).max())
-    with np.errstate(over="ignore", invalid="ignore"):
-        elsewhere = np.abs(f(np.concatenate([_ANYWHERE, f.activation.turns]))[1])
-    steepest = min(elsewhere[np.isfinite(elsewhere)].max(), _STEEP * f.gamma * largest)
+    steepest = min(np.abs(elsewhere[np.isfinite(elsewhere)]).max(), _STEEP * f.gamma * largest)
     floor = 8 * np.finfo(float).eps * np.array([[largest], [steepest]])
     noisy = np.maximum(_NOISE * size, floor)
     edges = np.concatenate([[low], inside, [high]])
     left, right = edges[:-1], edges[1:]
     before = np.full((2, 2, left.size), np.inf)  # deviations of the two panels above
     found = [inside]
+    ahead: Array | None = None
     while left.size:
         nearest = np.maximum(np.maximum(left - f.beta, f.beta - right), 0)
-        deviation, rounding = np.stack(_unresolved(f, left, right)) * matter(nearest)
+        below = _parts(left, right)
+        if ahead is None:
+            missed, ahead = _and_ahead(f, (left, right), below)
+        else:
+            missed, ahead = ahead, None
+        deviation, rounding = missed * matter(nearest)
         # Noise of the function itself does not fall with the width of a panel.
         with np.errstate(invalid="ignore"):
             steady = np.stack([deviation, before[0]]) / np.maximum(before, np.finfo(float).tiny)
         noise = (deviation <= noisy) & ((steady > 0.25) & (steady < 4)).all(0)
         failing = ((deviation > _RESOLVED * size + rounding) & ~noise).any(0)
         failing &= (right - left) > _NARROWEST * np.maximum(reach, np.abs(left + right) / 2)
-        a, b = left[failing], right[failing]
+        found += [left[failing], right[failing], below[1][0, failing]]
         before = np.tile(np.stack([deviation, before[0]])[..., failing], 3)
-        cut, quarter = (a + b) / 2, (b - a) / 4
-        found += [a, cut, b]
-        # A step at a cut is flat on either side of it: the middle half must be seen too.
-        left = np.concatenate([a, cut, cut - quarter])
-        right = np.concatenate([cut, b, cut + quarter])
+        left, right = (ends[:, failing].ravel() for ends in below)
         _, first = np.unique(
             np.round(np.stack([left, right]) / reach, 14), axis=1, return_index=True
         )
         left, right, before = left[first], right[first], before[..., first]
+        if ahead is not None:
+            ahead = ahead[..., failing].reshape(2, 2, -1)[..., first]
         if left.size > _MOST_CUTS:
             break
     cuts = np.sort(np.concatenate(found))
@@ -378,8 +384,32 @@ def resolving_cuts(
             "turns within a tiny part of what samples span. Use a smaller gamma, or its limit, a "
             "function with a jump, for which gradients have no finite rate."
         )
-    missed = _RESOLVED * size[:, 0]
-    return cuts, (float(missed[0]), float(missed[1]))
+    missing = _RESOLVED * size[:, 0]
+    return cuts, (float(missing[0]), float(missing[1]))
+
+
+def _parts(left: Array, right: Array) -> tuple[Array, Array]:
+    """Ends of both halves of panels and of their middle half, each ``[3, panels]``.
+
+    A step at a cut is flat on either side of it: the middle half must be seen too.
+    """
+    cut, quarter = (left + right) / 2, (right - left) / 4
+    return np.stack([left, cut, cut - quarter]), np.stack([cut, right, cut + quarter])
+
+
+def _and_ahead(
+    f: Response, panels: tuple[Array, Array], below: tuple[Array, Array]
+) -> tuple[Array, Array | None]:
+    """What is missed on panels, ``[2, 2, panels]``, and on their parts, ``[2, 2, 3, panels]``.
+
+    A few panels take as long as four times as many, most of which will be asked for next.
+    """
+    count = panels[0].size
+    if count > _MOST_AHEAD or f.kinks[f.powers].size:
+        return np.stack(_unresolved(f, *panels)), None
+    ends = (np.concatenate([own, parts.ravel()]) for own, parts in zip(panels, below, strict=True))
+    both = np.stack(_unresolved(f, *ends))
+    return both[..., :count], both[..., count:].reshape(2, 2, 3, count)
 
 
 def _unresolved(f: Response, left: Array, right: Array) -> tuple[Array, Array]:
@@ -388,6 +418,8 @@ def _unresolved(f: Response, left: Array, right: Array) -> tuple[Array, Array]:
     Next to a fractional power, panels are seen in halves that shrink towards it.
     """
     powers = f.kinks[f.powers]
+    if not powers.size:
+        return _missed(f, left, right)[:2]
     ends = np.isin(left, powers), np.isin(right, powers)
     whole = ~(ends[0] | ends[1])
     if whole.all():
