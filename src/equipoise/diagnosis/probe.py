@@ -23,6 +23,7 @@ from equipoise.diagnosis.smoothness.measure import (
 )
 from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.instrument.progress import silent, staged
+from equipoise.instrument.snapshot import surroundings_kept
 from equipoise.instrument.types import Progress
 from equipoise.numerics.options import named_options
 from equipoise.probes.covariate_shift import CovariateShift
@@ -134,7 +135,8 @@ def measure(
     fresh = problem.fresh(seed)
     work = _Work(rate or START_RATE, "given" if rate else "reference")
     try:
-        _run(work, problem, fresh, training, hessian, progress or silent)
+        with surroundings_kept(fresh):
+            _run(work, problem, fresh, training, hessian, progress or silent)
     except KeyboardInterrupt:  # report what was finished
         work.interrupted = True
     return Probe(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import re
 import time
 from collections.abc import Callable, Iterator, Sized
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
@@ -360,10 +362,17 @@ def _device_of(batch: Batch) -> torch.device:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the random state inside the block, and restore the caller's afterwards."""
+    """Seed PyTorch, NumPy and Python inside the block, and restore their states afterwards."""
     with torch.random.fork_rng():
+        others = random.getstate(), np.random.get_state()  # noqa: NPY002
         torch.manual_seed(seed)
-        yield
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(others[0])
+            np.random.set_state(others[1])  # noqa: NPY002
 
 
 def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> None:

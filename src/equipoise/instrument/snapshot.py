@@ -77,6 +77,33 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def surroundings_kept(model: nn.Module) -> Iterator[None]:
+    """Restore what a model shares with its copies, while copies are trained inside the block.
+
+    These are the random states of PyTorch, NumPy and Python, attributes of its modules' classes,
+    and global variables that their methods assign. The model itself is not restored.
+
+    Raises:
+        ValueError: If a class has an attribute that cannot be copied.
+
+    Examples:
+        >>> class Counting(nn.Identity):
+        ...     calls = 0
+        >>> with surroundings_kept(Counting()):
+        ...     Counting.calls += 1
+        >>> Counting.calls
+        0
+    """
+    random_states = RandomStates(model)
+    shared = SavedObjects((), set(), SavedTensor, hidden_places(model))
+    try:
+        yield
+    finally:
+        random_states.restore()
+        shared.restore()
+
+
+@contextmanager
 def parameters_restored(
     model: nn.Module, others: Iterable[Tensor] = ()
 ) -> Iterator[SavedParameters]:

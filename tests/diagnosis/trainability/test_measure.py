@@ -70,11 +70,6 @@ HEALTHY = {
 }
 # What is broken, and the healthy network that it is compared with.
 BROKEN = {
-    "dead ReLU": ("ReLU", lambda: hidden(net(), lambda m: m.bias.fill_(-5))),
-    "scales of 0": (
-        "batch norm",
-        lambda: changed(net(norm=nn.BatchNorm1d), nn.BatchNorm1d, lambda m: m.weight.zero_()),
-    ),
     "weights x 10": ("ReLU", lambda: hidden(net(12), lambda m: m.weight.mul_(10))),
     "weights / 50": (
         "tanh",
@@ -108,9 +103,23 @@ def test_a_broken_network_trains_less_probably(name, healthy):
     assert probability(make()) < healthy[like]
 
 
-def test_hidden_weights_of_0_never_move():
-    with pytest.raises(ValueError, match="start at zero and stay there, whatever is trained"):
-        probability(hidden(net(20, nn.Tanh), lambda m: m.weight.zero_()))
+NEVER_MOVE = {
+    "weights of 0": (
+        lambda: hidden(net(20, nn.Tanh), lambda m: m.weight.zero_()),
+        "that stay at zero for ever",
+    ),
+    "dead ReLU": (lambda: hidden(net(), lambda m: m.bias.fill_(-5)), "never have a gradient"),
+    "scales of 0": (
+        lambda: changed(net(norm=nn.BatchNorm1d), nn.BatchNorm1d, lambda m: m.weight.zero_()),
+        "never have a gradient",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), NEVER_MOVE.values(), ids=NEVER_MOVE)
+def test_hidden_weights_that_never_move_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        probability(make())
 
 
 class TestAssertTrainable:

@@ -28,6 +28,7 @@ from equipoise.diagnosis.trainability.judge import judge
 from equipoise.instrument.batches import samples
 from equipoise.instrument.progress import StageCounter
 from equipoise.instrument.recording.tracer import trace
+from equipoise.instrument.snapshot import surroundings_kept
 from equipoise.instrument.types import Progress
 from equipoise.numerics.options import named_options
 from equipoise.theory.propagation.propagate import propagate
@@ -103,8 +104,9 @@ def run_fix(
     started = time.perf_counter()
     work = _Work(problem, options)
     try:
-        work.propose(progress)
-        work.train(None if folder is None else Path(folder), progress)
+        with surroundings_kept(problem.fresh(problem.seed)):
+            work.propose(progress)
+            work.train(None if folder is None else Path(folder), progress)
     except KeyboardInterrupt:  # report what was finished
         work.interrupted = True
     return work.record(time.perf_counter() - started)

@@ -92,7 +92,8 @@ def _in_float64(model: nn.Module, batch: Any, loss: LossFunction) -> tuple[nn.Mo
         with seeded(0), torch.no_grad():
             twin = copy.deepcopy(model).double()
             wide = cast_batch(batch, torch.float64)
-            loss(copy.deepcopy(twin), wide)
+            with untouched(twin):
+                loss(twin, wide)
     except Exception:  # users' code may raise anything
         return model, batch
     return twin, wide
