@@ -5,9 +5,12 @@ import signal
 import sys
 import threading
 import time
+import weakref
+from types import SimpleNamespace
 
 import pytest
 
+from equipoise.cli import main
 from equipoise.cli.signals import EndsSoon
 from support.forked_ranks import server
 
@@ -59,3 +62,32 @@ def test_other_threads_leave_signals_alone():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def ends_a_weak_reference(printed):
+    """Ctrl-C in a callback that cannot raise, before what would take a minute."""
+    os.dup2(os.open(printed, os.O_WRONLY | os.O_CREAT), 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def run(_):
+        class Thing:
+            pass
+
+        thing = Thing()
+        kept = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+        del thing
+        time.sleep(60)
+        return kept
+
+    command = SimpleNamespace(__doc__="Wait.", configure=lambda parser: None, run=run)
+    main._commands = lambda: ({"toy": command}, {})
+    sys.argv = ["equipoise", "toy"]
+    raise SystemExit(main.main())
+
+
+def test_ctrl_c_in_the_end_of_a_weak_reference_is_not_lost(tmp_path):
+    process = server().Process(target=ends_a_weak_reference, args=(tmp_path / "printed",))
+    process.start()
+    process.join(30)
+    assert process.exitcode == 130
+    assert (tmp_path / "printed").read_text() == "equipoise toy: interrupted.\n"

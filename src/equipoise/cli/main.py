@@ -10,9 +10,11 @@ import io
 import json
 import os
 import re
+import signal
 import sys
 import sysconfig
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +34,8 @@ _ELSEWHERE = dict.fromkeys(("gather", "reproduce", "sweep"), "equipoise-papers")
 # Conventions of the shell: failure, bad usage, and ended by Ctrl-C. A result that was measured but
 # could not be written where it was asked for has a code of its own.
 _FAILED, _BAD_INPUT, _NOT_WRITTEN, _INTERRUPTED = 1, 2, 3, 130
+# Seconds after which what could not be raised is: then it can.
+_SOON = 0.02
 
 
 class Command(Protocol):
@@ -59,6 +63,8 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     _prepare_streams()
+    if argv is None:  # the process is ours
+        sys.unraisablehook = functools.partial(_not_lost, sys.unraisablehook)
     given = list(sys.argv[1:] if argv is None else argv)
     commands, broken = _commands()
     first = given[0] if given else ""
@@ -340,6 +346,19 @@ def _prepare_streams() -> None:
         sys.stderr = _Unfailing(
             sys.stderr.buffer, sys.stderr.encoding, "replace", line_buffering=True
         )
+
+
+def _not_lost(others: Callable[[Any], Any], unraisable: Any) -> None:
+    """Repeat a Ctrl-C that came where nothing can be raised, as when a weak reference ends.
+
+    Python would print a traceback, and go on as if nobody had pressed it.
+    """
+    if unraisable.exc_type is KeyboardInterrupt and hasattr(os, "killpg"):  # not on Windows
+        again = threading.Timer(_SOON, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
+    else:
+        others(unraisable)
 
 
 class _Unfailing(io.TextIOWrapper):
