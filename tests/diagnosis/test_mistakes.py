@@ -27,7 +27,7 @@ class Net(nn.Module):
 
 def found(model, loss=F.cross_entropy, target=Y):
     graph = trace(model, (X, target), lambda model, batch: loss(model(batch[0]), batch[1]))
-    return mistakes(graph, model)
+    return mistakes(graph, model, (X, target))
 
 
 def test_a_sound_network_has_none():
@@ -111,6 +111,50 @@ def test_a_bounded_gate_inside_of_a_model_is_none():
     assert found(Net(after=lambda x: 10 * torch.tanh(x))) == []
 
 
+def test_the_least_loss_is_that_of_the_loss():
+    """Of the axis of the classes; with weights it is not said, and of an entropy nothing is."""
+
+    def tokens(output, target):
+        logits = torch.tanh(output).view(2, 8, 3)
+        return F.nll_loss(logits.log_softmax(-1).view(-1, 3), target)
+
+    (one,) = found(Net(), tokens)
+    assert "cannot come below 0.24" in one.detail
+
+    def weighted(output, target):
+        weight = torch.full((3,), 0.1)
+        return F.binary_cross_entropy_with_logits(output, target, pos_weight=weight)
+
+    (one,) = found(Net(after=torch.tanh), weighted, torch.rand(16, 3))
+    assert one.detail.endswith("between -1 and 1: it cannot come near zero.")
+
+    def regularised(output, target):
+        logs = torch.tanh(output).log_softmax(1)
+        return F.cross_entropy(output, target) + (logs.exp() * logs).sum(1).mean()
+
+    assert found(Net(), regularised) == []
+
+
+class Radial(nn.Module):
+    """Distances from as many centres as there are samples, which are meant."""
+
+    def __init__(self, centres):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 1), nn.Linear(16, 1)
+        self.centres = centres
+
+    def forward(self, x):
+        return self.last((-((self.first(x) - self.centres) ** 2)).exp())
+
+
+@pytest.mark.parametrize(
+    "centres", [torch.randn(16), nn.Parameter(torch.randn(16), requires_grad=False)]
+)
+def test_rows_of_the_model_s_own_are_no_targets(centres):
+    shown = found(Radial(centres), F.mse_loss, torch.randn(16, 1))
+    assert not any("Every output" in one.title for one in shown)
+
+
 def column(x):
     return x[:, :1]
 
@@ -125,6 +169,7 @@ def column(x):
         lambda output, target: (output - target).square().mean(),
         lambda output, target: (target - output).abs().mean(),
         lambda output, target: (1 - target * output).relu().mean(),
+        lambda output, target: F.mse_loss(output, (target - target.mean()) / target.std()),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")
@@ -142,8 +187,8 @@ def test_a_column_of_outputs_against_a_row_of_targets(loss):
 
 def test_dropout_of_nearly_everything():
     (one,) = found(Net(between=nn.Dropout(0.9)))
-    assert (one.severity, one.title) == ("warning", "Dropout of 90 %")
-    assert one.remedy == "If 90 % was to be kept, write p=0.1."
+    assert (one.severity, one.title) == ("warning", "Dropout with p = 0.9")
+    assert one.remedy == "If p is what was to be kept, write 0.1."
     assert found(Net(between=nn.Dropout(0.5))) == []
     assert found(Net(between=nn.Dropout(0.9).eval())) == []
 

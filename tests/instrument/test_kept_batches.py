@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import MutableMapping
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from equipoise.instrument.batches import tensors
-from equipoise.instrument.kept_batches import KeepingBatch, OnCopies, copied
+from equipoise.instrument.kept_batches import OnCopies, copied, on_copies
 
 ONES = torch.ones(3, 2)
 PACKED = pack_padded_sequence(torch.ones(2, 3, 1), [3, 2], batch_first=True)
@@ -32,12 +34,44 @@ class Clonable:
         return Clonable(self.x.clone())
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    x: torch.Tensor
+    weights: list[torch.Tensor]
+
+
+class Fields(MutableMapping):
+    """A mapping whose shallow copy shares what it holds."""
+
+    def __init__(self, **held):
+        self._held = held
+
+    def __getitem__(self, name):
+        return self._held[name]
+
+    def __setitem__(self, name, value):
+        self._held[name] = value
+
+    def __delitem__(self, name):
+        del self._held[name]
+
+    def __iter__(self):
+        return iter(self._held)
+
+    def __len__(self):
+        return len(self._held)
+
+
 BATCHES = {
     "a tensor": lambda: ONES.clone(),
     "a pair": lambda: (ONES.clone(), torch.arange(3)),
     "a dictionary": lambda: {"x": ONES.clone(), "id": ["a", "b", "c"]},
-    "a tokenizer's": lambda: UserDict(x=ONES.clone()),
+    "a tokenizer's": lambda: UserDict(x=ONES.clone(), ids=["a"]),
+    "a mapping": lambda: Fields(x=ONES.clone(), ids=["a"]),
+    "a mapping in a pair": lambda: (UserDict(x=ONES.clone()), torch.arange(3)),
+    "a data class": lambda: Pair(ONES.clone(), [ONES.clone()]),
     "a graph": lambda: Clonable(ONES.clone()),
+    "a graph in a pair": lambda: (Clonable(ONES.clone()), torch.arange(3)),
     "a packed sequence": lambda: PACKED._replace(data=PACKED.data.clone()),
     "sparse": lambda: torch.eye(3).to_sparse(),
     "with nan": lambda: torch.tensor([float("nan"), 1.0]),
@@ -46,34 +80,34 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-class TestCopies:
-    def test_have_other_tensors_of_the_same_kind(self, make):
-        batch = make()
-        again = copied(batch)
-        assert type(again) is type(batch)
-        pairs = list(zip(tensors(again), tensors(batch), strict=True))
-        assert pairs
-        for copy, original in pairs:
-            assert copy is not original
-            assert (copy.shape, copy.dtype, copy.layout) == (
-                original.shape,
-                original.dtype,
-                original.layout,
-            )
-            assert (copy.requires_grad, copy.is_leaf) == (original.requires_grad, True)
+def held_by(batch):
+    """Every tensor of a batch, also those inside of objects in tuples."""
+    if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
+        return [tensor for part in batch for tensor in held_by(part)]
+    if isinstance(batch, Pair):
+        return [batch.x, *batch.weights]
+    return tensors(batch)
 
-    def test_are_made_once_for_a_loss_that_only_reads(self, make):
-        seen, batch = [], make()
-        loss = KeepingBatch(lambda model, given: seen.append(given))
-        for _ in range(3):
-            loss(nn.Identity(), batch)
-        assert loss.writes is False
-        assert [given is batch for given in seen] == [False, True, True]
+
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+def test_copies_have_other_tensors_of_the_same_kind(make):
+    batch = make()
+    again = copied(batch)
+    assert type(again) is type(batch)
+    pairs = list(zip(held_by(again), held_by(batch), strict=True))
+    assert pairs
+    for copy, original in pairs:
+        assert copy is not original
+        assert (copy.shape, copy.dtype, copy.layout) == (
+            original.shape,
+            original.dtype,
+            original.layout,
+        )
+        assert (copy.requires_grad, copy.is_leaf) == (original.requires_grad, True)
 
 
 def in_place(batch):
-    tensors(batch)[0].mul_(2)
+    held_by(batch)[0].mul_(2)
 
 
 def through_data(batch):
@@ -88,8 +122,30 @@ def another_key(batch):
     batch["hidden"] = batch["x"] * 2
 
 
+def one_key_less(batch):
+    del batch["ids"]
+
+
 def into_the_graph(batch):
     batch.x = batch.x * 2
+
+
+def wants_a_derivative(batch):
+    batch.requires_grad_()
+
+
+def content(batch):
+    """What a model could see of a batch."""
+    keys = list(batch) if isinstance(batch, dict | MutableMapping) else None
+    return keys, [(t.to_dense().detach().clone(), t.requires_grad) for t in held_by(batch)]
+
+
+def equal(one, other):
+    (keys, mine), (other_keys, others) = one, other
+    return keys == other_keys and all(
+        torch.equal(x, y) and needs == also
+        for (x, needs), (y, also) in zip(mine, others, strict=False)
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,30 +154,40 @@ def into_the_graph(batch):
         (in_place, "a tensor"),
         (in_place, "a packed sequence"),
         (in_place, "a tokenizer's"),
+        (in_place, "a mapping"),
+        (in_place, "a mapping in a pair"),
+        (in_place, "a data class"),
+        (in_place, "a graph in a pair"),
         (in_place, "sparse"),
         (through_data, "a pair"),
         (into_the_dictionary, "a dictionary"),
         (into_the_dictionary, "a tokenizer's"),
+        (into_the_dictionary, "a mapping"),
         (another_key, "a dictionary"),
+        (one_key_less, "a tokenizer's"),
+        (one_key_less, "a mapping"),
         (into_the_graph, "a graph"),
+        (wants_a_derivative, "a tensor"),
     ],
 )
 def test_what_is_written_is_not_seen_again(write, kind):
-    batch, first, seen = BATCHES[kind](), [], []
+    batch, seen = BATCHES[kind](), []
 
     def writing(model, given):
-        seen.append([t.to_dense().clone() for t in tensors(given)])
+        seen.append(content(given))
         write(given)
 
-    before = [t.to_dense().clone() for t in tensors(batch)]
-    for loss in (KeepingBatch(writing), OnCopies(writing)):
-        for _ in range(3):
-            loss(nn.Identity(), batch)
-    first = seen[0]
-    assert all(len(s) == len(first) and all(map(torch.equal, s, first)) for s in seen)
-    assert all(map(torch.equal, before, [t.to_dense() for t in tensors(batch)]))
-    # The twin: without either the second pass sees what the first has written.
-    for _ in range(2):
-        writing(nn.Identity(), batch)
-    again = seen[-1]
-    assert len(again) != len(first) or not all(map(torch.equal, again, first))
+    before = content(batch)
+    for _ in range(3):
+        OnCopies(writing)(nn.Identity(), batch)
+    assert all(equal(now, before) for now in seen)
+    assert equal(content(batch), before)
+    # The twin: the batch itself is another one after the first pass.
+    writing(nn.Identity(), batch)
+    assert not equal(content(batch), before)
+
+
+def test_a_loss_on_copies_is_not_wrapped_twice():
+    loss = OnCopies(lambda model, batch: batch)
+    assert on_copies(loss) is loss
+    assert on_copies(loss.of) == loss

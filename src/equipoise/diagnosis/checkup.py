@@ -316,7 +316,7 @@ def _run(
         )
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
-    work.stuck = stuck(model, loss, problem.held, work.without_gradient)
+    work.stuck = stuck(model, loss, problem.more(), work.without_gradient)
     if work.stuck:
         work.trainability = None
         work.unjudged = work.stuck.words
@@ -387,7 +387,7 @@ def _predicted(
     """
     try:
         trace = traced(problem, model)
-        work.mistakes = mistakes(trace.graph, model)
+        work.mistakes = mistakes(trace.graph, model, problem.first)
         work.without_gradient = frozenset(trace.graph.without_gradient)
         begin = time.process_time()
         propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from equipoise.instrument.batches import tensors
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -52,23 +55,34 @@ _MOST_DROPPED = 0.75
 _NAMES = 3
 
 
-def mistakes(graph: Graph, model: nn.Module) -> list[Finding]:
-    """Outputs that do not fit the loss, parts that it does not reach, and too much dropout."""
+def mistakes(graph: Graph, model: nn.Module, batch: Any) -> list[Finding]:
+    """Outputs that do not fit the loss, parts that it does not reach, and too much dropout.
+
+    Args:
+        graph: A traced pass.
+        model: Of this model.
+        batch: On this batch.
+    """
     nodes = {node.number: node for node in graph.nodes}
+    likelihoods = {
+        origin.number
+        for node in graph.nodes
+        if node.name in _NLL and (origin := _origin(node, nodes)) is not None
+    }
     found = {}
     for node in graph.nodes:
         origin = _origin(node, nodes)
         for one in (
-            _before_a_loss(node, origin),
+            _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods),
             _no_logarithms(node, origin),
-            _crossed(node, nodes),
+            _crossed(node, nodes, batch),
         ):
             if one is not None:
                 found[one.title] = one
     return [*found.values(), *_without_gradient(graph, model), *_dropped(model)]
 
 
-def _before_a_loss(node: Node, origin: Node | None) -> Finding | None:
+def _before_a_loss(node: Node, origin: Node | None, *, ends_in_nll: bool) -> Finding | None:
     """An activation whose outputs are taken as logits."""
     loss = _LOSSES.get(node.name)
     if loss is None or origin is None:
@@ -82,16 +96,15 @@ def _before_a_loss(node: Node, origin: Node | None) -> Finding | None:
             "small, and the loss cannot come near zero.",
             f"Return what goes into the {word}, and apply it only where probabilities are needed.",
         )
-    if origin.name in _BOUNDED:
+    if origin.name in _BOUNDED and (ends_in_nll or node.name == _BINARY):
         low, high = _BOUNDED[origin.name]
-        others = _classes(node) - 1 if node.name == _CROSS_ENTROPY else 1
-        reach = high - low if node.name == _CROSS_ENTROPY else high
-        least = wording.number(math.log1p(others * math.exp(-reach)))
+        least = _least(node, low, high)
         return Finding(
             "warning",
             f"{origin.name.capitalize()} before {loss}",
             f"{loss.capitalize()} takes any numbers as logits, and these lie between {low:g} and "
-            f"{high:g}: it cannot come below {least}.",
+            f"{high:g}: "
+            + ("it cannot come near zero." if least is None else f"it cannot come below {least}."),
             f"Return what goes into the {origin.name}.",
         )
     if origin.name == "relu" and node.name == _BINARY:
@@ -105,33 +118,50 @@ def _before_a_loss(node: Node, origin: Node | None) -> Finding | None:
     return None
 
 
-def _classes(node: Node) -> int:
-    shape = node.outputs[0].shape
-    return int(shape[1]) if len(shape) > 1 else 1
+def _least(node: Node, low: float, high: float) -> str | None:
+    """The least loss of logits between two bounds; None of one with weights."""
+    if node.name == _CROSS_ENTROPY:
+        axis = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim", 1)
+        classes = node.outputs[0].shape[axis]
+        return wording.number(math.log1p((classes - 1) * math.exp(low - high)))
+    weights = [*node.arguments[2:4], node.keywords.get("weight"), node.keywords.get("pos_weight")]
+    if any(weight is not None for weight in weights):
+        return None
+    return wording.number(math.log1p(math.exp(-high)))
 
 
 def _no_logarithms(node: Node, origin: Node | None) -> Finding | None:
     """A likelihood of what is no logarithm of a probability."""
     if node.name not in _NLL or origin is None or origin.name not in _NO_LOGARITHMS:
         return None
+    bounded = origin.name in ("_softmax", *_BOUNDED)
     return Finding(
         "warning",
         "NLL of what is no logarithm of a probability",
-        "The negative log-likelihood only picks one number per sample and turns its sign: it "
-        "falls without bound, and the classes do not compete.",
-        "Apply log_softmax before it, or take cross-entropy, which does both.",
+        "The negative log-likelihood only picks one number per sample and turns its sign. "
+        + (
+            "Without the logarithm it hardly punishes a class that is sure and wrong."
+            if bounded
+            else "Of any numbers it falls without bound, and the classes do not compete."
+        ),
+        "Apply log_softmax to the logits before it, or take cross-entropy, which does both.",
     )
 
 
-def _crossed(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+def _crossed(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | None:
     """A column of outputs that meets a row of targets: each is compared with every other."""
     if node.name not in _BY_ELEMENT or len(node.inputs) < 2:
         return None
-    outputs, targets = (_before_expanding(source, nodes) for source in node.inputs[:2])
-    pairs = ((outputs, targets), (targets, outputs))
-    for (column, made), (row, other) in pairs:
-        count = row[0] if len(row) == 1 else 0
-        if made and not other and count > 1 and column == (count, 1):
+    first, second = (_before_expanding(source, nodes) for source in node.inputs[:2])
+    for column, row in ((first, second), (second, first)):
+        count = _shape(row, nodes)[0] if len(_shape(row, nodes)) == 1 else 0
+        if (
+            count > 1
+            and _shape(column, nodes) == (count, 1)
+            and _depends_on_weights(column, nodes)
+            and not _depends_on_weights(row, nodes)
+            and _is_of(batch, row, nodes)
+        ):
             return Finding(
                 "warning",
                 "Every output is compared with every target",
@@ -143,19 +173,40 @@ def _crossed(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     return None
 
 
-def _before_expanding(
-    source: Made | Given, nodes: Mapping[int, Node]
-) -> tuple[tuple[int, ...], bool]:
-    """The shape of an operand, and whether it depends on weights."""
+def _before_expanding(source: Made | Given, nodes: Mapping[int, Node]) -> Made | Given:
+    """What an operand was before it took the other's shape."""
     while isinstance(source, Made):
         made = nodes.get(source.node)
-        if made is None:
-            return (), False
-        if made.name != "expand" or not made.inputs:
-            output = made.outputs[source.index]
-            return tuple(output.shape), output.requires_grad
+        if made is None or made.name != "expand" or not made.inputs:
+            break
         source = made.inputs[0]
-    return tuple(source.value.shape), False
+    return source
+
+
+def _tensor(source: Made | Given, nodes: Mapping[int, Node]) -> Tensor:
+    return source.value if isinstance(source, Given) else nodes[source.node].outputs[source.index]
+
+
+def _shape(source: Made | Given, nodes: Mapping[int, Node]) -> tuple[int, ...]:
+    return tuple(_tensor(source, nodes).shape)
+
+
+def _depends_on_weights(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
+    return _tensor(source, nodes).requires_grad
+
+
+def _is_of(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
+    """Whether a tensor was made of the batch's, and not of constants of the model alone."""
+    known, waiting, seen = tensors(batch), [source], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Given):
+            if any(x.shape == one.value.shape and torch.equal(x, one.value) for x in known):
+                return True
+        elif one.node in nodes and one.node not in seen:
+            seen.add(one.node)
+            waiting += nodes[one.node].inputs
+    return False
 
 
 def _origin(node: Node, nodes: dict[int, Node]) -> Node | None:
@@ -194,7 +245,7 @@ def _without_gradient(graph: Graph, model: nn.Module) -> list[Finding]:
 def _dropped(model: nn.Module) -> list[Finding]:
     """Dropout of nearly everything, as where the share to keep was meant."""
     found = {
-        name or "the model": module.p
+        name or type(module).__name__: module.p
         for name, module in model.named_modules()
         if isinstance(module, _DropoutNd) and module.training and module.p >= _MOST_DROPPED
     }
@@ -204,9 +255,9 @@ def _dropped(model: nn.Module) -> list[Finding]:
     return [
         Finding(
             "warning",
-            f"Dropout of {wording.percent(most)}",
-            f"{wording.capital(wording.listed(list(found), _NAMES))}: PyTorch's p is the share "
-            f"that is removed, and {wording.percent(1 - most)} of the units remain.",
-            f"If {wording.percent(most)} was to be kept, write p={1 - most:.3g}.",
+            f"Dropout with p = {most:g}",
+            f"PyTorch's p is the share that is removed, here nearly everything: "
+            f"{wording.listed(list(found), _NAMES)}.",
+            f"If p is what was to be kept, write {1 - most:.3g}.",
         )
     ]

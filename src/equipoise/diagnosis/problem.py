@@ -26,7 +26,7 @@ from equipoise.diagnosis.inputs.adapt import Loss, check_loss, find_loss, warm_u
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
 from equipoise.instrument.batches import cast, moved, samples, shapes, tensors
 from equipoise.instrument.clock import Stopwatch
-from equipoise.instrument.kept_batches import KeepingBatch, OnCopies, copied
+from equipoise.instrument.kept_batches import copied, on_copies
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.replay import refuse_frozen
 from equipoise.instrument.snapshot import untouched
@@ -38,6 +38,8 @@ Model: TypeAlias = nn.Module | Callable[[], nn.Module] | Any
 """A module, a factory or class, or a Hugging Face Trainer."""
 
 _WEIGHTED = (nn.Linear, _ConvNd)
+# Batches beside those that are held, to see what a few samples do not use.
+_MORE = 6
 _WEIGHTS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -124,20 +126,14 @@ class Problem:
         assumed += found.words
         if not made.training:
             assumed.append("the model is in evaluation mode, and is checked in it")
+        loss = on_copies(found.loss)  # the model may write to its batches
         problem = cls(
-            given.build, source, found.loss, batch_size, place, seed, held, tuple(assumed), dtype
+            given.build, source, loss, batch_size, place, seed, held, tuple(assumed), dtype
         )
-        watch, keeping = Stopwatch(place), KeepingBatch(found.loss)
-        rehearse(made, problem.first, keeping, source.name)
+        watch = Stopwatch(place)
+        problem.rehearse(made)
         # Of a training step a third is the forward pass.
-        problem = replace(problem, step_seconds=3 * watch.seconds())
-        if not keeping.writes:
-            return problem
-        return replace(
-            problem,
-            loss_fn=OnCopies(found.loss),
-            assumptions=(*assumed, "the model writes to its batches, and is given copies of them"),
-        )
+        return replace(problem, step_seconds=3 * watch.seconds())
 
     @property
     def first(self) -> Batch:
@@ -156,6 +152,12 @@ class Problem:
         """Draw batches of one size."""
         drawn = _draw(self.source, self.batch_size, count, self.device, seed)
         return tuple(map(self._typed, drawn))
+
+    def more(self) -> Iterator[Batch]:
+        """The batches that are held, and then others, where the data have some."""
+        yield from self.held
+        if not isinstance(getattr(self.source, "loader", None), Iterator):  # it would be used up
+            yield from self.draw(_MORE, self.seed + 1)
 
     def batches(self, steps: int, seed: int) -> Iterator[Batch]:
         """Yield one batch per training step."""

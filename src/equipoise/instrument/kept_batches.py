@@ -1,28 +1,32 @@
 """Losses that leave their batch as it was, also of models that write to their inputs.
 
-A model may scale its images in place, or put what it has embedded into the batch's dictionary. In
-a training that does not matter, as the next batch is another one. A probe runs the model on one
-batch again and again.
+A model may scale its images in place, mark padding in its targets, or put what it has embedded
+into the batch's dictionary. In a training that does not matter, as the next batch is another one.
+A probe runs the model on one batch again and again, and the batch is the user's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from equipoise.instrument.batches import tensors
 from equipoise.instrument.types import LossFunction
+
+_PLAIN = (str, bytes, int, float, complex, type(None), type)
 
 
 @dataclass(frozen=True, slots=True)
 class OnCopies:
     """A loss that is given a copy of the batch each time.
+
+    Whether a model writes to its batch may depend on the batch, on noise or on its weights, and a
+    copy is cheap beside a pass.
 
     Args:
         of: ``loss_fn(model, batch)``.
@@ -40,34 +44,13 @@ class OnCopies:
         return self.of(model, copied(batch))
 
 
-class KeepingBatch:
-    """A loss that leaves its batch as it was; copies are made only if it writes to them.
-
-    The first evaluation is on a copy, which shows whether it does.
-
-    Args:
-        loss_fn: ``loss_fn(model, batch)``.
-
-    Attributes:
-        writes: Whether it writes to its batch; ``None`` before the first evaluation.
-    """
-
-    def __init__(self, loss_fn: LossFunction) -> None:
-        self._loss_fn = loss_fn
-        self.writes: bool | None = None
-
-    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
-        """Evaluate the loss."""
-        if self.writes is False:
-            return self._loss_fn(model, batch)
-        given = copied(batch)
-        loss = self._loss_fn(model, given)
-        self.writes = self.writes or _written_to(given, batch)
-        return loss
+def on_copies(loss_fn: LossFunction) -> OnCopies:
+    """A loss that leaves its batch as it was."""
+    return loss_fn if isinstance(loss_fn, OnCopies) else OnCopies(loss_fn)
 
 
 def copied(batch: Any) -> Any:
-    """The same containers with copies of the tensors, and of objects that can be cloned.
+    """The same containers and objects, with copies of the tensors in them.
 
     Examples:
         >>> batch = {"x": torch.ones(2), "name": "a"}
@@ -82,27 +65,23 @@ def _copied(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         with torch.inference_mode(False), torch.no_grad():
             return leaf.clone().requires_grad_(leaf.requires_grad)
-    if isinstance(leaf, MutableMapping):  # such as a tokenizer's
-        again = copy.copy(leaf)
-        again.update({key: copied(value) for key, value in leaf.items()})
-        return again
+    if isinstance(leaf, _PLAIN):
+        return leaf
     clone = getattr(leaf, "clone", None)  # graphs of PyTorch Geometric
-    return clone() if callable(clone) and not isinstance(leaf, type) else leaf
+    if callable(clone):
+        with contextlib.suppress(TypeError):  # one that asks for arguments
+            return clone()
+    held = _held(leaf)
+    if not held:
+        return leaf
+    again = copy.copy(leaf)
+    for name, value in held.items():
+        object.__setattr__(again, name, copied(value))  # also of frozen classes
+    return again
 
 
-def _written_to(given: Any, batch: Any) -> bool:
-    """Whether a copy of a batch differs from it, after a model has seen the copy."""
-    mine, others = tensors(given), tensors(batch)
-    return (
-        pytree.tree_structure(given) != pytree.tree_structure(batch)
-        or len(mine) != len(others)
-        or not all(_same(x, y) for x, y in zip(mine, others, strict=True))
-    )
-
-
-def _same(x: Tensor, y: Tensor) -> bool:
-    if x.is_nested or x.is_meta or x.layout is not torch.strided:  # compared by no operation
-        return x._version == 0
-    if x.shape != y.shape or x.dtype != y.dtype:
-        return False
-    return torch.equal(x, y) or bool(((x == y) | (x.isnan() & y.isnan())).all())
+def _held(leaf: Any) -> dict[str, Any]:
+    """The attributes of an object in a batch, such as a mapping or a data class."""
+    if is_dataclass(leaf):
+        return {field.name: getattr(leaf, field.name) for field in fields(leaf)}
+    return dict(getattr(leaf, "__dict__", ()))

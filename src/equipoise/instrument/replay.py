@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.instrument.compiled import uncompiled_name
-from equipoise.instrument.kept_batches import KeepingBatch
+from equipoise.instrument.kept_batches import on_copies
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.snapshot import ModuleStates, refuse_lazy
 from equipoise.instrument.types import LossFunction
@@ -61,7 +61,7 @@ class Replay:
         }
         _check(model, named)
         self.model = model
-        self.loss_fn = KeepingBatch(loss_fn)
+        self.loss_fn = on_copies(loss_fn)
         self.batch = batch
         self.names: tuple[str, ...] = tuple(named)
         self.parameters: tuple[nn.Parameter, ...] = tuple(named.values())

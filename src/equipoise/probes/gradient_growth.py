@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from equipoise.instrument import modules
-from equipoise.instrument.kept_batches import KeepingBatch
+from equipoise.instrument.kept_batches import on_copies
 from equipoise.instrument.layer_watch import LayerPass, LayerWatch
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
@@ -151,7 +151,7 @@ def gradient_growth(
     if redraw and initialize is None:
         initialize = _reset_parameters
     passes: Passes = []
-    loss_fn = KeepingBatch(loss_fn)
+    loss_fn = on_copies(loss_fn)
     try:
         with untouched(model):
             modules.unfreeze(model)

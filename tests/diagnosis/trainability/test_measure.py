@@ -108,10 +108,13 @@ NEVER_MOVE = {
         lambda: hidden(net(20, nn.Tanh), lambda m: m.weight.zero_()),
         "that stay at zero for ever",
     ),
-    "dead ReLU": (lambda: hidden(net(), lambda m: m.bias.fill_(-5)), "never have a gradient"),
+    "dead ReLU": (
+        lambda: hidden(net(), lambda m: m.bias.fill_(-5)),
+        "have no gradient, whatever is trained",
+    ),
     "scales of 0": (
         lambda: changed(net(norm=nn.BatchNorm1d), nn.BatchNorm1d, lambda m: m.weight.zero_()),
-        "never have a gradient",
+        "have no gradient, whatever is trained",
     ),
 }
 

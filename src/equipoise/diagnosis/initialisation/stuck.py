@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,10 @@ from equipoise.records import wording
 from equipoise.records.finding import Finding
 
 # Length of a step along each tensor's gradient, and steps at most: each wakes another layer.
-_STEP, _MOST = 0.01, 12
-# Share of the matrices' numbers from which those without a gradient are no detail, as experts
-# that a batch does not ask are.
+_STEP, _MOST = 0.01, 16
+# Passes without news after which there will be none: branches may be left out at random.
+_QUIET = 3
+# Share of the matrices' numbers from which those without a gradient are no detail.
 _MUCH = 0.5
 _NAMES = 3
 
@@ -43,7 +44,7 @@ class Stuck:
         if self.zero:
             parts.append(f"{wording.listed(self.zero, _NAMES)} will stay at zero")
         if self.silent:
-            parts.append(f"{wording.listed(self.silent, _NAMES)} will never have a gradient")
+            parts.append(f"{wording.listed(self.silent, _NAMES)} will have no gradient")
         return f"{' and '.join(parts)}, whatever is trained"
 
 
@@ -57,55 +58,63 @@ def stuck(
 
     Where one of two factors starts at zero, the first step moves it and the second one the other;
     where both do, as in two successive layers, each waits for the other. Units that are silent
-    for every sample, as ReLUs behind a large negative bias, let no gradient through either.
+    for every sample, as ReLUs behind a large negative bias, let no gradient through either: then
+    the first matrix has none, nor have most others. Parts that these batches do not use, such as
+    experts, are no finding.
 
     Args:
         model: It is left bit for bit as it is.
         loss_fn: Its loss on a batch.
-        batches: Those that are tried.
+        batches: Those that are tried; drawn only if there is something to try.
         without_gradient: Parameters that a pass has shown to have none.
     """
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
     matrices = [name for name, p in trained.items() if p.ndim > 1]
     zero = [name for name in matrices if not bool(trained[name].any())]
     silent = [name for name in matrices if name in without_gradient and name not in zero]
-    if _numbers(trained, silent) < _MUCH * _numbers(trained, matrices):
+    if not _are_most(trained, matrices, {*zero, *silent}):
         silent = []
     waiting = {*zero, *silent}
     if not waiting:
         return Stuck()
-    tried = list(batches)
+    tried, awake, quiet = list(batches), set[str](), 0
     with untouched(model), torch.inference_mode(False), torch.enable_grad():
-        before: set[str] = set()
-        for _ in range(_MOST):
-            gradients = _gradients(model, loss_fn, tried, trained)
-            waiting = {n for n in waiting if n in gradients and not bool(gradients[n].any())}
-            if not waiting or waiting == before:
+        for number in range(_MOST):
+            seen, depends, moved = set[str](), set[str](), dict[str, Tensor]()
+            for place, batch in enumerate(tried):
+                found = _gradients(loss_fn(model, batch), trained)
+                seen |= {name for name, gradient in found.items() if bool(gradient.any())}
+                depends |= found.keys()
+                if place == number % len(tried):  # those of several may cancel
+                    moved = found
+            waiting &= depends - seen
+            quiet = quiet + 1 if seen <= awake else 0
+            awake |= seen
+            if not waiting or quiet == _QUIET:
                 break
-            before = waiting
-            _step(trained, gradients)
+            _step(trained, moved)
+    if not _are_most(trained, matrices, waiting):
+        silent = []
     return Stuck(*(tuple(name for name in names if name in waiting) for names in (zero, silent)))
 
 
-def _numbers(trained: Mapping[str, Tensor], names: Sequence[str]) -> int:
-    return sum(trained[name].numel() for name in names)
+def _are_most(trained: Mapping[str, Tensor], matrices: Sequence[str], names: Set[str]) -> bool:
+    """Whether these matrices hold the first one, and at least half of all numbers."""
+    sizes = {name: trained[name].numel() for name in matrices}
+    mine = sum(sizes[name] for name in names)
+    return bool(names) and matrices[0] in names and mine >= _MUCH * sum(sizes.values())
 
 
-def _gradients(
-    model: nn.Module, loss_fn: LossFunction, batches: Sequence[Any], trained: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Gradients of the sum over batches; of a parameter that no loss depends on, none."""
-    sums: dict[str, Tensor] = {}
-    for batch in batches:
-        loss = loss_fn(model, batch)
-        if not loss.requires_grad:  # nothing of it is trained
-            continue
-        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        for name, gradient in zip(trained, found, strict=True):
-            if gradient is not None:
-                dense = gradient if gradient.layout is torch.strided else gradient.to_dense()
-                sums[name] = sums[name] + dense if name in sums else dense
-    return sums
+def _gradients(loss: Tensor, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of the parameters that a loss depends on."""
+    if not loss.requires_grad:  # nothing of it is trained
+        return {}
+    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    return {
+        name: gradient if gradient.layout is torch.strided else gradient.to_dense()
+        for name, gradient in zip(trained, found, strict=True)
+        if gradient is not None
+    }
 
 
 def _step(trained: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
@@ -124,9 +133,9 @@ def conclude_stuck(found: Stuck) -> list[Finding]:
             Finding(
                 "critical",
                 f"{_weights(found.zero, 'stay')} at zero for ever",
-                f"{wording.capital(wording.listed(found.zero, _NAMES))} start at zero, and still "
-                "have no gradient when all other weights have moved: each waits for another that "
-                "is zero as well.",
+                f"Zero at the start, and without a gradient when all other weights have moved: "
+                f"{wording.listed(found.zero, _NAMES)}. Each waits for another that is zero as "
+                "well.",
                 "Start one of two successive layers, or of two factors, away from zero.",
             )
         )
@@ -134,11 +143,11 @@ def conclude_stuck(found: Stuck) -> list[Finding]:
         findings.append(
             Finding(
                 "critical",
-                f"{_weights(found.silent, 'never have')} a gradient",
-                f"The loss does not depend on {wording.listed(found.silent, _NAMES)}, on no "
-                "sample of any batch, and still does not when all other weights have moved. Units "
-                "are silent for every sample, as ReLUs behind a large negative bias, or gradients "
-                "vanish below the smallest number.",
+                f"{_weights(found.silent, 'have')} no gradient, whatever is trained",
+                f"On no sample of the batches tried does the loss depend on "
+                f"{wording.listed(found.silent, _NAMES)}, also when all other weights have moved. "
+                "Units are silent for every sample, as ReLUs behind a large negative bias, or "
+                "gradients vanish below the smallest number.",
                 "Look for layers whose outputs are all zero or all equal: start their biases at "
                 "zero, scale their weights, or take an activation without a flat side.",
             )
@@ -147,5 +156,5 @@ def conclude_stuck(found: Stuck) -> list[Finding]:
 
 
 def _weights(names: Sequence[str], verb: str) -> str:
-    one = {"stay": "stays", "never have": "never has"}[verb]
+    one = {"stay": "stays", "have": "has"}[verb]
     return f"{wording.count(len(names), 'weight')} that {one if len(names) == 1 else verb}"

@@ -68,7 +68,7 @@ def trainability(
     fresh = problem.fresh(problem.seed)
     graph = trace(fresh, problem.first, problem.loss_fn)
     for finding in conclude_stuck(
-        stuck(fresh, problem.loss_fn, problem.held, graph.without_gradient)
+        stuck(fresh, problem.loss_fn, problem.more(), graph.without_gradient)
     ):
         raise ValueError(f"{finding.title}. {finding.detail} {finding.remedy}")
     return judge(propagate(graph), graph.batch, calibration(), depth=depth)

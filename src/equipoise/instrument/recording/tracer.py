@@ -363,7 +363,7 @@ def _tensors(values: Any) -> list[Tensor]:
 def _mean_square(gradient: Tensor) -> float:
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     real = torch.view_as_real(values) if values.is_complex() else values
-    return float(real.double().square().sum()) / gradient.numel()
+    return float(real.double().square().sum()) / max(1, gradient.numel())
 
 
 def _is_out(schema: Sequence[Any], name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from equipoise.instrument.kept_batches import KeepingBatch
+from equipoise.instrument.kept_batches import on_copies
 from equipoise.instrument.progress import StageCounter
 from equipoise.instrument.replay import Replay
 from equipoise.instrument.snapshot import untouched
@@ -179,7 +179,7 @@ def _under_present_autocast(loss_fn: LossFunction, device: str) -> LossFunction:
 
 def _replays(model: nn.Module, loss_fn: LossFunction, batches: list[Any]) -> list[Replay]:
     """One replay per batch, each with the noise and buffers that the batch before leaves."""
-    loss_fn = KeepingBatch(loss_fn)
+    loss_fn = on_copies(loss_fn)
     replays = [Replay(model, loss_fn, batches[0])]
     for before, batch in pairwise(batches):
         loss_fn(model, before)
