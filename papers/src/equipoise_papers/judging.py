@@ -103,6 +103,8 @@ class Difference:
             'a factor 10 (90 %: 7.5 to 13)'
             >>> Difference(math.log(1.1), 0.001, seeds=3).factor()
             'a factor 1.100 (90 %: 1.097 to 1.103)'
+            >>> Difference(math.log(1234), 0.0003, seeds=5).factor()
+            'a factor 1234 (90 %: 1233 to 1235)'
         """
         mean = math.exp(self.mean)
         if math.isnan(self.error):
@@ -111,9 +113,8 @@ class Difference:
         digits = next(
             (n for n in _DIGITS if len({f"{x:.{n}g}" for x in numbers}) == 3), _DIGITS[0]
         )
-        middle, low, high = (
-            f"{x:#.{digits}g}" if digits > _DIGITS[0] else f"{x:.{digits}g}" for x in numbers
-        )
+        alternate = "#" if digits > _DIGITS[0] else ""  # keeps zeros at the end
+        middle, low, high = (f"{x:{alternate}.{digits}g}".rstrip(".") for x in numbers)
         return f"a factor {middle} (90 %: {low} to {high})"
 
 

@@ -149,6 +149,16 @@ class TestTheWords:
             f"Holds: {HOLDS.claim}: {HOLDS.found}. Refuted: {FAILS.claim}: {FAILS.found}. Und"
         )
 
+    def test_a_part_that_is_not_finished_is_told(self):
+        unfinished = verdict("one.fig2", (), outcome="incomplete", finished=5)
+        found = row(
+            "Fig. 1",
+            "incomplete",
+            part("one.fig1", verdict("one.fig1", (HOLDS,))),
+            part("one.fig2", unfinished),
+        )
+        assert "5 of 12 cells are finished" in digest.reason(found, "small")
+
     def test_nothing_judged_is_not_zero_reproduced(self, tmp_path):
         assert digest.sentence(REPORTS["empty"](tmp_path)) == "Nothing is judged yet"
 

@@ -65,6 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_streams()
     if argv is None:  # the process is ours
         sys.unraisablehook = functools.partial(_not_lost, sys.unraisablehook)
+        if type(sys.stderr) is io.TextIOWrapper:
+            sys.stderr = _Unfailing(
+                sys.stderr.buffer, sys.stderr.encoding, "replace", line_buffering=True
+            )
     given = list(sys.argv[1:] if argv is None else argv)
     commands, broken = _commands()
     first = given[0] if given else ""
@@ -342,10 +346,6 @@ def _prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    if type(sys.stderr) is io.TextIOWrapper:
-        sys.stderr = _Unfailing(
-            sys.stderr.buffer, sys.stderr.encoding, "replace", line_buffering=True
-        )
 
 
 def _not_lost(others: Callable[[Any], Any], unraisable: Any) -> None:

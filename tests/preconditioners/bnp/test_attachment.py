@@ -519,16 +519,60 @@ class TestGroups:
         assert all(map(torch.equal, found, expected))
         assert report["0"].reason == NOT_CENTRED
 
-    def test_a_rate_of_0_for_all_is_a_warm_up_that_begins(self):
-        def waiting(model):
+    def test_a_rate_of_0_in_a_tensor_or_an_optimizer_of_its_own_freezes_too(self):
+        def in_tensors(model):
+            biases = [p for p in model.parameters() if p.ndim == 1]
+            weights = [p for p in model.parameters() if p.ndim > 1]
+            rates = torch.tensor(0.1), torch.tensor(0.0)
             return torch.optim.Adam(
-                [{"params": [p]} for p in model.parameters()],
-                lr=0.0,
+                [{"params": weights, "lr": rates[0]}, {"params": biases, "lr": rates[1]}], lr=0.1
             )
 
-        def begin(model, optimizer):
-            for group in optimizer.param_groups:
-                group["lr"] = 0.1
+        def without(model):
+            return torch.optim.Adam([p for p in model.parameters() if p.ndim > 1], lr=0.1)
 
-        _, report = trained(waiting, later=begin)
+        expected, _ = trained(without)
+        found, report = trained(in_tensors)
+        assert all(map(torch.allclose, found, expected))  # tensors round a rate otherwise
+        assert report["0"].reason == NOT_CENTRED
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        data = 3 + torch.randn(16, 4)
+        own = torch.optim.Adam([p for p in model.parameters() if p.ndim == 1], lr=0.0)
+        others = without(model)
+        bnp = BNP(model).attach(others).attach(own)
+        for _ in range(3):
+            model.zero_grad()
+            model(data).square().mean().backward()
+            others.step()
+            own.step()
+        assert all(map(torch.equal, model.parameters(), expected))
+        bnp.detach()
+
+    def test_a_rate_of_0_for_all_freezes_nothing(self):
+        """As in the first step of a warm-up, whose moments the next steps go on from."""
+
+        def waiting(model):
+            return torch.optim.Adam([{"params": [p]} for p in model.parameters()], lr=0.0)
+
+        _, report = trained(waiting, steps=1)
         assert report["0"].reason == ""
+
+    @pytest.mark.parametrize("rates", [(0.1, 0.1), (0.02, 0.1), (0.0, 0.1)])
+    def test_plain_sgd_is_the_limit_of_momentum_at_any_two_rates(self, rates):
+        """Of one rate both forms are the same; of two, P acts on the step, and not on a rate."""
+
+        def made(momentum):
+            def make(model):
+                groups = [
+                    {"params": [p for p in model.parameters() if (p.ndim > 1) == of_weights]}
+                    for of_weights in (True, False)
+                ]
+                for group, rate in zip(groups, rates, strict=True):
+                    group["lr"] = rate
+                return torch.optim.SGD(groups, lr=1.0, momentum=momentum)
+
+            return make
+
+        found, expected = (trained(made(momentum))[0] for momentum in (0.0, 1e-300))
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, expected, strict=True))

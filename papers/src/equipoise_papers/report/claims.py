@@ -191,7 +191,9 @@ SANTURKAR2018 = {
     ),
     "Fig. 5": Claim("What do the two networks of the theory look like?", "", "a drawing"),
     "Fig. 6": Claim(
-        "Is internal covariate shift alike in further layers?", "", "quoted at Fig. 3a and 3b"
+        "Is internal covariate shift as Fig. 3 has it in further layers too?",
+        "",
+        "quoted at Fig. 3a and 3b",
     ),
     "Fig. 7": Claim(
         "Are distributions under noisy batch norm less stable than without batch norm?",

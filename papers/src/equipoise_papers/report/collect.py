@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -12,7 +12,7 @@ from equipoise import __version__
 from equipoise.instrument import Progress
 from equipoise.records import from_plain
 from equipoise_papers.experiments.experiment import Scale
-from equipoise_papers.experiments.verdict import Fidelity, answer_of, outcome_of
+from equipoise_papers.experiments.verdict import Check, Fidelity, answer_of, outcome_of
 from equipoise_papers.report.claims import Claim
 from equipoise_papers.report.markdown import save_markdown
 from equipoise_papers.report.page import HTML_NAME, save_reproduction
@@ -129,9 +129,10 @@ def _row(row: Row, claim: Claim, parts: Mapping[str, tuple[RowPart, ...]]) -> Re
         see=row.see,
         reason=row.reason,
     )
-    # Part of a row's numbers answers nothing.
-    whole = found.status in JUDGED
-    return replace(found, answer=answer_of(claim.answering(found.judged)) if whole else None)
+    if found.status not in JUDGED:  # part of a row's numbers answers nothing
+        return found
+    checks = tested or tuple(_checks(shown))
+    return replace(found, answer=answer_of(claim.answering(checks)))
 
 
 def _outcome(row: Row, shown: Sequence[RowPart]) -> RowStatus:
@@ -145,9 +146,11 @@ def _outcome(row: Row, shown: Sequence[RowPart]) -> RowStatus:
         return "no experiment"
     if not statuses <= {*JUDGED}:
         return statuses.pop() if len(statuses) == 1 else "incomplete"
-    return outcome_of(
-        tuple(check for part in shown if part.verdict for check in part.verdict.checks)
-    )
+    return outcome_of(tuple(_checks(shown)))
+
+
+def _checks(shown: Sequence[RowPart]) -> Iterator[Check]:
+    return (check for part in shown if part.verdict is not None for check in part.verdict.checks)
 
 
 def _part(name: str, root: Path, scale: Scale, problem: str | None) -> RowPart:

@@ -140,7 +140,11 @@ def reason(row: ReportRow, scale: str) -> str:
         texts = [why(part, scale) for part in row.parts] or [row.reason]
     else:
         texts = [*map(_decided, numbered), *_others(checks, numbered)]
-        texts += [why(part, scale) for part in row.parts if part.verdict is None]
+        texts += [
+            why(part, scale)
+            for part in row.parts
+            if part.verdict is None or deciding(part.verdict.checks) is None
+        ]
     return " ".join(dict.fromkeys(texts))
 
 

@@ -207,6 +207,7 @@ class Attachment:
 
     Attributes:
         parts: The layers, or halves of layers, that the optimizer trains.
+        moves: Whether the rate of a parameter is not 0, by its id.
 
     Raises:
         TypeError: If it is no optimizer, or one that cannot be preconditioned from outside.
@@ -229,6 +230,8 @@ class Attachment:
         self.run_closure = run_closure
         self._step: _Step | None = None
         self._divided = divided
+        self.moves: dict[int, bool] = {}
+        self._other_groups: list[tuple[int, int]] = []  # of weights, and of their biases
         self._groups = _groups_of(optimizer)
         self.parts = self._divide()
         if not self.parts:
@@ -257,18 +260,23 @@ class Attachment:
                 self.optimizer.step = self._step_of_instance  # type: ignore[method-assign]
 
     def _divide(self) -> list[_Part]:
-        """Find the parts. A bias whose rate is 0, beside a weight's that is not, is frozen."""
-        moves = {
-            id(p): not still
-            for (_, still), group in zip(self._groups, self.optimizer.param_groups, strict=True)
-            for p in group["params"]
-        }
+        """Find the parts. A bias whose rate is 0, beside a weight's that is not, is frozen.
+
+        Where both are 0, as in the first step of a warm-up, nothing moves anyway.
+        """
+        groups = self.optimizer.param_groups
+        place = {id(p): i for i, group in enumerate(groups) for p in group["params"]}
+        self.moves = {key: not self._groups[i][1] for key, i in place.items()}
+        self._other_groups = []
         parts = []
         for layer in self.banks.layers:
-            weight = layer.weight if id(layer.weight) in moves else None
-            bias = layer.bias if id(layer.bias) in moves else None
-            if weight is not None and moves[id(weight)] and bias is not None:
-                bias = bias if moves[id(bias)] else None
+            weight = layer.weight if id(layer.weight) in place else None
+            bias = layer.bias if id(layer.bias) in place else None
+            if weight is not None and bias is not None:
+                if self.moves[id(weight)] and not self.moves[id(bias)]:
+                    bias = None
+                elif place[id(weight)] != place[id(bias)]:
+                    self._other_groups.append((place[id(weight)], place[id(bias)]))
             if weight is not None or bias is not None:
                 parts.append(_Part(layer, weight, bias))
         return parts
@@ -349,8 +357,14 @@ class Attachment:
             type(self.optimizer) is SGD
             and self.banks.settings.max_norm is None
             and all(group["momentum"] == 0 for group in self.optimizer.param_groups)
+            and all(self._have_one_rate(*groups) for groups in self._other_groups)
             and all(p.weight is not None and p.bias is p.layer.bias for p in self.parts)
         )
+
+    def _have_one_rate(self, first: int, second: int) -> bool:
+        """Whether a weight and its bias move at one rate; otherwise the two forms differ."""
+        one, other = (self.optimizer.param_groups[i]["lr"] for i in (first, second))
+        return one is other or (_is_here(one) and _is_here(other) and bool(one == other))
 
     def _map_gradients(self, step: _Step) -> None:
         """Show the optimizer PPᵀg/q²."""
@@ -443,16 +457,19 @@ class Attachment:
 
 
 def _groups_of(optimizer: Optimizer) -> tuple[tuple[int, bool], ...]:
-    """How many parameters each group has, and whether its rate of 0 freezes them.
+    """How many parameters each group has, and whether its rate is 0.
 
-    Where all rates are 0, as in the first step of a warm-up, nothing moves anyway.
+    A rate on an accelerator is not waited for.
     """
     rates = [group.get("lr") for group in optimizer.param_groups]
-    still = [not isinstance(rate, Tensor) and rate == 0 for rate in rates]
-    if all(still):
-        still = [False] * len(still)
+    still = [rate is not None and _is_here(rate) and bool(rate == 0) for rate in rates]
     sizes = (len(group["params"]) for group in optimizer.param_groups)
     return tuple(zip(sizes, still, strict=True))
+
+
+def _is_here(rate: object) -> bool:
+    """Whether a rate can be read without waiting for an accelerator."""
+    return not isinstance(rate, Tensor) or rate.device.type == "cpu"
 
 
 def attached_to(optimizer: Optimizer) -> Attachment | None:

@@ -194,12 +194,14 @@ class BNP:
         return self
 
     def _note_stepped_biases(self) -> None:
-        """Centre the layers whose biases the optimizers train; groups may come and go."""
-        stepped = {
-            id(part.bias) for a in self._attachments for part in a.parts if part.bias is not None
-        }
+        """Centre the layers whose biases the optimizers train; groups may come and go.
+
+        A bias whose rate is 0, while that of its weight is not, stays where it is.
+        """
+        moves = {key: moving for a in self._attachments for key, moving in a.moves.items()}
         for layer in self._banks.layers:
-            layer.bias_is_stepped = id(layer.bias) in stepped
+            key, weight_moves = id(layer.bias), moves.get(id(layer.weight), True)
+            layer.bias_is_stepped = key in moves and (moves[key] or not weight_moves)
 
     def step(self, optimizer: Optimizer | None = None) -> None:
         """Replace gradients by PPᵀg/q², in place: between ``backward()`` and ``optimizer.step()``.
