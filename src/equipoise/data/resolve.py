@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from equipoise.records.wording import said
+
 
 def resolve(spec: str) -> object:
     """Import the file or module that a spec names and return the object in it.
@@ -203,9 +205,7 @@ def _import_failed(target: str, error: BaseException) -> ValueError:
     remedy = "Make sure that `python` can import it without side effects"
     if isinstance(error, SystemExit):
         remedy = "Put what should run only as a script under `if __name__ == '__main__':`"
-    return ValueError(
-        f"Importing {target} raised {type(error).__name__}: {str(error).rstrip('.')}. {remedy}."
-    )
+    return ValueError(f"Importing {target} raised {said(error)} {remedy}.")
 
 
 def _suggest(name: str, owner: object) -> str:

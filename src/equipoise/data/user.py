@@ -24,6 +24,7 @@ from equipoise.data.source import (
 )
 from equipoise.instrument.batches import fields, mapped, plain, tensors
 from equipoise.instrument.types import Batch
+from equipoise.records.wording import said
 
 _ACCEPTED = (
     "a DataLoader, a Dataset, an iterable of batches, one batch (a pair of tensors, or a tuple or "
@@ -319,9 +320,7 @@ def _call(function: Callable[..., object], name: str) -> object:
     try:
         return function()
     except Exception as error:
-        raise ValueError(
-            f"Calling {name} raised {type(error).__name__}: {str(error).rstrip('.')}."
-        ) from error
+        raise ValueError(f"Calling {name} raised {said(error)}") from error
 
 
 class _Restarted:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import random
 import re
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -418,13 +420,16 @@ class FailedOnBatchError(ValueError):
 
 
 def _failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
-    said = first_sentence(error)
+    words = first_sentence(error)
     if not isinstance(error, RuntimeError):  # PyTorch's own, which says nothing by its name
-        said = f"{type(error).__name__}: {said}" if str(error) else said
-    remedy = " Give data of the shape that the model takes." if _OF_SHAPES.search(said) else ""
+        words = f"{type(error).__name__}: {words}" if str(error) else words
+    frames = traceback.extract_tb(error.__traceback__)
+    by_torch = bool(frames) and f"{os.sep}torch{os.sep}" in frames[-1].filename
+    misfit = by_torch and _OF_SHAPES.search(words)
+    remedy = " Give data of the shape that the model takes." if misfit else ""
     return FailedOnBatchError(
         f"the model or the loss failed on a batch of {data} with inputs of shape {_shape(batch)}: "
-        f"{said}{remedy}"
+        f"{words}{remedy}"
     )
 
 

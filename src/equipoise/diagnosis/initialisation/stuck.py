@@ -42,9 +42,9 @@ class Stuck:
         """What is so, in a clause."""
         parts = []
         if self.zero:
-            parts.append(f"{wording.listed(self.zero, _NAMES)} will stay at zero")
+            parts.append(f"{_named(self.zero)} will stay at zero")
         if self.silent:
-            parts.append(f"{wording.listed(self.silent, _NAMES)} will have no gradient")
+            parts.append(f"{_named(self.silent)} will have no gradient")
         return f"{' and '.join(parts)}, whatever is trained"
 
 
@@ -153,6 +153,10 @@ def conclude_stuck(found: Stuck) -> list[Finding]:
             )
         )
     return findings
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"the weight{'s' * (len(names) > 1)} {wording.listed(names, _NAMES)}"
 
 
 def _weights(names: Sequence[str], verb: str) -> str:
