@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -76,6 +77,7 @@ class Forward:
             result = self._result(call, leaves, random=random)
             if random and isinstance(result.output, Moments):
                 require_few(result.output.positions)
+                _check_size(result.output, node)
         except Exception as error:  # whatever an operation is, the others are predicted
             self.reasons[node.number] = reason_of(node, error, "the rule for")
             result = self._cut(node, leaves)
@@ -198,6 +200,13 @@ class Forward:
 def _are_samples(data: Known) -> bool:
     """Whether the first axis is that of samples alone."""
     return data.layout is not None and {a.role for a in data.layout.axes[0]} == {"sample"}
+
+
+def _check_size(output: Moments, node: Node) -> None:
+    """Refuse what a rule says of a tensor that was repeated along an axis besides."""
+    if math.prod(output.layout.shape) != node.outputs[0].numel():
+        shape = list(node.outputs[0].shape)
+        raise UnpredictedError(f"operands of two shapes, which are repeated to {shape}")
 
 
 def _is_value(leaf: Any) -> bool:
