@@ -92,9 +92,16 @@ def test_logits_that_an_activation_bounds(after, loss, target, title, least):
     assert f"cannot come below {least:.3f}".rstrip("0") in one.detail
 
 
-def test_logits_of_a_bit_that_are_never_negative():
-    (one,) = found(Net(after=torch.relu), F.binary_cross_entropy_with_logits, torch.ones(16, 3))
-    assert one.title == "ReLU before binary cross-entropy of logits"
+@pytest.mark.parametrize(
+    ("loss", "target", "words"),
+    [
+        (F.binary_cross_entropy_with_logits, torch.ones(16, 3), "binary cross-entropy of logits"),
+        (F.cross_entropy, Y, "cross-entropy"),
+    ],
+)
+def test_logits_that_are_never_negative(loss, target, words):
+    (one,) = found(Net(after=torch.relu), loss, target)
+    assert one.title == f"ReLU before {words}"
 
 
 @pytest.mark.parametrize(
@@ -172,17 +179,56 @@ def column(x):
         lambda output, target: F.mse_loss(output, (target - target.mean()) / target.std()),
     ],
 )
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.filterwarnings("ignore:Using a target size")
-def test_a_column_of_outputs_against_a_row_of_targets(loss):
+def test_a_column_of_outputs_against_a_row_of_targets(loss, turned):
     """PyTorch warns of some of its own losses alone, and makes every pair of all of them."""
     target = torch.randn(16)
-    (one,) = found(Net(after=column), loss, target)
+    if turned:
+        (one,) = found(Net(after=lambda x: x[:, 0]), loss, target[:, None])
+    else:
+        (one,) = found(Net(after=column), loss, target)
     assert one.title == "Every output is compared with every target"
-    assert "[16, 1] meet targets of shape [16]" in one.detail
+    shapes = ("[16]", "[16, 1]") if turned else ("[16, 1]", "[16]")
+    assert "Outputs of shape {} meet targets of shape {}".format(*shapes) in one.detail
     # The twins: one shape, and pairs that are meant.
     assert found(Net(after=lambda x: x[:, 0]), loss, target) == []
     assert found(Net(after=column), loss, target[:, None]) == []
     assert found(Net(after=column), lambda o, t: (o - o[:, 0]).square().mean(), target) == []
+
+
+@pytest.mark.parametrize(
+    "loss", [F.mse_loss, F.smooth_l1_loss, lambda output, target: (output - target).abs().mean()]
+)
+@pytest.mark.parametrize(
+    ("target", "far"),
+    [
+        (torch.randn(16, 3), False),
+        (2 + 3 * torch.randn(16, 3), False),
+        (50 + torch.randn(16, 3), True),
+        (300 * torch.randn(16, 3), True),
+    ],
+)
+def test_targets_on_another_scale(loss, target, far):
+    titles = [one.title for one in found(Net(), loss, target)]
+    assert titles == ["Targets on another scale than the outputs"] * far
+
+
+def test_an_output_bias_at_the_targets_mean_is_the_remedy():
+    model = Net()
+    with torch.no_grad():
+        model.last.bias.fill_(50.0)
+    assert found(model, F.mse_loss, 50 + torch.randn(16, 3)) == []
+
+
+def test_a_log_softmax_over_the_samples():
+    (one,) = found(Net(after=nn.LogSoftmax(0)), F.nll_loss)
+    assert one.title == "Log-softmax over the samples"
+    # Similarities of samples have one on either axis.
+    both = lambda output, _: F.nll_loss(  # noqa: E731
+        (output @ output.T).log_softmax(0), torch.arange(16)
+    )
+    assert found(Net(), both) == []
 
 
 def test_dropout_of_nearly_everything():

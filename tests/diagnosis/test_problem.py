@@ -180,6 +180,38 @@ def test_the_search_for_a_loss_and_lazy_layers_leave_the_batch_alone():
     assert torch.equal(problem.first[0], before)
 
 
+def compared(output, target):
+    return nn.functional.cross_entropy(output, target)
+
+
+@pytest.mark.parametrize(
+    ("loss", "of_outputs"),
+    [
+        (lambda o, t: compared(o, t), True),
+        (lambda recon, x: compared(recon, x), True),
+        (lambda vae, b: compared(vae(b[0]), b[1]), False),
+        (lambda vae, y: compared(vae(y[0]), y[1]), False),
+        (lambda model, batch: compared(model(batch[0]), batch[1]), False),
+        (compared, True),
+    ],
+)
+def test_a_loss_whose_arguments_names_say_nothing_is_tried(loss, of_outputs):
+    words = Problem.prepare(mlp, DIGITS, loss_fn=loss).assumptions
+    assert any("(output, target)" in one for one in words) == of_outputs
+
+
+def test_a_class_is_no_loss():
+    with pytest.raises(ValueError, match=r"Give an instance, CrossEntropyLoss\(\)"):
+        Problem.prepare(mlp, DIGITS, loss_fn=nn.CrossEntropyLoss)
+
+
+def test_what_is_missing_in_a_batch_is_named():
+    x, y = torch.randn(64, 4), torch.zeros(64)
+    y[3] = math.nan
+    with pytest.raises(ValueError, match=r"tensor 2 .* \[64\], holds 1 number that is inf"):
+        Problem.prepare(lambda: nn.Linear(4, 1), (x, y))
+
+
 def test_a_loss_is_given_what_the_loader_yields():
     """Also of a loader of one tensor, which yields lists of one."""
     loader = DataLoader(TensorDataset(torch.ones(8, 64)), 4)

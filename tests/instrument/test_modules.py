@@ -1,9 +1,12 @@
 """Names of modules, and modules whose weights no probe reads."""
 
+import pytest
 import torch
 from torch import nn
 
+from equipoise import apply
 from equipoise.instrument.modules import names, unwatched
+from equipoise.layers import convert
 
 
 class TestNames:
@@ -38,3 +41,29 @@ class TestUnwatched:
         before = {name: value.clone() for name, value in model.state_dict().items()}
         assert unwatched(model) == {}
         assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("change", ["norm=rms", "norm=none", "activation=tanh"])
+def test_transformer_layers_run_what_they_hold_after_a_change(change):
+    """PyTorch's fused kernel, in evaluation without gradients, knows neither."""
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = torch.randn(3, 5, 8)
+    with torch.no_grad():
+        before = model(x)
+    applied = apply(model, change)
+    with torch.no_grad():
+        fused = model(x)
+    torch.testing.assert_close(fused, model(x))
+    applied.undo()
+    with torch.no_grad():
+        assert torch.equal(model(x), before)
+    assert model.activation_relu_or_gelu == 1
+
+
+def test_converted_transformer_layers_too():
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    changed = convert(model, "layer", "rms").model
+    x = torch.randn(3, 5, 8)
+    with torch.no_grad():
+        fused = changed(x)
+    torch.testing.assert_close(fused, changed(x))

@@ -35,6 +35,9 @@ _NO_LOGARITHMS = (
     "relu",
 )
 # Operations that compare or join numbers one by one.
+_DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
+# Targets that are so many standard deviations from the outputs, or vary so many times as much.
+_FAR, _WIDE = 5.0, 30.0
 _BY_ELEMENT = ("sub", "rsub", "mul", "div", "mse_loss", "smooth_l1_loss", "huber_loss")
 # Operations that only arrange their input anew.
 _ARRANGING = {
@@ -76,6 +79,7 @@ def mistakes(graph: Graph, model: nn.Module, batch: Any) -> list[Finding]:
             _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods),
             _no_logarithms(node, origin),
             _crossed(node, nodes, batch),
+            _far_from(node, nodes, batch),
         ):
             if one is not None:
                 found[one.title] = one
@@ -107,22 +111,41 @@ def _before_a_loss(node: Node, origin: Node | None, *, ends_in_nll: bool) -> Fin
             + ("it cannot come near zero." if least is None else f"it cannot come below {least}."),
             f"Return what goes into the {origin.name}.",
         )
-    if origin.name == "relu" and node.name == _BINARY:
+    if origin.name == "relu" and (ends_in_nll or node.name == _BINARY):
         return Finding(
             "warning",
             f"ReLU before {loss}",
-            "Logits that are never negative mean probabilities of one half or more, and where "
-            "they are cut there is no gradient.",
+            "Logits that are never negative cannot rule anything out"
+            + (": probabilities are one half or more. " if node.name == _BINARY else ". ")
+            + "Where they are cut there is no gradient.",
             "Return what goes into the ReLU.",
         )
+    if node.name == _CROSS_ENTROPY and ends_in_nll and _axis(node) == 0 and _is_table(node):
+        return Finding(
+            "warning",
+            "Log-softmax over the samples",
+            "Its axis is 0, that of the samples: classes do not compete, and samples do.",
+            "Take the axis of the classes: log_softmax(dim=1), or cross-entropy of the logits.",
+        )
     return None
+
+
+def _axis(node: Node) -> int:
+    """The axis of a softmax, from the front."""
+    axis = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim", 1)
+    return int(axis) % max(1, node.outputs[0].ndim)
+
+
+def _is_table(node: Node) -> bool:
+    """Whether rows are samples and columns classes, and not both samples, as of similarities."""
+    shape = node.outputs[0].shape
+    return len(shape) == 2 and shape[0] != shape[1]
 
 
 def _least(node: Node, low: float, high: float) -> str | None:
     """The least loss of logits between two bounds; None of one with weights."""
     if node.name == _CROSS_ENTROPY:
-        axis = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim", 1)
-        classes = node.outputs[0].shape[axis]
+        classes = node.outputs[0].shape[_axis(node)]
         return wording.number(math.log1p((classes - 1) * math.exp(low - high)))
     weights = [*node.arguments[2:4], node.keywords.get("weight"), node.keywords.get("pos_weight")]
     if any(weight is not None for weight in weights):
@@ -152,24 +175,60 @@ def _crossed(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | Non
     """A column of outputs that meets a row of targets: each is compared with every other."""
     if node.name not in _BY_ELEMENT or len(node.inputs) < 2:
         return None
+    compared = _compared(node, nodes, batch)
+    if compared is None:
+        return None
+    output, target = (_shape(one, nodes) for one in compared)
+    row, column = sorted((output, target), key=len)
+    if len(row) != 1 or row[0] < 2 or column != (row[0], 1):
+        return None
+    return Finding(
+        "warning",
+        "Every output is compared with every target",
+        f"Outputs of shape {list(output)} meet targets of shape {list(target)}, which makes "
+        f"{[row[0], row[0]]}: the best that a model can learn is the targets' mean.",
+        "Give both one shape: squeeze the one with two axes, .squeeze(1), or unsqueeze the other.",
+    )
+
+
+def _compared(
+    node: Node, nodes: Mapping[int, Node], batch: Any
+) -> tuple[Made | Given, Made | Given] | None:
+    """What depends on weights and what is made of the batch alone, where one meets the other."""
     first, second = (_before_expanding(source, nodes) for source in node.inputs[:2])
-    for column, row in ((first, second), (second, first)):
-        count = _shape(row, nodes)[0] if len(_shape(row, nodes)) == 1 else 0
+    for output, target in ((first, second), (second, first)):
         if (
-            count > 1
-            and _shape(column, nodes) == (count, 1)
-            and _depends_on_weights(column, nodes)
-            and not _depends_on_weights(row, nodes)
-            and _is_of(batch, row, nodes)
+            _depends_on_weights(output, nodes)
+            and not _depends_on_weights(target, nodes)
+            and _is_of(batch, target, nodes)
         ):
-            return Finding(
-                "warning",
-                "Every output is compared with every target",
-                f"Outputs of shape [{count}, 1] meet targets of shape [{count}], which makes "
-                f"[{count}, {count}]: the best that a model can learn is the targets' mean.",
-                "Give both one shape: squeeze the output, output.squeeze(1), or unsqueeze the "
-                "targets.",
-            )
+            return output, target
+    return None
+
+
+def _far_from(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | None:
+    """Targets whose mean, or whose scale, the outputs have to reach first."""
+    if node.name not in _DIFFERENCES or len(node.inputs) < 2:
+        return None
+    compared = _compared(node, nodes, batch)
+    if compared is None:
+        return None
+    output, target = (_tensor(one, nodes).detach().double() for one in compared)
+    if output.shape != target.shape or target.numel() < 2 or not target.is_floating_point():
+        return None
+    spread, off = float(target.std()), abs(float(target.mean() - output.mean()))
+    most = max(float(output.std()), 1.0)
+    if not (math.isfinite(spread) and math.isfinite(off)):
+        return None
+    if off > _FAR * max(spread, most) or spread > _WIDE * most:
+        return Finding(
+            "warning",
+            "Targets on another scale than the outputs",
+            f"Targets have mean {wording.number(float(target.mean()))} and standard deviation "
+            f"{wording.number(spread)}, outputs {wording.number(float(output.mean()))} and "
+            f"{wording.number(float(output.std()))}: most steps go into the scale first.",
+            "Standardise the targets, or start the output's bias at their mean.",
+        )
     return None
 
 

@@ -33,7 +33,7 @@ from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.replay import refuse_frozen
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
-from equipoise.records.wording import first_sentence, said
+from equipoise.records.wording import count, first_sentence, said
 from equipoise.training.losses import UnsuitableBatchError
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module] | Any
@@ -405,10 +405,23 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
             "run under torch.no_grad()?"
         )
     if not torch.isfinite(value):
+        _refuse_missing(batch, data)
         raise ValueError(
             f"the loss is {value.item()} on a batch of {data} with inputs of shape "
             f"{_shape(batch)}. Check the scale of the data and of the initial weights."
         )
+
+
+def _refuse_missing(batch: Batch, data: str) -> None:
+    """Say which part of a batch holds what is no number."""
+    for place, tensor in enumerate(tensors(batch), 1):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise ValueError(
+                f"tensor {place} of a batch of {data}, of shape {list(tensor.shape)}, holds "
+                f"{count(bad, 'number')} that {'is' if bad == 1 else 'are'} infinite or missing "
+                "(nan). Fill or drop them."
+            )
 
 
 # What PyTorch, and those who write like it, say of tensors that do not fit.

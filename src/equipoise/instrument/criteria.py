@@ -25,11 +25,29 @@ def is_criterion(given: Any) -> bool:
         >>> is_criterion(lambda model, batch: model(batch).sum())
         False
     """
-    is_module = isinstance(given, nn.Module)
-    try:
-        names = list(inspect.signature(given.forward if is_module else given).parameters)
-    except (TypeError, ValueError):
-        names = []
+    names = _arguments(given)
     if names and names[0] in _OF_MODELS:
         return False
-    return is_module or (len(names) > 1 and (names[0] in _OF_OUTPUTS or names[1] in _OF_TARGETS))
+    return isinstance(given, nn.Module) or (
+        len(names) > 1 and (names[0] in _OF_OUTPUTS or names[1] in _OF_TARGETS)
+    )
+
+
+def says_what_it_takes(given: Any) -> bool:
+    """Whether the name of its first argument, or its class, leaves no doubt.
+
+    Examples:
+        >>> says_what_it_takes(lambda model, batch: None), says_what_it_takes(lambda o, t: None)
+        (True, False)
+    """
+    names = _arguments(given)
+    told = isinstance(given, nn.Module) or len(names) < 2
+    return told or names[0] in (*_OF_MODELS, *_OF_OUTPUTS)
+
+
+def _arguments(given: Any) -> list[str]:
+    try:
+        called = given.forward if isinstance(given, nn.Module) else given
+        return list(inspect.signature(called).parameters)
+    except (TypeError, ValueError):
+        return []

@@ -97,6 +97,35 @@ def is_parametrised(module: nn.Module) -> bool:
     )
 
 
+def without_shortcuts(model: nn.Module) -> Callable[[], None]:
+    """Make PyTorch's transformer layers run the modules that they hold; returns what undoes it.
+
+    In evaluation without gradients they call one fused kernel with the numbers of their norms,
+    as if these were layer norms, and with the activation that they were built with.
+
+    Examples:
+        >>> layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        >>> undo = without_shortcuts(layer)
+        >>> layer.activation_relu_or_gelu
+        0
+    """
+    found: list[tuple[nn.Module, str, Any]] = []
+    for module in model.modules():
+        for kind, name, off in (
+            (nn.TransformerEncoderLayer, "activation_relu_or_gelu", 0),
+            (nn.TransformerEncoder, "use_nested_tensor", False),
+        ):
+            if isinstance(module, kind) and hasattr(module, name):
+                found.append((module, name, getattr(module, name)))
+                setattr(module, name, off)
+
+    def undo() -> None:
+        for module, name, before in found:
+            setattr(module, name, before)
+
+    return undo
+
+
 def _weight(module: nn.Module) -> object:
     """The weight, or the largest tensor that it is computed from."""
     if parametrize.is_parametrized(module, "weight"):

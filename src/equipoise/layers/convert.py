@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import parametrize
 
-from equipoise.instrument.modules import places, put
+from equipoise.instrument.modules import places, put, without_shortcuts
 from equipoise.instrument.normalisers import NormaliserKind, is_batch_norm
 from equipoise.layers.batch_renorm import RenormSchedule
 from equipoise.layers.four_things import check_example_weight
@@ -187,6 +187,8 @@ def convert(
     for plan in plans:
         changed.append(_hand_over(plan))
         model = _replace(model, plan)
+    if changed:
+        without_shortcuts(model)
     return Conversion(model, tuple(changed), tuple(skipped))
 
 

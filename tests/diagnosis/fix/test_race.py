@@ -329,3 +329,32 @@ def test_options_are_taken_in_every_form(given, family):
 def test_what_is_no_option_is_refused(given):
     with pytest.raises(ValueError, match="norms"):
         FixOptions.of(given)
+
+
+class ReadsItsNorm(nn.Module):
+    """Evaluates by a formula of its own, which needs a bias that some norms do not have."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 16), nn.LayerNorm(16), nn.Linear(16, 2)
+
+    def forward(self, x):
+        h = self.norm(self.first(x).relu())
+        return self.last(h if self.training else h + 0 * self.norm.bias)
+
+
+def test_a_remedy_that_breaks_evaluation_is_left_out():
+    options = FixOptions("norms", steps=6, seeds=2, rates=(0.03, 0.1))
+    arms = {arm.name: arm.reason for arm in fix(ReadsItsNorm, data(), options).arms}
+    assert "has no attribute 'bias'" in arms["RMS norm instead of every norm"]
+    assert arms["as it is"] is None
+
+
+def test_bnp_is_left_out_where_all_its_layers_are_frozen():
+    def adapted():
+        model = nn.Sequential(nn.Linear(6, 16).requires_grad_(False), nn.LayerNorm(16))
+        return model.append(nn.Linear(16, 2).requires_grad_(False))
+
+    arms = fix(adapted, data(), FixOptions("bnp", steps=6, seeds=2, rates=(0.03, 0.1))).arms
+    assert arms[0].reason is None
+    assert all("trains no weight" in arm.reason for arm in arms[1:])

@@ -18,6 +18,7 @@ from torch import nn
 from equipoise.diagnosis.fix.kinds.kind import Undo
 from equipoise.diagnosis.fix.kinds.registry import kind_of
 from equipoise.diagnosis.fix.remedy import Remedy
+from equipoise.instrument.modules import without_shortcuts
 from equipoise.instrument.recording.graph import Graph
 from equipoise.preconditioners.bnp.bnp import BNP
 from equipoise.records.codec import from_plain
@@ -109,6 +110,7 @@ def apply(model: nn.Module, remedy: Remedy | str | Path | None) -> Applied:
         )
     wanted = as_remedy(remedy)
     applied = Applied(model, wanted)
+    applied._undo.append(without_shortcuts(model))
     try:
         for edit in wanted.edits:
             applied._undo.append(kind_of(edit).change_model(model, edit))

@@ -28,9 +28,10 @@ from equipoise.diagnosis.trainability.judge import judge
 from equipoise.instrument.batches import samples
 from equipoise.instrument.progress import StageCounter
 from equipoise.instrument.recording.tracer import trace
-from equipoise.instrument.snapshot import surroundings_kept
+from equipoise.instrument.snapshot import surroundings_kept, untouched
 from equipoise.instrument.types import Progress
 from equipoise.numerics.options import named_options
+from equipoise.records.wording import said
 from equipoise.theory.propagation.propagate import propagate
 
 # Steps that are timed before the race is planned; the first ones are slower.
@@ -205,10 +206,15 @@ class _Work:
         try:
             applied = apply(model, remedy)
             make, _ = OPTIMIZERS[self.options.optimizer]
-            with applied.attach(make(model.parameters(), lr=0.0)):
+            trained = [p for p in model.parameters() if p.requires_grad]
+            with applied.attach(make(trained, lr=0.0)):
                 problem.rehearse(model)
+                with untouched(model), torch.no_grad():
+                    problem.loss_fn(model.eval(), problem.first)  # as it is judged
         except ValueError as error:
             return str(error)
+        except Exception as error:  # the user's code may depend on what was exchanged
+            return f"the changed model raised {said(error)}"
         self.measured[in_words(remedy)] = None
         allowance = until - time.monotonic()
         with contextlib.suppress(Exception):  # what theory cannot judge is trained all the same

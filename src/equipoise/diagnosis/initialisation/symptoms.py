@@ -157,7 +157,8 @@ def copied(parameters: Sequence[Found]) -> list[InitialisationFault]:
         elif len({one.kind for one in group}) > 1:
             detail = "They hold the same values, but not the same memory: they will part."
             faults.append(InitialisationFault("copied", _names(group), len(random), detail))
-    if blocks:
+    # Equal biases alone part with the first step, as matrices that stand in one place each do.
+    if any(one.tensor.ndim > 1 for one in blocks):
         detail = (
             "Repeated blocks start from the same random values, as if one had been copied with "
             "copy.deepcopy; nn.TransformerEncoder does so."

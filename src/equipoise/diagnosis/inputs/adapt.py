@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -15,8 +16,9 @@ from equipoise.diagnosis.inputs import objectives
 from equipoise.diagnosis.inputs.calls import Call, calls, is_input, takes_time
 from equipoise.diagnosis.inputs.frameworks import is_lightning, step_loss
 from equipoise.diagnosis.inputs.objectives import Objective
-from equipoise.instrument.criteria import is_criterion
+from equipoise.instrument.criteria import is_criterion, says_what_it_takes
 from equipoise.instrument.forward import with_gradients_inside
+from equipoise.instrument.kept_batches import copied
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
 from equipoise.records.wording import closest
@@ -71,11 +73,15 @@ class Found:
 
 
 def check_loss(given: object) -> None:
-    """Refuse the name of a loss that is not known.
+    """Refuse the name of a loss that is not known, and a class in the place of an instance.
 
     Raises:
-        ValueError: Naming those that are.
+        ValueError: Naming those that are known.
     """
+    if isinstance(given, type):
+        raise ValueError(
+            f"the loss is the class {given.__name__}. Give an instance, {given.__name__}()."
+        )
     if isinstance(given, str) and given not in CRITERIA:
         raise ValueError(
             f"unknown loss {given!r}; known are {', '.join(CRITERIA)}, and functions of (model, "
@@ -113,9 +119,9 @@ def find_loss(
     if isinstance(given, str):
         criterion, name = CRITERIA[given], given
     elif given is not None:
-        if not is_criterion(given):
-            return Found(_reduced(given), ())
         criterion, name = given, _name_of(given)
+        if not _takes_outputs(given, model, batch, checks):
+            return Found(_reduced(given), ())
     first: Exception | None = None
     unfit: Exception | None = None
     for call in calls(model, batch):
@@ -138,6 +144,43 @@ def find_loss(
         if found_without is not None:
             return found_without
     raise unfit or first or UnsuitableBatchError("the batch holds nothing to call the model with.")
+
+
+def _takes_outputs(
+    given: Callable[..., Any],
+    model: nn.Module,
+    batch: Any,
+    checks: Callable[[nn.Module], AbstractContextManager[None]],
+) -> bool:
+    """Whether a loss takes (output, target): by its arguments' names, or else by what works."""
+    named = is_criterion(given)
+    if says_what_it_takes(given):
+        return named
+
+    def works(run: Callable[[], Any]) -> bool:
+        try:
+            with untouched(model), checks(model), torch.inference_mode(False), torch.enable_grad():
+                run()
+        except Exception:  # the other form may
+            return False
+        return True
+
+    def compares() -> bool:
+        return any(
+            works(partial(_compare, given, call, model, batch))
+            for call in calls(model, batch)
+            if call.target is not None
+        )
+
+    def runs() -> bool:
+        return works(lambda: given(model, copied(batch)))
+
+    likely, other = (compares, runs) if named else (runs, compares)
+    return named if likely() or not other() else not named
+
+
+def _compare(given: Callable[..., Any], call: Call, model: nn.Module, batch: Any) -> None:
+    given(call.run(model, batch), call.target_of(batch))
 
 
 def warm_up(model: nn.Module, batch: Any) -> None:
