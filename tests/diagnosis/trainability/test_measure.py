@@ -238,3 +238,52 @@ class TestModelsThatCannotBeTraced:
 def test_the_shipped_calibration_is_used():
     assert measure.calibration is calibration
     assert dataclasses.is_dataclass(calibration())
+
+
+class TestAnOutputBiasThatWasSet:
+    """To the targets' mean, or the logarithm of a prior: no input is forgotten."""
+
+    X = torch.randn(256, 16, generator=torch.Generator().manual_seed(0))
+
+    def network(self, bias, head):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), head)
+        nn.init.constant_(head.bias, bias)
+        return model
+
+    @pytest.mark.parametrize("bias", [3.0, 10.0, 50.0])
+    def test_of_a_regression(self, bias):
+        y = torch.tanh(self.X[:, :1])
+        found = diagnosis.trainability(
+            lambda: self.network(bias, nn.Linear(64, 1)), (self.X, y + bias), depth=False
+        )
+        assert found.probability > 0.85
+        assert (found.predicted.collapse, found.measured.collapse) == (0, 0)
+        assert (found.predicted.size, found.measured.size) == (0, 0)
+
+    def test_of_bits_in_a_map(self):
+        x = torch.randn(32, 3, 8, 8)
+        y = (x.mean(1, keepdim=True) > 0.5).float()
+
+        def build():
+            torch.manual_seed(0)
+            head = nn.Conv2d(16, 1, 1)
+            nn.init.constant_(head.bias, -4.6)
+            return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), head)
+
+        found = diagnosis.trainability(build, (x, y), loss_fn=nn.BCEWithLogitsLoss(), depth=False)
+        assert found.probability > 0.85
+        assert found.measured.collapse == 0
+
+    def test_outputs_without_it_may_still_be_alike(self):
+        """The twin: behind a deep network the bias is not all that outputs have in common."""
+
+        def build():
+            layers = [m for _ in range(40) for m in (nn.Linear(16, 16), nn.ReLU())]
+            head = nn.Linear(16, 1)
+            nn.init.constant_(head.bias, 10.0)
+            return nn.Sequential(*layers, head)
+
+        found = diagnosis.trainability(build, (self.X, self.X[:, :1] + 10), depth=False)
+        assert found.probability < 0.05
+        assert found.measured.collapse > 1

@@ -12,6 +12,7 @@ All but the last are 0 where nothing is wrong, and are cut off where more makes 
   output: the input is forgotten, and what is left of it is learned that much more slowly than what
   all samples have in common.
 - Size: :math:`\log E y^2` of outputs y beyond 1: a loss that starts far above that of guessing.
+  In both, a bias of the last layer that was set on purpose is left out.
 - Imbalance: range of :math:`\log(\|\nabla W\|/\|W\|)` over the matrices of weights: no
   rate fits all layers.
 - Silence: the share of matrices without any gradient.
@@ -23,11 +24,14 @@ All but the last are 0 where nothing is wrong, and are cut off where more makes 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from torch import Tensor
+
 from equipoise.diagnosis.trainability.entrance import passages
+from equipoise.instrument.recording.graph import Given, Node
 from equipoise.theory.propagation.propagate import Propagation
 from equipoise.theory.propagation.sites import Site, Weight, of_model
 
@@ -41,6 +45,8 @@ _COLLAPSED, _MOST_COLLAPSE = 1.0, 9.0
 _LARGE, _MOST_SIZE = 1.0, 13.0
 _UNEQUAL, _MOST_IMBALANCE = 2.0, 22.0
 _UNSURE, _MOST_FLUCTUATION = 0.3, 5.3
+# Mean square of a bias, in units of 1/fan-in, from which it was set: PyTorch draws 1/3.
+_SET = 9.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +93,15 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
             "theory predicts none of its operations, and how much one draw of the weights differs "
             "from another is known from theory alone. `--budget 60s` lets theory go further."
         )
-    end = sites[-1]
+    second_moment, correlation = _of_outputs(found, sites[-1], source)
     growth = _growth(sites, _entrance(found, sites), source)
     rates = _relative_gradients(found.weights, source)
     errors = [site.error for site in sites if math.isfinite(site.error)]
     return Quantities(
         explosion=_beyond(growth, 0.0, _MOST_GROWTH),
         vanishing=_beyond(-growth, 0.0, _MOST_GROWTH),
-        collapse=_beyond(_collapse(end, source), _COLLAPSED, _MOST_COLLAPSE),
-        size=_beyond(_log(_of(end, "second_moment", source)), _LARGE, _MOST_SIZE),
+        collapse=_beyond(_collapse(correlation), _COLLAPSED, _MOST_COLLAPSE),
+        size=_beyond(_log(second_moment), _LARGE, _MOST_SIZE),
         imbalance=_beyond(_range(rates), _UNEQUAL, _MOST_IMBALANCE),
         silence=1 - len(rates) / max(1, len(found.weights)),
         fluctuation=_beyond(max(errors, default=math.inf), _UNSURE, _MOST_FLUCTUATION),
@@ -128,8 +134,52 @@ def _growth(sites: Sequence[Site], entrance: int, source: Source) -> float:
     return first - logs[-1]
 
 
-def _collapse(site: Site, source: Source) -> float:
-    c = _of(site, "correlation", source)
+def _of_outputs(
+    found: Propagation, end: Site, source: Source
+) -> tuple[float | None, float | None]:
+    """Second moment and correlation of the outputs, without a bias that was set on purpose.
+
+    Such as the logarithm of a prior, or the mean of the targets: all outputs are nearly equal and
+    large then, and no input is forgotten.
+    """
+    second_moment = _of(end, "second_moment", source)
+    correlation = _of(end, "correlation", source)
+    if found.graph is None or second_moment is None or correlation is None:
+        return second_moment, correlation
+    nodes = {node.number: node for node in found.graph.nodes}
+    node = nodes[end.node]
+    bias = _set_bias(node, nodes)
+    if bias is None:
+        return second_moment, correlation
+    if source == "predicted":
+        size = float(bias.double().square().mean())
+        rest = second_moment - size
+        return rest, (correlation * second_moment - size) / rest if rest > 0 else 1.0
+    output = node.outputs[0].detach().double()
+    rows = (output - (bias if node.name == "addmm" else bias[:, None, None])).flatten(1)
+    total, count = float(rows.square().sum()), len(rows)
+    if count < 2 or not total > 0:
+        return second_moment, correlation
+    shared = float(rows.sum(0).square().sum()) - total
+    return total / rows.numel(), shared / (total * (count - 1))
+
+
+def _set_bias(node: Node, nodes: Mapping[int, Node]) -> Tensor | None:
+    """The bias of a layer on samples, if it is far larger than one drawn for the layer's width."""
+    places = {"addmm": (0, 2), "convolution": (2, 1)}.get(node.name)
+    output = node.outputs[0]
+    if places is None or output.is_meta or output.ndim != (2 if node.name == "addmm" else 4):
+        return None
+    bias, weight = (node.arguments[place] for place in places)
+    if not isinstance(bias, Given) or bias.kind != "parameter":
+        return None
+    matrix = weight.value if isinstance(weight, Given) else nodes[weight.node].outputs[0]
+    fan_in = matrix.numel() / max(1, bias.value.numel())
+    values = bias.value.detach()
+    return values if float(values.double().square().mean()) * fan_in > _SET else None
+
+
+def _collapse(c: float | None) -> float:
     if c is None or not math.isfinite(c):
         return 0.0
     return -math.log10(1 - c) if c < 1 else math.inf
