@@ -141,6 +141,18 @@ CASES = {
         chain(6, 1), (X, BITS), "binary cross-entropy of logits",
         lambda m: F.binary_cross_entropy_with_logits(m(X)[:, 0], BITS.float()),
     ),
+    "bits as floats": (
+        chain(6, 1), (X, BITS.float()), "binary cross-entropy of logits",
+        lambda m: F.binary_cross_entropy_with_logits(m(X)[:, 0], BITS.float()),
+    ),
+    "a mask as floats": (
+        nn.Conv2d(3, 1, 1), (IMAGES, (PIXELS > 1).float()), "binary cross-entropy of logits",
+        lambda m: F.binary_cross_entropy_with_logits(m(IMAGES)[:, 0], (PIXELS > 1).float()),
+    ),
+    "counts": (
+        chain(6, 1), (X, CLASSES), "squared error",
+        lambda m: F.mse_loss(m(X)[:, 0], CLASSES.float()),
+    ),
     "bits after a sigmoid": (
         nn.Sequential(chain(6, 1), nn.Sigmoid()), (X, BITS.float()[:, None]),
         "binary cross-entropy of probabilities",

@@ -232,7 +232,8 @@ def _by_tensors(output: Tensor, target: Any) -> Objective:
         return Objective(
             f"cross-entropy of {output.shape[1]} classes with probabilities", F.cross_entropy
         )
-    if target.shape == output.shape and target.ndim > 1 and _are_bits(target) and _varies(target):
+    alike = target.shape == output.shape and target.ndim > 1
+    if (alike or _is_one_logit(output, target)) and _are_bits(target) and _varies(target):
         return _bits(output)
     if target.numel() == output.numel():
         return Objective("squared error", squared_error)
@@ -249,8 +250,9 @@ def by_classes(output: Tensor, target: Tensor) -> Objective:
         )
     for squeezed in (target, target.squeeze(1) if target.ndim > 1 else target):
         if output.ndim > 1 and shape_without(output, 1) == tuple(squeezed.shape):
-            if output.shape[1] == 1 and _are_bits(target):
-                return _bits(output)
+            if output.shape[1] == 1:
+                one = Objective("squared error", squared_error)  # of counts
+                return _bits(output) if _are_bits(target) else one
             classes = output.shape[1]
             void = _has_void(squeezed, classes)
             if not void:
@@ -288,6 +290,11 @@ def squared_error(output: Tensor, target: Tensor) -> Tensor:
     if output.numel() != target.numel():
         raise _unfit(output, target)
     return F.mse_loss(output, target.reshape(output.shape).to(output.dtype))
+
+
+def _is_one_logit(output: Tensor, target: Tensor) -> bool:
+    """Whether outputs have one axis more than targets, of length 1: ``[N, 1]`` and ``[N]``."""
+    return output.ndim > 1 and output.shape[1] == 1 and shape_without(output, 1) == target.shape
 
 
 def _bits(output: Tensor) -> Objective:
