@@ -175,13 +175,14 @@ def _crossed(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | Non
     """A column of outputs that meets a row of targets: each is compared with every other."""
     if node.name not in _BY_ELEMENT or len(node.inputs) < 2:
         return None
+    operands = (_before_expanding(source, nodes) for source in node.inputs[:2])
+    row, column = sorted((_shape(one, nodes) for one in operands), key=len)
+    if len(row) != 1 or row[0] < 2 or column != (row[0], 1):
+        return None
     compared = _compared(node, nodes, batch)
     if compared is None:
         return None
     output, target = (_shape(one, nodes) for one in compared)
-    row, column = sorted((output, target), key=len)
-    if len(row) != 1 or row[0] < 2 or column != (row[0], 1):
-        return None
     return Finding(
         "warning",
         "Every output is compared with every target",

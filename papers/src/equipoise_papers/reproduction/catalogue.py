@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from equipoise.records import wording
+from equipoise.report import wording
 from equipoise_papers import lange2022, santurkar2018, trainability, yang2019, yu2020
 from equipoise_papers.experiments.experiment import Experiment
 
