@@ -156,7 +156,16 @@ class Propagation:
 
 
 class TooExpensiveError(ValueError):
-    """Predicting a model takes longer than was allowed."""
+    """Predicting a model takes longer than was allowed.
+
+    Args:
+        message: How far it came.
+        positions: Of the largest map that was followed until then.
+    """
+
+    def __init__(self, message: str, positions: int = 0) -> None:
+        super().__init__(message)
+        self.positions = positions
 
 
 @one_thread()  # beside other processes, NumPy's threads wait longer than all of it takes
@@ -183,8 +192,9 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
         with np.errstate(over="ignore", invalid="ignore"):
             forward = _forward(graph, allowance)
             back = backward(graph, forward, keep=steps)
-    except TooExpensiveError:
-        if graph.positions == _FEWEST_POSITIONS:
+    except TooExpensiveError as error:
+        # With smaller maps alone less is to be done; recurrent layers have none.
+        if min(graph.positions, error.positions) <= _FEWEST_POSITIONS:
             raise
         fewer = max(_FEWEST_POSITIONS, min(graph.positions, _largest_map(graph)) // 4)
         return propagate(replace(graph, positions=fewer), steps=steps, allowance=allowance)
@@ -218,9 +228,16 @@ def _forward(graph: Graph, allowance: float | None) -> Forward:
         if allowance is not None and time.process_time() - started > allowance:
             raise TooExpensiveError(
                 f"theory had done {number} of {len(graph.nodes)} operations after "
-                f"{allowance:.0f} s of processor time"
+                f"{allowance:.0f} s of processor time",
+                positions=max((v.positions for v in _moments(forward)), default=0),
             )
     return forward
+
+
+def _moments(forward: Forward) -> list[Moments]:
+    """All that the way forward has predicted."""
+    values = (value for found in forward.values.values() for value in found)
+    return [value for value in values if isinstance(value, Moments)]
 
 
 def _largest_map(graph: Graph) -> int:
