@@ -155,6 +155,10 @@ class TestPlantedMistakes:
         model = nn.TransformerEncoder(layer, 2)
         assert "layers.1.linear1.weight" in told(model)["copied"]
 
+    def test_equal_biases_beside_independent_matrices_are_none(self):
+        """nn.Transformer copies its layers, and draws every matrix anew."""
+        assert told(nn.Transformer(32, 4, 2, 2, 64, batch_first=True)) == {}
+
     def test_a_target_network_is_meant_to_be_a_copy(self):
         online = mlp(16, 32, 4)
         target = mlp(16, 32, 4)

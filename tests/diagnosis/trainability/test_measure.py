@@ -287,3 +287,26 @@ class TestAnOutputBiasThatWasSet:
         found = diagnosis.trainability(build, (self.X, self.X[:, :1] + 10), depth=False)
         assert found.probability < 0.05
         assert found.measured.collapse > 1
+
+
+def test_a_generator_that_draws_its_noise_itself_is_followed():
+    """As many rows of noise as there are samples are samples."""
+    x = torch.randn(64, 16)
+
+    def build():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16)
+        )
+
+    def drawn(model, batch):
+        return model(torch.randn(len(batch[0]), 16)).square().mean()
+
+    def given(model, batch):
+        return model(batch[0]).square().mean()
+
+    found, like = (
+        diagnosis.trainability(build, (x, x), loss_fn=loss, depth=False) for loss in (drawn, given)
+    )
+    assert found.source == like.source == "both"
+    assert found.predicted.vanishing == pytest.approx(like.predicted.vanishing, abs=0.1)

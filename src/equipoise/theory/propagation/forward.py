@@ -49,6 +49,8 @@ for _family in (
 
 
 # Recurrent layers that PyTorch computes in one operation.
+# What draws numbers that do not depend on the batch.
+_DRAWN = ("randn", "rand", "normal", "uniform", "randint")
 _RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}
 
 
@@ -134,7 +136,7 @@ class Forward:
     def _of_known(self, call: Call, known: Sequence[Known]) -> Result:
         """Values stay values, until weights are multiplied with data."""
         node = call.node
-        data = any(leaf.data for leaf in known)
+        data = any(leaf.data for leaf in known) or self._draws_samples(node)
         names = {leaf.parameter for leaf in known if leaf.parameter}
         if data and names and node.name in WEIGHTED:
             return RULES[node.name](call)
@@ -157,6 +159,11 @@ class Forward:
             layout = self._data(node).layout
         parameter = " and ".join(sorted(names)) if names and not data else None
         return _all_known(node, Known(node.outputs[0], layout, parameter, data))
+
+    def _draws_samples(self, node: Node) -> bool:
+        """Whether it draws as many rows of noise as there are samples, as generators are fed."""
+        shape = node.outputs[0].shape
+        return node.name in _DRAWN and bool(shape) and shape[0] in self._rows
 
     def _cut(self, node: Node, leaves: Sequence[Value]) -> Result:
         """Go on from measured moments, if the axes are those of an input."""
