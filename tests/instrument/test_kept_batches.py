@@ -191,3 +191,26 @@ def test_a_loss_on_copies_is_not_wrapped_twice():
     loss = OnCopies(lambda model, batch: batch)
     assert on_copies(loss) is loss
     assert on_copies(loss.of) == loss
+
+
+class Linked:
+    """Two of these know each other, as a graph's nodes and the graph do."""
+
+    def __init__(self, x):
+        self.x, self.other = x, None
+
+
+def test_objects_that_hold_each_other_are_copied_once():
+    first, second = Linked(ONES.clone()), Linked(ONES.clone())
+    first.other, second.other = second, first
+    again = copied([first, second])
+    assert again[0].other is again[1]
+    assert again[1].other is again[0]
+    assert again[0].x is not first.x
+
+
+def test_what_holds_no_tensors_is_left_alone_and_so_are_modules():
+    names, module = Linked("a"), nn.Linear(2, 2)
+    same = copied((names, module, ONES))
+    assert same[0] is names
+    assert same[1] is module

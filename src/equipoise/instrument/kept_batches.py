@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 
 from equipoise.instrument.types import LossFunction
 
-_PLAIN = (str, bytes, int, float, complex, type(None), type)
+# Without tensors, or no part of the data.
+_LEFT_ALONE = (str, bytes, int, float, complex, type(None), type, nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +59,32 @@ def copied(batch: Any) -> Any:
         >>> again["x"] is batch["x"], bool((again["x"] == batch["x"]).all()), again["name"]
         (False, True, 'a')
     """
-    return pytree.tree_map(_copied, batch)
+    return _copied(batch, {})
 
 
-def _copied(leaf: Any) -> Any:
+def _copied(value: Any, done: dict[int, Any]) -> Any:
+    """Copy a nest; objects that hold each other are copied once."""
+    return pytree.tree_map(lambda leaf: _copied_leaf(leaf, done), value)
+
+
+def _copied_leaf(leaf: Any, done: dict[int, Any]) -> Any:
     if isinstance(leaf, Tensor):
         with torch.inference_mode(False), torch.no_grad():
             return leaf.clone().requires_grad_(leaf.requires_grad)
-    if isinstance(leaf, _PLAIN):
+    if isinstance(leaf, _LEFT_ALONE):
         return leaf
     clone = getattr(leaf, "clone", None)  # graphs of PyTorch Geometric
     if callable(clone):
         with contextlib.suppress(TypeError):  # one that asks for arguments
             return clone()
+    if id(leaf) in done:
+        return done[id(leaf)]
     held = _held(leaf)
-    if not held:
+    if not any(isinstance(part, Tensor) for part in pytree.tree_leaves(held)):
         return leaf
-    again = copy.copy(leaf)
+    done[id(leaf)] = again = copy.copy(leaf)
     for name, value in held.items():
-        object.__setattr__(again, name, copied(value))  # also of frozen classes
+        object.__setattr__(again, name, _copied(value, done))  # also of frozen classes
     return again
 
 
