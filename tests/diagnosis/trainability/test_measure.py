@@ -309,4 +309,4 @@ def test_a_generator_that_draws_its_noise_itself_is_followed():
         diagnosis.trainability(build, (x, x), loss_fn=loss, depth=False) for loss in (drawn, given)
     )
     assert found.source == like.source == "both"
-    assert found.predicted.vanishing == pytest.approx(like.predicted.vanishing, abs=0.1)
+    assert found.predicted.vanishing == pytest.approx(like.predicted.vanishing, abs=0.3)
