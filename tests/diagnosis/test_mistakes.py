@@ -145,9 +145,9 @@ def test_the_least_loss_is_that_of_the_loss():
 class Radial(nn.Module):
     """Distances from as many centres as there are samples, which are meant."""
 
-    def __init__(self, centres):
+    def __init__(self, centres, *, bias=True):
         super().__init__()
-        self.first, self.last = nn.Linear(6, 1), nn.Linear(16, 1)
+        self.first, self.last = nn.Linear(6, 1), nn.Linear(16, 1, bias=bias)
         self.centres = centres
 
     def forward(self, x):
@@ -160,6 +160,33 @@ class Radial(nn.Module):
 def test_rows_of_the_model_s_own_are_no_targets(centres):
     shown = found(Radial(centres), F.mse_loss, torch.randn(16, 1))
     assert not any("Every output" in one.title for one in shown)
+
+
+def test_what_layers_come_after_is_no_loss():
+    """Rows of the batch itself that a model compares its columns with, before its last layer."""
+
+    class Inner(Radial):
+        def forward(self, x):
+            return self.last((-((self.first(x) - x[:, 0]) ** 2)).exp())
+
+    for bias in (True, False):
+        graph = trace(Inner(None, bias=bias), (X, X[:, 0].clone()), inner_loss)
+        shown = mistakes(graph, Inner(None, bias=bias), (X, X[:, 0].clone()))
+        assert [one.title for one in shown] == []
+
+
+def inner_loss(model, batch):
+    return F.mse_loss(model(batch[0])[:, 0], batch[1])
+
+
+def test_a_penalty_of_weights_hides_nothing():
+    model = Net(after=torch.tanh)
+
+    def penalised(output, target):
+        return F.cross_entropy(output, target) + sum(p.square().sum() for p in model.parameters())
+
+    (one,) = found(model, penalised)
+    assert one.title == "Tanh before cross-entropy"
 
 
 def column(x):

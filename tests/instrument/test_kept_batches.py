@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.kept_batches import OnCopies, copied, on_copies
+from equipoise.instrument.recording.tracer import trace
 
 ONES = torch.ones(3, 2)
 PACKED = pack_padded_sequence(torch.ones(2, 3, 1), [3, 2], batch_first=True)
@@ -214,3 +215,11 @@ def test_what_holds_no_tensors_is_left_alone_and_so_are_modules():
     same = copied((names, module, ONES))
     assert same[0] is names
     assert same[1] is module
+
+
+def test_copies_are_no_operations_of_a_trace():
+    layer = nn.Linear(2, 2)
+    loss = on_copies(lambda model, x: model(x).sum())
+    names = [node.name for node in trace(layer, ONES, loss).nodes]
+    assert names == [node.name for node in trace(layer, ONES, loss.of).nodes]
+    assert "clone" not in names

@@ -22,18 +22,10 @@ _NORMALISED_TWICE = {(_CROSS_ENTROPY, "_softmax"): "softmax", (_BINARY, "sigmoid
 # Where bounded activations leave logits between.
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
 _NLL = ("nll_loss_forward", "nll_loss2d_forward")
+# Operations of layers with weights, and of attention.
+_PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "convolution")
 # What makes numbers that are no logarithms of probabilities.
-_NO_LOGARITHMS = (
-    "addmm",
-    "mm",
-    "bmm",
-    "baddbmm",
-    "convolution",
-    "_softmax",
-    "sigmoid",
-    "tanh",
-    "relu",
-)
+_NO_LOGARITHMS = (*_PRODUCTS, "_softmax", "sigmoid", "tanh", "relu")
 # Operations that compare or join numbers one by one.
 _DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
 # Targets that are so many standard deviations from the outputs, or vary so many times as much.
@@ -72,8 +64,11 @@ def mistakes(graph: Graph, model: nn.Module, batch: Any) -> list[Finding]:
         for node in graph.nodes
         if node.name in _NLL and (origin := _origin(node, nodes)) is not None
     }
+    inside = _before_layers(graph)
     found = {}
     for node in graph.nodes:
+        if node.number in inside:  # no loss
+            continue
         origin = _origin(node, nodes)
         for one in (
             _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods),
@@ -84,6 +79,15 @@ def mistakes(graph: Graph, model: nn.Module, batch: Any) -> list[Finding]:
             if one is not None:
                 found[one.title] = one
     return [*found.values(), *_without_gradient(graph, model), *_dropped(model)]
+
+
+def _before_layers(graph: Graph) -> set[int]:
+    """Operations whose outputs go into a matrix product or a convolution later on."""
+    found: set[int] = set()
+    for node in reversed(graph.nodes):
+        if node.name in _PRODUCTS or node.number in found:
+            found |= {one.node for one in node.inputs if isinstance(one, Made)}
+    return found
 
 
 def _before_a_loss(node: Node, origin: Node | None, *, ends_in_nll: bool) -> Finding | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -48,6 +49,17 @@ class OnCopies:
 def on_copies(loss_fn: LossFunction) -> OnCopies:
     """A loss that leaves its batch as it was."""
     return loss_fn if isinstance(loss_fn, OnCopies) else OnCopies(loss_fn)
+
+
+def apart(loss_fn: Callable[..., Any], batch: Any) -> tuple[Callable[..., Any], Any]:
+    """The loss itself and a copy of the batch, where the copying is not to be part of a pass.
+
+    Examples:
+        >>> loss = lambda model, x: model(x)
+        >>> apart(OnCopies(loss), torch.ones(1))[0] is apart(loss, torch.ones(1))[0] is loss
+        True
+    """
+    return loss_fn.of if isinstance(loss_fn, OnCopies) else loss_fn, copied(batch)
 
 
 def copied(batch: Any) -> Any:

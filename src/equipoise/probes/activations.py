@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from equipoise.instrument import modules
 from equipoise.instrument.forward import first_tensor, run_on_batch
-from equipoise.instrument.kept_batches import copied
+from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.snapshot import untouched
 
 
@@ -101,7 +101,8 @@ def activations(
                 if modules.is_parametrised(module):
                     layer_names[module] = name
                     handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-            (forward or run_on_batch)(model, copied(batch))
+            run, given = apart(forward or run_on_batch, batch)
+            run(model, given)
     finally:
         for handle in handles:
             handle.remove()

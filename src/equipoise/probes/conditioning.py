@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from equipoise.instrument import modules
 from equipoise.instrument.forward import first_tensor, run_on_batch
-from equipoise.instrument.kept_batches import copied
+from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Progress
 from equipoise.instrument.unfold import unfold
@@ -149,7 +149,8 @@ def conditioning(
     handles = [module.register_forward_hook(hook, with_kwargs=True) for module in watched]
     try:
         with untouched(model), torch.no_grad():
-            (forward or run_on_batch)(model, copied(batch))
+            run, given = apart(forward or run_on_batch, batch)
+            run(model, given)
     finally:
         for handle in handles:
             handle.remove()

@@ -21,7 +21,7 @@ from equipoise.diagnosis.inputs.adapt import AdaptedLoss
 from equipoise.diagnosis.problem import Problem, seeded
 from equipoise.diagnosis.short_training import LAST, MakeOptimizer
 from equipoise.instrument.batches import samples, tensors
-from equipoise.instrument.kept_batches import OnCopies, copied
+from equipoise.instrument.kept_batches import apart
 from equipoise.records.codec import from_plain, write_json
 from equipoise.training.loop import train
 from equipoise.training.record import History
@@ -198,9 +198,7 @@ def _judged(
 
 def _right(problem: Problem, model: nn.Module, batch: Any) -> tuple[int, int]:
     """How many classes are right, and how many there are; none of what is no classification."""
-    loss = problem.loss_fn
-    if isinstance(loss, OnCopies):
-        loss, batch = loss.of, copied(batch)
+    loss, batch = apart(problem.loss_fn, batch)
     if not isinstance(loss, AdaptedLoss) or loss.inputs_as_target:
         return 0, 0
     target = loss.call.target_of(batch)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise.instrument import modules, trees
 from equipoise.instrument.batches import rows, samples
-from equipoise.instrument.kept_batches import copied
+from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
 from equipoise.instrument.recording.opaque import around_opaque_calls
 from equipoise.instrument.snapshot import untouched
@@ -62,7 +62,7 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     tracer = _Tracer({id(given.value): given for given in named})
     running = modules.running(model)
     opaque = around_opaque_calls(model, tracer.around)
-    given = copied(batch)  # a model may write to it
+    loss_fn, given = apart(loss_fn, batch)  # copies of it are no operations of the model
     with untouched(model), torch.inference_mode(False), torch.enable_grad():
         modules.unfreeze(model)
         with running as tracer.running, opaque, tracer:
