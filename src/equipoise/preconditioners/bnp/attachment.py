@@ -16,183 +16,28 @@ has no state, and its parameters are not copied either.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import ASGD, LBFGS, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from equipoise.instrument.optimizer_step import optimizer_saved
-from equipoise.instrument.saved_objects import SavedObjects
 from equipoise.preconditioners.bnp.banks import Banks
-from equipoise.preconditioners.bnp.layer import WatchedLayer
 from equipoise.preconditioners.bnp.maps import (
     Factors,
     Map,
     clip_gradients,
     from_standardised,
-    local,
     map_in_place,
     mapped,
     precondition,
     to_standardised,
     without_autocast,
 )
-
-
-@dataclass(slots=True)
-class _Part:
-    """What one optimizer holds of a layer."""
-
-    layer: WatchedLayer
-    weight: nn.Parameter | None
-    bias: nn.Parameter | None
-
-    def moves_foreign_bias(self, factors: Factors) -> bool:
-        """Whether the weight's step also moves a bias that another optimizer trains."""
-        return self.weight is not None and self.bias is None and factors.mean is not None
-
-
-@dataclass(slots=True)
-class _Decay:
-    """Weight decay of preconditioned parameters, which is hidden from the optimizer for a step.
-
-    Inside the optimizer a decay becomes part of the step, which is then mapped by P; and P mixes
-    it into the bias. So the optimizer sees a decay of 0 for these parameters, and they shrink by
-    1 − lr · decay afterwards.
-
-    Args:
-        groups: Each changed group with its weight decay and its parameters.
-        split_off: Preconditioned parameters of groups that hold others as well.
-        shrink: lr · decay by the id of the parameter.
-    """
-
-    groups: list[tuple[dict[str, Any], Any, list[Tensor]]] = field(default_factory=list)
-    split_off: list[dict[str, Any]] = field(default_factory=list)
-    shrink: dict[int, float | Tensor] = field(default_factory=dict)
-
-    def hide(self, optimizer: Optimizer, preconditioned: Collection[int]) -> None:
-        """Set the decay of parameters with these ids to 0, splitting mixed groups."""
-        for group in optimizer.param_groups:
-            decay = group.get("weight_decay", 0)
-            if not isinstance(decay, Tensor) and not decay:
-                continue
-            inside = [p for p in group["params"] if id(p) in preconditioned]
-            if not inside:
-                continue
-            self.shrink |= dict.fromkeys((id(p) for p in inside), group["lr"] * decay)
-            outside = [p for p in group["params"] if id(p) not in preconditioned]
-            self.groups.append((group, decay, group["params"]))
-            if outside:
-                self.split_off.append({**group, "params": inside, "weight_decay": 0.0})
-                group["params"] = outside
-            else:
-                group["weight_decay"] = 0.0
-        optimizer.param_groups.extend(self.split_off)
-
-    def give_back(self, optimizer: Optimizer) -> None:
-        """Make the groups the user's again."""
-        if self.split_off:
-            split_off = {id(group) for group in self.split_off}
-            optimizer.param_groups[:] = [
-                group for group in optimizer.param_groups if id(group) not in split_off
-            ]
-        for group, decay, parameters in self.groups:
-            group["weight_decay"], group["params"] = decay, parameters
-
-
-class _Value(NamedTuple):
-    """A parameter or gradient before the step: a copy of its value, and the version copied."""
-
-    tensor: Tensor
-    value: Tensor
-    version: int
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> _Value:
-        return cls(tensor, tensor.detach().clone(), tensor._version)
-
-    def restore(self) -> None:
-        # Fused optimizers write without a new version.
-        if self.tensor._version != self.version or not torch.equal(
-            local(self.tensor), local(self.value)
-        ):
-            self.tensor.copy_(self.value)
-
-
-@dataclass(slots=True)
-class _Step:
-    """One step of the optimizer: what is changed for it, and what its end has to do.
-
-    Args:
-        gradients: Parameter, the user's gradient, and the one that the optimizer sees.
-        parts: Whose change is to be mapped.
-        before: Parameters that the step may change, by id.
-        decay: What the optimizer does not see.
-        raw: Parameters that are not preconditioned, with their gradients, to undo a step that
-            fails.
-        optimizer: Groups and state of the optimizer but for moments, too.
-    """
-
-    gradients: list[tuple[nn.Parameter, Tensor, Tensor]] = field(default_factory=list)
-    parts: list[tuple[_Part, Factors]] = field(default_factory=list)
-    before: dict[int, _Value] = field(default_factory=dict)
-    decay: _Decay = field(default_factory=_Decay)
-    raw: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
-    optimizer: SavedObjects | None = None
-
-    def show(self, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Show the optimizer another gradient than the user's."""
-        raw = parameter.grad
-        assert raw is not None
-        self.gradients.append((parameter, raw, gradient))
-        parameter.grad = gradient
-
-    def remember(self, part: _Part, factors: Factors) -> None:
-        """Copy the parameters that the step of a part may change."""
-        changed = [part.weight, part.bias]
-        if part.moves_foreign_bias(factors):
-            changed.append(part.layer.bias)
-        for p in changed:
-            if p is not None:
-                self.before[id(p)] = _Value.of(p)
-
-    def remember_the_rest(self, optimizer: Optimizer) -> None:
-        """Keep what else the step may change, if that is small: it may fail halfway."""
-        self.optimizer = optimizer_saved(optimizer, moments=False)
-        self.raw = [
-            (p, p.grad)
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if id(p) not in self.before
-        ]
-
-    def give_back(self, optimizer: Optimizer, *, only_ours: bool = False) -> None:
-        """Give groups and gradients back.
-
-        Args:
-            optimizer: Whose step it is.
-            only_ours: Leave gradients alone that are no longer those shown to the optimizer.
-        """
-        self.decay.give_back(optimizer)
-        for parameter, raw, shown in self.gradients:
-            if not only_ours or parameter.grad is shown:
-                parameter.grad = raw
-
-    def undo(self, optimizer: Optimizer) -> None:
-        """Undo what was changed, but for moments and parameters that are not preconditioned."""
-        self.give_back(optimizer)
-        with torch.no_grad():
-            if self.optimizer is not None:
-                self.optimizer.restore()
-            for saved in self.before.values():
-                saved.restore()
-        for parameter, gradient in self.raw:
-            parameter.grad = gradient
+from equipoise.preconditioners.bnp.step import Part, Step
 
 
 class Attachment:
@@ -228,7 +73,7 @@ class Attachment:
         self.optimizer = optimizer
         self.leads = leads
         self.run_closure = run_closure
-        self._step: _Step | None = None
+        self._step: Step | None = None
         self._divided = divided
         self.moves: dict[int, bool] = {}
         self._other_groups: list[tuple[int, int]] = []  # of weights, and of their biases
@@ -259,7 +104,7 @@ class Attachment:
             else:
                 self.optimizer.step = self._step_of_instance  # type: ignore[method-assign]
 
-    def _divide(self) -> list[_Part]:
+    def _divide(self) -> list[Part]:
         """Find the parts. A bias whose rate is 0, beside a weight's that is not, is frozen.
 
         Where both are 0, as in the first step of a warm-up, nothing moves anyway.
@@ -278,7 +123,7 @@ class Attachment:
                 elif place[id(weight)] != place[id(bias)]:
                     self._other_groups.append((place[id(weight)], place[id(bias)]))
             if weight is not None or bias is not None:
-                parts.append(_Part(layer, weight, bias))
+                parts.append(Part(layer, weight, bias))
         return parts
 
     def _follow_groups(self) -> None:
@@ -312,7 +157,7 @@ class Attachment:
         self._follow_groups()
         with torch.no_grad(), without_autocast(self.banks.layers[0].weight.device):
             self.banks.update()
-            self._step = _Step()  # known before anything is changed, so that all can be undone
+            self._step = Step()  # known before anything is changed, so that all can be undone
             if self._is_linear():
                 self._map_gradients(self._step)
             else:
@@ -366,12 +211,12 @@ class Attachment:
         one, other = (self.optimizer.param_groups[i]["lr"] for i in (first, second))
         return one is other or (_is_here(one) and _is_here(other) and bool(one == other))
 
-    def _map_gradients(self, step: _Step) -> None:
+    def _map_gradients(self, step: Step) -> None:
         """Show the optimizer PPᵀg/q²."""
         for part, factors in self._active(squared=True):
             self._show(part, factors, precondition, step)
 
-    def _standardise(self, step: _Step) -> None:
+    def _standardise(self, step: Step) -> None:
         """Show the optimizer Pᵀg/q and no weight decay, and remember the parameters."""
         active = self._active(squared=False)
         for part, factors in active:
@@ -390,7 +235,7 @@ class Attachment:
                     step.show(p, p.grad.clone())
             clip_gradients(parameters, max_norm, getattr(self.optimizer, "grad_scale", None))
 
-    def _active(self, *, squared: bool) -> list[tuple[_Part, Factors]]:
+    def _active(self, *, squared: bool) -> list[tuple[Part, Factors]]:
         """Parts whose layer has gradients; a frozen or unused layer is left alone."""
         factors = self.banks.factors(squared=squared)
         return [
@@ -400,7 +245,7 @@ class Attachment:
             and (part.bias is None or part.bias.grad is not None or part.weight is not None)
         ]
 
-    def _show(self, part: _Part, factors: Factors, mapping: Map, step: _Step) -> None:
+    def _show(self, part: Part, factors: Factors, mapping: Map, step: Step) -> None:
         """Show the optimizer mapped gradients of one layer."""
         bias = part.layer.bias
         raw_bias = None if bias is None else bias.grad
@@ -415,7 +260,7 @@ class Attachment:
         if part.bias is not None and new_bias is not None:
             step.show(part.bias, new_bias)
 
-    def _map_change(self, part: _Part, factors: Factors, step: _Step) -> None:
+    def _map_change(self, part: Part, factors: Factors, step: Step) -> None:
         """Replace Δ = new − old by P Δ / q, and let the decay act beside it."""
         mine = [p for p in (part.weight, part.bias) if p is not None]
         for p in mine:
