@@ -75,7 +75,7 @@ class CellStore:
         origin: dict[str, Any] = {
             "schema": SCHEMA,
             "equipoise": __version__,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": datetime.now(UTC).isoformat(timespec="microseconds"),
         }
         outcome = {
             "record": to_plain(result.record),
@@ -91,10 +91,18 @@ class CellStore:
     def load(self, cell: Cell[Record]) -> Result[Record] | None:
         """Read a cell's result; ``None`` if there is none, or none that can be read."""
         try:
-            data = json.loads(self.path(cell).read_text(encoding="utf-8"))
-            return _decode(cell, data)
+            return _decode(cell, self.document(cell))
         except (OSError, ValueError, KeyError, TypeError):
             return None  # counts as never computed: computing it again replaces the file
+
+    def document(self, cell: Cell[Any]) -> dict[str, Any]:
+        """Read what a cell's file says, with its time of writing.
+
+        Raises:
+            OSError: If there is no file.
+            ValueError: If it is not JSON.
+        """
+        return json.loads(self.path(cell).read_text(encoding="utf-8"))
 
     def finished(self, cell: Cell[Record]) -> Result[Record] | None:
         """Read a cell's result; ``None`` also if it failed."""

@@ -10,6 +10,7 @@ from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 from equipoise_papers.reproduction.check import run
 from equipoise_papers.reproduction.check.record import CheckFailedError
 from equipoise_papers.reproduction.folders import cell_store
+from equipoise_papers.sweeps import cell
 from equipoise_papers.sweeps.backends import Engine
 from equipoise_papers.sweeps.grid import sweep
 from papers_support.toy_trials import Code, Prediction, Trial, trials
@@ -20,6 +21,12 @@ def code(monkeypatch):
     """The code that trials are computed by."""
     monkeypatch.setattr(Trial, "code", Code())
     return Trial.code
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch):
+    """A clock by which every computation takes no time at all."""
+    monkeypatch.setattr(cell.time, "perf_counter", lambda: 0.0)
 
 
 @pytest.fixture
@@ -156,6 +163,10 @@ def test_published_records_are_not_taken_for_new_ones(check, page, tmp_path):
     unpack(page / "records", out=folder)
     with pytest.raises(ValueError, match=r"is the published record itself.*--out"):
         check()
+
+
+def test_equal_times_of_computing_are_no_sign_of_a_copy(stopped_clock, check):
+    assert to_plain(check()) == to_plain(check())
 
 
 def test_what_it_takes_is_said_first(check):
