@@ -6,14 +6,17 @@ import math
 import pytest
 
 from equipoise.diagnosis import verdict
+from equipoise.diagnosis.broken import Broken
+from equipoise.diagnosis.initialisation.stuck import Stuck
 from equipoise.diagnosis.record import GROWTH
 from equipoise.probes.gradient_growth import GradientGrowth
-from equipoise.records import Estimate
+from equipoise.records import Estimate, wording
+from equipoise.records.finding import Finding
 from support.report_examples import deep_checkup, interrupted_checkup
 
 
-def conclude(checkup, trainability=None):
-    return verdict.conclude(checkup.growth, trainability, checkup.findings)
+def conclude(checkup, trainability=None, findings=()):
+    return verdict.conclude(checkup.growth, trainability, findings)
 
 
 def with_rate(value):
@@ -24,14 +27,63 @@ def with_rate(value):
 
 def test_it_names_probability_reason_and_depth():
     stored = deep_checkup().verdict
-    assert conclude(deep_checkup(), stored.trainability) == stored
+    assert conclude(deep_checkup(), stored.trainability, deep_checkup().findings) == stored
 
 
-def test_without_a_reason_it_names_growth():
+def finding(severity, title):
+    return Finding(severity, title, "")
+
+
+@pytest.fixture
+def healthy():
+    """A probability without a reason against it."""
     chance = {"probability": 0.97, "low": 0.9, "high": 0.99}
-    healthy = dataclasses.replace(
+    return dataclasses.replace(
         deep_checkup().verdict.trainability, **chance, reason="", depth=None
     )
+
+
+@pytest.mark.parametrize("severity", ["critical", "warning"])
+def test_what_is_to_be_mended_stands_beside_a_good_forecast(healthy, severity):
+    found = conclude(
+        with_rate(1.001),
+        healthy,
+        [finding("note", "A note"), finding("warning", "A warning"), finding(severity, "Worse")],
+    )
+    assert found.severity == severity
+    title = {"critical": "Worse", "warning": "A warning"}[severity]
+    assert found.details.endswith(f"from layer to layer. Found as well: {title}")
+
+
+def test_the_forecast_itself_is_not_found_as_well(healthy):
+    sentence = conclude(with_rate(1.001), healthy).sentence
+    found = conclude(with_rate(1.001), healthy, [finding("warning", sentence)])
+    assert "Found as well" not in found.details
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "sentence"),
+    [
+        (Broken(("a",), missing=True), "Will not train: its gradients are nan"),
+        (Broken(("a",)), "Will not train: its gradients overflow"),
+        (Stuck(silent=("a",)), "Most of it will never train"),
+        (Stuck(zero=("a",)), "Part of it will never train"),
+    ],
+)
+def test_an_obstacle_stands_above_everything(obstacle, sentence):
+    checkup = deep_checkup()
+    found = verdict.conclude(checkup.growth, None, checkup.findings, obstacle=obstacle)
+    assert (found.sentence, found.details) == (sentence, wording.capital(obstacle.words))
+
+
+def test_no_obstacle_is_none(healthy):
+    plain = conclude(with_rate(1.001), healthy)
+    for obstacle in (Broken(), Stuck(), None):
+        again = verdict.conclude(with_rate(1.001).growth, healthy, [], obstacle=obstacle)
+        assert again == plain
+
+
+def test_without_a_reason_it_names_growth(healthy):
     found = conclude(with_rate(1.001), healthy)
     assert found.sentence.startswith("Will train (97 %")
     assert found.details == "Gradients keep their size from layer to layer"
@@ -82,7 +134,7 @@ def test_with_too_few_gradients(norms, details):
 
 
 def test_without_anything():
-    found = conclude(interrupted_checkup())
+    found = conclude(interrupted_checkup(), findings=interrupted_checkup().findings)
     assert found == interrupted_checkup().verdict
     assert found.severity is None
 

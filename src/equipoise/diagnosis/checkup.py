@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from equipoise import probes
 from equipoise.diagnosis import verdict
+from equipoise.diagnosis.broken import Broken, broken, conclude_broken
 from equipoise.diagnosis.comparison import compare, is_straight, predicted_rate
 from equipoise.diagnosis.findings import advice, conclude
 from equipoise.diagnosis.fix.findings import conclude_fix, proved
@@ -205,9 +206,10 @@ def checkup(
         work.conditioning,
         unwatched(fresh),
         [
-            *_left_out(work.untraced, work.unjudged),
+            *([] if work.broken or work.stuck else _left_out(work.untraced, work.unjudged)),
             *work.mistakes,
             *conclude_initialisation(work.initialisation, work.unchecked),
+            *conclude_broken(work.broken),
             *conclude_stuck(work.stuck),
             *conclude_preconditioning(work.preconditioning),
             *conclude_second_order(work.second_order),
@@ -237,7 +239,11 @@ def checkup(
         seeds=work.growth.replicates if work.growth else 0,
         batches=work.growth.batches if work.growth else 0,
         verdict=verdict.conclude(
-            work.growth, work.trainability, findings, work.untraced or work.unjudged
+            work.growth,
+            work.trainability,
+            findings,
+            work.untraced or work.unjudged,
+            work.broken or work.stuck,
         ),
         sites=work.sites,
         attribution=work.attribution,
@@ -276,6 +282,7 @@ class _Work:
     initialisation: Initialisation | None = None
     mistakes: Sequence[Finding] = ()
     stuck: Stuck = field(default_factory=Stuck)
+    broken: Broken = field(default_factory=Broken)
     without_gradient: frozenset[str] = frozenset()
     unchecked: str = ""
     untraced: str = ""
@@ -317,9 +324,9 @@ def _run(
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
     work.stuck = stuck(model, loss, problem.more(), work.without_gradient)
-    if work.stuck:
+    work.broken = work.broken or broken(None, growth)
+    if work.broken or work.stuck:
         work.trainability = None
-        work.unjudged = work.stuck.words
     found = work.trainability
     if found is None or found.probability > LIKELY or not is_straight(growth):
         # They hold all tensors of a pass, and are for remedies only.
@@ -387,6 +394,7 @@ def _predicted(
     """
     try:
         trace = traced(problem, model)
+        work.broken = broken(trace.graph)
         work.mistakes = mistakes(trace.graph, model, problem.first)
         work.without_gradient = frozenset(trace.graph.without_gradient)
         begin = time.process_time()

@@ -121,19 +121,8 @@ def _without_gradient(growth: GradientGrowth, zeros: Sequence[str]) -> list[Find
     values = {layer.layer: layer.gradient.value for layer in growth.layers}
     if len(values) < 3:
         return []
-    broken = [name for name, value in values.items() if not math.isfinite(value)]
     silent = [name for name, value in values.items() if value == 0]
     findings = []
-    if broken:
-        findings.append(
-            Finding(
-                "critical",
-                f"{wording.count(len(broken), 'layer')} without a finite gradient",
-                f"The gradient overflows at {wording.listed(broken, _NAMES)}.",
-                "Lower the scale of the weights or of the data, or compute in a wider "
-                "floating-point type.",
-            )
-        )
     if silent and zeros:
         findings.append(
             Finding(

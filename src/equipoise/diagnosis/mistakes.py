@@ -297,7 +297,8 @@ def _without_gradient(graph: Graph, model: nn.Module) -> list[Finding]:
             f"{wording.count(len(missed), 'parameter')} without a gradient",
             f"The loss of this batch does not depend on {wording.percent(share)} of the weights: "
             f"{wording.listed(missed, _NAMES)}. They were not "
-            "used in this pass, as dropped layers and experts are, or are detached.",
+            "used in this pass, as dropped layers and experts are, or are detached, as by a "
+            "reentrant checkpoint whose inputs have no gradient.",
             "Use them, look for detach() or no_grad() behind them, or freeze them with "
             "requires_grad_(False)."
             if much

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from equipoise.diagnosis.broken import Broken
+from equipoise.diagnosis.initialisation.stuck import Stuck
 from equipoise.diagnosis.record import Verdict
 from equipoise.diagnosis.trainability.record import Trainability
 from equipoise.diagnosis.trainability.words import depth_in_words, forecast
@@ -21,6 +23,7 @@ def conclude(
     trainability: Trainability | None,
     findings: Iterable[Finding],
     unknown: str = "",
+    obstacle: Broken | Stuck | None = None,
 ) -> Verdict:
     """Summarise a check-up in two lines.
 
@@ -29,9 +32,12 @@ def conclude(
         trainability: How probably the model trains, if that is known.
         findings: All findings; the worst one gives the severity.
         unknown: Why it is not.
+        obstacle: What keeps it from training, whatever theory says; may be empty.
     """
-    severities = [finding.severity for finding in findings]
-    if trainability is None:
+    found = sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    if obstacle:
+        sentence, details = obstacle.sentence, [obstacle.words]
+    elif trainability is None:
         sentence = "Whether it will train is unknown"
         details = [part for part in (_growth(growth), unknown.rstrip(".")) if part]
     else:
@@ -39,12 +45,23 @@ def conclude(
         details = [trainability.reason or _growth(growth)]
         if trainability.depth is not None:
             details.append(depth_in_words(trainability.depth))
+    if not obstacle and not (trainability and trainability.reason):
+        details += [f"found as well: {one.title}" for one in _serious(found, sentence)[:1]]
     return Verdict(
-        severity=min(severities, key=SEVERITIES.index, default=None),
+        severity=found[0].severity if found else None,
         sentence=sentence,
         details=". ".join(map(wording.capital, details)),
         trainability=trainability,
     )
+
+
+def _serious(findings: Sequence[Finding], sentence: str) -> list[Finding]:
+    """What is to be mended, beside what the verdict's own sentence says."""
+    return [
+        finding
+        for finding in findings
+        if finding.severity in ("critical", "warning") and finding.title != sentence
+    ]
 
 
 def _growth(growth: GradientGrowth | None) -> str:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from equipoise.instrument.checkpoints import differentiable_checkpoints
 from equipoise.instrument.types import LossFunction
 
 # Without tensors, or no part of the data.
@@ -43,7 +44,8 @@ class OnCopies:
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         """Evaluate the loss on a copy."""
-        return self.of(model, copied(batch))
+        with differentiable_checkpoints():
+            return self.of(model, copied(batch))
 
 
 def on_copies(loss_fn: LossFunction) -> OnCopies:

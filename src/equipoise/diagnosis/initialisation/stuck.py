@@ -38,6 +38,11 @@ class Stuck:
         return bool(self.zero or self.silent)
 
     @property
+    def sentence(self) -> str:
+        """What follows for training, without a full stop."""
+        return f"{'Most' if self.silent else 'Part'} of it will never train"
+
+    @property
     def words(self) -> str:
         """What is so, in a clause."""
         parts = []

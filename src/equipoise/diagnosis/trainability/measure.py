@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from equipoise.diagnosis.broken import broken, conclude_broken
 from equipoise.diagnosis.initialisation.stuck import conclude_stuck, stuck
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem
@@ -49,7 +50,7 @@ def trainability(
 
     Raises:
         ValueError: If model, loss and data do not fit together, no operation of the model has a
-            gradient, or weights can never move.
+            gradient, gradients are not finite, or weights can never move.
 
     Examples:
         >>> from equipoise import models
@@ -67,9 +68,8 @@ def trainability(
     )
     fresh = problem.fresh(problem.seed)
     graph = trace(fresh, problem.first, problem.loss_fn)
-    for finding in conclude_stuck(
-        stuck(fresh, problem.loss_fn, problem.more(), graph.without_gradient)
-    ):
+    never = stuck(fresh, problem.loss_fn, problem.more(), graph.without_gradient)
+    for finding in [*conclude_broken(broken(graph)), *conclude_stuck(never)]:
         raise ValueError(f"{finding.title}. {finding.detail} {finding.remedy}")
     return judge(propagate(graph), graph.batch, calibration(), depth=depth)
 

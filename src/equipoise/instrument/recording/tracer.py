@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise.instrument import modules, trees
 from equipoise.instrument.batches import rows, samples
+from equipoise.instrument.checkpoints import differentiable_checkpoints
 from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
 from equipoise.instrument.recording.opaque import around_opaque_calls
@@ -65,7 +66,7 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     loss_fn, given = apart(loss_fn, batch)  # copies of it are no operations of the model
     with untouched(model), torch.inference_mode(False), torch.enable_grad():
         modules.unfreeze(model)
-        with running as tracer.running, opaque, tracer:
+        with differentiable_checkpoints(), running as tracer.running, opaque, tracer:
             loss = loss_fn(model, given)
         weights = tracer.differentiate(loss, model)
     result = tracer.source(loss)
