@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.diagnosis.broken import Broken, broken, conclude_broken
+from equipoise.diagnosis.broken import Broken, broken, conclude_broken, origin
 from equipoise.instrument.recording.tracer import trace
 from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
 from equipoise.records import Estimate
@@ -124,3 +124,41 @@ def test_the_verdict_says_it_and_a_test_suite_fails():
     assert "sqrt in 'Between'" in found.findings[0].detail
     with pytest.raises(ValueError, match=r"no numbers \(nan\).*sqrt\(x \+ 1e-6\)"):
         eq.assert_trainable(model, BATCH)
+
+
+def fully_masked(x):
+    """Attention in which nothing may be attended to."""
+    scores = (x @ x.T).masked_fill(torch.ones(len(x), len(x), dtype=torch.bool), -math.inf)
+    return scores.softmax(-1) @ x
+
+
+@pytest.mark.parametrize(
+    ("operation", "words"),
+    [
+        (lambda x: (x - 100).log(), "the loss is nan .*: nan first in log in 'Between'"),
+        (
+            lambda x: (x * 1e6).exp(),
+            "nan first in addmm in 'above', from infinite numbers of exp in 'Between'",
+        ),
+        (fully_masked, "nan first in _softmax in .*, from infinite numbers of masked_fill in"),
+        (lambda x: zero(x.relu()) / zero(x.relu()), "nan first in div in 'Between'"),
+    ],
+)
+def test_a_loss_that_is_not_finite_is_traced_back(operation, words):
+    with pytest.raises(ValueError, match=words):
+        eq.checkup(Between(operation), BATCH)
+
+
+def test_an_infinite_loss_is_traced_back():
+    with pytest.raises(ValueError, match=r"loss is inf .*: infinite numbers first in exp"):
+        eq.checkup(
+            Between(lambda x: x), BATCH, loss_fn=lambda output, _: (output * 1e9).exp().sum()
+        )
+
+
+def test_finite_passes_with_masks_have_no_origin():
+    def masked(x):
+        mask = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
+        return (x @ x.T).masked_fill(mask, -math.inf).softmax(-1) @ x
+
+    assert origin(trace(Between(masked), BATCH, cross_entropy)) == ""

@@ -112,6 +112,22 @@ def test_two_draws_of_one_form_agree_and_of_two_do_not():
     assert form_z(first, scaled) > 5
 
 
+def test_a_bound_is_seen_where_a_distance_is_too_little():
+    generator = torch.Generator().manual_seed(0)
+    bounded = law_of(2 * torch.rand(40_000, generator=generator) - 1)
+    normal = law_of(bounded.std * torch.randn(432, generator=generator))
+    assert abs(scale_z(normal, bounded)) < 3
+    assert form_z(normal, bounded) > 8
+
+
+def test_draws_of_a_bounded_law_are_seldom_beyond_the_others():
+    generator = torch.Generator().manual_seed(0)
+    other = law_of(torch.rand(4000, generator=generator))
+    found = [form_z(law_of(torch.rand(400, generator=generator)), other) for _ in range(400)]
+    # Two ends and a distance: at most three times what a normal score exceeds.
+    assert np.mean(np.array(found) > 3.0) < 3 * 0.0027 + 4 * math.sqrt(0.0027 / 400)
+
+
 def test_no_element_of_a_large_tensor_is_taken_twice():
     law = law_of(torch.arange(70_000.0))
     assert len(np.unique(law.sample)) == len(law.sample) == 2**16

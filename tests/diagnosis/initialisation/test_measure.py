@@ -44,6 +44,26 @@ def transformer(depth=6, width=32):
     return model
 
 
+class FixupBlock(nn.Module):
+    def __init__(self, width=16):
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, width, 3, bias=False)
+        self.conv2 = nn.Conv2d(width, width, 3, bias=False)
+
+
+def fixup(depth=9, width=16, *, stem=True):
+    """Blocks whose convolutions are drawn smaller with the depth, and whose last are zero."""
+    model = nn.Sequential(
+        nn.Conv2d(3, width, 3, bias=False), *(FixupBlock() for _ in range(depth))
+    )
+    if stem:
+        init.kaiming_normal_(model[0].weight, mode="fan_out", nonlinearity="relu")
+    for block in model[1:]:
+        init.normal_(block.conv1.weight, std=(2 / (9 * width * depth)) ** 0.5)
+        init.zeros_(block.conv2.weight)
+    return model
+
+
 def told(model, named=None):
     return {fault.kind: set(fault.parameters) for fault in initialisation(model, named).faults}
 
@@ -52,6 +72,8 @@ HEALTHY = {
     "default": lambda: nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.Linear(32, 10)),
     "kaiming": lambda: mlp(64, 96, 48, 64, 10),
     "gpt2": transformer,
+    "fixup": fixup,
+    "fixup, with a default stem": lambda: fixup(stem=False),
     "depthwise": lambda: nn.Sequential(*(nn.Conv2d(32, 32, 3, groups=32) for _ in range(4))),
     "padding": lambda: nn.Sequential(*(nn.Embedding(40, 8, padding_idx=0) for _ in range(3))),
     "recurrent": lambda: nn.LSTM(16, 24, 2),

@@ -140,8 +140,8 @@ def chain(depth=6, width=128, scale=1.0, act=nn.Tanh, normalised=False):
     return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
-def found_for(model):
-    return diagnosis.trainability(model, fixed_batches(), depth=False)
+def found_for(model, *, depth=False):
+    return diagnosis.trainability(model, fixed_batches(), depth=depth)
 
 
 class TestRealModels:
@@ -193,3 +193,13 @@ def test_a_network_behind_a_zero_matrix_is_judged_as_if_it_had_moved():
     for name in ("explosion", "vanishing", "collapse"):
         value, expected = getattr(found.predicted, name), getattr(usual.predicted, name)
         assert value == pytest.approx(expected, abs=0.3)
+
+
+def test_the_depth_that_trains_is_that_behind_a_zero_matrix_which_has_moved():
+    """Without that no number of blocks would have a gradient, however well they train."""
+    torch.manual_seed(0)
+    model = chain(depth=6, width=32)
+    torch.nn.init.zeros_(model[-1].weight)
+    found = found_for(model, depth=True)
+    assert found.probability > 0.5
+    assert found.depth.value >= found.depth.blocks

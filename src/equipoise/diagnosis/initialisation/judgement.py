@@ -227,9 +227,29 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
     for one in kind:
         judgement = judged[one.name]
         common = one.layer.law.is_constant or one.place in together or _is_end(one, kind)
-        if common and judgement.verdict in ("mis-scaled", "residual scaling"):
+        elsewhere = judgement.verdict == "missed" and _is_of_one_place(kind, rule, limit)
+        if elsewhere or (common and judgement.verdict in ("mis-scaled", "residual scaling")):
             judged[one.name] = replace(judgement, verdict="exception")
     return judged
+
+
+def _is_of_one_place(kind: Sequence[Found], rule: Rule, limit: float) -> bool:
+    """Whether a rule is that of one place in repeated blocks, which have another place beside it.
+
+    Then the initialisation goes by the place, and says nothing of layers outside the blocks. Two
+    layers of a block whose names differ by a number, one of them all zeros, are two places.
+    """
+
+    def place(one: Found) -> object:
+        return one.place, one.layer.law.is_constant
+
+    places = {place for place, count in Counter(map(place, kind)).items() if count > 1}
+    follow = {place(one) for one in kind if _follows(rule, one.layer, limit)}
+    return len(follow) == 1 and follow < places
+
+
+def _follows(rule: Rule, layer: Layer, limit: float) -> bool:
+    return not layer.law.is_constant and abs(rule.z(layer)) < limit
 
 
 def _in_place(place: Sequence[Found], limit: float) -> dict[str, Judgement]:

@@ -135,10 +135,19 @@ def mean_z(found: Law, intended: Law) -> float:
 
 
 def form_z(found: Law, intended: Law) -> float:
-    """How improbable the largest distance of two distribution functions is, as a z-score."""
+    """How improbable the largest distance of two distribution functions is, as a z-score.
+
+    Elements beyond all that were drawn of the other law are counted as well: few of them are too
+    little for a distance, and too much for a law with a bound.
+    """
     a, b = found.sample, intended.sample
     if found.is_constant or intended.is_constant or not len(b):
         return 0.0
+    return max(_distance_z(a, b), _beyond_z(a, b), _beyond_z(-a[::-1], -b[::-1]))
+
+
+def _distance_z(a: Array, b: Array) -> float:
+    """The z-score of Kolmogorov's distance of two samples, each in order."""
     both = np.concatenate([a, b])
     order = np.argsort(both, kind="stable")  # merges what is in order already
     steps = np.where(order < len(a), 1 / len(a), -1 / len(b))
@@ -146,6 +155,18 @@ def form_z(found: Law, intended: Law) -> float:
     last_of_equals = np.append(ordered[1:] != ordered[:-1], True)
     distance = float(np.abs(np.cumsum(steps)[last_of_equals]).max())
     return _normal_score(distance * math.sqrt(len(a) * len(b) / (len(a) + len(b))))
+
+
+def _beyond_z(a: Array, b: Array) -> float:
+    r"""The z-score of how many elements of one sample exceed all of the other.
+
+    The k largest of all are of the first sample with the probability
+    :math:`\prod_{i<k} (n - i)/(n + m - i)`, whatever the law is.
+    """
+    n, both = len(a), len(a) + len(b)
+    k = n - int(np.searchsorted(a, b[-1], side="right"))
+    logs = special.gammaln([n + 1, n - k + 1, both + 1, both - k + 1])
+    return float(-special.ndtri_exp(logs[0] - logs[1] - logs[2] + logs[3] - math.log(2)))
 
 
 def _normal_score(distance: float) -> float:

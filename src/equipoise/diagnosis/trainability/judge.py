@@ -104,7 +104,7 @@ def judge(
         predicted=known.get("predicted"),
         measured=known["measured"],
         depth=(
-            _depth(found, batch_size, calibration, took, allowance)
+            _depth(awake or found, batch_size, calibration, took, allowance)
             if depth and "predicted" in known
             else None
         ),
