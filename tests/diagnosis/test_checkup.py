@@ -11,11 +11,11 @@ from torch import nn
 from equipoise import checkup, models, theory
 from equipoise.data.user import as_source
 from equipoise.diagnosis import SmoothnessOptions
+from equipoise.diagnosis.price import Plan
 from equipoise.diagnosis.record import CORRELATION, GROWTH, PROFILE, SCHEMA_VERSION, Checkup
 from equipoise.diagnosis.short_training import UNCHANGED
 from equipoise.diagnosis.smoothness.variants import WITHOUT
 from equipoise.records import from_plain, to_plain
-from equipoise.theory.propagation.propagate import TooExpensiveError
 from support.diagnosis_examples import DIGITS, fixed_batches
 
 DEPTH = 32
@@ -221,16 +221,22 @@ class TestAnyModel:
         assert report.growth.rate is not None
         assert (report.sites, report.comparisons, report.remedies) == ((), (), ())
 
-    def test_theory_that_takes_too_long_says_what_lets_it_go_further(self, monkeypatch):
-        def slow(*_, **__):
-            raise TooExpensiveError("theory had done 2 of 9 operations")
+    def test_theory_that_takes_too_long_is_cut_and_the_model_judged(self, monkeypatch):
+        class Gated(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.steps, self.head = nn.GRU(8, 16, batch_first=True), nn.Linear(16, 4)
 
-        monkeypatch.setattr("equipoise.diagnosis.checkup.traced", slow)
-        report = checkup(mlp, fixed_batches(), seeds=2, batches=1)
-        assert report.growth is not None
-        assert "Theory had done 2 of 9 operations. `--budget 60s` lets it go further" in (
-            report.verdict.details
-        )
+            def forward(self, x):
+                return self.head(self.steps(x)[0][:, -1])
+
+        monkeypatch.setattr(Plan, "theory_seconds", lambda *_: 0.05)
+        batch = torch.randn(32, 40, 8), torch.arange(32) % 4
+        report = checkup(Gated, batch, seeds=2, batches=1)
+        (finding,) = (f for f in report.findings if f.title.startswith("Theory predicts"))
+        assert "no time left for it" in finding.detail
+        assert finding.remedy == "`--budget 60s` lets theory go further."
+        assert report.verdict.trainability.source == "measured"
 
     def test_derivatives_by_the_inputs_may_be_part_of_the_loss(self):
         """They are taken where nothing is recorded, such as for condition numbers."""

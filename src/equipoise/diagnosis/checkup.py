@@ -67,7 +67,7 @@ from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
 from equipoise.records.finding import Finding
-from equipoise.theory.propagation.propagate import Propagation, TooExpensiveError
+from equipoise.theory.propagation.propagate import Propagation
 from equipoise.theory.propagation.sites import Share, Site
 
 # Initialisations on which remedies are tried.
@@ -399,9 +399,6 @@ def _predicted(
         work.without_gradient = frozenset(trace.graph.without_gradient)
         begin = time.process_time()
         propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))
-    except TooExpensiveError as error:
-        work.untraced = f"{error}. `--budget 60s` lets it go further"
-        return None
     except Exception as error:  # whatever a model does, it is measured
         work.untraced = f"tracing the model failed with {type(error).__name__}: {error}"
         return None

@@ -15,6 +15,7 @@ from equipoise.records import wording
 from equipoise.records.estimate import Estimate
 from equipoise.records.finding import SEVERITIES, Finding
 from equipoise.theory.propagation.attribution import NORMALISERS
+from equipoise.theory.propagation.propagate import NO_TIME
 from equipoise.theory.propagation.sites import Share, Site, of_model
 
 # Squared norms within e^3, a factor 20, of each other.
@@ -275,6 +276,9 @@ def _coverage(sites: Sequence[Site]) -> list[Finding]:
             f"Theory predicts {sum(site.is_predicted for site in inside):,} of {len(inside):,} "
             "operations",
             f"It is cut at {listed}, and goes on from what was measured there.",
+            "`--budget 60s` lets theory go further."
+            if any(site.reason == NO_TIME for site in noted)
+            else None,
         )
     ]
 

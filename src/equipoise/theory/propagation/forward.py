@@ -55,7 +55,10 @@ _RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}
 
 
 class Forward:
-    """The values of all nodes, and the ways back."""
+    """The values of all nodes, and the ways back.
+
+    Once ``stopped`` says why, nothing more is predicted.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -63,6 +66,7 @@ class Forward:
         self.pullbacks: dict[int, list[Pullback | None]] = {}
         self.reasons: dict[int, str] = {}
         self.notes: dict[int, str] = {}
+        self.stopped = ""
         self._given: dict[int, Known] = {}
         self._done: Done = {}
         self._rows = {graph.batch, *graph.rows}
@@ -96,6 +100,8 @@ class Forward:
 
     def _result(self, call: Call, leaves: Sequence[Value], *, random: bool) -> Result:
         node = call.node
+        if self.stopped and (random or node.name in WEIGHTED):
+            raise UnpredictedError(self.stopped)
         known = [leaf for leaf in leaves if isinstance(leaf, Known)]
         if not random:
             return self._of_known(call, known)
@@ -167,7 +173,7 @@ class Forward:
 
     def _cut(self, node: Node, leaves: Sequence[Value]) -> Result:
         """Go on from measured moments, if the axes are those of an input."""
-        for output in node.outputs[:1]:
+        for output in () if self.stopped else node.outputs[:1]:
             for leaf in leaves:
                 if isinstance(leaf, Moments) and leaf.layout.shape == tuple(output.shape):
                     try:

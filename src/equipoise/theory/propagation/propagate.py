@@ -38,6 +38,8 @@ _SECONDS_PER_PAIR = 2.5e-7
 _SECONDS_PER_TRIPLE = 6e-10
 # Maps of so many positions are followed whatever it takes.
 _FEWEST_POSITIONS = 64
+# Why nothing is predicted once the allowance is spent.
+NO_TIME = "no time left for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +157,8 @@ class Propagation:
         return propagate(changes.made_to(self.graph))
 
 
-class TooExpensiveError(ValueError):
-    """Predicting a model takes longer than was allowed.
-
-    Args:
-        message: How far it came.
-        positions: Of the largest map that was followed until then.
-    """
-
-    def __init__(self, message: str, positions: int = 0) -> None:
-        super().__init__(message)
-        self.positions = positions
+class _MapsTooLargeError(Exception):
+    """Most of the time that was allowed went into maps of many positions."""
 
 
 @one_thread()  # beside other processes, NumPy's threads wait longer than all of it takes
@@ -179,10 +172,8 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
         graph: The traced pass.
         steps: Whether to predict what a step of each weight does to its layer's output.
         allowance: Seconds of processor time that it may about take; by default any. Maps of so
-            many positions that they would take longer are not followed.
-
-    Raises:
-        TooExpensiveError: If the way forward takes longer all the same.
+            many positions that they would take longer are not followed; where it takes longer all
+            the same, as through thousands of recurrent steps, nothing is predicted from there on.
     """
     if allowance is not None:
         graph = replace(graph, positions=_affordable(graph, allowance))
@@ -192,10 +183,7 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
         with np.errstate(over="ignore", invalid="ignore"):
             forward = _forward(graph, allowance)
             back = backward(graph, forward, keep=steps)
-    except TooExpensiveError as error:
-        # With smaller maps alone less is to be done; recurrent layers have none.
-        if min(graph.positions, error.positions) <= _FEWEST_POSITIONS:
-            raise
+    except _MapsTooLargeError:
         fewer = max(_FEWEST_POSITIONS, min(graph.positions, _largest_map(graph)) // 4)
         return propagate(replace(graph, positions=fewer), steps=steps, allowance=allowance)
     finally:
@@ -223,21 +211,24 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
 
 def _forward(graph: Graph, allowance: float | None) -> Forward:
     forward, started = Forward(graph), time.process_time()
-    for number, node in enumerate(graph.nodes, 1):
+    before, of_maps = started, 0.0
+    for node in graph.nodes:
         forward.step(node)
-        if allowance is not None and time.process_time() - started > allowance:
-            raise TooExpensiveError(
-                f"theory had done {number} of {len(graph.nodes)} operations after "
-                f"{allowance:.0f} s of processor time",
-                positions=max((v.positions for v in _moments(forward)), default=0),
-            )
+        now = time.process_time()
+        if _largest(forward.values[node.number]) > _FEWEST_POSITIONS:
+            of_maps += now - before
+        before, spent = now, now - started
+        if allowance is None or spent <= allowance or forward.stopped:
+            continue
+        if graph.positions > _FEWEST_POSITIONS and of_maps > spent / 2:
+            raise _MapsTooLargeError
+        forward.stopped = NO_TIME
     return forward
 
 
-def _moments(forward: Forward) -> list[Moments]:
-    """All that the way forward has predicted."""
-    values = (value for found in forward.values.values() for value in found)
-    return [value for value in values if isinstance(value, Moments)]
+def _largest(values: Iterable[Value]) -> int:
+    """Positions of the largest map among them."""
+    return max((value.positions for value in values if isinstance(value, Moments)), default=0)
 
 
 def _largest_map(graph: Graph) -> int:
