@@ -26,7 +26,7 @@ from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.initialisation.stuck import Stuck, conclude_stuck, stuck
 from equipoise.diagnosis.inputs.adapt import Loss
-from equipoise.diagnosis.mistakes import mistakes
+from equipoise.diagnosis.mistakes.find import mistakes
 from equipoise.diagnosis.preconditioning import measure as preconditioned
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
@@ -223,6 +223,7 @@ def checkup(
                     work.growth,
                     work.attribution,
                     work.remedies,
+                    reason="" if work.trainability is None else work.trainability.reason,
                     raced=work.fix is not None and bool(work.fix.gains),
                 ),
             ),
@@ -395,7 +396,7 @@ def _predicted(
     try:
         trace = traced(problem, model)
         work.broken = broken(trace.graph)
-        work.mistakes = mistakes(trace.graph, model, problem.first)
+        work.mistakes = mistakes(trace.graph, model, problem)
         work.without_gradient = frozenset(trace.graph.without_gradient)
         begin = time.process_time()
         propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))

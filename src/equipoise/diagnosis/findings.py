@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from equipoise.diagnosis.comparison import AGREEMENT
 from equipoise.diagnosis.preconditioning.findings import WORTHWHILE
 from equipoise.diagnosis.record import PROFILE, Comparison, Recommendation
+from equipoise.diagnosis.trainability.judge import REASONS
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.records import wording
@@ -211,9 +212,18 @@ def advice(
     attribution: Sequence[Share],
     remedies: Sequence[Recommendation],
     *,
+    reason: str = "",
     raced: bool = False,
 ) -> str:
-    """What to change in a model that will not train; ``raced`` if remedies were trained."""
+    """What to change in a model that will not train.
+
+    Args:
+        growth: Of its gradients, if measured.
+        attribution: What they come from.
+        remedies: What was tried.
+        reason: Why it will not.
+        raced: Whether remedies were trained.
+    """
     further = "" if raced else f" {_TRIED}"
     best = next((remedy for remedy in remedies if remedy.verified), None)
     if best is not None and best.measured_rate is not None:
@@ -228,6 +238,8 @@ def advice(
             f"smaller growth rate: compare them with `equipoise theory`.{further}"
         )
     rate = None if growth is None else growth.rate
+    if reason == REASONS["size"]:
+        return f"Scale the data or the last layer's initial weights down, {_OR_ADD}{further}"
     if rate is not None and rate.value < 1:
         return f"Raise the scale of the initial weights, {_OR_ADD}{further}"
     return f"Lower the scale of the initial weights, {_OR_ADD}{further}"

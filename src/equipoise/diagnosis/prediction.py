@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import LayerPrediction
+from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.layer_watch import LayerWatch
 from equipoise.instrument.recording.graph import Graph, Made
 from equipoise.instrument.recording.tracer import trace
@@ -50,14 +51,15 @@ class TracedModel:
 def traced(problem: Problem, model: nn.Module) -> TracedModel:
     """Run a model on the first batch and record every operation; the model is not changed."""
     edges: dict[str, Any] = {}
+    loss_fn, batch = apart(problem.loss_fn, problem.first)  # copying is no part of the pass
 
     def watched_loss(model: nn.Module, batch: Any) -> Tensor:
         with LayerWatch(model) as watch:
-            loss = problem.loss_fn(model, batch)
+            loss: Tensor = loss_fn(model, batch)
         edges.update(watch.edges)
         return loss
 
-    graph = trace(model, problem.first, watched_loss)
+    graph = trace(model, batch, watched_loss)
     return TracedModel(graph, dict(zip(edges, graph.at(edges.values()), strict=True)))
 
 

@@ -62,6 +62,7 @@ class Problem:
         assumptions: How model, data and loss were made to fit together.
         step_seconds: What one training step about takes.
         dtype: What floating-point data are converted to; None leaves them as they are.
+        loss_is_assumed: Whether the loss is neither the user's nor the model's own.
     """
 
     build: Callable[[], nn.Module]
@@ -74,6 +75,7 @@ class Problem:
     assumptions: tuple[str, ...] = ()
     dtype: torch.dtype | None = None
     step_seconds: float = math.nan
+    loss_is_assumed: bool = False
 
     @classmethod
     def prepare(
@@ -132,7 +134,16 @@ class Problem:
             assumed.append("the model is in evaluation mode, and is checked in it")
         loss = on_copies(found.loss)  # the model may write to its batches
         problem = cls(
-            given.build, source, loss, batch_size, place, seed, held, tuple(assumed), dtype
+            given.build,
+            source,
+            loss,
+            batch_size,
+            place,
+            seed,
+            held,
+            tuple(assumed),
+            dtype,
+            loss_is_assumed=found.is_assumed,
         )
         watch = Stopwatch(place)
         problem.rehearse(made)

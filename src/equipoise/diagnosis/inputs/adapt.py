@@ -66,10 +66,12 @@ class Found:
     Args:
         loss: ``loss(model, batch)``.
         words: The assumptions.
+        is_assumed: Whether it is neither the user's nor the model's own.
     """
 
     loss: LossFunction
     words: tuple[str, ...]
+    is_assumed: bool = False
 
 
 def check_loss(given: object) -> None:
@@ -136,7 +138,8 @@ def find_loss(
         except Exception as error:  # another way to call it may fit
             first = first or error
         else:
-            return Found(found, (_words(found),))
+            assumed = criterion is None and "own" not in found.objective.words
+            return Found(found, (_words(found),), assumed)
     if criterion is None and takes_time(model):
         return _denoising()
     if criterion is None and unfit is not None:

@@ -1,12 +1,15 @@
 """What a traced pass shows: outputs that do not fit the loss, and parts without a gradient."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from equipoise.diagnosis.checkup import checkup
-from equipoise.diagnosis.mistakes import mistakes
+from equipoise.diagnosis.mistakes.layers import of_layers
+from equipoise.diagnosis.mistakes.outputs import of_outputs
 from equipoise.diagnosis.trainability.measure import assert_trainable
 from equipoise.instrument.recording.tracer import trace
 
@@ -27,7 +30,7 @@ class Net(nn.Module):
 
 def found(model, loss=F.cross_entropy, target=Y):
     graph = trace(model, (X, target), lambda model, batch: loss(model(batch[0]), batch[1]))
-    return mistakes(graph, model, (X, target))
+    return [*of_outputs(graph, (X, target)), *of_layers(graph, model)]
 
 
 def test_a_sound_network_has_none():
@@ -171,7 +174,7 @@ def test_what_layers_come_after_is_no_loss():
 
     for bias in (True, False):
         graph = trace(Inner(None, bias=bias), (X, X[:, 0].clone()), inner_loss)
-        shown = mistakes(graph, Inner(None, bias=bias), (X, X[:, 0].clone()))
+        shown = of_outputs(graph, (X, X[:, 0].clone()))
         assert [one.title for one in shown] == []
 
 
@@ -256,6 +259,59 @@ def test_a_log_softmax_over_the_samples():
         (output @ output.T).log_softmax(0), torch.arange(16)
     )
     assert found(Net(), both) == []
+
+
+@pytest.mark.parametrize(
+    ("loss", "turned"),
+    [
+        (lambda output, target: -F.cross_entropy(output, target), True),
+        (lambda output, target: -F.cross_entropy(output, target).squeeze(), True),
+        (
+            lambda output, target: -(output.log_softmax(1) * F.one_hot(target, 3)).sum(1).mean(),
+            False,
+        ),
+        (lambda output, target: F.cross_entropy(output, target).neg().neg(), False),
+        (F.cross_entropy, False),
+    ],
+)
+def test_a_loss_with_its_sign_turned(loss, turned):
+    assert [one.severity for one in found(Net(), loss)] == (["critical"] if turned else [])
+
+
+def test_cosines_as_logits():
+    class Cosine(nn.Module):
+        def __init__(self, scale):
+            super().__init__()
+            self.layer, self.classes = nn.Linear(6, 8), nn.Parameter(torch.randn(5, 8))
+            self.scale = scale
+
+        def forward(self, x):
+            cosines = F.normalize(self.layer(x)) @ F.normalize(self.classes).T
+            return cosines if self.scale is None else self.scale * cosines
+
+    (one,) = found(Cosine(None))
+    assert one.title == "Cosines before cross-entropy"
+    assert f"{math.log1p(4 * math.exp(-2)):.2f}" in one.detail  # of the classes, one at 1
+    assert found(Cosine(16.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "right"), [(nn.Softmax(1), False), (torch.sigmoid, False), (nn.LogSoftmax(1), True)]
+)
+def test_a_kl_divergence_takes_logarithms(after, right):
+    target = torch.rand(16, 3).softmax(1)
+    shown = found(Net(after=after), nn.KLDivLoss(reduction="batchmean"), target)
+    assert [one.title for one in shown] == (
+        [] if right else ["KL divergence of what is no logarithm"]
+    )
+
+
+def test_what_is_said_of_an_assumed_loss():
+    graph = trace(Net(after=nn.Softmax(1)), (X, Y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    given, assumed = (of_outputs(graph, (X, Y), assumed=value)[0] for value in (False, True))
+    assert assumed.detail == f"{given.detail} That loss is assumed: give yours as loss_fn= or " + (
+        "--loss if it is another."
+    )
 
 
 def test_dropout_of_nearly_everything():

@@ -1,14 +1,14 @@
-"""Mistakes that a traced pass shows, whatever theory says of the network."""
+"""Outputs and losses that do not fit each other, or the targets."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch import Tensor
 
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
@@ -24,12 +24,18 @@ _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
 _NLL = ("nll_loss_forward", "nll_loss2d_forward")
 # Operations of layers with weights, and of attention.
 _PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "convolution")
+# What a loss ends in.
+_LOSS_OPERATIONS = {*_NLL, _BINARY, "binary_cross_entropy", "mse_loss", "smooth_l1_loss"}
+_LOSS_OPERATIONS |= {"huber_loss"}
+_ASSUMED = "That loss is assumed: give yours as loss_fn= or --loss if it is another."
 # What makes numbers that are no logarithms of probabilities.
 _NO_LOGARITHMS = (*_PRODUCTS, "_softmax", "sigmoid", "tanh", "relu")
 # Operations that compare or join numbers one by one.
 _DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
 # Targets that are so many standard deviations from the outputs, or vary so many times as much.
 _FAR, _WIDE = 5.0, 30.0
+# By which lengths of normalised vectors are not 1.
+_ROUNDING = 1e-3
 _BY_ELEMENT = ("sub", "rsub", "mul", "div", "mse_loss", "smooth_l1_loss", "huber_loss")
 # Operations that only arrange their input anew.
 _ARRANGING = {
@@ -43,20 +49,15 @@ _ARRANGING = {
     "unsqueeze",
 }
 _ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "slice", "select"}
-# Share of the parameters from which a part without gradient is no detail.
-_MUCH = 0.1
-# Share of the units from which a dropout is more probably one minus what was meant.
-_MOST_DROPPED = 0.75
-_NAMES = 3
 
 
-def mistakes(graph: Graph, model: nn.Module, batch: Any) -> list[Finding]:
-    """Outputs that do not fit the loss, parts that it does not reach, and too much dropout.
+def of_outputs(graph: Graph, batch: Any, *, assumed: bool = False) -> list[Finding]:
+    """Outputs that do not fit the loss or the targets.
 
     Args:
         graph: A traced pass.
-        model: Of this model.
         batch: On this batch.
+        assumed: Whether the loss is one that the user has not given.
     """
     nodes = {node.number: node for node in graph.nodes}
     likelihoods = {
@@ -73,12 +74,32 @@ def mistakes(graph: Graph, model: nn.Module, batch: Any) -> list[Finding]:
         for one in (
             _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods),
             _no_logarithms(node, origin),
+            _cosines(node, origin, nodes) if node.number in likelihoods else None,
+            _divergence_of_probabilities(node, nodes),
             _crossed(node, nodes, batch),
             _far_from(node, nodes, batch),
         ):
             if one is not None:
                 found[one.title] = one
-    return [*found.values(), *_without_gradient(graph, model), *_dropped(model)]
+    if assumed:
+        return [replace(one, detail=f"{one.detail} {_ASSUMED}") for one in found.values()]
+    return [*found.values(), *_negated(graph, nodes)]
+
+
+def _negated(graph: Graph, nodes: Mapping[int, Node]) -> list[Finding]:
+    """A loss with its sign turned, which training makes as large as it can."""
+    last = None if graph.result is None else nodes.get(graph.result.node)
+    origin = None if last is None or last.name != "neg" else _origin(last, nodes)
+    if origin is None or origin.name not in _LOSS_OPERATIONS:
+        return []
+    return [
+        Finding(
+            "critical",
+            "The loss has its sign turned",
+            f"It is the negative of {origin.name}: training makes the error as large as it can.",
+            "Take the minus away.",
+        )
+    ]
 
 
 def _before_layers(graph: Graph) -> set[int]:
@@ -172,6 +193,46 @@ def _no_logarithms(node: Node, origin: Node | None) -> Finding | None:
             else "Of any numbers it falls without bound, and the classes do not compete."
         ),
         "Apply log_softmax to the logits before it, or take cross-entropy, which does both.",
+    )
+
+
+def _cosines(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -> Finding | None:
+    """Products of vectors of length 1 that are taken as logits."""
+    if node.name != _CROSS_ENTROPY or origin is None or origin.name != "mm":
+        return None
+    rows, columns = (_tensor(source, nodes).detach() for source in origin.inputs)
+    if not (_are_one(rows.norm(dim=1)) and _are_one(columns.norm(dim=0))):
+        return None
+    return Finding(
+        "warning",
+        "Cosines before cross-entropy",
+        "Logits are products of vectors of length 1, between -1 and 1: cross-entropy cannot come "
+        f"below {_least(node, -1.0, 1.0)}.",
+        "Divide them by a temperature, such as 0.07, or learn their scale.",
+    )
+
+
+def _are_one(lengths: Tensor) -> bool:
+    return bool(((lengths - 1).abs() < _ROUNDING).all())
+
+
+def _divergence_of_probabilities(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+    """PyTorch's KL divergence, which takes logarithms, of what is none."""
+    if node.name != "sub" or len(node.inputs) != 2:
+        return None
+    made = [nodes.get(one.node) if isinstance(one, Made) else None for one in node.inputs]
+    if None in made or [one.name for one in made if one is not None] != ["xlogy", "mul"]:
+        return None
+    product = made[1]
+    origins = [] if product is None else [_origin_of(one, nodes) for one in product.inputs]
+    if not any(one is not None and one.name in ("_softmax", "sigmoid") for one in origins):
+        return None
+    return Finding(
+        "warning",
+        "KL divergence of what is no logarithm",
+        "PyTorch's kl_div takes the logarithms of the model's probabilities, and is given "
+        "probabilities: what it gives is no divergence, and falls below zero.",
+        "Give it log_softmax of the logits.",
     )
 
 
@@ -273,7 +334,15 @@ def _is_of(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
     return False
 
 
-def _origin(node: Node, nodes: dict[int, Node]) -> Node | None:
+def _origin_of(source: Made | Given, nodes: Mapping[int, Node]) -> Node | None:
+    """The operation that made the numbers of an operand."""
+    if isinstance(source, Given) or source.node not in nodes:
+        return None
+    node = nodes[source.node]
+    return _origin(node, nodes) if node.name in _ARRANGING else node
+
+
+def _origin(node: Node, nodes: Mapping[int, Node]) -> Node | None:
     """The operation that made the numbers of a node's first input."""
     while node.inputs and isinstance(source := node.inputs[0], Made):
         made = nodes.get(source.node)
@@ -281,48 +350,3 @@ def _origin(node: Node, nodes: dict[int, Node]) -> Node | None:
             return made
         node = made
     return None
-
-
-def _without_gradient(graph: Graph, model: nn.Module) -> list[Finding]:
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    missed = [name for name in trainable if name not in graph.weights]
-    if not missed or not graph.weights:
-        return []
-    numbers = sum(p.numel() for p in trainable.values())
-    share = sum(trainable[name].numel() for name in missed) / max(1, numbers)
-    much = share >= _MUCH
-    return [
-        Finding(
-            "warning" if much else "note",
-            f"{wording.count(len(missed), 'parameter')} without a gradient",
-            f"The loss of this batch does not depend on {wording.percent(share)} of the weights: "
-            f"{wording.listed(missed, _NAMES)}. They were not "
-            "used in this pass, as dropped layers and experts are, or are detached, as by a "
-            "reentrant checkpoint whose inputs have no gradient.",
-            "Use them, look for detach() or no_grad() behind them, or freeze them with "
-            "requires_grad_(False)."
-            if much
-            else None,
-        )
-    ]
-
-
-def _dropped(model: nn.Module) -> list[Finding]:
-    """Dropout of nearly everything, as where the share to keep was meant."""
-    found = {
-        name or type(module).__name__: module.p
-        for name, module in model.named_modules()
-        if isinstance(module, _DropoutNd) and module.training and module.p >= _MOST_DROPPED
-    }
-    if not found:
-        return []
-    most = max(found.values())
-    return [
-        Finding(
-            "warning",
-            f"Dropout with p = {most:g}",
-            f"PyTorch's p is the share that is removed, here nearly everything: "
-            f"{wording.listed(list(found), _NAMES)}.",
-            f"If p is what was to be kept, write {1 - most:.3g}.",
-        )
-    ]

@@ -1,0 +1,1 @@
+"""Mistakes that show in one pass, whatever theory says of the network."""

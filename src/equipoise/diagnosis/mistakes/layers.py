@@ -1,0 +1,149 @@
+"""Layers that no optimizer sees, that no gradient reaches, or that hand nothing on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from equipoise.instrument.recording.graph import Given, Graph, Node
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+
+# Share of the parameters from which a part without gradient is no detail.
+_MUCH = 0.1
+# Share of the units from which a dropout is more probably one minus what was meant.
+_MOST_DROPPED = 0.75
+_NAMES = 3
+# What every module keeps.
+_OWN = frozenset(vars(nn.Module()))
+# Containers in containers that are looked into.
+_DEEPEST = 3
+
+
+def of_layers(graph: Graph, model: nn.Module) -> list[Finding]:
+    """Parts of a model that cannot do what they are for."""
+    return [
+        *_unregistered(graph, model),
+        *_without_gradient(graph, model),
+        *_norms_of_one(graph),
+        *_dropped(model),
+    ]
+
+
+def _unregistered(graph: Graph, model: nn.Module) -> list[Finding]:
+    """Layers in a plain list, or weights in a plain attribute, that a pass would train."""
+    trained = {
+        id(source.value)
+        for node in graph.nodes
+        if node.records_gradients
+        for source in node.inputs
+        if isinstance(source, Given) and source.kind == "data" and source.value.requires_grad
+    }
+    found = [
+        name
+        for prefix, module in model.named_modules()
+        for attribute, value in vars(module).items()
+        if attribute not in _OWN
+        for name, weights in _hidden(f"{prefix}.{attribute}" if prefix else attribute, value)
+        if any(id(weight) in trained for weight in weights)
+    ]
+    if not found:
+        return []
+    return [
+        Finding(
+            "critical",
+            f"{wording.count(len(found), 'layer')} that no optimizer sees",
+            f"Weights are used and would be trained, but model.parameters() leaves them out: "
+            f"{wording.listed(found, _NAMES)}. Lists, dictionaries and plain attributes of a "
+            "module are not searched.",
+            "Hold layers in nn.ModuleList or nn.ModuleDict, and tensors in nn.Parameter.",
+        )
+    ]
+
+
+def _hidden(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, list[Tensor]]]:
+    """Modules and tensors in a plain attribute or in the containers of one, with their weights."""
+    if isinstance(value, nn.Module):
+        yield name, list(value.parameters())
+    elif isinstance(value, Tensor):
+        yield name, [value]
+    elif depth < _DEEPEST and isinstance(value, list | tuple):
+        for place, part in enumerate(value):
+            yield from _hidden(f"{name}[{place}]", part, depth + 1)
+    elif depth < _DEEPEST and isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _hidden(f"{name}[{key!r}]", part, depth + 1)
+
+
+def _without_gradient(graph: Graph, model: nn.Module) -> list[Finding]:
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    missed = [name for name in trainable if name not in graph.weights]
+    if not missed or not graph.weights:
+        return []
+    numbers = sum(p.numel() for p in trainable.values())
+    share = sum(trainable[name].numel() for name in missed) / max(1, numbers)
+    much = share >= _MUCH
+    return [
+        Finding(
+            "warning" if much else "note",
+            f"{wording.count(len(missed), 'parameter')} without a gradient",
+            f"The loss of this batch does not depend on {wording.percent(share)} of the weights: "
+            f"{wording.listed(missed, _NAMES)}. They were not "
+            "used in this pass, as dropped layers and experts are, or are detached, as by a "
+            "reentrant checkpoint whose inputs have no gradient.",
+            "Use them, look for detach() or no_grad() behind them, or freeze them with "
+            "requires_grad_(False)."
+            if much
+            else None,
+        )
+    ]
+
+
+def _dropped(model: nn.Module) -> list[Finding]:
+    """Dropout of nearly everything, as where the share to keep was meant."""
+    found = {
+        name or type(module).__name__: module.p
+        for name, module in model.named_modules()
+        if isinstance(module, _DropoutNd) and module.training and module.p >= _MOST_DROPPED
+    }
+    if not found:
+        return []
+    most = max(found.values())
+    return [
+        Finding(
+            "warning",
+            f"Dropout with p = {most:g}",
+            f"PyTorch's p is the share that is removed, here nearly everything: "
+            f"{wording.listed(list(found), _NAMES)}.",
+            f"If p is what was to be kept, write {1 - most:.3g}.",
+        )
+    ]
+
+
+def _norms_of_one(graph: Graph) -> list[Finding]:
+    """Norms over a single number, which is its own mean."""
+    found = [node.module for node in graph.nodes if _is_over_one(node)]
+    if not found:
+        return []
+    return [
+        Finding(
+            "critical",
+            "A norm of one number gives its bias alone",
+            f"A number less its own mean is zero: {wording.listed(found, _NAMES)} "
+            f"hand{'s' if len(found) == 1 else ''} nothing of the input on.",
+            "Normalise over more features, with fewer groups, or not there.",
+        )
+    ]
+
+
+def _is_over_one(node: Node) -> bool:
+    if node.name == "native_layer_norm":
+        return bool(math.prod(node.arguments[1]) == 1)
+    if node.name == "native_group_norm":
+        channels, positions, groups = node.arguments[4:7]
+        return bool(channels * positions == groups)
+    return False

@@ -1,0 +1,175 @@
+"""Samples that see each other where each should be for itself.
+
+Layers whose first axis is time by default, a softmax or a mean over axis 0, and a reshape that
+takes numbers of one sample for those of another, raise no error: the shapes fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.diagnosis.problem import seeded
+from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument.batches import mapped, tensors
+from equipoise.instrument.forward import with_gradients_inside
+from equipoise.instrument.normalisers import is_normaliser
+from equipoise.instrument.trees import leaves
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+
+# Fewer have no two halves to speak of.
+_FEWEST = 4
+# Part of the largest output by which rounding may change others, as where experts get other rows.
+_ROUNDING = 1e-3
+
+
+def of_samples(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
+    """Outputs for some samples that change with the other samples of the batch.
+
+    In evaluation, where batch norm has fixed statistics and dropout is off, every second sample is
+    exchanged. What cannot be run like that, or has tensors of several lengths, as graphs have, is
+    no finding.
+
+    Args:
+        model: Left bit for bit as it is.
+        loss_fn: Runs it on a batch.
+        batch: Whose first axes are those of samples.
+    """
+    given = [x for x in tensors(batch) if x.ndim]
+    lengths = {len(x) for x in given}
+    if len(lengths) != 1 or any(x.layout is not torch.strided for x in given):
+        return []
+    (count,) = lengths
+    if count < _FEWEST or _holds_pairs(model, count):
+        return []
+    try:
+        first, second = (
+            _recorded(model, loss_fn, b, count) for b in (batch, _others_exchanged(batch, count))
+        )
+    except Exception:  # a model that does not run in evaluation, as detectors without targets
+        return []
+    if len(first) != len(second) or not first or first[-1].module is not model:
+        return []
+    changes = list(map(_change, first, second))
+    if changes[-1][1] <= _ROUNDING:
+        return []
+    place = next(at for at, change in enumerate(changes) if max(change) > _ROUNDING)
+    if is_normaliser(first[place].module):  # by design
+        return []
+    return [_finding(first[place], changes[place][0] > _ROUNDING, changes[-1][1], model)]
+
+
+def _finding(at: Call, comes_before: bool, change: float, model: nn.Module) -> Finding:
+    by_time = getattr(at.module, "batch_first", None) is False and not comes_before
+    layer = f"{at.name!r} ({type(at.module).__name__})"
+    if at.module is model:
+        where = "No layer does that by itself, but the model's own operations do"
+    elif comes_before:
+        where = f"It happens before {layer}"
+    else:
+        where = f"It happens in {layer}" + (", which takes axis 0 for time" if by_time else "")
+    return Finding(
+        "warning",
+        "What the model gives for a sample depends on the other samples",
+        f"In evaluation, with every second sample exchanged, outputs for the others change by "
+        f"{wording.percent(change)} of the largest. {where}.",
+        "Pass batch_first=True, or swap the axes before it."
+        if by_time
+        else "Look for a softmax, mean, or attention over axis 0, or a reshape that joins "
+        "samples. Graphs and models that compare the samples of a batch are meant to; where axis "
+        "0 is time, give batches whose axis 0 is that of samples.",
+    )
+
+
+def _holds_pairs(model: nn.Module, count: int) -> bool:
+    """Whether it keeps a number for each pair of rows, as the neighbours in one graph."""
+    held = [*model.buffers(), *(v for m in model.modules() for v in vars(m).values())]
+    return any(isinstance(x, Tensor) and tuple(x.shape[-2:]) == (count, count) for x in held)
+
+
+def _others_exchanged(batch: Any, count: int) -> Any:
+    """The same batch with each second sample replaced by the one before it."""
+    kept = torch.arange(count) // 2 * 2
+
+    def change(x: Tensor) -> Tensor:
+        return x[kept.to(x.device)] if x.ndim else x
+
+    return mapped(change, batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a module was given and gave for one sample that stays; the model, for all of them.
+
+    The one is in the middle, as recurrent layers see what comes before or after.
+    """
+
+    name: str
+    module: nn.Module
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+
+
+def _recorded(model: nn.Module, loss_fn: LossFunction, batch: Any, count: int) -> list[Call]:
+    """All calls, in the order in which they end; those of no sample's rows are left out."""
+    found: list[Call] = []
+    with untouched(model), torch.no_grad(), seeded(0):
+        model.eval()
+        with _watched(model, count, found):
+            with_gradients_inside(lambda: loss_fn(model, batch))
+    return found
+
+
+@contextmanager
+def _watched(model: nn.Module, count: int, found: list[Call]) -> Iterator[None]:
+    def rows(values: Any, chosen: slice) -> list[Tensor]:
+        return [
+            x[chosen].detach().clone()
+            for x in leaves(values)
+            if isinstance(x, Tensor) and x.is_floating_point() and x.ndim and len(x) == count
+        ]
+
+    def after(name: str) -> Callable[..., None]:
+        middle = count // 4 * 2
+        chosen = slice(middle, middle + 1) if name else slice(0, None, 2)
+
+        def hook(module: nn.Module, args: Any, given: Any, output: Any) -> None:
+            outputs = rows(output, chosen)
+            if outputs:
+                found.append(Call(name, module, rows((args, given), chosen), outputs))
+
+        return hook
+
+    handles = [
+        module.register_forward_hook(after(name), with_kwargs=True)
+        for name, module in model.named_modules()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _change(before: Call, after: Call) -> tuple[float, float]:
+    """Of inputs and outputs; 0 where they are others."""
+    return (
+        max(map(_difference, before.inputs, after.inputs), default=0.0),
+        max(map(_difference, before.outputs, after.outputs), default=0.0),
+    )
+
+
+def _difference(before: Tensor, after: Tensor) -> float:
+    """The largest change over the largest number; 0 where either is not finite."""
+    if before.shape != after.shape or not before.numel():
+        return 0.0
+    size = float(before.abs().max())
+    change = float((after - before).abs().max())
+    return change / size if size > 0 and math.isfinite(change) else 0.0

@@ -1,0 +1,62 @@
+"""Targets from which nothing can be learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.instrument.batches import samples, tensors
+from equipoise.instrument.recording.graph import Given, Graph
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+
+# Fewer may be equal by chance.
+_ENOUGH = 16
+# What compares outputs with targets.
+_COMPARING = ("nll_loss", "cross_entropy", "mse_loss", "l1_loss", "huber_loss", "sub", "rsub")
+
+
+def of_targets(graph: Graph, batches: Sequence[Any]) -> list[Finding]:
+    """Targets that are all equal, in every batch.
+
+    Args:
+        graph: A pass traced on the first batch.
+        batches: Some.
+    """
+    compared = [
+        source.value
+        for node in graph.nodes
+        if any(part in node.name for part in _COMPARING)
+        for source in node.inputs
+        if isinstance(source, Given) and source.kind == "data" and not source.value.requires_grad
+    ]
+    for place, first in enumerate(tensors(batches[0])):
+        if not any(_is(first, value) for value in compared):
+            continue
+        all_of_them = [values for batch in batches for values in tensors(batch)[place : place + 1]]
+        flat = torch.cat([values.detach().flatten() for values in all_of_them])
+        if len(flat) >= _ENOUGH and bool((flat == flat[0]).all()):
+            count = sum(map(samples, batches))
+            return [
+                Finding(
+                    "warning",
+                    "All targets are equal",
+                    f"On all {count:,} samples of {wording.count(len(batches), 'batch')} the "
+                    f"target is {wording.number(float(flat[0]))}: a constant output is the best "
+                    "answer.",
+                    "Shuffle the data, as sorted ones look like this, and look at how targets are "
+                    "made.",
+                )
+            ]
+    return []
+
+
+def _is(one: Tensor, other: Tensor) -> bool:
+    return (
+        one.numel() == other.numel()
+        and one.dtype == other.dtype
+        and torch.equal(one.flatten(), other.flatten())
+    )

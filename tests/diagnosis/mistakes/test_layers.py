@@ -1,0 +1,112 @@
+"""Layers that no optimizer sees, and norms that hand nothing on."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from equipoise.diagnosis.mistakes.layers import of_layers
+from equipoise.instrument.recording.tracer import trace
+
+X, Y = torch.randn(16, 6, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
+
+
+def titles(model, x=X):
+    graph = trace(model, (x, Y), lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]))
+    return {finding.title: finding for finding in of_layers(graph, model)}
+
+
+class Holding(nn.Module):
+    """Layers in any attribute."""
+
+    def __init__(self, held, forward):
+        super().__init__()
+        self.held, self.head = held, nn.Linear(6, 3)
+        self.run = forward
+
+    def forward(self, x):
+        return self.head(self.run(self.held, x))
+
+
+def in_order(held, x):
+    for layer in held:
+        x = layer(x).relu()
+    return x
+
+
+def layers(count=2):
+    return [nn.Linear(6, 6) for _ in range(count)]
+
+
+def without_gradient(held, x):
+    with torch.no_grad():
+        return in_order(held, x)
+
+
+def test_layers_in_plain_containers_are_not_trained():
+    model = Holding(layers(), in_order)
+    assert len(list(model.parameters())) == 2
+    finding = titles(model)["2 layers that no optimizer sees"]
+    assert finding.severity == "critical"
+    assert "held[0], held[1]" in finding.detail
+    assert "nn.ModuleList" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("held", "run"),
+    [
+        ({"a": nn.Linear(6, 6)}, lambda held, x: held["a"](x)),
+        (({"a": [nn.Linear(6, 6)]},), lambda held, x: held[0]["a"][0](x)),
+        (torch.randn(6, 6, requires_grad=True), lambda held, x: x @ held),
+        ([nn.Parameter(torch.randn(6, 6))], lambda held, x: x @ held[0]),
+    ],
+)
+def test_other_containers_and_tensors(held, run):
+    assert "1 layer that no optimizer sees" in titles(Holding(held, run))
+
+
+@pytest.mark.parametrize(
+    ("held", "run"),
+    [
+        (nn.ModuleList(layers()), in_order),
+        ([layer.requires_grad_(False) for layer in layers()], in_order),  # a frozen teacher
+        (layers(), without_gradient),
+        (layers(), lambda held, x: x),
+        ([torch.randn(6, 6)], lambda held, x: x @ held[0]),
+    ],
+    ids=["registered", "frozen", "without gradient", "not used", "constants"],
+)
+def test_what_is_not_to_be_trained_is_no_mistake(held, run):
+    assert titles(Holding(held, run)) == {}
+
+
+def test_a_shared_layer_that_is_registered_elsewhere_is_trained():
+    shared = nn.Linear(6, 6)
+    model = nn.Sequential(shared, Holding([shared], in_order))
+    assert titles(model) == {}
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape", "over_one"),
+    [
+        (nn.LayerNorm(1), (16, 6, 1), True),
+        (nn.LayerNorm(6), (16, 6), False),
+        (nn.GroupNorm(6, 6), (16, 6), True),
+        (nn.GroupNorm(3, 6), (16, 6), False),
+        (nn.GroupNorm(6, 6), (16, 6, 4), False),
+    ],
+)
+def test_a_norm_of_one_number(norm, shape, over_one):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = norm, nn.LazyLinear(3)
+
+        def forward(self, x):
+            return self.head(self.norm(x).flatten(1))
+
+    model, x = Net(), torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    model(x)
+    found = titles(model, x)
+    assert ("A norm of one number gives its bias alone" in found) == over_one
+    assert (float(norm(x).detach().abs().max()) < 1e-3) == over_one

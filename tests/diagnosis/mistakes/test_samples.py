@@ -1,0 +1,150 @@
+"""Outputs that depend on other samples are found, with the layer where it happens."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from equipoise.diagnosis.mistakes.samples import of_samples
+from support.model_state import differences, fingerprint
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(32, 10, 16, generator=GENERATOR)
+BATCH = X, torch.arange(32) % 5
+
+
+def cross_entropy(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+class Net(nn.Module):
+    """A layer for sequences, or any operation, and a head."""
+
+    def __init__(self, layer=None, operation=lambda x: x):
+        super().__init__()
+        self.layer, self.operation, self.head = layer, operation, nn.Linear(16, 5)
+
+    def forward(self, x):
+        if self.layer is not None:
+            x = self.layer(x)
+            x = x[0] if isinstance(x, tuple) else x
+        return self.head(self.operation(x).mean(1))
+
+
+def encoder(batch_first):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+def recurrent(kind, *, batch_first, two_ways=False):
+    return kind(16, 8 if two_ways else 16, batch_first=batch_first, bidirectional=two_ways)
+
+
+def rearranged(x):
+    """Numbers of one sample for those of another."""
+    return x.transpose(0, 1).reshape(x.shape)
+
+
+LEGITIMATE = {
+    "attention": Net(encoder(batch_first=True)),
+    "lstm": Net(recurrent(nn.LSTM, batch_first=True)),
+    "two ways": Net(recurrent(nn.GRU, batch_first=True, two_ways=True)),
+    "dropout": Net(nn.Dropout(0.5)),
+    "noise": Net(operation=lambda x: x + torch.randn_like(x)),
+    "batch norm": nn.Sequential(nn.Flatten(), nn.Linear(160, 5), nn.BatchNorm1d(5)),
+    "statistics of the batch": nn.Sequential(
+        nn.Flatten(), nn.Linear(160, 5), nn.BatchNorm1d(5, track_running_stats=False)
+    ),
+}
+MIXING = {
+    "attention": (Net(encoder(batch_first=False)), "'layer.layers.0.self_attn' (Multi"),
+    "lstm": (Net(recurrent(nn.LSTM, batch_first=False)), "'layer' (LSTM), which takes axis 0"),
+    "gru": (Net(recurrent(nn.GRU, batch_first=False, two_ways=True)), "in 'layer' (GRU)"),
+    "mean": (Net(operation=lambda x: x - x.mean(0)), "before 'head' (Linear)"),
+    "softmax": (Net(operation=lambda x: x.softmax(0)), "before 'head' (Linear)"),
+    "reshape": (Net(operation=rearranged), "before 'head' (Linear)"),
+    "at the end": (
+        nn.Sequential(nn.Flatten(), nn.Linear(160, 5), nn.Softmax(0)),
+        "in '2' (Softmax)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEGITIMATE)
+def test_samples_that_are_apart(name):
+    assert of_samples(LEGITIMATE[name], cross_entropy, BATCH) == []
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_samples_that_see_each_other(name):
+    model, place = MIXING[name]
+    before = fingerprint(model)
+    (finding,) = of_samples(model, cross_entropy, BATCH)
+    assert not differences(before, fingerprint(model))
+    assert finding.severity == "warning"
+    assert place in finding.detail
+    assert ("batch_first=True" in finding.remedy) == ("axis 0 for time" in finding.detail)
+
+
+def test_gradients_show_the_same():
+    """The output for one sample has derivatives by the inputs of others, exactly there."""
+    for models, expected in ((LEGITIMATE, False), (dict(MIXING), True)):
+        for name, entry in models.items():
+            if "statistics" in name:
+                continue
+            model = (entry[0] if isinstance(entry, tuple) else entry).eval()
+            x = X.clone().requires_grad_()
+            with torch.random.fork_rng():
+                model(x)[16].square().sum().backward()
+            others = x.grad[torch.arange(32) != 16]
+            assert bool(others.any()) == expected, name
+
+
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("adjacency", (torch.rand(32, 32, generator=GENERATOR) < 0.2).float())
+        self.layer = nn.Linear(160, 5)
+
+    def forward(self, x):
+        return self.adjacency @ self.layer(x.flatten(1))
+
+
+def fails_in_evaluation(model, batch):
+    if not model.training:
+        raise RuntimeError("targets are not taken in evaluation")
+    return cross_entropy(model, batch)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "batch"),
+    [
+        (Graph(), cross_entropy, BATCH),
+        (Net(operation=rearranged), fails_in_evaluation, BATCH),
+        (Net(operation=rearranged), cross_entropy, (X[:2], BATCH[1][:2])),
+        (
+            Net(operation=rearranged),
+            lambda model, batch: model(batch[0]).mean() + batch[2].sum(),
+            (*BATCH, torch.zeros(2, 40)),
+        ),
+    ],
+    ids=["a graph", "not in evaluation", "two samples", "tensors of two lengths"],
+)
+def test_where_it_cannot_be_said_there_is_no_finding(model, loss, batch):
+    assert of_samples(model, loss, batch) == []
+
+
+def test_experts_that_get_other_rows_differ_by_rounding_alone():
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.one, self.other = (nn.Linear(160, 5) for _ in range(3))
+
+        def forward(self, x):
+            x = x.flatten(1)
+            chosen = self.gate(x)[:, 0] > 0
+            out = torch.empty(len(x), 5)
+            out[chosen], out[~chosen] = self.one(x[chosen]), self.other(x[~chosen])
+            return out
+
+    assert of_samples(Experts(), cross_entropy, BATCH) == []

@@ -1,0 +1,56 @@
+"""Targets that are all equal."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import equipoise as eq
+from equipoise.diagnosis.mistakes.targets import of_targets
+from equipoise.instrument.recording.tracer import trace
+
+X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
+ZEROS, CLASSES = torch.zeros(32, dtype=torch.long), torch.arange(32) % 3
+
+
+def found(loss, *targets):
+    graph = trace(
+        nn.Linear(6, 3), (X, targets[0]), lambda model, batch: loss(model(batch[0]), batch[1])
+    )
+    return of_targets(graph, [(X, target) for target in targets])
+
+
+@pytest.mark.parametrize(
+    ("loss", "target"),
+    [
+        (F.cross_entropy, ZEROS),
+        (F.mse_loss, torch.full((32, 3), 2.5)),
+        (F.smooth_l1_loss, torch.ones(32, 3)),
+        (F.binary_cross_entropy_with_logits, torch.ones(32, 3)),
+        (lambda output, target: (output - target).abs().mean(), torch.ones(32, 3)),
+    ],
+)
+def test_equal_targets(loss, target):
+    (finding,) = found(loss, target, target)
+    assert finding.title == "All targets are equal"
+    assert "64 samples of 2 batches" in finding.detail
+
+
+def test_other_batches_count():
+    assert found(F.cross_entropy, ZEROS, CLASSES) == []
+
+
+def test_few_may_be_equal_by_chance():
+    batch = X[:8], ZEROS[:8]
+    graph = trace(nn.Linear(6, 3), batch, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    assert of_targets(graph, [batch]) == []
+
+
+def test_targets_that_the_loss_does_not_use_are_none():
+    assert found(lambda output, _: output.square().mean(), ZEROS) == []
+    assert found(lambda output, _: F.cross_entropy(output, CLASSES), ZEROS) == []
+
+
+def test_a_checkup_says_so():
+    report = eq.checkup(nn.Linear(6, 3), (X, ZEROS), loss_fn="cross-entropy")
+    assert report.verdict.details.endswith("Found as well: All targets are equal")
