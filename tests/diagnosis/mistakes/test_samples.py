@@ -100,6 +100,18 @@ def test_gradients_show_the_same():
             assert bool(others.any()) == expected, name
 
 
+class Pairs(nn.Module):
+    """Similarities of all pairs of samples, as contrastive losses compare them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(160, 5)
+
+    def forward(self, x):
+        features = self.layer(x.flatten(1))
+        return features @ features.T
+
+
 class Graph(nn.Module):
     def __init__(self):
         super().__init__()
@@ -120,6 +132,7 @@ def fails_in_evaluation(model, batch):
     ("model", "loss", "batch"),
     [
         (Graph(), cross_entropy, BATCH),
+        (Pairs(), cross_entropy, BATCH),
         (Net(operation=rearranged), fails_in_evaluation, BATCH),
         (Net(operation=rearranged), cross_entropy, (X[:2], BATCH[1][:2])),
         (
@@ -128,7 +141,7 @@ def fails_in_evaluation(model, batch):
             (*BATCH, torch.zeros(2, 40)),
         ),
     ],
-    ids=["a graph", "not in evaluation", "two samples", "tensors of two lengths"],
+    ids=["a graph", "pairs", "not in evaluation", "two samples", "tensors of two lengths"],
 )
 def test_where_it_cannot_be_said_there_is_no_finding(model, loss, batch):
     assert of_samples(model, loss, batch) == []

@@ -133,7 +133,7 @@ def _watched(model: nn.Module, count: int, found: list[Call]) -> Iterator[None]:
         return [
             x[chosen].detach().clone()
             for x in leaves(values)
-            if isinstance(x, Tensor) and x.is_floating_point() and x.ndim and len(x) == count
+            if isinstance(x, Tensor) and x.is_floating_point() and _is_of_samples(x, count)
         ]
 
     def after(name: str) -> Callable[..., None]:
@@ -156,6 +156,11 @@ def _watched(model: nn.Module, count: int, found: list[Call]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _is_of_samples(x: Tensor, count: int) -> bool:
+    """Whether rows are samples; those of a table of all pairs are meant to depend on others."""
+    return x.ndim > 0 and len(x) == count and x.shape[1:2] != (count,)
 
 
 def _change(before: Call, after: Call) -> tuple[float, float]:
