@@ -102,7 +102,8 @@ class CellStore:
             OSError: If there is no file.
             ValueError: If it is not JSON.
         """
-        return json.loads(self.path(cell).read_text(encoding="utf-8"))
+        document: dict[str, Any] = json.loads(self.path(cell).read_text(encoding="utf-8"))
+        return document
 
     def finished(self, cell: Cell[Record]) -> Result[Record] | None:
         """Read a cell's result; ``None`` also if it failed."""

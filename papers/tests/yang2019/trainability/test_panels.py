@@ -92,8 +92,13 @@ def networks(name, boundary, scatter=1.03, *, first=None, scale="small"):
 
 
 def at_the_line(predicted):
-    """Within a quarter of the line, and nowhere beyond it."""
+    """Within a quarter of the line, and nowhere beyond it where half of the way is trained."""
     return 0.9 * predicted
+
+
+def below_the_line(predicted):
+    """Nowhere beyond it, also where a quarter of the way is called trained."""
+    return 0.65 * predicted
 
 
 @pytest.fixture(scope="module")
@@ -199,12 +204,14 @@ class TestPanels:
         checks = claims(name, at_the_line)
         missed = [claim for claim, c in checks.items() if not (c.ours or c.holds)]
         assert not any(checks[claim].holds is False for claim in missed)
-        assert answer(checks, "deeper than 16ξ") is True
+        # A quarter of the way lies a quarter of an octave deeper.
+        assert answer(checks, "deeper than 16ξ") is not True
+        assert answer(claims(name, below_the_line), "deeper than 16ξ") is True
         # Beside ε = 1 networks train at all depths too, and few columns show line and boundary.
         few = WAYS.get(name) in (fig4.TANH_EPS, fig4.RELU_EPS)
         # Octaves of depths may leave one of the two readings of “trained” open.
-        read = [claim for claim in missed if "the boundary is at 16ξ" not in claim]
-        assert few or not (missed if name in BATCH_SIZES else read)
+        read = [claim for claim in missed if "16ξ" not in claim]
+        assert few or not read
 
     @pytest.mark.parametrize("name", PANELS)
     def test_a_boundary_at_half_the_depth_follows_the_line_but_is_not_at_16_xi(self, name):
@@ -316,7 +323,8 @@ class TestPanels:
             for scale in ("small", "paper")
         )
         assert (small.fidelity, paper.fidelity) == ("stand-in data", "same setting")
-        assert (small.outcome, paper.outcome) == ("holds", "undecided")
+        assert (small.outcome, paper.outcome) == ("undecided", "undecided")
+        assert (small.checks[0].holds, paper.checks[0].holds) == (True, None)
         assert "best of 5 learning rates" in small.left_out[0]
         assert "1,000 images" in small.left_out[1]
         assert not any("at this scale" in part for part in paper.left_out)

@@ -203,16 +203,17 @@ def network_checks(
     own = of_panel(panel, results)
     rate = _judged_rate(own)
     found = _edges(own, rate)
+    sooner = _edges(own, rate, claims.QUARTER)
     larger = Deeper(
         "networks train deeper at large batches than at small ones",
-        found[-1].position,
+        (found[-1].position,),
         found[0].position,
     )
-    checks, unseen = claims.compared([larger], found)
+    checks, unseen = claims.compared([larger], found, sooner)
     return (
         _region(panel, own, results),
-        claims.not_beyond_the_line(found),
-        claims.at_the_line(found, _edges(own, rate, claims.QUARTER), "strong agreement"),
+        claims.not_beyond_the_line(found, sooner),
+        claims.at_the_line(found, sooner, "strong agreement"),
         *(ours(check) for check in checks),
         *remarks.remarks(own, "batch_size", rate),
     ), unseen
@@ -221,11 +222,14 @@ def network_checks(
 def _region(panel: BatchSizePanel, own: Results, results: Results) -> Check:
     """Check what the source says about a panel's trainable region."""
     rate = _judged_rate(own)
+    shares = HALF_WAY, claims.QUARTER
+    found, sooner = (_edges(own, rate, share) for share in shares)
     if panel == SGD:
-        return claims.nothing_beyond(_DEEPEST, _edges(own, rate))
+        return claims.nothing_beyond(_DEEPEST, found, sooner)
     # Networks that belong to both panels are no comparison.
     first = {c: r for c, r in of_panel(SGD, results).items() if c not in own}
-    return claims.same_region(_edges(own, rate), _edges(first, rate))
+    reference, reference_sooner = (_edges(first, rate, share) for share in shares)
+    return claims.same_region(found, reference, sooner, reference_sooner)
 
 
 def _edges(networks: Results, rate: float | None, share: float = HALF_WAY) -> tuple[Edge, ...]:

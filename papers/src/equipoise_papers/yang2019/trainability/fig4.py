@@ -155,13 +155,17 @@ def network_checks(
     columns = panels.columns(results, panel.parameter)
     found = tuple(map(edge, columns))
     sooner = tuple(edge(column, claims.QUARTER) for column in columns)
-    checks, unseen = claims.compared(panel.claims, found)
+    checks, unseen = claims.compared(panel.claims, found, sooner)
     if panel.critical is not None:
         # The source speaks of a critical point near 1, not of the deepest networks.
-        checks = (*checks, ours(claims.deepest_at(panel.critical, found)))
+        checks = (
+            *checks,
+            claims.transition_at(panel.critical, found, sooner),
+            ours(claims.deepest_at(panel.critical, found)),
+        )
     return (
         *checks,
-        claims.not_beyond_the_line(found),
+        claims.not_beyond_the_line(found, sooner),
         claims.at_the_line(found, sooner, "exceptional agreement"),
         *remarks.remarks(results, panel.parameter, None),
     ), unseen
@@ -213,9 +217,11 @@ def _eps_curve(scale: Scale) -> np.ndarray[Any, Any]:
     return np.concatenate([below, above])
 
 
+# The source says "near 1".
+_NEAR_ONE = (0.8, 1.0, 1.2)
 _EPS_CLAIMS = (
-    Deeper("networks train deeper near ε = 1 than at ε = 0", 1.0, _NO_EPS),
-    Deeper("networks train deeper near ε = 1 than above", 1.0, _EPS_GRID[-1]),
+    Deeper("networks train deeper near ε = 1 than at ε = 0", _NEAR_ONE, _NO_EPS),
+    Deeper("networks train deeper near ε = 1 than above", _NEAR_ONE, _EPS_GRID[-1]),
 )
 GAMMA = ParameterPanel(
     parameter="gamma",
@@ -224,7 +230,7 @@ GAMMA = ParameterPanel(
     positions=(0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0),
     curve=_gamma_curve,
     checks=gamma_checks,
-    claims=(Deeper("networks train deeper as γ → 0", 0.1, 2.0),),
+    claims=(Deeper("networks train deeper as γ → 0", (0.1,), 2.0),),
 )
 BETA = ParameterPanel(
     parameter="beta",
@@ -233,7 +239,7 @@ BETA = ParameterPanel(
     positions=(0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0),
     curve=_beta_curve,
     checks=beta_checks,
-    claims=(Deeper("networks train deeper as β grows", 2.0, 0.0),),
+    claims=(Deeper("networks train deeper as β grows", (2.0,), 0.0),),
 )
 TANH_EPS = ParameterPanel(
     parameter="eps",

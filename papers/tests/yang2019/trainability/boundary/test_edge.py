@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from equipoise_papers.yang2019.trainability.boundary.claims import (
     not_beyond_the_line,
     nothing_beyond,
     same_region,
+    transition_at,
 )
 from equipoise_papers.yang2019.trainability.boundary.edge import (
     Column,
@@ -203,28 +206,37 @@ def seen(depth, predicted=20.0, position=8.0):
 DEEP, NONE = edge_at(40.0, 20.0, (40.0, 40.0), 1.0), edge_at(5.0, 20.0, (5.0, 5.0), 1.0)
 
 
+def both(check, edges):
+    """What a check says where half and a quarter of the way have the same boundaries."""
+    return check(edges, edges)
+
+
 class TestClaims:
     def test_beyond_the_line(self):
-        assert not_beyond_the_line([seen(15.0), seen(19.0)]).holds is True
-        assert not_beyond_the_line([seen(15.0), seen(23.0)]).holds is False
-        assert not_beyond_the_line([seen(15.0), DEEP]).holds is False
+        assert both(not_beyond_the_line, [seen(15.0), seen(19.0)]).holds is True
+        assert both(not_beyond_the_line, [seen(15.0), seen(23.0)]).holds is False
+        assert both(not_beyond_the_line, [seen(15.0), DEEP]).holds is False
 
     def test_beyond_the_line_where_it_cannot_be_told(self):
         beyond_all = [edge_at(40.0, 60.0), edge_at(30.0, math.inf)]
-        assert not_beyond_the_line(beyond_all).holds is None
-        assert not_beyond_the_line([NONE, NONE]).holds is None
-        assert not_beyond_the_line([edge_at(15.0, 20.0)]).holds is None  # a single seed
+        assert both(not_beyond_the_line, beyond_all).holds is None
+        assert both(not_beyond_the_line, [NONE, NONE]).holds is None
+        assert both(not_beyond_the_line, [edge_at(15.0, 20.0)]).holds is None  # a single seed
 
     def test_deeper_than_so_many_layers(self):
-        assert nothing_beyond(30, [seen(20.0), seen(28.0)]).holds is True
-        assert nothing_beyond(30, [seen(20.0), seen(35.0)]).holds is False
-        assert nothing_beyond(30, [NONE, NONE]).holds is None
-        assert nothing_beyond(50, [seen(20.0), DEEP]).holds is None  # nothing deeper was tried
+        assert both(partial(nothing_beyond, 30), [seen(20.0), seen(28.0)]).holds is True
+        assert both(partial(nothing_beyond, 30), [seen(20.0), seen(35.0)]).holds is False
+        assert both(partial(nothing_beyond, 30), [NONE, NONE]).holds is None
+        assert (
+            both(partial(nothing_beyond, 50), [seen(20.0), DEEP]).holds is None
+        )  # nothing deeper was tried
 
     def test_networks_that_train_at_every_depth_tried_are_never_within_a_limit(self):
-        assert nothing_beyond(30, [DEEP, DEEP]).holds is False
-        assert nothing_beyond(39, [DEEP, seen(20.0), seen(10.0)]).holds is not True
-        assert not_beyond_the_line([edge_at(40.0, 39.9), seen(15.0), seen(16.0)]).holds is None
+        assert both(partial(nothing_beyond, 30), [DEEP, DEEP]).holds is False
+        assert both(partial(nothing_beyond, 39), [DEEP, seen(20.0), seen(10.0)]).holds is not True
+        assert (
+            both(not_beyond_the_line, [edge_at(40.0, 39.9), seen(15.0), seen(16.0)]).holds is None
+        )
 
     def test_deepest_at(self):
         here, there = seen(20.0, position=1.0), seen(10.0, position=2.0)
@@ -244,13 +256,45 @@ class TestClaims:
 
     def test_deeper_here_than_there(self):
         edges = [seen(30.0, position=1.0), seen(10.0, position=2.0), seen(30.2, position=3.0)]
-        assert Deeper("deeper", 1.0, 2.0).check(edges).holds is True
-        assert Deeper("deeper", 2.0, 1.0).check(edges).holds is False
-        assert Deeper("deeper", 3.0, 1.0).check(edges).holds is False
+        assert both(Deeper("deeper", (1.0,), 2.0).check, edges).holds is True
+        assert both(Deeper("deeper", (2.0,), 1.0).check, edges).holds is False
+        assert both(Deeper("deeper", (3.0,), 1.0).check, edges).holds is False
         unseen = [DEEP, seen(39.5, position=2.0)]
-        assert Deeper("deeper", 1.0, 2.0).check(unseen).holds is None
+        assert both(Deeper("deeper", (1.0,), 2.0).check, unseen).holds is None
         one_seed = [edge_at(30.0, 20.0, position=1.0), edge_at(10.0, 20.0, position=2.0)]
-        assert Deeper("deeper", 1.0, 2.0).check(one_seed).holds is None
+        assert both(Deeper("deeper", (1.0,), 2.0).check, one_seed).holds is None
+
+    def test_near_a_place_the_deepest_counts(self):
+        edges = [seen(d, position=p) for p, d in ((0.0, 10.0), (0.8, 30.0), (1.0, 9.0))]
+        near, there = Deeper("near", (0.8, 1.0), 0.0), Deeper("there", (1.0,), 0.0)
+        assert both(near.check, edges).holds is True
+        assert both(there.check, edges).holds is False
+
+    def test_two_readings_with_two_answers_decide_nothing(self):
+        deep, shallow = ([seen(d, position=1.0), seen(10.0, position=2.0)] for d in (30.0, 5.0))
+        claim = Deeper("deeper", (1.0,), 2.0)
+        assert [claim.check(*pair).holds for pair in ((deep, deep), (shallow, shallow))] == [
+            True,
+            False,
+        ]
+        assert claim.check(deep, shallow).holds is None
+        assert nothing_beyond(20, [seen(15.0)] * 3, [seen(30.0)] * 3).holds is None
+        assert not_beyond_the_line([seen(15.0)] * 3, [seen(30.0)] * 3).holds is None
+        unseen = [DEEP, edge_at(40.0, 20.0, (40.0, 40.0), 2.0)]
+        assert Deeper("deeper", (DEEP.position,), 2.0).check(unseen, unseen) is None
+        found = Deeper("deeper", (1.0,), 2.0).check(deep, [replace(e, depth=40.0) for e in deep])
+        assert "neither boundary is within the depths tried" in found.found
+
+    def test_a_transition_is_where_the_depth_changes_most(self):
+        def at(*depths):
+            return [seen(d, position=p) for p, d in zip((0.6, 0.8, 1.0, 1.2), depths, strict=True)]
+
+        before, after, elsewhere = at(20, 20, 6, 6), at(20, 20, 20, 6), at(20, 6, 6, 6)
+        level = at(20, 20, 20, 20)
+        pairs = (before, before), (before, after), (elsewhere, elsewhere), (before, elsewhere)
+        holds = [transition_at(1.0, *pair).holds for pair in pairs]
+        assert holds == [True, True, False, None]
+        assert transition_at(1.0, level, level).holds is not True
 
     def test_at_the_line_and_the_same_region(self):
         edges = [seen(depth, 20.0, position) for position, depth in enumerate((19, 20, 21, 20))]
@@ -259,5 +303,7 @@ class TestClaims:
             True,
             False,
         ]
-        assert [same_region(found, edges).holds for found in (edges, half)] == [True, False]
-        assert same_region(edges, []).holds is None
+        regions = [same_region(found, edges, found, edges).holds for found in (edges, half)]
+        assert regions == [True, False]
+        assert same_region(edges, edges, half, edges).holds is None
+        assert same_region(edges, [], edges, []).holds is None
