@@ -27,6 +27,7 @@ from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.initialisation.stuck import Stuck, conclude_stuck, stuck
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.mistakes.find import mistakes
+from equipoise.diagnosis.mistakes.inputs import OFF
 from equipoise.diagnosis.preconditioning import measure as preconditioned
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
@@ -54,7 +55,7 @@ from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.diagnosis.smoothness.variants import fixes
 from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.findings import conclude_trainability
-from equipoise.diagnosis.trainability.judge import judge, predicted_probability
+from equipoise.diagnosis.trainability.judge import REASONS, judge, predicted_probability
 from equipoise.diagnosis.trainability.record import LIKELY, Trainability
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.modules import unwatched
@@ -219,6 +220,7 @@ def checkup(
             *conclude_trainability(
                 work.trainability,
                 proved(work.fix)
+                or _of_inputs(work)
                 or advice(
                     work.growth,
                     work.attribution,
@@ -284,7 +286,7 @@ class _Work:
     mistakes: Sequence[Finding] = ()
     stuck: Stuck = field(default_factory=Stuck)
     broken: Broken = field(default_factory=Broken)
-    without_gradient: frozenset[str] = frozenset()
+    without_gradient: set[str] = field(default_factory=set)
     unchecked: str = ""
     untraced: str = ""
     unjudged: str = ""
@@ -397,7 +399,7 @@ def _predicted(
         trace = traced(problem, model)
         work.broken = broken(trace.graph)
         work.mistakes = mistakes(trace.graph, model, problem)
-        work.without_gradient = frozenset(trace.graph.without_gradient)
+        work.without_gradient = trace.graph.without_derivative(model)
         begin = time.process_time()
         propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))
     except Exception as error:  # whatever a model does, it is measured
@@ -417,6 +419,13 @@ def _predicted(
     except ValueError as error:  # no layer with weights
         work.unjudged = str(error)
     return trace
+
+
+def _of_inputs(work: _Work) -> str:
+    """The remedy, if it is the inputs that keep a model from training."""
+    reason = "" if work.trainability is None else work.trainability.reason
+    off = next((one.remedy or "" for one in work.mistakes if one.title == OFF), "")
+    return off if reason in (REASONS["size"], REASONS["collapse"]) else ""
 
 
 def _left_out(untraced: str, unjudged: str) -> list[Finding]:

@@ -110,3 +110,16 @@ def test_a_norm_of_one_number(norm, shape, over_one):
     found = titles(model, x)
     assert ("A norm of one number gives its bias alone" in found) == over_one
     assert (float(norm(x).detach().abs().max()) < 1e-3) == over_one
+
+
+def test_a_teacher_that_is_detached_is_no_mistake():
+    def beside(held, x):
+        return x + in_order(held, x).detach()
+
+    assert titles(Holding(layers(), beside)) == {}
+
+
+@pytest.mark.parametrize(("p", "told"), [(0.9, True), (0.5, False)])
+def test_dropout_by_a_function(p, told):
+    model = Holding(None, lambda held, x: F.dropout(x, p))
+    assert (f"Dropout with p = {p:g}" in titles(model)) == told

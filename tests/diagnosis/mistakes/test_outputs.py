@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from equipoise.diagnosis.checkup import checkup
 from equipoise.diagnosis.mistakes.layers import of_layers
 from equipoise.diagnosis.mistakes.outputs import of_outputs
+from equipoise.diagnosis.mistakes.reach import of_reach
 from equipoise.diagnosis.trainability.measure import assert_trainable
 from equipoise.instrument.recording.tracer import trace
 
@@ -30,7 +31,11 @@ class Net(nn.Module):
 
 def found(model, loss=F.cross_entropy, target=Y):
     graph = trace(model, (X, target), lambda model, batch: loss(model(batch[0]), batch[1]))
-    return [*of_outputs(graph, (X, target)), *of_layers(graph, model)]
+    return [
+        *of_outputs(graph, (X, target)),
+        *of_layers(graph, model),
+        *of_reach(graph, model, lambda m, b: loss(m(b[0]), b[1]), [(X, target)]),
+    ]
 
 
 def test_a_sound_network_has_none():
@@ -345,3 +350,32 @@ class TestWithoutAnyGradient:
     def test_a_frozen_model_is_refused(self, run):
         with pytest.raises(ValueError, match=r"Unfreeze some with requires_grad_\(True\)"):
             run(Net().requires_grad_(False), (X, Y))
+
+
+@pytest.mark.parametrize("target", [Y, torch.rand(16, 3)])
+def test_a_divergence_from_a_teacher_s_probabilities(target):
+    teacher = nn.Linear(6, 3)
+
+    def distilled(model, batch):
+        wanted = teacher(batch[0]).softmax(1)
+        return F.kl_div(model(batch[0]).log_softmax(1), wanted, reduction="batchmean")
+
+    graph = trace(Net(), (X, target), distilled)
+    assert of_outputs(graph, (X, target)) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "target", "reached"),
+    [
+        (torch.sigmoid, torch.rand(16, 3), True),
+        (torch.sigmoid, 50 + torch.randn(16, 3), False),
+        (torch.tanh, torch.randn(16, 3).clamp(-1, 1), True),
+        (torch.tanh, 5 * torch.randn(16, 3), False),
+        (torch.relu, torch.randn(16, 3), False),
+        (torch.relu, torch.rand(16, 3), True),
+        (lambda x: x, 2 * torch.randn(16, 3), True),
+    ],
+)
+def test_targets_that_an_activation_cannot_give(after, target, reached):
+    titles = [one.title for one in found(Net(after=after), F.mse_loss, target)]
+    assert titles == ([] if reached else ["Targets that the outputs cannot reach"])

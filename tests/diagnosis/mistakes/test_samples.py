@@ -161,3 +161,58 @@ def test_experts_that_get_other_rows_differ_by_rounding_alone():
             return out
 
     assert of_samples(Experts(), cross_entropy, BATCH) == []
+
+
+class Steps(nn.Module):
+    """A target for each step of sequences whose first axis is time."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = nn.Embedding(20, 16), nn.GRU(16, 16)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x):
+        return self.head(self.layer(self.table(x))[0]).transpose(1, 2)
+
+
+def test_steps_with_targets_of_their_own_may_well_be_the_first_axis():
+    steps = torch.randint(0, 20, (12, 6), generator=GENERATOR), torch.randint(0, 5, (12, 6))
+    (finding,) = of_samples(Steps(), cross_entropy, steps)
+    assert finding.severity == "note"
+    assert "if it is time, all is well" in finding.remedy
+
+
+class Unbatched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.LSTM(16, 16), nn.Linear(16, 5)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[0])
+
+
+class OneByOne(nn.Module):
+    """Samples that are left apart by the loader."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 5)
+
+    def forward(self, samples):
+        return torch.stack([self.layer(x.cumsum(0)) for x in samples])
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [
+        (Unbatched(), (X[0], torch.arange(10) % 5)),
+        (OneByOne(), ([*X[:16, 0]], torch.arange(16) % 5)),
+        (
+            Net(operation=rearranged),
+            (X, torch.arange(32) % 5, torch.rand(32, 32)),
+        ),
+    ],
+    ids=["one sequence", "a list of samples", "an adjacency matrix"],
+)
+def test_what_has_no_axis_of_samples_is_left_alone(model, batch):
+    assert of_samples(model, cross_entropy, batch) == []

@@ -28,9 +28,8 @@ def of_layers(graph: Graph, model: nn.Module) -> list[Finding]:
     """Parts of a model that cannot do what they are for."""
     return [
         *_unregistered(graph, model),
-        *_without_gradient(graph, model),
         *_norms_of_one(graph),
-        *_dropped(model),
+        *_dropped(graph, model),
     ]
 
 
@@ -39,7 +38,7 @@ def _unregistered(graph: Graph, model: nn.Module) -> list[Finding]:
     trained = {
         id(source.value)
         for node in graph.nodes
-        if node.records_gradients
+        if any(gradient is not None for gradient in node.gradients)
         for source in node.inputs
         if isinstance(source, Given) and source.kind == "data" and source.value.requires_grad
     }
@@ -79,37 +78,17 @@ def _hidden(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, list[T
             yield from _hidden(f"{name}[{key!r}]", part, depth + 1)
 
 
-def _without_gradient(graph: Graph, model: nn.Module) -> list[Finding]:
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    missed = [name for name in trainable if name not in graph.weights]
-    if not missed or not graph.weights:
-        return []
-    numbers = sum(p.numel() for p in trainable.values())
-    share = sum(trainable[name].numel() for name in missed) / max(1, numbers)
-    much = share >= _MUCH
-    return [
-        Finding(
-            "warning" if much else "note",
-            f"{wording.count(len(missed), 'parameter')} without a gradient",
-            f"The loss of this batch does not depend on {wording.percent(share)} of the weights: "
-            f"{wording.listed(missed, _NAMES)}. They were not "
-            "used in this pass, as dropped layers and experts are, or are detached, as by a "
-            "reentrant checkpoint whose inputs have no gradient.",
-            "Use them, look for detach() or no_grad() behind them, or freeze them with "
-            "requires_grad_(False)."
-            if much
-            else None,
-        )
-    ]
-
-
-def _dropped(model: nn.Module) -> list[Finding]:
+def _dropped(graph: Graph, model: nn.Module) -> list[Finding]:
     """Dropout of nearly everything, as where the share to keep was meant."""
     found = {
         name or type(module).__name__: module.p
         for name, module in model.named_modules()
         if isinstance(module, _DropoutNd) and module.training and module.p >= _MOST_DROPPED
     }
+    for node in graph.nodes:  # those of torch.nn.functional
+        p = _share_dropped(node)
+        if p is not None and _MOST_DROPPED <= p < 1 and node.module not in found:
+            found[node.module] = p
     if not found:
         return []
     most = max(found.values())
@@ -122,6 +101,15 @@ def _dropped(model: nn.Module) -> list[Finding]:
             f"If p is what was to be kept, write {1 - most:.3g}.",
         )
     ]
+
+
+def _share_dropped(node: Node) -> float | None:
+    """Of an operation that dropout is made of."""
+    if node.name == "native_dropout":
+        return float(node.arguments[1])
+    if node.name == "bernoulli" and len(node.arguments) > 1 and node.arguments[1] is not None:
+        return round(1 - float(node.arguments[1]), 6)
+    return None
 
 
 def _norms_of_one(graph: Graph) -> list[Finding]:

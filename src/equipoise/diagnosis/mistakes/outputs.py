@@ -7,10 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from equipoise.instrument.batches import tensors
+from equipoise.diagnosis.mistakes.sources import (
+    PRODUCTS,
+    before_expanding,
+    depends_on_weights,
+    is_of,
+    origin_of,
+    origin_of_input,
+    shape,
+    tensor,
+)
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -22,33 +30,24 @@ _NORMALISED_TWICE = {(_CROSS_ENTROPY, "_softmax"): "softmax", (_BINARY, "sigmoid
 # Where bounded activations leave logits between.
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
 _NLL = ("nll_loss_forward", "nll_loss2d_forward")
-# Operations of layers with weights, and of attention.
-_PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "convolution")
 # What a loss ends in.
 _LOSS_OPERATIONS = {*_NLL, _BINARY, "binary_cross_entropy", "mse_loss", "smooth_l1_loss"}
 _LOSS_OPERATIONS |= {"huber_loss"}
 _ASSUMED = "That loss is assumed: give yours as loss_fn= or --loss if it is another."
 # What makes numbers that are no logarithms of probabilities.
-_NO_LOGARITHMS = (*_PRODUCTS, "_softmax", "sigmoid", "tanh", "relu")
+_NO_LOGARITHMS = (*PRODUCTS, "_softmax", "sigmoid", "tanh", "relu")
 # Operations that compare or join numbers one by one.
 _DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
 # Targets that are so many standard deviations from the outputs, or vary so many times as much.
 _FAR, _WIDE = 5.0, 30.0
+# Between which activations give numbers; targets may lie beyond by a part of that, as by rounding.
+_RANGES = _BOUNDED | {"_softmax": (0.0, 1.0), "relu": (0.0, math.inf)}
+_MARGIN = 0.01
+# Share of the targets from which it matters.
+_MUCH_BEYOND = 0.1
 # By which lengths of normalised vectors are not 1.
 _ROUNDING = 1e-3
 _BY_ELEMENT = ("sub", "rsub", "mul", "div", "mse_loss", "smooth_l1_loss", "huber_loss")
-# Operations that only arrange their input anew.
-_ARRANGING = {
-    "view",
-    "_unsafe_view",
-    "reshape",
-    "permute",
-    "transpose",
-    "t",
-    "squeeze",
-    "unsqueeze",
-}
-_ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "slice", "select"}
 
 
 def of_outputs(graph: Graph, batch: Any, *, assumed: bool = False) -> list[Finding]:
@@ -63,21 +62,21 @@ def of_outputs(graph: Graph, batch: Any, *, assumed: bool = False) -> list[Findi
     likelihoods = {
         origin.number
         for node in graph.nodes
-        if node.name in _NLL and (origin := _origin(node, nodes)) is not None
+        if node.name in _NLL and (origin := origin_of_input(node, nodes)) is not None
     }
     inside = _before_layers(graph)
     found = {}
     for node in graph.nodes:
         if node.number in inside:  # no loss
             continue
-        origin = _origin(node, nodes)
+        origin = origin_of_input(node, nodes)
         for one in (
             _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods),
             _no_logarithms(node, origin),
             _cosines(node, origin, nodes) if node.number in likelihoods else None,
             _divergence_of_probabilities(node, nodes),
             _crossed(node, nodes, batch),
-            _far_from(node, nodes, batch),
+            _out_of_reach(node, nodes, batch) or _far_from(node, nodes, batch),
         ):
             if one is not None:
                 found[one.title] = one
@@ -89,7 +88,7 @@ def of_outputs(graph: Graph, batch: Any, *, assumed: bool = False) -> list[Findi
 def _negated(graph: Graph, nodes: Mapping[int, Node]) -> list[Finding]:
     """A loss with its sign turned, which training makes as large as it can."""
     last = None if graph.result is None else nodes.get(graph.result.node)
-    origin = None if last is None or last.name != "neg" else _origin(last, nodes)
+    origin = None if last is None or last.name != "neg" else origin_of_input(last, nodes)
     if origin is None or origin.name not in _LOSS_OPERATIONS:
         return []
     return [
@@ -106,7 +105,7 @@ def _before_layers(graph: Graph) -> set[int]:
     """Operations whose outputs go into a matrix product or a convolution later on."""
     found: set[int] = set()
     for node in reversed(graph.nodes):
-        if node.name in _PRODUCTS or node.number in found:
+        if node.name in PRODUCTS or node.number in found:
             found |= {one.node for one in node.inputs if isinstance(one, Made)}
     return found
 
@@ -200,7 +199,7 @@ def _cosines(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -> Find
     """Products of vectors of length 1 that are taken as logits."""
     if node.name != _CROSS_ENTROPY or origin is None or origin.name != "mm":
         return None
-    rows, columns = (_tensor(source, nodes).detach() for source in origin.inputs)
+    rows, columns = (tensor(source, nodes).detach() for source in origin.inputs)
     if not (_are_one(rows.norm(dim=1)) and _are_one(columns.norm(dim=0))):
         return None
     return Finding(
@@ -221,10 +220,13 @@ def _divergence_of_probabilities(node: Node, nodes: Mapping[int, Node]) -> Findi
     if node.name != "sub" or len(node.inputs) != 2:
         return None
     made = [nodes.get(one.node) if isinstance(one, Made) else None for one in node.inputs]
-    if None in made or [one.name for one in made if one is not None] != ["xlogy", "mul"]:
+    if [one.name for one in made if one is not None] != ["xlogy", "mul"]:
         return None
-    product = made[1]
-    origins = [] if product is None else [_origin_of(one, nodes) for one in product.inputs]
+    entropy, product = made
+    if entropy is None or product is None:
+        return None
+    target = entropy.inputs[0]
+    origins = [origin_of(one, nodes) for one in product.inputs if one != target]
     if not any(one is not None and one.name in ("_softmax", "sigmoid") for one in origins):
         return None
     return Finding(
@@ -240,14 +242,14 @@ def _crossed(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | Non
     """A column of outputs that meets a row of targets: each is compared with every other."""
     if node.name not in _BY_ELEMENT or len(node.inputs) < 2:
         return None
-    operands = (_before_expanding(source, nodes) for source in node.inputs[:2])
-    row, column = sorted((_shape(one, nodes) for one in operands), key=len)
+    operands = (before_expanding(source, nodes) for source in node.inputs[:2])
+    row, column = sorted((shape(one, nodes) for one in operands), key=len)
     if len(row) != 1 or row[0] < 2 or column != (row[0], 1):
         return None
     compared = _compared(node, nodes, batch)
     if compared is None:
         return None
-    output, target = (_shape(one, nodes) for one in compared)
+    output, target = (shape(one, nodes) for one in compared)
     return Finding(
         "warning",
         "Every output is compared with every target",
@@ -261,15 +263,40 @@ def _compared(
     node: Node, nodes: Mapping[int, Node], batch: Any
 ) -> tuple[Made | Given, Made | Given] | None:
     """What depends on weights and what is made of the batch alone, where one meets the other."""
-    first, second = (_before_expanding(source, nodes) for source in node.inputs[:2])
+    first, second = (before_expanding(source, nodes) for source in node.inputs[:2])
     for output, target in ((first, second), (second, first)):
         if (
-            _depends_on_weights(output, nodes)
-            and not _depends_on_weights(target, nodes)
-            and _is_of(batch, target, nodes)
+            depends_on_weights(output, nodes)
+            and not depends_on_weights(target, nodes)
+            and is_of(batch, target, nodes)
         ):
             return output, target
     return None
+
+
+def _out_of_reach(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | None:
+    """Targets beyond the bounds of the activation that gives the outputs."""
+    compared = _compared(node, nodes, batch) if node.name in _DIFFERENCES else None
+    if compared is None or len(node.inputs) < 2:
+        return None
+    output, target = compared
+    last = origin_of(output, nodes)
+    values = tensor(target, nodes).detach()
+    if last is None or last.name not in _RANGES or not values.is_floating_point():
+        return None
+    low, high = _RANGES[last.name]
+    margin = _MARGIN * (high - low) if math.isfinite(high - low) else 0.0
+    beyond = float(((values < low - margin) | (values > high + margin)).double().mean())
+    if beyond < _MUCH_BEYOND:
+        return None
+    return Finding(
+        "warning",
+        "Targets that the outputs cannot reach",
+        f"Outputs of {last.name.strip('_')} lie between {low:g} and {high:g}, and "
+        f"{wording.percent(beyond)} of the targets beyond: they go from "
+        f"{wording.number(float(values.min()))} to {wording.number(float(values.max()))}.",
+        f"Return what goes into the {last.name.strip('_')}, or scale the targets into its range.",
+    )
 
 
 def _far_from(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | None:
@@ -279,7 +306,7 @@ def _far_from(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | No
     compared = _compared(node, nodes, batch)
     if compared is None:
         return None
-    output, target = (_tensor(one, nodes).detach().double() for one in compared)
+    output, target = (tensor(one, nodes).detach().double() for one in compared)
     if output.shape != target.shape or target.numel() < 2 or not target.is_floating_point():
         return None
     spread, off = float(target.std()), abs(float(target.mean() - output.mean()))
@@ -295,58 +322,4 @@ def _far_from(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | No
             f"{wording.number(float(output.std()))}: most steps go into the scale first.",
             "Standardise the targets, or start the output's bias at their mean.",
         )
-    return None
-
-
-def _before_expanding(source: Made | Given, nodes: Mapping[int, Node]) -> Made | Given:
-    """What an operand was before it took the other's shape."""
-    while isinstance(source, Made):
-        made = nodes.get(source.node)
-        if made is None or made.name != "expand" or not made.inputs:
-            break
-        source = made.inputs[0]
-    return source
-
-
-def _tensor(source: Made | Given, nodes: Mapping[int, Node]) -> Tensor:
-    return source.value if isinstance(source, Given) else nodes[source.node].outputs[source.index]
-
-
-def _shape(source: Made | Given, nodes: Mapping[int, Node]) -> tuple[int, ...]:
-    return tuple(_tensor(source, nodes).shape)
-
-
-def _depends_on_weights(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
-    return _tensor(source, nodes).requires_grad
-
-
-def _is_of(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
-    """Whether a tensor was made of the batch's, and not of constants of the model alone."""
-    known, waiting, seen = tensors(batch), [source], set[int]()
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, Given):
-            if any(x.shape == one.value.shape and torch.equal(x, one.value) for x in known):
-                return True
-        elif one.node in nodes and one.node not in seen:
-            seen.add(one.node)
-            waiting += nodes[one.node].inputs
-    return False
-
-
-def _origin_of(source: Made | Given, nodes: Mapping[int, Node]) -> Node | None:
-    """The operation that made the numbers of an operand."""
-    if isinstance(source, Given) or source.node not in nodes:
-        return None
-    node = nodes[source.node]
-    return _origin(node, nodes) if node.name in _ARRANGING else node
-
-
-def _origin(node: Node, nodes: Mapping[int, Node]) -> Node | None:
-    """The operation that made the numbers of a node's first input."""
-    while node.inputs and isinstance(source := node.inputs[0], Made):
-        made = nodes.get(source.node)
-        if made is None or made.name not in _ARRANGING:
-            return made
-        node = made
     return None

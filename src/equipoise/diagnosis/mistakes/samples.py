@@ -7,9 +7,9 @@ takes numbers of one sample for those of another, raise no error: the shapes fit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ def of_samples(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Find
     if len(lengths) != 1 or any(x.layout is not torch.strided for x in given):
         return []
     (count,) = lengths
-    if count < _FEWEST or _holds_pairs(model, count):
+    if count < _FEWEST or _is_list_of_samples(batch) or _holds_pairs(model, given, count):
         return []
     try:
         first, second = (
@@ -61,13 +61,20 @@ def of_samples(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Find
     if changes[-1][1] <= _ROUNDING:
         return []
     place = next(at for at, change in enumerate(changes) if max(change) > _ROUNDING)
-    if is_normaliser(first[place].module):  # by design
-        return []
-    return [_finding(first[place], changes[place][0] > _ROUNDING, changes[-1][1], model)]
-
-
-def _finding(at: Call, comes_before: bool, change: float, model: nn.Module) -> Finding:
+    at, comes_before = first[place], changes[place][0] > _ROUNDING
     by_time = getattr(at.module, "batch_first", None) is False and not comes_before
+    unbatched = by_time and all(x.ndim < 3 for x in at.inputs)
+    if unbatched or is_normaliser(at.module):  # by design
+        return []
+    finding = _finding(at, changes[-1][1], model, by_time=by_time, comes_before=comes_before)
+    # With a target for each step, axis 0 may well be time.
+    is_open = by_time and all(x.ndim > 1 for x in given)
+    return [replace(finding, severity="note") if is_open else finding]
+
+
+def _finding(
+    at: Call, change: float, model: nn.Module, *, by_time: bool, comes_before: bool
+) -> Finding:
     layer = f"{at.name!r} ({type(at.module).__name__})"
     if at.module is model:
         where = "No layer does that by itself, but the model's own operations do"
@@ -80,7 +87,9 @@ def _finding(at: Call, comes_before: bool, change: float, model: nn.Module) -> F
         "What the model gives for a sample depends on the other samples",
         f"In evaluation, with every second sample exchanged, outputs for the others change by "
         f"{wording.percent(change)} of the largest. {where}.",
-        "Pass batch_first=True, or swap the axes before it."
+        "If axis 0 of the batch is that of samples, pass batch_first=True, or swap the axes "
+        "before it; if it is time, all is well with the model, and batches of (samples, time) "
+        "would let the check-up count samples."
         if by_time
         else "Look for a softmax, mean, or attention over axis 0, or a reshape that joins "
         "samples. Graphs and models that compare the samples of a batch are meant to; where axis "
@@ -88,8 +97,18 @@ def _finding(at: Call, comes_before: bool, change: float, model: nn.Module) -> F
     )
 
 
-def _holds_pairs(model: nn.Module, count: int) -> bool:
-    """Whether it keeps a number for each pair of rows, as the neighbours in one graph."""
+def _is_list_of_samples(batch: Any) -> bool:
+    """Whether a part of the batch is a list, as where a collate function leaves samples apart."""
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    return isinstance(batch, Mapping | tuple | list) and any(
+        isinstance(part, tuple | list) for part in parts
+    )
+
+
+def _holds_pairs(model: nn.Module, given: Sequence[Tensor], count: int) -> bool:
+    """Whether there is a number for each pair of rows, as the neighbours in one graph."""
+    if any(tuple(x.shape) == (count, count) for x in given):
+        return True
     held = [*model.buffers(), *(v for m in model.modules() for v in vars(m).values())]
     return any(isinstance(x, Tensor) and tuple(x.shape[-2:]) == (count, count) for x in held)
 

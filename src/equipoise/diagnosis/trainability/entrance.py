@@ -24,7 +24,7 @@ def passages(graph: Graph, end: int) -> set[int]:
     Returns:
         Numbers of operations; the last is ``end``, if the batch reaches it.
     """
-    leading = _leading_to(graph, end)
+    leading = leading_to(graph, end)
     carrying: set[int] = set()
     batch: set[int] = set()  # operations that depend on it in any way
     weights: set[int] = set()  # and on parameters
@@ -51,7 +51,8 @@ def passages(graph: Graph, end: int) -> set[int]:
     return found
 
 
-def _leading_to(graph: Graph, end: int) -> set[int]:
+def leading_to(graph: Graph, end: int) -> set[int]:
+    """Numbers of the operations that one depends on, and its own."""
     found, left = {end}, [end]
     while left:
         for source in graph.nodes[left.pop()].inputs:

@@ -19,6 +19,7 @@ from equipoise.diagnosis.trainability.depth import trainable_blocks
 from equipoise.diagnosis.trainability.quantities import (
     Quantities,
     Source,
+    further,
     quantities,
     up_to_the_output,
 )
@@ -75,7 +76,7 @@ def judge(
         if awake is None and _starting_at_zero(found):
             raise ValueError(
                 "most of its layers get no gradient until weights that start at zero have moved, "
-                "and theory does not reach its output. `--budget 60s` lets theory go further."
+                f"and theory does not reach its output{further(found.sites)}"
             )
     if awake is None:
         together = joined(known.get("predicted"), known["measured"])

@@ -30,9 +30,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from equipoise.diagnosis.trainability.entrance import passages
+from equipoise.diagnosis.trainability.entrance import leading_to, passages
 from equipoise.instrument.recording.graph import Given, Node
-from equipoise.theory.propagation.propagate import Propagation
+from equipoise.theory.propagation.propagate import NO_TIME, Propagation
 from equipoise.theory.propagation.sites import Site, Weight, of_model
 
 Source = Literal["predicted", "measured"]
@@ -91,7 +91,7 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
     if not any(site.is_predicted for site in sites):
         raise ValueError(
             "theory predicts none of its operations, and how much one draw of the weights differs "
-            "from another is known from theory alone. `--budget 60s` lets theory go further."
+            f"from another is known from theory alone{further(sites)}"
         )
     second_moment, correlation = _of_outputs(found, sites[-1], source)
     growth = _growth(sites, _entrance(found, sites), source)
@@ -109,11 +109,41 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
     )
 
 
+def further(sites: Iterable[Site]) -> str:
+    """The end of a sentence about what theory does not reach: whether more time would help."""
+    reasons = {site.reason for site in sites}
+    for_want_of_time = any(one == NO_TIME or one.endswith("in this time") for one in reasons)
+    return ". `--budget 60s` lets theory go further." if for_want_of_time else "."
+
+
 def up_to_the_output(found: Propagation) -> list[Site]:
-    """The operations of the model up to the last one with weights, which gives the output."""
+    """The operations of the model up to the one with weights that gives the output.
+
+    Of several outputs, as of two heads or of two calls for one loss, it is the one that takes most
+    of the loss's gradient, and what does not lead to it is left out: derivatives by another are
+    those of another part of the loss.
+    """
     sites = of_model(found.sites)
     places = [place for place, site in enumerate(sites) if site.kind in _LAYERS]
-    return sites[: places[-1] + 1] if places else []
+    if not places or found.graph is None:
+        return sites[: places[-1] + 1] if places else []
+    behind: set[int] = set()  # what leads to a later one
+    ends = []
+    for place in reversed(places):
+        if sites[place].node not in behind:
+            ends.append(place)
+            behind |= leading_to(found.graph, sites[place].node)
+    end = max(ends, key=lambda place: _taken(sites[place]))
+    if len(ends) == 1:
+        return sites[: end + 1]
+    own = leading_to(found.graph, sites[end].node)
+    return [site for site in sites[: end + 1] if site.node in own]
+
+
+def _taken(site: Site) -> float:
+    """How much of the loss's gradient an output takes."""
+    gradient = site.gradient if site.measured_gradient is None else site.measured_gradient
+    return 0.0 if gradient is None else gradient * site.elements
 
 
 def _entrance(found: Propagation, sites: Sequence[Site]) -> int:

@@ -1,0 +1,80 @@
+"""Inputs that most steps of a training go into, before anything is learnt of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from equipoise.diagnosis.mistakes.sources import (
+    PRODUCTS,
+    depends_on_weights,
+    is_of,
+    tensor,
+)
+from equipoise.instrument.recording.graph import Graph
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+
+# Features whose mean is so many of their standard deviations from zero, or that are so large.
+_FAR, _LARGE = 10.0, 30.0
+OFF = "Inputs far from mean 0 and standard deviation 1"
+# Fewer samples tell little of a spread.
+_ENOUGH = 8
+
+
+def of_inputs(graph: Graph, batch: Any) -> list[Finding]:
+    """Inputs of the first layers that are constant, or far from mean 0 and standard deviation 1.
+
+    What a norm or a scaling of the model's own gives is judged, and not the batch.
+
+    Args:
+        graph: A traced pass.
+        batch: On this batch.
+    """
+    for values in _entering(graph, batch):
+        found = _judged(values.detach().double())
+        if found is not None:
+            return [found]
+    return []
+
+
+def _entering(graph: Graph, batch: Any) -> Iterator[Tensor]:
+    """What weights are multiplied with first."""
+    nodes = {node.number: node for node in graph.nodes}
+    for node in graph.nodes:
+        if node.name in PRODUCTS:
+            with_weights = [source for source in node.inputs if depends_on_weights(source, nodes)]
+            for source in node.inputs if with_weights else ():
+                values = tensor(source, nodes)
+                if (
+                    source not in with_weights
+                    and values.is_floating_point()
+                    and values.ndim > 1
+                    and len(values) >= _ENOUGH
+                    and is_of(batch, source, nodes)
+                ):
+                    yield values
+
+
+def _judged(values: Tensor) -> Finding | None:
+    if not bool(values.isfinite().all()):
+        return None
+    if bool((values == values[:1]).all()):
+        return Finding(
+            "critical",
+            "All inputs are equal",
+            "No sample of the batch differs from another: nothing can be learnt from them.",
+            "Look at how the data are loaded and transformed.",
+        )
+    mean, spread = float(values.mean()), float(values.std())
+    if abs(mean) <= _FAR * spread and max(abs(mean), spread) <= _LARGE:
+        return None
+    return Finding(
+        "warning",
+        OFF,
+        f"What goes into the first layer has mean {wording.number(mean)} and standard deviation "
+        f"{wording.number(spread)}: most steps of a training go into the scale first.",
+        "Standardise the data: subtract each feature's mean and divide by its standard deviation.",
+    )

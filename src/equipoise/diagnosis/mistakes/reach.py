@@ -1,0 +1,74 @@
+"""Parameters that the loss does not depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument.recording.graph import Graph
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+
+# Share of the parameters from which a part without gradient is no detail.
+_MUCH = 0.1
+_NAMES = 3
+
+
+def of_reach(
+    graph: Graph, model: nn.Module, loss_fn: LossFunction, batches: Iterable[Any]
+) -> list[Finding]:
+    """Parameters that the loss does not depend on, on any batch where they are many.
+
+    Args:
+        graph: A pass traced on the first batch.
+        model: Of this model; left bit for bit as it is.
+        loss_fn: Its loss on a batch.
+        batches: Others, which dropped layers and experts may be used on.
+    """
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    missed = [name for name in trainable if name not in graph.weights]
+    if not missed or not graph.weights:
+        return []
+
+    def share() -> float:
+        sizes = [sum(trainable[name].numel() for name in names) for names in (missed, trainable)]
+        return sizes[0] / max(1, sizes[1])
+
+    if share() >= _MUCH:
+        missed = _missed_by_all(model, loss_fn, batches, missed)
+    if not missed:
+        return []
+    much = share() >= _MUCH
+    return [
+        Finding(
+            "warning" if much else "note",
+            f"{wording.count(len(missed), 'parameter')} without a gradient",
+            f"The loss does not depend on {wording.percent(share())} of the weights: "
+            f"{wording.listed(missed, _NAMES)}. They were not used, as dropped layers and experts "
+            "may be, or are detached, as by a reentrant checkpoint whose inputs have no gradient.",
+            "Use them, look for detach() or no_grad() behind them, or freeze them with "
+            "requires_grad_(False)."
+            if much
+            else None,
+        )
+    ]
+
+
+def _missed_by_all(
+    model: nn.Module, loss_fn: LossFunction, batches: Iterable[Any], missed: Collection[str]
+) -> list[str]:
+    left = list(missed)
+    with untouched(model), torch.inference_mode(False), torch.enable_grad():
+        parameters = dict(model.named_parameters())
+        for batch in batches:
+            loss = loss_fn(model, batch)
+            if loss.requires_grad:
+                found = torch.autograd.grad(loss, [parameters[n] for n in left], allow_unused=True)
+                left = [name for name, one in zip(left, found, strict=True) if one is None]
+            if not left:
+                break
+    return left

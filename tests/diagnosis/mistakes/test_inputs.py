@@ -1,0 +1,75 @@
+"""Inputs of the first layer that are constant or far from standardised."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import equipoise as eq
+from equipoise.diagnosis.mistakes.inputs import OFF, of_inputs
+from equipoise.instrument.recording.tracer import trace
+
+X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(32) % 3
+
+
+class Scaled(nn.Module):
+    """A layer behind what a function makes of its input."""
+
+    def __init__(self, scale=lambda x: x):
+        super().__init__()
+        self.scale, self.layer = scale, nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.layer(self.scale(x))
+
+
+def titles(x, model=None):
+    model = model or Scaled()
+    graph = trace(model, (x, Y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    return [finding.title for finding in of_inputs(graph, (x, Y))]
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (X, []),
+        (3 * X + 5, []),
+        (100 * X, [OFF]),
+        (X + 2000, [OFF]),
+        (X / 100 + 1, [OFF]),
+        (torch.ones(32, 6), ["All inputs are equal"]),
+        (torch.arange(6.0).expand(32, 6), ["All inputs are equal"]),
+    ],
+)
+def test_inputs_are_judged_by_mean_and_spread(x, expected):
+    assert titles(x) == expected
+
+
+def test_what_the_model_scales_itself_is_no_mistake():
+    assert titles(100 * X, Scaled(lambda x: x / 100)) == []
+    assert titles(100 * X, nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))) == []
+    assert titles(100 * X, nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3))) == []
+
+
+def test_scaling_makes_training_faster():
+    def loss_after(x, steps=40):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 2))
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        target = (X[:, 0] > 0).long()
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), target)
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    assert loss_after(X) < 0.7 * loss_after(X + 2000)
+
+
+def test_it_is_the_remedy_where_outputs_are_too_large():
+    report = eq.checkup(nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3)), (1e5 * X, Y))
+    first = report.findings[0]
+    assert "so large" in first.detail
+    assert first.remedy.startswith("Standardise the data")
