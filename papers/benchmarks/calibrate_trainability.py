@@ -2,9 +2,10 @@
 
 Run ``python papers/benchmarks/calibrate_trainability.py [--records DIR] [--write] [--figure
 FILE]``. Without ``--records`` it takes the records that the repository keeps; others are those of
-``equipoise reproduce trainability --out DIR``. ``--write`` replaces ``calibration.json`` of the
-library; without it nothing is changed. ``--quick`` prints the second table alone. The tables are
-those of ``docs/trainability.md``.
+``equipoise reproduce trainability --out DIR``. Networks that have not trained are judged after the
+long trainings of ``longer_trainings.py``, and left out without one. ``--write`` replaces
+``calibration.json`` of the library; without it nothing is changed. ``--quick`` prints the second
+table alone. The tables are those of ``docs/trainability.md``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from equipoise_papers.experiments import style
 from equipoise_papers.reproduction.archive import unpack
 from equipoise_papers.reproduction.compute import collect
 from equipoise_papers.reproduction.folders import cell_store
-from equipoise_papers.trainability import fitting
+from equipoise_papers.trainability import fitting, longer
 from equipoise_papers.trainability.calibrate import BASES, calibration, table
 from equipoise_papers.trainability.drawing import draw_benchmark
 from equipoise_papers.trainability.evaluation import (
@@ -39,6 +40,7 @@ from equipoise_papers.trainability.training import Training
 
 FILE = Path(equipoise.diagnosis.__file__).parent / "trainability" / "calibration.json"
 KEPT = Path(__file__).parents[1] / "docs" / "reproduction" / "records"
+LONGER = Path(__file__).parents[1] / "docs" / "longer_trainings.json"
 THRESHOLDS = (0.25, TRAINED, 0.75)
 
 
@@ -46,6 +48,7 @@ def main() -> None:
     """Fit, print, and write if asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=Path, metavar="DIR")
+    parser.add_argument("--longer", type=Path, default=LONGER, metavar="FILE")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--figure", type=Path, metavar="FILE")
@@ -56,11 +59,14 @@ def main() -> None:
         store = cell_store(EXPERIMENT, args.records or Path(scratch))
         read = collect(EXPERIMENT, "small", store)
     results = {result.cell: result.record for result in read if result.record is not None}
-    found = outcomes(results)
+    short = outcomes(results)
+    found = longer.continued(short, longer.read(args.longer))
     trained = [record for cell, record in results.items() if isinstance(cell, Training)]
     count = sum(len(record.curves) for record in trained)
     networks = len({cell.network for cell in results if isinstance(cell, Training)})
-    print(f"{networks:,} networks, {count:,} trainings, {len(found):,} judged networks of which ")
+    early = sum(one.trained for one in short)
+    print(f"{networks:,} networks, {count:,} trainings, {len(short):,} judged networks of which ")
+    print(f"{early:,} trained. {len(found):,} are known to the end of a long training:")
     print(f"{sum(one.trained for one in found):,} trained.\n")
     print_bases(found)
     if args.quick:

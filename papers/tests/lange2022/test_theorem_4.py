@@ -81,6 +81,14 @@ class TestTheorem4:
         assert check.scaling_holds
         assert check.normalised > 1.02 * check.alternative
 
+    def test_scaling_may_worsen_what_centring_has_improved(self):
+        """Full rank, and κ(Ĝ) = 11.19 > κ(Ĥ) = 10.44 > κ(ĤU) = 9.96."""
+        rows = [[0, -3, 2], [1, -1, 1], [1, -3, 3], [-2, 2, -2], [-1, 2, -3]]
+        check = theorem_4(torch.tensor(rows, dtype=torch.float64))
+        assert check.applies
+        found = [check.raw, check.centred, check.normalised]
+        assert found == pytest.approx([10.44, 9.96, 11.19], abs=0.005)
+
     def test_a_singular_scaling_beats_any_bound(self):
         """D₀ with zeros leaves one column, of condition 1: D₀ must be nonsingular."""
         H = random(8, 2) @ torch.tensor([[1.0, 1.0], [0.0, 1e-3]]).double()

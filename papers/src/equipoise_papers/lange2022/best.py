@@ -171,6 +171,14 @@ def comparable(claim: str, one: Best, other: Best, *, points: float) -> Check:
     return Check(claim, found, gap.between(-points, points))
 
 
+def not_less_accurate(claim: str, one: Best, other: Best, *, points: float) -> Check:
+    """Check that final test accuracy is at most ``points`` lower, by the same test."""
+    if not (one.trains and other.trains):
+        return Check(claim, _failures(one, other), one.trains)
+    gap, found = _accuracies(one, other)
+    return Check(claim, found, gap.above(-points))
+
+
 def more_accurate(claim: str, one: Best, other: Best) -> Check:
     """Check that final test accuracy is higher, by the same test."""
     if not (one.trains and other.trains):

@@ -19,6 +19,7 @@ from equipoise_papers.lange2022.best import (
     faster_at_first,
     more_accurate,
     not_behind,
+    not_less_accurate,
     slightly_less_accurate,
 )
 from equipoise_papers.lange2022.regimes import Regime
@@ -211,11 +212,16 @@ def _as_small_as(results: Mapping[Training, Run]) -> tuple[Check, ...]:
         for size in (regimes.CNN_4.batch_size, regimes.CNN_3.batch_size)
     }
     four, three = of_batch.values()
-    words = "works well at batch {}: level with the vanilla network or better"
-    return (
-        not_behind(f"BN {words.format(4)}", four["bn"], four["vanilla"]),
-        not_behind(f"Renorm {words.format(3)}", three["renorm"], three["vanilla"]),
-    )
+    words = f"works well at batch {{}}: as accurate as the vanilla network, or at most {_LEVEL:g} "
+    words += "points less"
+    # With so few samples a training loss under batch norm contains the noise of its statistics.
+    loss = "training loss at batch {} level with the vanilla network's or lower"
+    accuracy, losses = [], []
+    for name, size, best in (("BN", 4, four), ("Renorm", 3, three)):
+        pair = best["bn" if name == "BN" else "renorm"], best["vanilla"]
+        accuracy.append(not_less_accurate(f"{name} {words.format(size)}", *pair, points=_LEVEL))
+        losses.append(ours(not_behind(f"{name}: {loss.format(size)}", *pair)))
+    return (*accuracy, *losses)
 
 
 def _panel(

@@ -119,13 +119,13 @@ YANG2019 = {
         "we observe a critical point at large ε where gradients do not explode and very deep "
         "networks are trainable",
         "Section 4",
-        ("networks train deeper near ε = 1 than at ε = 0",),
+        ("networks train deeper near ε = 1 than at ε = 0", "a well defined phase transition*"),
     ),
     "Fig. 4d": Claim(
         "Is there a critical ε at which very deep ReLU networks train?",
         "",
         "quoted at Fig. 4c",
-        ("networks train deeper near ε = 1 than at ε = 0",),
+        ("networks train deeper near ε = 1 than at ε = 0", "a well defined phase transition*"),
     ),
     "Fig. 5": Claim(
         "Does β > 0 or ε > 0 help VGG19 with batch norm, each at the other's best value?",

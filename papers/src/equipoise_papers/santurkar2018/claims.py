@@ -223,21 +223,31 @@ def _whatever_the_loss(summed: Check, averaged: Check) -> Check:
 
 
 def _almost_no_shift(claim: str, results: Results) -> Check:
-    least = [min(map(cosine, run.looks)) for run in runs_of(results, "none")]
-    return Check(
-        f"{claim} for the entirety of training (cosine above {_ALMOST_NONE:g} at every look)",
-        f"least cosine {spread(least)}",
-        _one_sample(least, _ALMOST_NONE).above(),
+    runs = runs_of(results, "none")
+    signed, sizes = ([min(map(of, run.looks)) for run in runs] for of in (cosine, absolute_cosine))
+    return _by_both(
+        f"{claim} for the entirety of training (mean cosine over layers above {_ALMOST_NONE:g} at "
+        "every look)",
+        f"least mean cosine {spread(signed)}, of |cosine| {spread(sizes)}",
+        _one_sample(signed, _ALMOST_NONE).above(),
+        _one_sample(sizes, _ALMOST_NONE).above(),
     )
 
 
 def _uncorrelated(claim: str, results: Results) -> Check:
-    with_bn = average(runs_of(results, "batch"), absolute_cosine)
-    return Check(
-        f"{claim} (mean |cosine| over layers and looks below {_UNCORRELATED:g})",
-        f"mean |cosine| {spread(with_bn)}",
-        _one_sample(with_bn, _UNCORRELATED).below(),
+    runs = runs_of(results, "batch")
+    signed, sizes = (average(runs, of) for of in (cosine, absolute_cosine))
+    return _by_both(
+        f"{claim} (mean cosine over layers and looks within {_UNCORRELATED:g} of 0)",
+        f"mean cosine {spread(signed)}, of |cosine| {spread(sizes)}",
+        _one_sample([abs(value) for value in signed], _UNCORRELATED).below(),
+        _one_sample(sizes, _UNCORRELATED).below(),
     )
+
+
+def _by_both(claim: str, found: str, signed: bool | None, size: bool | None) -> Check:
+    """Layers whose gradients turn round are correlated, and their mean cosine says otherwise."""
+    return Check(claim, found, signed if signed is size else None)
 
 
 def landscape(results: Results) -> tuple[Check, ...]:

@@ -12,6 +12,7 @@ from equipoise_papers.experiments.verdict import Check, Verdict
 from equipoise_papers.santurkar2018 import claims, drawing, grids
 from equipoise_papers.santurkar2018.grids import LABELS
 from equipoise_papers.santurkar2018.summaries import (
+    absolute_cosine,
     cosine,
     cosine_of,
     looks_by_step,
@@ -94,19 +95,24 @@ def _draw_shift(figure: FigureBase, results: Results) -> None:
     """All layers together, and a low, a middle and the last one (Fig. 6)."""
     names = shift_layers(next(iter(results.values())).looks[0])
     chosen = [names[1], names[len(names) // 2], names[-1]]
-    panels = figure.subplots(2, 1 + len(chosen), sharex=True, sharey="row")
+    panels = figure.subplots(2, 2 + len(chosen), sharex=True, sharey="row")
     drawing.lines(panels[0][0], results, cosine, "ICS: cosine", log=False)
+    drawing.lines(panels[0][1], results, absolute_cosine, "", log=False)
     drawing.lines(panels[1][0], results, relative_shift, "ICS: ‖G − G'‖/‖G‖")
     panels[0][0].set_title("all layers", fontsize=8)
-    for place, layer in enumerate(chosen, 1):
+    panels[0][1].set_title("all, |cosine|", fontsize=8)
+    panels[1][1].set_axis_off()
+    for place, layer in enumerate(chosen, 2):
         drawing.lines(panels[0][place], results, cosine_of(layer), "", log=False)
         drawing.lines(panels[1][place], results, relative_shift_of(layer), "")
         panels[0][place].set_title(layer, fontsize=8)
     for axes in panels.flat:
         axes.tick_params(labelsize=6)
-        axes.set_xlabel("step" if axes in panels[1] else "", fontsize=7)
-        if axes is not panels[0][0]:
+        lowest = axes in panels[1] or axes is panels[0][1]
+        axes.set_xlabel("step" if lowest else "", fontsize=7)
+        if axes is not panels[0][0] and axes.get_legend() is not None:
             axes.get_legend().remove()
+    panels[0][1].tick_params(labelbottom=True)
 
 
 def _draw_linear_shift(figure: FigureBase, results: Results) -> None:

@@ -9,7 +9,7 @@ prediction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,13 +72,9 @@ def _outcome(
     reference: Mapping[str, Trained],
     known: Known,
 ) -> Outcome | None:
-    chance = next(iter(own.values())).chance
-    span = chance - min(one.best.reached for one in reference.values())
-    if span < _LEAST_SPAN * chance:
+    progress = measure_of(own.values(), reference.values())
+    if progress is None:
         return None
-
-    def progress(loss: float) -> float:
-        return (chance - loss) / span
 
     by_optimizer = {name: progress(one.best.reached) for name, one in own.items()}
     early = [
@@ -91,6 +87,17 @@ def _outcome(
         progress(min(early, default=float("inf"))),
         known,
     )
+
+
+def measure_of(
+    own: Iterable[Trained], reference: Iterable[Trained]
+) -> Callable[[float], float] | None:
+    """Progress as a function of the loss; ``None`` where the reference learns too little."""
+    chance = next(iter(own)).chance
+    span = chance - min(one.best.reached for one in reference)
+    if span < _LEAST_SPAN * chance:
+        return None
+    return lambda loss: (chance - loss) / span
 
 
 def designs(found: Sequence[Outcome]) -> dict[int, list[Outcome]]:

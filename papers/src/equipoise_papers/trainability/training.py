@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -99,22 +99,33 @@ class Training(Cell[Trained]):
 
     def run(self) -> Trained:
         """Train."""
-        device = self.runs_on()
-        network, rates = self.network, RATES[self.optimizer]
-        source = task(network)
-        models = [build(network, source).to(device) for _ in rates]
-        batches = (
-            (x.expand(len(rates), *x.shape), y.expand(len(rates), *y.shape))
-            for x, y in source.batches(network.batch_size, self.steps, network.seed)
+        return train(
+            self.network, self.optimizer, RATES[self.optimizer], self.steps, self.runs_on()
         )
-        histories = train_many(
-            models, moved(batches, device), cross_entropy, _OPTIMIZERS[self.optimizer], rates
-        )
-        curves = tuple(
-            Curve(rate, _parts(history.losses, self.steps))
-            for rate, history in zip(rates, histories, strict=True)
-        )
-        return Trained(curves, source.chance_loss)
+
+
+def train(
+    network: Network,
+    optimizer: OptimizerName,
+    rates: Sequence[float],
+    steps: int,
+    device: torch.device,
+) -> Trained:
+    """Train one network at several rates, on the same batches."""
+    source = task(network)
+    models = [build(network, source).to(device) for _ in rates]
+    batches = (
+        (x.expand(len(rates), *x.shape), y.expand(len(rates), *y.shape))
+        for x, y in source.batches(network.batch_size, steps, network.seed)
+    )
+    histories = train_many(
+        models, moved(batches, device), cross_entropy, _OPTIMIZERS[optimizer], tuple(rates)
+    )
+    curves = tuple(
+        Curve(rate, _parts(history.losses, steps))
+        for rate, history in zip(rates, histories, strict=True)
+    )
+    return Trained(curves, source.chance_loss)
 
 
 def _parts(losses: tuple[float, ...], steps: int) -> tuple[float, ...]:

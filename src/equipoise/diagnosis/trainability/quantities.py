@@ -47,6 +47,8 @@ _UNEQUAL, _MOST_IMBALANCE = 2.0, 22.0
 _UNSURE, _MOST_FLUCTUATION = 0.3, 5.3
 # Mean square of a bias, in units of 1/fan-in, from which it was set: PyTorch draws 1/3.
 _SET = 9.0
+# Part of a bias's mean square by which a prediction may be off.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +169,11 @@ def _growth(sites: Sequence[Site], entrance: int, source: Source) -> float:
 def _of_outputs(
     found: Propagation, end: Site, source: Source
 ) -> tuple[float | None, float | None]:
-    """Second moment and correlation of the outputs, without a bias that was set on purpose.
+    """Second moment and correlation of the outputs, without their own bias.
 
-    Such as the logarithm of a prior, or the mean of the targets: all outputs are nearly equal and
-    large then, and no input is forgotten.
+    It is the same for all samples, is the first to be learnt, and hides no input: that of a head
+    drawn as PyTorch's default, whose signal is small, no less than one that was set to the
+    logarithm of a prior or the mean of the targets.
     """
     second_moment = _of(end, "second_moment", source)
     correlation = _of(end, "correlation", source)
@@ -178,13 +181,15 @@ def _of_outputs(
         return second_moment, correlation
     nodes = {node.number: node for node in found.graph.nodes}
     node = nodes[end.node]
-    bias = _set_bias(node, nodes)
-    if bias is None:
+    bias = _bias_of_samples(node, nodes, found.graph.batch)
+    if bias is None or (source == "measured" and node.outputs[0].is_meta):
         return second_moment, correlation
     if source == "predicted":
         size = float(bias.double().square().mean())
         rest = second_moment - size
-        return rest, (correlation * second_moment - size) / rest if rest > 0 else 1.0
+        if rest <= _ROUNDING * size:  # no digit of it is left
+            return second_moment, correlation
+        return rest, (correlation * second_moment - size) / rest
     output = node.outputs[0].detach().double()
     rows = (output - (bias if node.name == "addmm" else bias[:, None, None])).flatten(1)
     total, count = float(rows.square().sum()), len(rows)
@@ -194,11 +199,15 @@ def _of_outputs(
     return total / rows.numel(), shared / (total * (count - 1))
 
 
-def _set_bias(node: Node, nodes: Mapping[int, Node]) -> Tensor | None:
-    """The bias of a layer on samples, if it is far larger than one drawn for the layer's width."""
+def _bias_of_samples(node: Node, nodes: Mapping[int, Node], samples: int) -> Tensor | None:
+    """The bias of a layer whose outputs are one row for each sample.
+
+    Where there are more rows, as of tokens, only a bias counts that was set: far larger than one
+    drawn for the layer's width.
+    """
     places = {"addmm": (0, 2), "convolution": (2, 1)}.get(node.name)
     output = node.outputs[0]
-    if places is None or output.is_meta or output.ndim != (2 if node.name == "addmm" else 4):
+    if places is None or output.ndim != (2 if node.name == "addmm" else 4):
         return None
     bias, weight = (node.arguments[place] for place in places)
     if not isinstance(bias, Given) or bias.kind != "parameter":
@@ -206,7 +215,8 @@ def _set_bias(node: Node, nodes: Mapping[int, Node]) -> Tensor | None:
     matrix = weight.value if isinstance(weight, Given) else nodes[weight.node].outputs[0]
     fan_in = matrix.numel() / max(1, bias.value.numel())
     values = bias.value.detach()
-    return values if float(values.double().square().mean()) * fan_in > _SET else None
+    is_set = float(values.double().square().mean()) * fan_in > _SET
+    return values if (is_set or len(output) == samples) and bool(values.any()) else None
 
 
 def _collapse(c: float | None) -> float:

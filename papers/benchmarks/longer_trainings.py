@@ -1,0 +1,52 @@
+"""Train the benchmark's networks that did not train, eight times as long.
+
+Run ``python papers/benchmarks/longer_trainings.py [--records DIR] [--file FILE] [--limit N]``.
+What is computed is written to the file as it comes, cheap networks first, and a second run goes on
+where the first ended; the repository's file is the default. ``--limit`` ends after so many
+networks. A network takes 5 s to 3 min on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from equipoise_papers.reproduction.archive import unpack
+from equipoise_papers.reproduction.compute import collect
+from equipoise_papers.reproduction.folders import cell_store
+from equipoise_papers.trainability import longer
+from equipoise_papers.trainability.experiment import EXPERIMENT
+from equipoise_papers.trainability.outcome import outcomes
+
+KEPT = Path(__file__).parents[1] / "docs" / "reproduction" / "records"
+FILE = Path(__file__).parents[1] / "docs" / "longer_trainings.json"
+
+
+def main() -> None:
+    """Train what is missing."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--records", type=Path, metavar="DIR")
+    parser.add_argument("--file", type=Path, default=FILE)
+    parser.add_argument("--limit", type=int, metavar="N")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with TemporaryDirectory() as scratch:
+        if args.records is None:
+            unpack(KEPT, out=scratch, only=[EXPERIMENT.name])
+        read = collect(EXPERIMENT, "small", cell_store(EXPERIMENT, args.records or Path(scratch)))
+    results = {result.cell: result.record for result in read if result.record is not None}
+    known = longer.read(args.file)
+    waiting = list(longer.missing(outcomes(results), known))
+    print(f"{len(known)} networks known, {len(waiting)} to train")
+    for one in islice(waiting, args.limit):
+        known[longer.key(one.network)] = found = longer.progress_of(one.network, results)
+        longer.write(args.file, known)
+        print(f"{longer.key(one.network):8} {one.progress:7.2f} then {max(found):.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
