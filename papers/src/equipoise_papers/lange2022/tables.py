@@ -189,7 +189,7 @@ def _table(name: str, table: tuple[Regime, ...], title: str) -> Experiment:
         title=title,
         claim="The best rates; BNP takes larger ones than the vanilla network and trains where "
         "batch norm cannot.",
-        choices=panels.CHOICES,
+        choices=(*panels.CHOICES, "(edge): the best rate is at the edge of the grid"),
         cells=partial(_cells, table),
         draw=partial(draw, table=table),
         judge=partial(judge, table=table),

@@ -38,6 +38,10 @@ _LP: tuple[Normaliser, ...] = ("none", "batch", "l1", "l2", "linf")
 _LP_SEEDS = 8
 
 
+_BARS = "bars are standard errors over seeds"
+_OWN_AXES = "every panel has its own axis of values: compare numbers, not heights"
+
+
 def _experiment(
     name: str,
     title: str,
@@ -45,6 +49,7 @@ def _experiment(
     cells: Callable[[Scale], tuple[ProbedTraining, ...]],
     draw: Callable[[FigureBase, Results], None],
     checks: Callable[[Results], tuple[Check, ...]],
+    *notes: str,
 ) -> Experiment:
     def judge(results: Results) -> Verdict:
         return verdict(results, lambda: checks(results))
@@ -54,7 +59,7 @@ def _experiment(
         family=grids.FAMILY,
         title=title,
         claim=claim,
-        choices=grids.CHOICES,
+        choices=(*notes, *grids.CHOICES),
         cells=cells,
         draw=draw,
         judge=judge,
@@ -183,6 +188,7 @@ EXPERIMENTS = (
         lambda scale: grids.vgg_cells(scale, _PLAIN),
         _draw_shift,
         claims.shift_vgg,
+        _BARS,
     ),
     _experiment(
         "fig3dln",
@@ -191,6 +197,7 @@ EXPERIMENTS = (
         lambda scale: grids.linear_cells(scale, _PLAIN) + grids.averaged_cells(scale, _PLAIN),
         _draw_linear_shift,
         claims.shift_linear,
+        _BARS,
     ),
     _experiment(
         "fig4",
@@ -219,6 +226,7 @@ EXPERIMENTS = (
         lambda scale: grids.vgg_cells(scale, _NOISED),
         drawing.changes_of_moments,
         claims.moments,
+        "lines are geometric means over seeds, bands their range",
     ),
     _experiment(
         "fig8",
@@ -227,6 +235,7 @@ EXPERIMENTS = (
         lambda scale: grids.linear_cells(scale, _PLAIN),
         lambda figure, results: drawing.quantiles(figure, results, _PLAIN),
         claims.scales,
+        _OWN_AXES,
     ),
     _experiment(
         "fig9",
@@ -296,5 +305,6 @@ EXPERIMENTS = (
         ),
         _draw_histograms,
         _judge_histograms,
+        _OWN_AXES,
     ),
 )

@@ -363,6 +363,7 @@ EXPERIMENT = Experiment(
         "thread, variants in turns; medians of ratios",
         "784 inputs instead of 3,072; PyTorch on a CPU instead of TensorFlow on a V100",
         "the paper has no row for the plain network, here every ratio is to it",
+        "BNP by step(): preconditioned by a call before the optimizer's, and not by its hook",
         "marks are ratios of operations: small layers are bound by calls, not by operations",
         f"level means within {LEVEL:.0%}, of the median over turns, as in Fig. 9",
     ),

@@ -182,8 +182,8 @@ def rates_choice(rates: Sequence[float], source: str) -> str:
 
 CHOICES = (
     "the line 16ξ is an upper bound of the trainable depth; diamonds are the depths at which the "
-    "library's calibrated verdict is one half (docs/trainability.md); triangles mark columns that "
-    "train at every depth tried",
+    "library's calibrated verdict is one half (docs/trainability.md), with its interval, and are "
+    "left out where it finds no such depth; triangles mark columns that train at every depth",
     "a network that diverged counts as guessing",
     "depth counts hidden layers W → batch norm → activation; a readout with a bias follows",
     "weights N(0, 1/N) without biases; γ and β are trained, from the values that are stated; "
