@@ -60,9 +60,10 @@ def main() -> None:
         read = collect(EXPERIMENT, "small", store)
     results = {result.cell: result.record for result in read if result.record is not None}
     short = outcomes(results)
-    found = longer.continued(short, longer.read(args.longer))
+    known = longer.read(args.longer)
+    found = longer.continued(short, known)
     trained = [record for cell, record in results.items() if isinstance(cell, Training)]
-    count = sum(len(record.curves) for record in trained)
+    count = sum(len(record.curves) for record in trained) + len(known) * len(longer.RATES)
     networks = len({cell.network for cell in results if isinstance(cell, Training)})
     early = sum(one.trained for one in short)
     print(f"{networks:,} networks, {count:,} trainings, {len(short):,} judged networks of which ")

@@ -7,6 +7,7 @@ import pytest
 from equipoise_papers.trainability import longer
 from equipoise_papers.trainability.experiment import networks
 from equipoise_papers.trainability.outcome import outcomes
+from equipoise_papers.trainability.training import Training
 from papers_support.trainability_examples import network, records
 
 
@@ -50,8 +51,6 @@ def test_one_that_waits_for_its_training_is_left_out(found):
 
 
 def test_a_long_training_begins_as_the_short_one(monkeypatch):
-    from equipoise_papers.trainability.training import Training
-
     monkeypatch.setattr(longer, "STEPS", 20)
     deep = network(depth=2)
     results = {
