@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.diagnosis.broken import Broken, broken, conclude_broken, origin
+from equipoise import probes
+from equipoise.diagnosis.broken import Broken, broken, conclude_broken
+from equipoise.instrument.recording.origins import origin
 from equipoise.instrument.recording.tracer import trace
 from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
 from equipoise.records import Estimate
@@ -147,6 +149,21 @@ def fully_masked(x):
 def test_a_loss_that_is_not_finite_is_traced_back(operation, words):
     with pytest.raises(ValueError, match=words):
         eq.checkup(Between(operation), BATCH)
+
+
+def test_targets_that_are_all_ignored_are_named():
+    with pytest.raises(ValueError, match="no target counts, as where all are the index"):
+        eq.checkup(
+            Between(torch.tanh), (BATCH[0], torch.full((32,), -100)), loss_fn="cross-entropy"
+        )
+
+
+def test_a_later_batch_is_traced_back_too():
+    model, late = Between(lambda x: (x + 3).log()), (BATCH[0] - 100, BATCH[1])
+    with pytest.raises(ValueError, match="nan first in log in 'Between'"):
+        probes.gradient_growth(
+            model, cross_entropy, [(BATCH[0] / 10, BATCH[1]), late], replicates=1
+        )
 
 
 def test_an_infinite_loss_is_traced_back():

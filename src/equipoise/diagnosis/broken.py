@@ -1,9 +1,9 @@
-"""Numbers of a pass that are not finite, and the operation where they stop being so."""
+"""Gradients that are no finite numbers, and the operation where they stop being some."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,51 +92,6 @@ def broken(graph: Graph | None, growth: GradientGrowth | None = None) -> Broken:
     values = {layer.layer: layer.gradient.value for layer in layers}
     names = tuple(name for name, value in values.items() if not math.isfinite(value))
     return Broken(names, any(math.isnan(values[name]) for name in names))
-
-
-def origin(graph: Graph) -> str:
-    """Where a pass first gives nan or infinite numbers, in a clause; empty if nowhere.
-
-    Infinite numbers alone are no fault: masks of attention are made of them.
-    """
-    first = _first_with(graph.nodes, torch.isnan) or _first_with(
-        graph.nodes, _is_positive_infinity
-    )
-    if first is None:
-        return ""
-    value = "nan" if _has(first.outputs, torch.isnan) else "infinite numbers"
-    words = f"{value} first in {_place(first)}"
-    behind = _ancestors(first, graph.nodes)
-    source = _first_with(behind, torch.isinf)
-    if source is not None and source is not first:
-        words += f", from infinite numbers of {_place(source)}"
-    return words
-
-
-def _place(node: Node) -> str:
-    return f"{node.name} in {node.module!r}" if node.module else node.name
-
-
-def _is_positive_infinity(tensor: Tensor) -> Tensor:
-    return tensor == math.inf
-
-
-def _has(tensors: Iterable[Tensor], what: Callable[[Tensor], Tensor]) -> bool:
-    return any(bool(what(x).any()) for x in tensors if x.is_floating_point() and x.numel())
-
-
-def _first_with(nodes: Iterable[Node], what: Callable[[Tensor], Tensor]) -> Node | None:
-    """The first of successive operations in whose outputs there is something."""
-    return next((node for node in nodes if _has(node.outputs, what)), None)
-
-
-def _ancestors(last: Node, nodes: Sequence[Node]) -> list[Node]:
-    """What an operation depends on, in order, with itself."""
-    wanted = {last.number}
-    for node in reversed(nodes[: last.number + 1]):
-        if node.number in wanted:
-            wanted |= {source.node for source in node.inputs if isinstance(source, Made)}
-    return [node for node in nodes if node.number in wanted]
 
 
 def conclude_broken(found: Broken) -> list[Finding]:

@@ -24,14 +24,13 @@ from torch.utils.data import DataLoader
 from equipoise.data.catalogue import load
 from equipoise.data.source import Source
 from equipoise.data.user import as_source
-from equipoise.diagnosis.broken import origin
 from equipoise.diagnosis.inputs.adapt import Loss, check_loss, find_loss, warm_up
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
 from equipoise.instrument.batches import cast, moved, samples, shapes, tensors
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.kept_batches import copied, on_copies
 from equipoise.instrument.normalisers import is_batch_norm
-from equipoise.instrument.recording.tracer import trace
+from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.replay import refuse_frozen
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
@@ -414,25 +413,16 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
         raise ValueError(f"the loss must be a real number, and is {kind}.")
     if torch.is_grad_enabled() and not value.requires_grad:
         raise ValueError(
-            "the loss depends on no trainable parameter. Does the model detach its output, or "
-            "run under torch.no_grad()?"
+            "the loss depends on no trainable parameter. Does the model detach its output, take "
+            "its argmax, or run under torch.no_grad()?"
         )
     if not torch.isfinite(value):
         _refuse_missing(batch, data)
-        where = _origin(model, batch, loss)
+        where = origin_in_words(model, batch, loss)
         raise ValueError(
             f"the loss is {value.item()} on a batch of {data} with inputs of shape "
             f"{_shape(batch)}{where}. Check the scale of the data and of the initial weights."
         )
-
-
-def _origin(model: nn.Module, batch: Batch, loss: LossFunction) -> str:
-    """Where a loss that is not finite comes from, if the model can be traced."""
-    try:
-        found = origin(trace(model, batch, loss))
-    except Exception:  # what the user is told is that the loss is not finite
-        return ""
-    return f": {found}" if found else ""
 
 
 def _refuse_missing(batch: Batch, data: str) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from equipoise.instrument import modules
 from equipoise.instrument.kept_batches import on_copies
 from equipoise.instrument.layer_watch import LayerPass, LayerWatch
+from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
 from equipoise.numerics.growth import growth_rate
@@ -183,8 +184,8 @@ def _one_pass(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Layer
             raise ValueError(f"loss_fn must return a tensor with one number, got {got}.")
         if not torch.isfinite(loss):
             raise ValueError(
-                f"the loss is {loss.item()} on a batch: the model or the data produce non-finite "
-                "numbers. Check the inputs' scale and the initialisation."
+                f"the loss is {loss.item()} on a batch{origin_in_words(model, batch, loss_fn)}. "
+                "Check the inputs' scale and the initialisation."
             )
         return watch.differentiate(loss)
 
