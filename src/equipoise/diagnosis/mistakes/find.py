@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 from equipoise.diagnosis.mistakes.inputs import of_inputs
@@ -12,22 +14,37 @@ from equipoise.diagnosis.mistakes.samples import of_samples
 from equipoise.diagnosis.mistakes.targets import of_targets
 from equipoise.diagnosis.problem import Problem
 from equipoise.instrument.recording.graph import Graph
+from equipoise.records import wording
 from equipoise.records.finding import Finding
 
 
 def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
     """What is wrong with the use of a model, and not with its initialisation.
 
+    Looks that fail, as on a later batch that the model does not take, are named in a note.
+
     Args:
         graph: A pass traced on the first batch.
         model: One of the problem's models; left bit for bit as it is.
         problem: What is checked.
     """
-    return [
-        *of_outputs(graph, problem.first, assumed=problem.loss_is_assumed),
-        *of_inputs(graph, problem.first),
-        *of_layers(graph, model),
-        *of_reach(graph, model, problem.loss_fn, problem.more()),
-        *of_targets(graph, list(problem.more())),
-        *of_samples(model, problem.loss_fn, problem.first),
-    ]
+    loss, first = problem.loss_fn, problem.first
+    looks: dict[str, Callable[[], list[Finding]]] = {
+        "outputs": lambda: of_outputs(graph, first, assumed=problem.loss_is_assumed),
+        "inputs": lambda: of_inputs(graph, first),
+        "layers": lambda: of_layers(graph, model),
+        "parameters without a gradient": lambda: of_reach(graph, model, loss, problem.more()),
+        "targets": lambda: of_targets(graph, list(problem.more())),
+        "samples that see each other": lambda: of_samples(model, loss, first),
+    }
+    found: list[Finding] = []
+    failed: dict[str, str] = {}
+    for what, look in looks.items():
+        try:
+            found += look()
+        except Exception as error:  # what a model or its loader does is not to end the check-up
+            failed[what] = wording.said(error)
+    if failed:
+        words = " ".join(f"{wording.capital(what)}: {why}" for what, why in failed.items())
+        found.append(Finding("note", "Not all mistakes could be looked for", words))
+    return found
