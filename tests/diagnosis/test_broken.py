@@ -140,9 +140,9 @@ def fully_masked(x):
         (lambda x: (x - 100).log(), "the loss is nan .*: nan first in log in 'Between'"),
         (
             lambda x: (x * 1e6).exp(),
-            "nan first in addmm in 'above', from infinite numbers of exp in 'Between'",
+            "infinite numbers first in exp in 'Between'",
         ),
-        (fully_masked, "nan first in _softmax in .*, from infinite numbers of masked_fill in"),
+        (fully_masked, "infinite numbers first in masked_fill in 'Between'"),
         (lambda x: zero(x.relu()) / zero(x.relu()), "nan first in div in 'Between'"),
     ],
 )

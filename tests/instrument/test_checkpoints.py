@@ -98,3 +98,30 @@ def test_pytorch_is_as_before_also_after_an_error():
     with pytest.raises(RuntimeError, match="by the user"), differentiable_checkpoints():
         fail()
     assert "apply" not in vars(CheckpointFunction)
+
+
+def test_a_class_that_is_made_from_it_is_left_alone():
+    class Scaled(CheckpointFunction):
+        @staticmethod
+        def forward(ctx, function, x, scale):
+            ctx.scale = scale
+            return function(x) * scale
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None, ctx.scale * gradient, None
+
+    x = torch.tensor(3.0, requires_grad=True)
+    with differentiable_checkpoints():
+        y = Scaled.apply(lambda x: 2 * x, x, 5.0)
+    assert y == 30
+
+
+def test_blocks_may_overlap():
+    first, second = differentiable_checkpoints(), differentiable_checkpoints()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert "apply" in vars(CheckpointFunction)
+    second.__exit__(None, None, None)
+    assert "apply" not in vars(CheckpointFunction)

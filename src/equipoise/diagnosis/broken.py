@@ -84,7 +84,9 @@ def broken(graph: Graph | None, growth: GradientGrowth | None = None) -> Broken:
     names = tuple(name for name, square in squares.items() if not math.isfinite(square))
     if graph is not None and names:
         first = _first(graph)
-        operation, module = ("", "") if first is None else (first.name, first.module)
+        operation, module = "", ""
+        if first is not None:
+            operation, module = first.function or first.name, first.module
         overflows = first is not None and operation not in _REMEDIES and _overflows(first, graph)
         missing = any(math.isnan(squares[name]) for name in names) and not overflows
         return Broken(names, missing, operation, module)
@@ -130,10 +132,12 @@ def conclude_broken(found: Broken) -> list[Finding]:
 def _first(graph: Graph) -> Node | None:
     """The operation whose backward pass gives the first derivative that is not finite."""
     weights = {name for name, square in graph.weights.items() if not math.isfinite(square)}
-    candidates = [node for node in reversed(graph.nodes) if _may_break(node, graph.nodes, weights)]
-    if len(candidates) > 1:
-        candidates = [node for node in candidates if _breaks(node, graph.nodes)] or candidates
-    return candidates[0] if candidates else None
+    for node in reversed(graph.nodes):
+        if _may_break(node, graph.nodes, weights) and (
+            node.function or _breaks(node, graph.nodes)
+        ):
+            return node
+    return None  # such as a hook
 
 
 def _overflows(node: Node, graph: Graph) -> bool:

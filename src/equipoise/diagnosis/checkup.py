@@ -286,7 +286,7 @@ class _Work:
     mistakes: Sequence[Finding] = ()
     stuck: Stuck = field(default_factory=Stuck)
     broken: Broken = field(default_factory=Broken)
-    without_gradient: set[str] = field(default_factory=set)
+    without_gradient: frozenset[str] = frozenset()
     unchecked: str = ""
     untraced: str = ""
     unjudged: str = ""
@@ -399,7 +399,7 @@ def _predicted(
         trace = traced(problem, model)
         work.broken = broken(trace.graph)
         work.mistakes = mistakes(trace.graph, model, problem)
-        work.without_gradient = trace.graph.without_derivative(model)
+        work.without_gradient = frozenset(trace.graph.without_gradient)
         begin = time.process_time()
         propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))
     except Exception as error:  # whatever a model does, it is measured

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _MODULE = "torch.utils.checkpoint"
+_LOCK = threading.Lock()
+_blocks = 0
 
 
 @contextlib.contextmanager
@@ -33,19 +36,38 @@ def differentiable_checkpoints() -> Iterator[None]:
         (tensor(6.),)
     """
     kind = getattr(sys.modules.get(_MODULE), "CheckpointFunction", None)
-    if kind is None or "apply" in vars(kind):  # not loaded, or inside such a block
+    if kind is None:  # not loaded
         yield
         return
-    kind.apply = _apply
+    _enter(kind)
     try:
         yield
     finally:
-        del kind.apply
+        _leave(kind)
 
 
-def _apply(function: Callable[..., Any], preserve: bool, *inputs: Any) -> Any:
-    checkpoint = sys.modules[_MODULE].checkpoint
+def _enter(kind: type) -> None:
+    global _blocks
+    with _LOCK:
+        _blocks += 1
+        if _blocks == 1:
+            kind.apply = classmethod(_apply)  # type: ignore[attr-defined]
+
+
+def _leave(kind: type) -> None:
+    global _blocks
+    with _LOCK:
+        _blocks -= 1
+        if not _blocks:
+            del kind.apply  # type: ignore[attr-defined]
+
+
+def _apply(cls: type, *arguments: Any) -> Any:
+    module = sys.modules[_MODULE]
+    if cls is not module.CheckpointFunction:  # a class of the user's that is made from it
+        return super(module.CheckpointFunction, cls).apply(*arguments)
+    function, preserve, *inputs = arguments
     if not any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
         with torch.no_grad():
             return function(*inputs)
-    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=preserve)
+    return module.checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=preserve)

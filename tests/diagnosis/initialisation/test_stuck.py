@@ -90,7 +90,7 @@ def test_weights_are_stuck_where_units_are_silent(model, expected):
     """Some are without a gradient at first only, as those behind a zero layer."""
     graph = trace(model, BATCH, cross_entropy)
     before = fingerprint(model)
-    found = stuck(model, cross_entropy, [BATCH], graph.without_derivative(model))
+    found = stuck(model, cross_entropy, [BATCH], graph.without_gradient)
     assert found == Stuck(silent=expected)
     assert not differences(before, fingerprint(model))
     weights = {name: p.detach().clone() for name, p in model.named_parameters() if p.ndim > 1}
@@ -168,7 +168,7 @@ def test_what_training_moves_is_no_finding(make, seed):
     model = make()
     batches = opposite() if make is Cancelling else [BATCH, *more_batches(6)]
     graph = trace(model, BATCH, cross_entropy)
-    assert not stuck(model, cross_entropy, batches, graph.without_derivative(model))
+    assert not stuck(model, cross_entropy, batches, graph.without_gradient)
 
 
 def more_batches(count):
@@ -183,7 +183,7 @@ def test_parameters_without_elements_are_passed_over():
     model.empty = nn.Parameter(torch.empty(0, 64))
     loss = lambda model, batch: cross_entropy(model, batch) + model.empty.sum()  # noqa: E731
     graph = trace(model, BATCH, loss)
-    assert not stuck(model, loss, [BATCH], graph.without_derivative(model))
+    assert not stuck(model, loss, [BATCH], graph.without_gradient)
 
 
 def test_the_check_up_does_not_promise_that_they_train():

@@ -69,7 +69,41 @@ def test_scaling_makes_training_faster():
 
 
 def test_it_is_the_remedy_where_outputs_are_too_large():
-    report = eq.checkup(nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3)), (1e5 * X, Y))
-    first = report.findings[0]
+    model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))
+    report = eq.checkup(model, (1e5 * X[:8], Y[:8]))
+    (first,) = (f for f in report.findings if f.title == report.verdict.sentence)
     assert "so large" in first.detail
     assert first.remedy.startswith("Standardise the data")
+
+
+class Conditioned(nn.Module):
+    """A second input, such as a time, or a canvas that is the same for all samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(6, 8), nn.Linear(2, 8), nn.Linear(8, 3)
+
+    def forward(self, x, c):
+        return self.last((self.first(x) + self.second(c)).relu())
+
+
+@pytest.mark.parametrize("second", [torch.zeros(32, 2), 1000 * torch.ones(32, 2)])
+def test_a_second_input_may_be_anything(second):
+    batch = X, second, Y
+    graph = trace(Conditioned(), batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
+    assert of_inputs(graph, batch) == []
+
+
+class Transposed(nn.Module):
+    """Weights times features, whose first axis is not that of samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(3, 6))
+
+    def forward(self, x):
+        return (self.matrix @ x.T).T
+
+
+def test_features_that_are_equal_are_not_samples_that_are():
+    assert titles(X[:, :1].expand(32, 6), Transposed()) == []

@@ -280,7 +280,7 @@ def test_a_log_softmax_over_the_samples():
     ],
 )
 def test_a_loss_with_its_sign_turned(loss, turned):
-    assert [one.severity for one in found(Net(), loss)] == (["critical"] if turned else [])
+    assert [one.severity for one in found(Net(), loss)] == (["warning"] if turned else [])
 
 
 def test_cosines_as_logits():

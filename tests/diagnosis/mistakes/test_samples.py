@@ -216,3 +216,66 @@ class OneByOne(nn.Module):
 )
 def test_what_has_no_axis_of_samples_is_left_alone(model, batch):
     assert of_samples(model, cross_entropy, batch) == []
+
+
+def with_own_generator(generator):
+    def loss(model, batch):
+        x = batch[0] + 0.3 * torch.randn(batch[0].shape, generator=generator)
+        return F.cross_entropy(model(x), batch[1])
+
+    return loss
+
+
+def standardised_by_the_batch(model, batch):
+    return F.cross_entropy(model(batch[0] - batch[0].mean(0)), batch[1])
+
+
+class DrawsByData(nn.Module):
+    """How many numbers are drawn depends on the data, and so do those that follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(160, 5)
+
+    def forward(self, x):
+        h = self.layer(x.flatten(1))
+        torch.randn(1 + int(1000 * h.abs().sum()))
+        return h + torch.randn_like(h)
+
+
+class Decoding(nn.Module):
+    """Does far more in evaluation than in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(160, 160)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        for _ in range(1 if self.training else 10**6):
+            x = x - 1e-3 * self.layer(x)
+        return x[:, :5]
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        (Net(), with_own_generator(GENERATOR)),
+        (Net(), standardised_by_the_batch),
+        (DrawsByData(), cross_entropy),
+    ],
+    ids=["its own generator", "in the loss", "draws by data"],
+)
+def test_what_is_not_the_model_s_doing_is_no_finding(model, loss):
+    assert of_samples(model, loss, BATCH) == []
+
+
+def test_a_decoder_is_left_alone_after_its_time():
+    assert of_samples(Decoding(), cross_entropy, BATCH, patience=0.05) == []
+
+
+def test_layers_as_wide_as_the_batch_hide_nothing():
+    mixing = Net(operation=lambda x: x - 3 * x.mean(0))
+    wide = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16), mixing)
+    (finding,) = of_samples(wide, cross_entropy, BATCH)
+    assert "before '3.head' (Linear)" in finding.detail

@@ -17,7 +17,8 @@ def found(loss, *targets):
     graph = trace(
         nn.Linear(6, 3), (X, targets[0]), lambda model, batch: loss(model(batch[0]), batch[1])
     )
-    return of_targets(graph, [(X, target) for target in targets])
+    batches = [(X, target) for target in targets]
+    return of_targets(graph, batches[0], lambda: batches)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,31 @@ def test_other_batches_count():
 def test_few_may_be_equal_by_chance():
     batch = X[:8], ZEROS[:8]
     graph = trace(nn.Linear(6, 3), batch, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
-    assert of_targets(graph, [batch]) == []
+    assert of_targets(graph, batch, lambda: [batch]) == []
+
+
+def test_others_are_drawn_only_if_those_of_the_first_are_equal():
+    def drawn():
+        raise AssertionError("drawn")
+
+    batch = X, CLASSES
+    graph = trace(nn.Linear(6, 3), batch, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    assert of_targets(graph, batch, drawn) == []
+
+
+def test_a_mask_inside_of_the_model_is_no_target():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x, mask):
+            weights = (self.gate(x) - (1 - mask) * 1e9).softmax(1)
+            return self.head(weights * x)
+
+    batch = X, torch.ones(32, 6), CLASSES
+    graph = trace(Masked(), batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
+    assert of_targets(graph, batch, lambda: [batch]) == []
 
 
 def test_targets_that_the_loss_does_not_use_are_none():

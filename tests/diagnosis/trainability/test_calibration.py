@@ -65,10 +65,17 @@ class TestIntervals:
 
 class TestAlike:
     @pytest.mark.parametrize("probability", [0.0, 0.01, 0.4, 0.99, 1.0])
-    def test_are_a_hundred(self, probability):
+    def test_are_ten_to_a_hundred(self, probability):
         count, share = FIT.alike(probability)
-        assert count == 100
+        assert 10 <= count <= 100
         assert 0 <= share <= 1
+
+    def test_have_about_the_same_odds(self):
+        """Where few are as likely to train, few are counted, and not others beside them."""
+        crowd = (0.001,) * 12 + tuple(0.5 + i / 1000 for i in range(400))
+        fit = dataclasses.replace(FIT, held_out=crowd, trained=(0,) * 12 + (1,) * 400)
+        assert fit.alike(0.001) == (12, 0.0)
+        assert fit.alike(0.7) == (100, 1.0)
 
     def test_are_those_around_the_probability(self):
         """With probabilities below one half none trained, above one half all."""

@@ -310,3 +310,63 @@ def test_a_generator_that_draws_its_noise_itself_is_followed():
     )
     assert found.source == like.source == "both"
     assert found.predicted.vanishing == pytest.approx(like.predicted.vanishing, abs=0.3)
+
+
+class TwoHeads(nn.Module):
+    """A deep main path, and a head on its first layer."""
+
+    def __init__(self, depth):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.side = nn.Linear(20, 64), nn.Linear(64, 5)
+        blocks = (layer for _ in range(depth) for layer in (nn.Linear(64, 64), nn.ReLU()))
+        self.blocks, self.main = nn.Sequential(*blocks), nn.Linear(64, 5)
+
+    def forward(self, x):
+        h = self.first(x).relu()
+        return self.main(self.blocks(h)), self.side(h)
+
+
+def of_both(weight):
+    def loss(model, batch):
+        main, side = model(batch[0])
+        wanted = nn.functional.cross_entropy(main, batch[1])
+        return wanted + weight * nn.functional.cross_entropy(side, batch[1])
+
+    return loss
+
+
+@pytest.mark.parametrize("weight", [0.1, 0.9, 1.0, 5.0])
+def test_a_head_that_forgets_its_input_is_seen_beside_one_that_does_not(weight):
+    batch = torch.randn(64, 20), torch.arange(64) % 5
+    shallow, deep = (
+        measure.trainability(TwoHeads(depth), batch, loss_fn=of_both(weight), depth=False)
+        for depth in (2, 60)
+    )
+    assert shallow.probability > 0.9
+    assert (deep.probability, deep.low) < (0.8, 0.2)
+    assert deep.reason
+    assert deep.measured.collapse > 5
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda m, b: (
+            nn.functional.cross_entropy(m(b[0]), b[1])
+            + (m(b[0]).softmax(1) - m(b[0] + 0.1).softmax(1).detach()).square().mean()
+        ),
+        lambda m, b: (
+            nn.functional.cross_entropy(m(b[0]), b[1])
+            - 0.01 * torch.distributions.Categorical(logits=m(b[0])).entropy().mean()
+        ),
+    ],
+    ids=["consistency", "entropy"],
+)
+def test_a_loss_that_calls_the_model_twice_is_compared_within_one_call(loss):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+    model.append(nn.Linear(64, 5))
+    batch = torch.randn(64, 20), torch.arange(64) % 5
+    found = measure.trainability(model, batch, loss_fn=loss, depth=False)
+    assert found.probability > 0.9

@@ -63,15 +63,15 @@ def stuck(
 
     Where one of two factors starts at zero, the first step moves it and the second one the other;
     where both do, as in two successive layers, each waits for the other. Units that are silent
-    for every sample, as ReLUs behind a large negative bias, let no gradient through either, nor do
-    operations without a derivative: then the first matrix has none, nor have most others. Smaller
-    parts that these batches do not use, such as experts, are no finding.
+    for every sample, as ReLUs behind a large negative bias, let no gradient through either, nor
+    do operations whose derivative is zero: then the first matrix has none, nor have most others.
+    Parts that these batches do not use, such as experts, are no finding.
 
     Args:
         model: It is left bit for bit as it is.
         loss_fn: Its loss on a batch.
         batches: Those that are tried; drawn only if there is something to try.
-        without_gradient: Parameters that a pass has shown to have none, or not to matter.
+        without_gradient: Parameters whose gradient a pass has shown to be zero.
     """
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
     matrices = [name for name, p in trained.items() if p.ndim > 1]
@@ -92,8 +92,7 @@ def stuck(
                 depends |= found.keys()
                 if place == number % len(tried):  # those of several may cancel
                     moved = found
-            waiting -= seen
-            waiting -= {name for name in zero if name not in depends}
+            waiting &= depends - seen
             quiet = quiet + 1 if seen <= awake else 0
             awake |= seen
             if not waiting or quiet == _QUIET:
@@ -153,8 +152,8 @@ def conclude_stuck(found: Stuck) -> list[Finding]:
                 f"On no sample of the batches tried has the loss a derivative by "
                 f"{wording.listed(found.silent, _NAMES)}, also when all other weights have moved. "
                 "Units are silent for every sample, as ReLUs behind a large negative bias; "
-                "something has no derivative, as detach(), argmax(), round(), a clamp beyond its "
-                "bounds or a softmax of one number; or gradients are less than the least number.",
+                "something has a derivative of zero, as round(), a clamp beyond its bounds or a "
+                "softmax of one number; or gradients are less than the least number.",
                 "Look for such an operation behind the last of these layers, and for layers whose "
                 "outputs are all zero or all equal: start their biases at zero, scale their "
                 "weights, or take an activation without a flat side. Freeze what is not to be "

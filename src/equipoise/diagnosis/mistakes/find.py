@@ -17,6 +17,9 @@ from equipoise.instrument.recording.graph import Graph
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
+# Seconds of a pass in evaluation, where a training step takes less.
+_PATIENCE = 0.5
+
 
 def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
     """What is wrong with the use of a model, and not with its initialisation.
@@ -29,13 +32,14 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
         problem: What is checked.
     """
     loss, first = problem.loss_fn, problem.first
+    patience = max(_PATIENCE, problem.step_seconds)
     looks: dict[str, Callable[[], list[Finding]]] = {
         "outputs": lambda: of_outputs(graph, first, assumed=problem.loss_is_assumed),
         "inputs": lambda: of_inputs(graph, first),
         "layers": lambda: of_layers(graph, model),
         "parameters without a gradient": lambda: of_reach(graph, model, loss, problem.more()),
-        "targets": lambda: of_targets(graph, list(problem.more())),
-        "samples that see each other": lambda: of_samples(model, loss, first),
+        "targets": lambda: of_targets(graph, first, problem.more),
+        "samples that see each other": lambda: of_samples(model, loss, first, patience),
     }
     found: list[Finding] = []
     failed: dict[str, str] = {}

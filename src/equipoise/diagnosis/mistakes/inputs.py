@@ -13,13 +13,15 @@ from equipoise.diagnosis.mistakes.sources import (
     is_of,
     tensor,
 )
-from equipoise.instrument.recording.graph import Graph
+from equipoise.instrument.recording.graph import Given, Graph, Made
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
 # Features whose mean is so many of their standard deviations from zero, or that are so large.
 _FAR, _LARGE = 10.0, 30.0
 OFF = "Inputs far from mean 0 and standard deviation 1"
+# Where an operation has its left factor.
+_LEFT = {"addmm": 1, "baddbmm": 1}
 # Fewer samples tell little of a spread.
 _ENOUGH = 8
 
@@ -33,11 +35,13 @@ def of_inputs(graph: Graph, batch: Any) -> list[Finding]:
         graph: A traced pass.
         batch: On this batch.
     """
-    for values in _entering(graph, batch):
-        found = _judged(values.detach().double())
-        if found is not None:
-            return [found]
-    return []
+    entering = [values.detach().double() for values in _entering(graph, batch)]
+    if not entering or not all(bool(values.isfinite().all()) for values in entering):
+        return []
+    if all(bool((values == values[:1]).all()) for values in entering):
+        return [_CONSTANT]
+    largest = max(entering, key=lambda values: values.numel())  # beside it are times, for instance
+    return _judged(largest)
 
 
 def _entering(graph: Graph, batch: Any) -> Iterator[Tensor]:
@@ -45,11 +49,13 @@ def _entering(graph: Graph, batch: Any) -> Iterator[Tensor]:
     nodes = {node.number: node for node in graph.nodes}
     for node in graph.nodes:
         if node.name in PRODUCTS:
-            with_weights = [source for source in node.inputs if depends_on_weights(source, nodes)]
-            for source in node.inputs if with_weights else ():
+            with_weights = any(depends_on_weights(source, nodes) for source in node.inputs)
+            # Of a product the left one has samples along its first axis.
+            left = node.arguments[_LEFT.get(node.name, 0)]
+            for source in (left,) if with_weights and isinstance(left, Made | Given) else ():
                 values = tensor(source, nodes)
                 if (
-                    source not in with_weights
+                    not depends_on_weights(source, nodes)
                     and values.is_floating_point()
                     and values.ndim > 1
                     and len(values) >= _ENOUGH
@@ -58,23 +64,26 @@ def _entering(graph: Graph, batch: Any) -> Iterator[Tensor]:
                     yield values
 
 
-def _judged(values: Tensor) -> Finding | None:
-    if not bool(values.isfinite().all()):
-        return None
-    if bool((values == values[:1]).all()):
-        return Finding(
-            "critical",
-            "All inputs are equal",
-            "No sample of the batch differs from another: nothing can be learnt from them.",
-            "Look at how the data are loaded and transformed.",
-        )
+_CONSTANT = Finding(
+    "critical",
+    "All inputs are equal",
+    "No sample of the batch differs from another: nothing can be learnt from them.",
+    "Look at how the data are loaded and transformed.",
+)
+
+
+def _judged(values: Tensor) -> list[Finding]:
     mean, spread = float(values.mean()), float(values.std())
     if abs(mean) <= _FAR * spread and max(abs(mean), spread) <= _LARGE:
-        return None
-    return Finding(
-        "warning",
-        OFF,
-        f"What goes into the first layer has mean {wording.number(mean)} and standard deviation "
-        f"{wording.number(spread)}: most steps of a training go into the scale first.",
-        "Standardise the data: subtract each feature's mean and divide by its standard deviation.",
-    )
+        return []
+    return [
+        Finding(
+            "warning",
+            OFF,
+            f"What goes into the first layer has mean {wording.number(mean)} and standard "
+            f"deviation {wording.number(spread)}: most steps of a training go into the scale "
+            "first.",
+            "Standardise the data: subtract each feature's mean and divide by its standard "
+            "deviation.",
+        )
+    ]

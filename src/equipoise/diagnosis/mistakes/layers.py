@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ _NAMES = 3
 _OWN = frozenset(vars(nn.Module()))
 # Containers in containers that are looked into.
 _DEEPEST = 3
+# Longer ones hold data.
+_LONGEST = 1000
 
 
 def of_layers(graph: Graph, model: nn.Module) -> list[Finding]:
@@ -54,12 +56,13 @@ def _unregistered(graph: Graph, model: nn.Module) -> list[Finding]:
         return []
     return [
         Finding(
-            "critical",
+            "warning",
             f"{wording.count(len(found), 'layer')} that no optimizer sees",
             f"Weights are used and would be trained, but model.parameters() leaves them out: "
             f"{wording.listed(found, _NAMES)}. Lists, dictionaries and plain attributes of a "
             "module are not searched.",
-            "Hold layers in nn.ModuleList or nn.ModuleDict, and tensors in nn.Parameter.",
+            "Hold layers in nn.ModuleList or nn.ModuleDict, and tensors in nn.Parameter; freeze "
+            "with requires_grad_(False) what is not to be trained, such as a loss's own network.",
         )
     ]
 
@@ -70,10 +73,12 @@ def _hidden(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, list[T
         yield name, list(value.parameters())
     elif isinstance(value, Tensor):
         yield name, [value]
-    elif depth < _DEEPEST and isinstance(value, list | tuple):
+    elif depth == _DEEPEST or (isinstance(value, Sized) and len(value) > _LONGEST):
+        return
+    elif isinstance(value, list | tuple):
         for place, part in enumerate(value):
             yield from _hidden(f"{name}[{place}]", part, depth + 1)
-    elif depth < _DEEPEST and isinstance(value, Mapping):
+    elif isinstance(value, Mapping):
         for key, part in value.items():
             yield from _hidden(f"{name}[{key!r}]", part, depth + 1)
 
@@ -86,7 +91,7 @@ def _dropped(graph: Graph, model: nn.Module) -> list[Finding]:
         if isinstance(module, _DropoutNd) and module.training and module.p >= _MOST_DROPPED
     }
     for node in graph.nodes:  # those of torch.nn.functional
-        p = _share_dropped(node)
+        p = _share_dropped(node, graph)
         if p is not None and _MOST_DROPPED <= p < 1 and node.module not in found:
             found[node.module] = p
     if not found:
@@ -103,13 +108,15 @@ def _dropped(graph: Graph, model: nn.Module) -> list[Finding]:
     ]
 
 
-def _share_dropped(node: Node) -> float | None:
-    """Of an operation that dropout is made of."""
+def _share_dropped(node: Node, graph: Graph) -> float | None:
+    """Of an operation that dropout is made of: a mask that is divided by what it keeps."""
     if node.name == "native_dropout":
         return float(node.arguments[1])
-    if node.name == "bernoulli" and len(node.arguments) > 1 and node.arguments[1] is not None:
-        return round(1 - float(node.arguments[1]), 6)
-    return None
+    if node.name != "bernoulli" or len(node.arguments) < 2:
+        return None
+    keep, after = node.arguments[1], graph.nodes[node.number + 1 : node.number + 2]
+    is_scaled = [one.name == "div" and one.arguments[1:2] == (keep,) for one in after]
+    return round(1 - keep, 6) if isinstance(keep, float) and any(is_scaled) else None
 
 
 def _norms_of_one(graph: Graph) -> list[Finding]:

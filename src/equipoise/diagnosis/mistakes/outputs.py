@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.sources import (
     PRODUCTS,
     before_expanding,
+    before_layers,
     depends_on_weights,
     is_of,
     origin_of,
@@ -64,7 +65,14 @@ def of_outputs(graph: Graph, batch: Any, *, assumed: bool = False) -> list[Findi
         for node in graph.nodes
         if node.name in _NLL and (origin := origin_of_input(node, nodes)) is not None
     }
-    inside = _before_layers(graph)
+    inside = before_layers(graph)
+    into = {
+        id(source.value)
+        for node in graph.nodes
+        if node.number in inside or node.name in PRODUCTS
+        for source in node.inputs
+        if isinstance(source, Given)
+    }
     found = {}
     for node in graph.nodes:
         if node.number in inside:  # no loss
@@ -76,7 +84,7 @@ def of_outputs(graph: Graph, batch: Any, *, assumed: bool = False) -> list[Findi
             _cosines(node, origin, nodes) if node.number in likelihoods else None,
             _divergence_of_probabilities(node, nodes),
             _crossed(node, nodes, batch),
-            _out_of_reach(node, nodes, batch) or _far_from(node, nodes, batch),
+            _out_of_reach(node, nodes, batch, into) or _far_from(node, nodes, batch, into),
         ):
             if one is not None:
                 found[one.title] = one
@@ -93,21 +101,12 @@ def _negated(graph: Graph, nodes: Mapping[int, Node]) -> list[Finding]:
         return []
     return [
         Finding(
-            "critical",
+            "warning",
             "The loss has its sign turned",
             f"It is the negative of {origin.name}: training makes the error as large as it can.",
-            "Take the minus away.",
+            "Take the minus away, unless an adversary is to be misled.",
         )
     ]
-
-
-def _before_layers(graph: Graph) -> set[int]:
-    """Operations whose outputs go into a matrix product or a convolution later on."""
-    found: set[int] = set()
-    for node in reversed(graph.nodes):
-        if node.name in PRODUCTS or node.number in found:
-            found |= {one.node for one in node.inputs if isinstance(one, Made)}
-    return found
 
 
 def _before_a_loss(node: Node, origin: Node | None, *, ends_in_nll: bool) -> Finding | None:
@@ -263,6 +262,8 @@ def _compared(
     node: Node, nodes: Mapping[int, Node], batch: Any
 ) -> tuple[Made | Given, Made | Given] | None:
     """What depends on weights and what is made of the batch alone, where one meets the other."""
+    if len(node.inputs) < 2:
+        return None
     first, second = (before_expanding(source, nodes) for source in node.inputs[:2])
     for output, target in ((first, second), (second, first)):
         if (
@@ -274,10 +275,17 @@ def _compared(
     return None
 
 
-def _out_of_reach(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | None:
+def _is_input(source: Made | Given, into: Container[int]) -> bool:
+    """Whether it goes into layers, as what a residual output is added to."""
+    return isinstance(source, Given) and id(source.value) in into
+
+
+def _out_of_reach(
+    node: Node, nodes: Mapping[int, Node], batch: Any, into: Container[int]
+) -> Finding | None:
     """Targets beyond the bounds of the activation that gives the outputs."""
     compared = _compared(node, nodes, batch) if node.name in _DIFFERENCES else None
-    if compared is None or len(node.inputs) < 2:
+    if compared is None or _is_input(compared[1], into):
         return None
     output, target = compared
     last = origin_of(output, nodes)
@@ -299,12 +307,14 @@ def _out_of_reach(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding 
     )
 
 
-def _far_from(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | None:
+def _far_from(
+    node: Node, nodes: Mapping[int, Node], batch: Any, into: Container[int]
+) -> Finding | None:
     """Targets whose mean, or whose scale, the outputs have to reach first."""
     if node.name not in _DIFFERENCES or len(node.inputs) < 2:
         return None
     compared = _compared(node, nodes, batch)
-    if compared is None:
+    if compared is None or _is_input(compared[1], into):
         return None
     output, target = (tensor(one, nodes).detach().double() for one in compared)
     if output.shape != target.shape or target.numel() < 2 or not target.is_floating_point():

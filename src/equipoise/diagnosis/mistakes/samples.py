@@ -7,6 +7,7 @@ takes numbers of one sample for those of another, raise no error: the shapes fit
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,17 +31,21 @@ _FEWEST = 4
 _ROUNDING = 1e-3
 
 
-def of_samples(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
+def of_samples(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, patience: float = 3.0
+) -> list[Finding]:
     """Outputs for some samples that change with the other samples of the batch.
 
     In evaluation, where batch norm has fixed statistics and dropout is off, every second sample is
-    exchanged. What cannot be run like that, or has tensors of several lengths, as graphs have, is
-    no finding.
+    exchanged. No finding is what cannot be run like that, has tensors of several lengths, as
+    graphs have, does not repeat itself, draws other numbers for other data, or mixes samples
+    before the model, in its loss.
 
     Args:
         model: Left bit for bit as it is.
         loss_fn: Runs it on a batch.
         batch: Whose first axes are those of samples.
+        patience: Seconds that one of three passes may take; decoders may do more in evaluation.
     """
     given = [x for x in tensors(batch) if x.ndim]
     lengths = {len(x) for x in given}
@@ -50,18 +55,20 @@ def of_samples(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Find
     if count < _FEWEST or _is_list_of_samples(batch) or _holds_pairs(model, given, count):
         return []
     try:
-        first, second = (
-            _recorded(model, loss_fn, b, count) for b in (batch, _others_exchanged(batch, count))
+        again, first, second = (
+            _recorded(model, loss_fn, one, count, patience)
+            for one in (batch, batch, _others_exchanged(batch, count))
         )
     except Exception:  # a model that does not run in evaluation, as detectors without targets
         return []
-    if len(first) != len(second) or not first or first[-1].module is not model:
+    changes, noise = _changes(first, second), _changes(again, first)
+    if not changes or not noise or max(map(max, noise)) > 0 or first.drawn != second.drawn:
         return []
-    changes = list(map(_change, first, second))
-    if changes[-1][1] <= _ROUNDING:
+    before, after = changes[-1]
+    if first.calls[-1].module is not model or before > 0 or after <= _ROUNDING:
         return []
     place = next(at for at, change in enumerate(changes) if max(change) > _ROUNDING)
-    at, comes_before = first[place], changes[place][0] > _ROUNDING
+    at, comes_before = first.calls[place], changes[place][0] > _ROUNDING
     by_time = getattr(at.module, "batch_first", None) is False and not comes_before
     unbatched = by_time and all(x.ndim < 3 for x in at.inputs)
     if unbatched or is_normaliser(at.module):  # by design
@@ -136,23 +143,47 @@ class Call:
     outputs: Sequence[Tensor]
 
 
-def _recorded(model: nn.Module, loss_fn: LossFunction, batch: Any, count: int) -> list[Call]:
-    """All calls, in the order in which they end; those of no sample's rows are left out."""
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """All calls, in the order in which they end, and the random state that they leave.
+
+    Calls that give no sample's rows are left out.
+    """
+
+    calls: Sequence[Call]
+    drawn: bytes
+
+
+class _TooLongError(Exception):
+    """A pass takes longer than its patience."""
+
+
+def _recorded(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, count: int, patience: float
+) -> Pass:
     found: list[Call] = []
     with untouched(model), torch.no_grad(), seeded(0):
         model.eval()
-        with _watched(model, count, found):
+        with _watched(model, count, found, time.perf_counter() + patience):
             with_gradients_inside(lambda: loss_fn(model, batch))
-    return found
+        drawn = torch.get_rng_state().numpy().tobytes()
+    return Pass(found, drawn)
+
+
+def _changes(first: Pass, second: Pass) -> list[tuple[float, float]]:
+    """Of each call; none if the calls are others."""
+    if [one.name for one in first.calls] != [one.name for one in second.calls]:
+        return []
+    return list(map(_change, first.calls, second.calls))
 
 
 @contextmanager
-def _watched(model: nn.Module, count: int, found: list[Call]) -> Iterator[None]:
+def _watched(model: nn.Module, count: int, found: list[Call], end: float) -> Iterator[None]:
     def rows(values: Any, chosen: slice) -> list[Tensor]:
         return [
             x[chosen].detach().clone()
             for x in leaves(values)
-            if isinstance(x, Tensor) and x.is_floating_point() and _is_of_samples(x, count)
+            if isinstance(x, Tensor) and x.is_floating_point() and x.ndim and len(x) == count
         ]
 
     def after(name: str) -> Callable[..., None]:
@@ -160,7 +191,11 @@ def _watched(model: nn.Module, count: int, found: list[Call]) -> Iterator[None]:
         chosen = slice(middle, middle + 1) if name else slice(0, None, 2)
 
         def hook(module: nn.Module, args: Any, given: Any, output: Any) -> None:
+            if time.perf_counter() > end:
+                raise _TooLongError
             outputs = rows(output, chosen)
+            if not name:  # a table of all pairs is meant to depend on others
+                outputs = [x for x in outputs if x.shape[1:] != (count,)]
             if outputs:
                 found.append(Call(name, module, rows((args, given), chosen), outputs))
 
@@ -175,11 +210,6 @@ def _watched(model: nn.Module, count: int, found: list[Call]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _is_of_samples(x: Tensor, count: int) -> bool:
-    """Whether rows are samples; those of a table of all pairs are meant to depend on others."""
-    return x.ndim > 0 and len(x) == count and x.shape[1:2] != (count,)
 
 
 def _change(before: Call, after: Call) -> tuple[float, float]:

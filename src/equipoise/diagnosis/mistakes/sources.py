@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.instrument.batches import tensors
-from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 
 # Operations of layers with weights, and of attention.
 PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "convolution")
@@ -25,6 +25,15 @@ _ARRANGING = {
     "unsqueeze",
 }
 _ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "slice", "select"}
+
+
+def before_layers(graph: Graph) -> set[int]:
+    """Operations whose outputs go into a matrix product or a convolution later on."""
+    found: set[int] = set()
+    for node in reversed(graph.nodes):
+        if node.name in PRODUCTS or node.number in found:
+            found |= {one.node for one in node.inputs if isinstance(one, Made)}
+    return found
 
 
 def before_expanding(source: Made | Given, nodes: Mapping[int, Node]) -> Made | Given:

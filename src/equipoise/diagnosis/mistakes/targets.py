@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from equipoise.diagnosis.mistakes.sources import before_layers
 from equipoise.instrument.batches import samples, tensors
 from equipoise.instrument.recording.graph import Given, Graph
 from equipoise.records import wording
@@ -19,26 +20,29 @@ _ENOUGH = 16
 _COMPARING = ("nll_loss", "cross_entropy", "mse_loss", "l1_loss", "huber_loss", "sub", "rsub")
 
 
-def of_targets(graph: Graph, batches: Sequence[Any]) -> list[Finding]:
+def of_targets(graph: Graph, first: Any, more: Callable[[], Iterable[Any]]) -> list[Finding]:
     """Targets that are all equal, in every batch.
 
     Args:
         graph: A pass traced on the first batch.
-        batches: Some.
+        first: That batch.
+        more: Gives it and others; called only if those of the first are equal.
     """
+    inside = before_layers(graph)  # what is subtracted there is no target
     compared = [
         source.value
         for node in graph.nodes
-        if any(part in node.name for part in _COMPARING)
+        if node.number not in inside and any(part in node.name for part in _COMPARING)
         for source in node.inputs
         if isinstance(source, Given) and source.kind == "data" and not source.value.requires_grad
     ]
-    for place, first in enumerate(tensors(batches[0])):
-        if not any(_is(first, value) for value in compared):
+    for place, values in enumerate(tensors(first)):
+        if not (_is_constant(values) and any(_is(values, value) for value in compared)):
             continue
+        batches = list(more())
         all_of_them = [values for batch in batches for values in tensors(batch)[place : place + 1]]
         flat = torch.cat([values.detach().flatten() for values in all_of_them])
-        if len(flat) >= _ENOUGH and bool((flat == flat[0]).all()):
+        if len(flat) >= _ENOUGH and _is_constant(flat):
             count = sum(map(samples, batches))
             return [
                 Finding(
@@ -52,6 +56,11 @@ def of_targets(graph: Graph, batches: Sequence[Any]) -> list[Finding]:
                 )
             ]
     return []
+
+
+def _is_constant(values: Tensor) -> bool:
+    flat = values.detach().flatten()
+    return len(flat) > 0 and bool((flat == flat[0]).all())
 
 
 def _is(one: Tensor, other: Tensor) -> bool:

@@ -32,6 +32,7 @@ _TWO_SIDED = 1.645
 _OUTSIDE = 1.5
 # Networks of the benchmark that one is compared with: those nearest in probability.
 _ALIKE = 100
+_FEWEST_ALIKE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,19 @@ class Fit:
         return float(math.sqrt(max(0.0, x @ np.array(self.covariance) @ x)))
 
     def alike(self, probability: float) -> tuple[int, float]:
-        """How many networks of the benchmark had about this probability, and how many trained."""
+        """How many networks of the benchmark had about this probability, and how many trained.
+
+        They are the nearest ones whose odds differ by less than a factor e, if there are enough.
+        """
         # The middle of those that are equal to it.
         place = sum(side(self.held_out, probability) for side in (bisect_left, bisect_right)) // 2
-        start = max(0, min(place - _ALIKE // 2, len(self.held_out) - _ALIKE))
+        odds = probability / max(1 - probability, 1e-12)
+        low, high = (odds * factor / (1 + odds * factor) for factor in (1 / math.e, math.e))
+        near = bisect_right(self.held_out, high) - bisect_left(self.held_out, low)
+        most = max(_FEWEST_ALIKE, min(_ALIKE, near))
+        start = max(0, min(place - most // 2, len(self.held_out) - most))
         # Networks of equal probability are all alike.
-        first, last = self.held_out[start], self.held_out[start : start + _ALIKE][-1]
+        first, last = self.held_out[start], self.held_out[start : start + most][-1]
         start, end = bisect_left(self.held_out, first), bisect_right(self.held_out, last)
         return end - start, sum(self.trained[start:end]) / (end - start)
 

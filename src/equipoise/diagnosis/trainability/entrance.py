@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from torch import Tensor
 
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
@@ -51,12 +53,15 @@ def passages(graph: Graph, end: int) -> set[int]:
     return found
 
 
-def leading_to(graph: Graph, end: int) -> set[int]:
-    """Numbers of the operations that one depends on, and its own."""
+def leading_to(graph: Graph, end: int, known: Container[int] = ()) -> set[int]:
+    """Numbers of the operations that one depends on, and its own.
+
+    What is behind those that are ``known`` is left out.
+    """
     found, left = {end}, [end]
     while left:
         for source in graph.nodes[left.pop()].inputs:
-            if isinstance(source, Made) and source.node not in found:
+            if isinstance(source, Made) and source.node not in found and source.node not in known:
                 found.add(source.node)
                 left.append(source.node)
     return found

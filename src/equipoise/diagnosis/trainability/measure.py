@@ -68,7 +68,7 @@ def trainability(
     )
     fresh = problem.fresh(problem.seed)
     graph = trace(fresh, problem.first, problem.loss_fn)
-    never = stuck(fresh, problem.loss_fn, problem.more(), graph.without_derivative(fresh))
+    never = stuck(fresh, problem.loss_fn, problem.more(), graph.without_gradient)
     for finding in [*conclude_broken(broken(graph)), *conclude_stuck(never)]:
         raise ValueError(f"{finding.title}. {finding.detail} {finding.remedy}")
     return judge(propagate(graph), graph.batch, calibration(), depth=depth)

@@ -47,6 +47,8 @@ _UNEQUAL, _MOST_IMBALANCE = 2.0, 22.0
 _UNSURE, _MOST_FLUCTUATION = 0.3, 5.3
 # Mean square of a bias, in units of 1/fan-in, from which it was set: PyTorch draws 1/3.
 _SET = 9.0
+# Heads that are looked at, of which a recurrent model may have one for each step.
+_MOST_HEADS = 16
 # Part of a bias's mean square by which a prediction may be off.
 _ROUNDING = 1e-6
 
@@ -95,15 +97,15 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
             "theory predicts none of its operations, and how much one draw of the weights differs "
             f"from another is known from theory alone{further(sites)}"
         )
-    second_moment, correlation = _of_outputs(found, sites[-1], source)
+    outputs = _outputs(found, sites[-1], source)
     growth = _growth(sites, _entrance(found, sites), source)
     rates = _relative_gradients(found.weights, source)
     errors = [site.error for site in sites if math.isfinite(site.error)]
     return Quantities(
         explosion=_beyond(growth, 0.0, _MOST_GROWTH),
         vanishing=_beyond(-growth, 0.0, _MOST_GROWTH),
-        collapse=_beyond(_collapse(correlation), _COLLAPSED, _MOST_COLLAPSE),
-        size=_beyond(_log(second_moment), _LARGE, _MOST_SIZE),
+        collapse=max(_beyond(_collapse(c), _COLLAPSED, _MOST_COLLAPSE) for _, c in outputs),
+        size=max(_beyond(_log(q), _LARGE, _MOST_SIZE) for q, _ in outputs),
         imbalance=_beyond(_range(rates), _UNEQUAL, _MOST_IMBALANCE),
         silence=1 - len(rates) / max(1, len(found.weights)),
         fluctuation=_beyond(max(errors, default=math.inf), _UNSURE, _MOST_FLUCTUATION),
@@ -126,20 +128,28 @@ def up_to_the_output(found: Propagation) -> list[Site]:
     those of another part of the loss.
     """
     sites = of_model(found.sites)
+    ends = _ends(found, sites)
+    if not ends:
+        return []
+    end = max(ends, key=lambda place: _taken(sites[place]))
+    if len(ends) == 1 or found.graph is None:
+        return sites[: end + 1]
+    own = leading_to(found.graph, sites[end].node)
+    return [site for site in sites[: end + 1] if site.node in own]
+
+
+def _ends(found: Propagation, sites: Sequence[Site]) -> list[int]:
+    """Places of the operations with weights that lead to no other, the last ones first."""
     places = [place for place, site in enumerate(sites) if site.kind in _LAYERS]
-    if not places or found.graph is None:
-        return sites[: places[-1] + 1] if places else []
+    if found.graph is None:
+        return places[-1:]
     behind: set[int] = set()  # what leads to a later one
     ends = []
     for place in reversed(places):
         if sites[place].node not in behind:
             ends.append(place)
-            behind |= leading_to(found.graph, sites[place].node)
-    end = max(ends, key=lambda place: _taken(sites[place]))
-    if len(ends) == 1:
-        return sites[: end + 1]
-    own = leading_to(found.graph, sites[end].node)
-    return [site for site in sites[: end + 1] if site.node in own]
+            behind |= leading_to(found.graph, sites[place].node, known=behind)
+    return ends
 
 
 def _taken(site: Site) -> float:
@@ -164,6 +174,22 @@ def _growth(sites: Sequence[Site], entrance: int, source: Source) -> float:
     known = [log for log in logs[:entrance] if math.isfinite(log)]
     first = max(known) if known else next(filter(math.isfinite, logs))
     return first - logs[-1]
+
+
+def _outputs(
+    found: Propagation, end: Site, source: Source
+) -> list[tuple[float | None, float | None]]:
+    """Second moments and correlations of the output, and of all others that have a gradient.
+
+    Each head may forget its input, or begin with numbers that are too large.
+    """
+    sites = of_model(found.sites)
+    others = [
+        sites[place]
+        for place in _ends(found, sites)[:_MOST_HEADS]
+        if sites[place].node != end.node and _taken(sites[place]) > 0
+    ]
+    return [_of_outputs(found, site, source) for site in (end, *others)]
 
 
 def _of_outputs(

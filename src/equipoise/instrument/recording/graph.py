@@ -192,10 +192,10 @@ class Graph:
             if isinstance(source, Given) and source.kind == "parameter"
         }
 
-    def without_derivative(self, model: nn.Module) -> set[str]:
-        """Parameters whose derivative is zero, and those that the loss does not depend on."""
-        trained = {name for name, p in model.named_parameters() if p.requires_grad}
-        return trained - {name for name, square in self.weights.items() if square != 0}
+    @property
+    def without_gradient(self) -> tuple[str, ...]:
+        """Parameters that the loss depends on by its operations, and not by its numbers."""
+        return tuple(name for name, square in self.weights.items() if square == 0)
 
     def at(self, edges: Iterable[GradientEdge]) -> list[Made | None]:
         """Which outputs stand at these places in the graph of derivatives; of equals the first."""

@@ -18,24 +18,40 @@ _LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
 
 
 def origin(graph: Graph) -> str:
-    """Where a pass first gives nan or infinite numbers, in a clause; empty if nowhere.
+    """Where the loss of a pass becomes nan or infinite, in a clause; empty if it is finite.
 
-    Infinite numbers alone are no fault: masks of attention are made of them.
+    Looked for is back from the loss, along operations that give such numbers: those that others
+    make use of on purpose, as masks of attention, are behind finite ones.
     """
-    first = _first_with(graph.nodes, torch.isnan) or _first_with(
-        graph.nodes, _is_positive_infinity
-    )
-    if first is None:
+    if graph.result is None or math.isfinite(graph.loss):
         return ""
+    first = _source(graph.nodes, graph.nodes[graph.result.node])
     if first.name in _LIKELIHOODS:
         return "no target counts, as where all are the index that is ignored"
     value = "nan" if _has(first.outputs, torch.isnan) else "infinite numbers"
-    words = f"{value} first in {_place(first)}"
-    behind = _ancestors(first, graph.nodes)
-    source = _first_with(behind, torch.isinf)
-    if source is not None and source is not first:
-        words += f", from infinite numbers of {_place(source)}"
-    return words
+    return f"{value} first in {_place(first)}"
+
+
+def _source(nodes: Sequence[Node], last: Node) -> Node:
+    """The first operation that gives such numbers of finite ones, on a way of them to another."""
+    seen, left, sources = {last.number}, [last], []
+    while left:
+        node = left.pop()
+        behind = [
+            nodes[one.node] for one in node.inputs if isinstance(one, Made) and _is_bad(one, nodes)
+        ]
+        if not behind:
+            sources.append(node)
+        left += [one for one in behind if one.number not in seen]
+        seen |= {one.number for one in behind}
+    return min(sources, key=lambda node: node.number)
+
+
+def _is_bad(source: Made, nodes: Sequence[Node]) -> bool:
+    """Whether an input has such numbers; memory that nothing was written to has any."""
+    node = nodes[source.node]
+    output = node.outputs[source.index]
+    return not node.name.startswith(("empty", "new_empty")) and _has((output,), _is_not_finite)
 
 
 def origin_in_words(model: nn.Module, batch: Any, loss_fn: LossFunction) -> str:
@@ -51,23 +67,9 @@ def _place(node: Node) -> str:
     return f"{node.name} in {node.module!r}" if node.module else node.name
 
 
-def _is_positive_infinity(tensor: Tensor) -> Tensor:
-    return tensor == math.inf
+def _is_not_finite(tensor: Tensor) -> Tensor:
+    return ~torch.isfinite(tensor)
 
 
 def _has(tensors: Iterable[Tensor], what: Callable[[Tensor], Tensor]) -> bool:
     return any(bool(what(x).any()) for x in tensors if x.is_floating_point() and x.numel())
-
-
-def _first_with(nodes: Iterable[Node], what: Callable[[Tensor], Tensor]) -> Node | None:
-    """The first of successive operations in whose outputs there is something."""
-    return next((node for node in nodes if _has(node.outputs, what)), None)
-
-
-def _ancestors(last: Node, nodes: Sequence[Node]) -> list[Node]:
-    """What an operation depends on, in order, with itself."""
-    wanted = {last.number}
-    for node in reversed(nodes[: last.number + 1]):
-        if node.number in wanted:
-            wanted |= {source.node for source in node.inputs if isinstance(source, Made)}
-    return [node for node in nodes if node.number in wanted]

@@ -192,7 +192,10 @@ def _transition(position: float, found: _Edges) -> _Reading:
     )
     width = noise_of(found).width(columns=2, comparisons=len(steps))
     is_seen = more(largest, width)
-    return _Reading(text, is_seen and position in (before.position, after.position))
+    holds = is_seen and position in (before.position, after.position)
+    hidden = any((a.beyond and b.beyond) or (a.below and b.below) for _, a, b in steps)
+    # A step between two boundaries that were not seen may be larger.
+    return _Reading(text, None if holds is False and hidden else holds)
 
 
 def compared(
