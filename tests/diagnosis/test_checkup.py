@@ -18,7 +18,7 @@ from equipoise.diagnosis.smoothness.variants import WITHOUT
 from equipoise.records import from_plain, to_plain
 from support.diagnosis_examples import DIGITS, fixed_batches
 
-DEPTH = 32
+DEPTH, WIDTH = 64, 128
 SEVERITIES = ["critical", "warning", "note", "good"]
 
 
@@ -39,10 +39,10 @@ class TestBatchNormalisedNetworks:
     @staticmethod
     def report():
         """Deep enough to warn and to try remedies."""
-        build = partial(mlp, depth=DEPTH, width=256)
+        build = partial(mlp, depth=DEPTH, width=WIDTH)
         training = SmoothnessOptions(rate=0.01, steps=4, measurements=2, points=2, seeds=1)
         return checkup(
-            build, DIGITS, seeds=4, batches=2, target=f"{DEPTH} × 256", smoothness=training
+            build, DIGITS, seeds=4, batches=2, target=f"{DEPTH} × {WIDTH}", smoothness=training
         )
 
     def test_theory_and_measurement_agree(self, report):
@@ -95,18 +95,18 @@ class TestBatchNormalisedNetworks:
         ranks = [SEVERITIES.index(finding.severity) for finding in report.findings]
         assert ranks == sorted(ranks)
         assert report.findings[0].title == report.verdict.sentence
-        assert report.findings[0].severity == "warning"
+        assert report.findings[0].severity == "critical"
         assert "measured on your model" in report.findings[0].remedy
 
     def test_the_record_says_what_was_done(self, report):
         assert (report.schema, report.target, report.data) == (
             SCHEMA_VERSION,
-            f"{DEPTH} × 256",
+            f"{DEPTH} × {WIDTH}",
             "digits",
         )
         assert (report.batch_size, report.seeds, report.batches) == (64, 4, 2)
         assert (report.depth, report.device, report.interrupted) == (DEPTH, "cpu", False)
-        model = mlp(DEPTH, 256)
+        model = mlp(DEPTH, WIDTH)
         assert report.parameters == sum(p.numel() for p in model.parameters())
 
     def test_it_survives_being_stored(self, report):
@@ -282,7 +282,7 @@ class TestAnyModel:
         ],
     )
     def test_plain_tanh_networks(self, gain, severity, title):
-        report = checkup(partial(tanh, depth=40, gain=gain), fixed_batches(), seeds=2, batches=1)
+        report = checkup(partial(tanh, depth=80, gain=gain), fixed_batches(), seeds=2, batches=1)
         assert title in titles(report)
         chance = next(f for f in report.findings if f.title == report.verdict.sentence)
         assert chance.severity == severity

@@ -20,7 +20,7 @@ from equipoise.models.mlp import mlp
 from equipoise.records.wording import closest, first_sentence
 
 # Deep enough for gradients to differ by e^12: past half of what still trains.
-_DEPTH, _WIDTH = 32, 256
+_DEPTH, _WIDTH = 64, 128
 _BATCH_SIZE = 64
 
 Build = Callable[[], nn.Module]

@@ -40,7 +40,7 @@ Source = Literal["predicted", "measured"]
 # Operations with weights, of which the last gives the output.
 _LAYERS = ("linear layers", "convolutions")
 # Where a quantity begins to matter, and where more of it makes no difference.
-_MOST_GROWTH = 40.0
+_MOST_GROWTH = 100.0
 _COLLAPSED, _MOST_COLLAPSE = 1.0, 9.0
 _LARGE, _MOST_SIZE = 1.0, 13.0
 _UNEQUAL, _MOST_IMBALANCE = 2.0, 22.0
