@@ -29,8 +29,8 @@ def imbalanced(logarithm):
 
 # What makes a quantity grow, from nothing wrong to beyond where it is cut off, and the ends.
 CAUSES = {
-    "explosion": (driven_apart, (0.0, 1.0, 20.0, 100.0), 40.0),
-    "vanishing": (lambda x: driven_apart(-x), (0.0, 1.0, 20.0, 100.0), 40.0),
+    "explosion": (driven_apart, (0.0, 1.0, 20.0, 300.0), 100.0),
+    "vanishing": (lambda x: driven_apart(-x), (0.0, 1.0, 20.0, 300.0), 100.0),
     "collapse": (
         lambda x: network(layer(), layer(correlation=1 - 10**-x)),
         (1.0, 2.0, 5.0, 12.0),
@@ -102,7 +102,7 @@ class TestWhatIsNotFinite:
 
     @pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
     def test_without_a_finite_gradient_at_the_end_it_has_vanished(self, value):
-        assert of(network(layer(), layer(gradient=value)), "vanishing") == 40
+        assert of(network(layer(), layer(gradient=value)), "vanishing") == 100
 
     @pytest.mark.parametrize("value", [math.nan, None])
     def test_an_unknown_correlation_is_no_collapse(self, value):

@@ -98,12 +98,12 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
             f"from another is known from theory alone{further(sites)}"
         )
     outputs = _outputs(found, sites[-1], source)
-    growth = _growth(sites, _entrance(found, sites), source)
+    growths = [_growth(sites, _entrance(found, sites), source), *_of_heads(found, source)]
     rates = _relative_gradients(found.weights, source)
     errors = [site.error for site in sites if math.isfinite(site.error)]
     return Quantities(
-        explosion=_beyond(growth, 0.0, _MOST_GROWTH),
-        vanishing=_beyond(-growth, 0.0, _MOST_GROWTH),
+        explosion=max(_beyond(growth, 0.0, _MOST_GROWTH) for growth in growths),
+        vanishing=max(_beyond(-growth, 0.0, _MOST_GROWTH) for growth in growths),
         collapse=max(_beyond(_collapse(c), _COLLAPSED, _MOST_COLLAPSE) for _, c in outputs),
         size=max(_beyond(_log(q), _LARGE, _MOST_SIZE) for q, _ in outputs),
         imbalance=_beyond(_range(rates), _UNEQUAL, _MOST_IMBALANCE),
@@ -190,6 +190,25 @@ def _outputs(
         if sites[place].node != end.node and _taken(sites[place]) > 0
     ]
     return [_of_outputs(found, site, source) for site in (end, *others)]
+
+
+def _of_heads(found: Propagation, source: Source) -> list[float]:
+    """How gradients grow along what leads to one output alone, where there are several.
+
+    Before their paths part, a head's gradient is hidden behind those of the others.
+    """
+    sites, graph = of_model(found.sites), found.graph
+    ends = [place for place in _ends(found, sites)[:_MOST_HEADS] if _taken(sites[place]) > 0]
+    if graph is None or len(ends) < 2:
+        return []
+    behind = {place: leading_to(graph, sites[place].node) for place in ends}
+    grown = []
+    for place in ends:
+        shared = set[int]().union(*(nodes for other, nodes in behind.items() if other != place))
+        own = [site for site in sites[: place + 1] if site.node in behind[place] - shared]
+        if sum(site.kind in _LAYERS for site in own) > 1:
+            grown.append(_growth(own, 1, source))
+    return grown
 
 
 def _of_outputs(
