@@ -3,7 +3,7 @@
 Run ``python papers/benchmarks/longer_trainings.py [--records DIR] [--file FILE] [--limit N]``.
 What is computed is written to the file as it comes, cheap networks first, and a second run goes on
 where the first ended; the repository's file is the default. ``--limit`` ends after so many
-networks. A network takes 5 s to 3 min on one core.
+networks. A network takes seconds to minutes on one core.
 """
 
 from __future__ import annotations

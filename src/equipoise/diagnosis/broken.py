@@ -200,7 +200,7 @@ def _breaks(node: Node, nodes: Sequence[Node]) -> bool:
                 [gradient for _, gradient in pairs],
                 allow_unused=True,
             )
-    except (RuntimeError, TypeError, ValueError, NotImplementedError):
+    except (RuntimeError, TypeError, ValueError):  # an opaque call, or one without a derivative
         return False
     return not all(_is_finite(gradient) for gradient in found if gradient is not None)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import random
 import re
 import time
 import traceback
@@ -15,7 +14,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
@@ -30,6 +28,7 @@ from equipoise.instrument.batches import cast, moved, samples, shapes, tensors
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.kept_batches import copied, on_copies
 from equipoise.instrument.normalisers import is_batch_norm
+from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.replay import refuse_frozen
 from equipoise.instrument.snapshot import untouched
@@ -374,21 +373,6 @@ def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None)
 
 def _device_of(batch: Batch) -> torch.device:
     return next((x.device for x in tensors(batch)), torch.device("cpu"))
-
-
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed PyTorch, NumPy and Python inside the block, and restore their states afterwards."""
-    with torch.random.fork_rng():
-        others = random.getstate(), np.random.get_state()  # noqa: NPY002
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        try:
-            yield
-        finally:
-            random.setstate(others[0])
-            np.random.set_state(others[1])  # noqa: NPY002
 
 
 def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> None:

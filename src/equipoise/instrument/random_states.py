@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -121,6 +122,21 @@ class RandomStates:
         name, keys, *position = saved["numpy"]
         self._numpy_state = (name, keys.numpy().astype(np.uint32), *position)
         self.restore()
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed PyTorch, NumPy and Python inside the block, and restore their states afterwards."""
+    with torch.random.fork_rng():
+        others = random.getstate(), np.random.get_state()  # noqa: NPY002
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(others[0])
+            np.random.set_state(others[1])  # noqa: NPY002
 
 
 class _Source(NamedTuple):

@@ -344,7 +344,7 @@ def test_a_head_that_forgets_its_input_is_seen_beside_one_that_does_not(weight):
         for depth in (2, 60)
     )
     assert shallow.probability > 0.9
-    assert (deep.probability, deep.low) < (0.8, 0.2)
+    assert deep.probability < 0.5
     assert deep.reason
     assert deep.measured.collapse > 5
 

@@ -217,8 +217,8 @@ def _as_small_as(results: Mapping[Training, Run]) -> tuple[Check, ...]:
     # With so few samples a training loss under batch norm contains the noise of its statistics.
     loss = "training loss at batch {} level with the vanilla network's or lower"
     accuracy, losses = [], []
-    for name, size, best in (("BN", 4, four), ("Renorm", 3, three)):
-        pair = best["bn" if name == "BN" else "renorm"], best["vanilla"]
+    for name, method, size, best in (("BN", "bn", 4, four), ("Renorm", "renorm", 3, three)):
+        pair = best[method], best["vanilla"]
         accuracy.append(not_less_accurate(f"{name} {words.format(size)}", *pair, points=_LEVEL))
         losses.append(ours(not_behind(f"{name}: {loss.format(size)}", *pair)))
     return (*accuracy, *losses)

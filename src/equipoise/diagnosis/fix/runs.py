@@ -18,10 +18,11 @@ from equipoise.diagnosis.fix.applied import apply
 from equipoise.diagnosis.fix.division import Division
 from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.diagnosis.inputs.adapt import AdaptedLoss
-from equipoise.diagnosis.problem import Problem, seeded
+from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.short_training import LAST, MakeOptimizer
 from equipoise.instrument.batches import samples, tensors
 from equipoise.instrument.kept_batches import apart
+from equipoise.instrument.random_states import seeded
 from equipoise.records.codec import from_plain, write_json
 from equipoise.training.loop import train
 from equipoise.training.record import History

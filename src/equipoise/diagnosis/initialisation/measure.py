@@ -33,8 +33,7 @@ from equipoise.diagnosis.initialisation.record import (
     InitialisationFault,
     ParameterInitialisation,
 )
-from equipoise.diagnosis.problem import seeded
-from equipoise.instrument.random_states import RandomStates
+from equipoise.instrument.random_states import RandomStates, seeded
 from equipoise.instrument.snapshot import refuse_lazy
 
 # Scale, mean and form; and scale against three other rules.

@@ -92,6 +92,8 @@ def stuck(
                 depends |= found.keys()
                 if place == number % len(tried):  # those of several may cancel
                     moved = found
+                if waiting <= seen:
+                    break  # the other batches can tell nothing more
             waiting &= depends - seen
             quiet = quiet + 1 if seen <= awake else 0
             awake |= seen

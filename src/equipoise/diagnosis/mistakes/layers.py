@@ -1,4 +1,4 @@
-"""Layers that no optimizer sees, that no gradient reaches, or that hand nothing on."""
+"""Layers that no optimizer sees, or that hand nothing or nearly nothing on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from equipoise.instrument.recording.graph import Given, Graph, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
-# Share of the parameters from which a part without gradient is no detail.
-_MUCH = 0.1
 # Share of the units from which a dropout is more probably one minus what was meant.
 _MOST_DROPPED = 0.75
 _NAMES = 3

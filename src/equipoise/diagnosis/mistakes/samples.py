@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.diagnosis.problem import seeded
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.batches import mapped, tensors
 from equipoise.instrument.forward import with_gradients_inside
 from equipoise.instrument.normalisers import is_normaliser
-from equipoise.instrument.random_states import RandomStates
+from equipoise.instrument.random_states import RandomStates, seeded
 from equipoise.instrument.trees import leaves
 from equipoise.records import wording
 from equipoise.records.finding import Finding

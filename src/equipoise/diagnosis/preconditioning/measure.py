@@ -19,9 +19,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from equipoise import preconditioners
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
-from equipoise.diagnosis.problem import seeded
 from equipoise.instrument.batches import cast as cast_batch
 from equipoise.instrument.progress import silent
+from equipoise.instrument.random_states import seeded
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
 from equipoise.preconditioners.bnp.layer import WatchedLayer

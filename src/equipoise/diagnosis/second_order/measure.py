@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.diagnosis.problem import seeded
 from equipoise.diagnosis.second_order.matrices import (
     Call,
     Layer,
@@ -22,6 +21,7 @@ from equipoise.diagnosis.second_order.matrices import (
     recorded_calls,
 )
 from equipoise.diagnosis.second_order.record import MatrixSpectrum, SecondOrderPooling
+from equipoise.instrument.random_states import seeded
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
 from equipoise.records.estimate import Estimate

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from equipoise.diagnosis.problem import Problem, seeded
+from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.short_training import LAST, MakeOptimizer, Variant
 from equipoise.diagnosis.smoothness.along_step import measure_along_step
 from equipoise.diagnosis.smoothness.record import SmoothnessMeasurement, SmoothnessRun
+from equipoise.instrument.random_states import seeded
 from equipoise.instrument.types import LossFunction
 from equipoise.training.loop import train
 

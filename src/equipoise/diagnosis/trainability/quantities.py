@@ -86,7 +86,9 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
     Raises:
         ValueError: If no operation of the model has a gradient, or none is predicted.
     """
-    sites = up_to_the_output(found)
+    everything = of_model(found.sites)
+    ends = _ends(found, everything)
+    sites = _leading_to_the_output(found, everything, ends)
     if not sites:
         raise ValueError(
             "nothing is known of the model's gradients: it has no linear or convolutional layer "
@@ -97,8 +99,12 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
             "theory predicts none of its operations, and how much one draw of the weights differs "
             f"from another is known from theory alone{further(sites)}"
         )
-    outputs = _outputs(found, sites[-1], source)
-    growths = [_growth(sites, _entrance(found, sites), source), *_of_heads(found, source)]
+    heads = [place for place in ends[:_MOST_HEADS] if _taken(everything[place]) > 0]
+    others = (everything[place] for place in heads if everything[place] is not sites[-1])
+    # Each head may forget its input, or begin with numbers that are too large.
+    outputs = [_of_outputs(found, site, source) for site in (sites[-1], *others)]
+    growths = [_growth(sites, _entrance(found, sites), source)]
+    growths += _of_heads(found, everything, heads, source)
     rates = _relative_gradients(found.weights, source)
     errors = [site.error for site in sites if math.isfinite(site.error)]
     return Quantities(
@@ -128,12 +134,17 @@ def up_to_the_output(found: Propagation) -> list[Site]:
     those of another part of the loss.
     """
     sites = of_model(found.sites)
-    ends = _ends(found, sites)
+    return _leading_to_the_output(found, sites, _ends(found, sites))
+
+
+def _leading_to_the_output(
+    found: Propagation, sites: Sequence[Site], ends: Sequence[int]
+) -> list[Site]:
     if not ends:
         return []
     end = max(ends, key=lambda place: _taken(sites[place]))
     if len(ends) == 1 or found.graph is None:
-        return sites[: end + 1]
+        return list(sites[: end + 1])
     own = leading_to(found.graph, sites[end].node)
     return [site for site in sites[: end + 1] if site.node in own]
 
@@ -176,32 +187,16 @@ def _growth(sites: Sequence[Site], entrance: int, source: Source) -> float:
     return first - logs[-1]
 
 
-def _outputs(
-    found: Propagation, end: Site, source: Source
-) -> list[tuple[float | None, float | None]]:
-    """Second moments and correlations of the output, and of all others that have a gradient.
-
-    Each head may forget its input, or begin with numbers that are too large.
-    """
-    sites = of_model(found.sites)
-    others = [
-        sites[place]
-        for place in _ends(found, sites)[:_MOST_HEADS]
-        if sites[place].node != end.node and _taken(sites[place]) > 0
-    ]
-    return [_of_outputs(found, site, source) for site in (end, *others)]
-
-
-def _of_heads(found: Propagation, source: Source) -> list[float]:
+def _of_heads(
+    found: Propagation, sites: Sequence[Site], ends: Sequence[int], source: Source
+) -> list[float]:
     """How gradients grow along what leads to one output alone, where there are several.
 
     Before their paths part, a head's gradient is hidden behind those of the others.
     """
-    sites, graph = of_model(found.sites), found.graph
-    ends = [place for place in _ends(found, sites)[:_MOST_HEADS] if _taken(sites[place]) > 0]
-    if graph is None or len(ends) < 2:
+    if found.graph is None or len(ends) < 2:
         return []
-    behind = {place: leading_to(graph, sites[place].node) for place in ends}
+    behind = {place: leading_to(found.graph, sites[place].node) for place in ends}
     grown = []
     for place in ends:
         shared = set[int]().union(*(nodes for other, nodes in behind.items() if other != place))

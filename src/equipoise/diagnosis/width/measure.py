@@ -15,13 +15,14 @@ from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
 from equipoise.diagnosis.inputs.adapt import Loss
-from equipoise.diagnosis.problem import Problem, fresh, rehearse, seeded
+from equipoise.diagnosis.problem import Problem, fresh, rehearse
 from equipoise.diagnosis.short_training import check_least
 from equipoise.diagnosis.width.findings import conclude_coordinate_check
 from equipoise.diagnosis.width.record import CoordinateCheck, LayerOverWidth, WidthTrend
 from equipoise.diagnosis.width.trends import rounded, trend_of
 from equipoise.instrument import modules
 from equipoise.instrument.compiled import uncompiled_name
+from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.tracer import trace
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
