@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from equipoise_papers.experiments.verdict import Check
 from equipoise_papers.judging import Difference, difference, spread
+from equipoise_papers.lange2022.lengths import about_the_end
 from equipoise_papers.lange2022.methods import METHODS
 from equipoise_papers.lange2022.training import Run, Training
 
@@ -31,6 +32,7 @@ class Best:
         rates: All rates that were tried.
         runs: One per seed, at that rate.
         refused: Why the network cannot be trained on such batches.
+        seen: Images that each of its trainings saw.
     """
 
     method: str
@@ -38,6 +40,7 @@ class Best:
     rates: tuple[float, ...]
     runs: tuple[Run, ...]
     refused: str | None
+    seen: int
 
     @property
     def label(self) -> str:
@@ -84,9 +87,11 @@ class Best:
 def best_of(results: Mapping[Training, Run]) -> dict[str, Best]:
     """Choose every method's rate by mean loss over seeds; methods are in the order of cells."""
     methods: dict[str, dict[float, list[Run]]] = {}
+    seen: dict[str, int] = {}
     for cell, run in results.items():
         methods.setdefault(cell.method, {}).setdefault(cell.rate, []).append(run)
-    return {method: _best(method, rates) for method, rates in methods.items()}
+        seen[cell.method] = cell.steps * cell.batch_size
+    return {method: _best(method, rates, seen[method]) for method, rates in methods.items()}
 
 
 def at_rates(results: Mapping[Training, Run], rates: Mapping[str, float]) -> dict[str, Best]:
@@ -95,12 +100,12 @@ def at_rates(results: Mapping[Training, Run], rates: Mapping[str, float]) -> dic
     return best_of(own)
 
 
-def _best(method: str, rates: Mapping[float, list[Run]]) -> Best:
+def _best(method: str, rates: Mapping[float, list[Run]], seen: int) -> Best:
     means = {rate: statistics.fmean(run.loss for run in runs) for rate, runs in rates.items()}
     rate = min(means, key=lambda rate: (means[rate], rate))
     refused = next((run.refused for run in rates[rate] if run.refused is not None), None)
     found = rate if math.isfinite(means[rate]) else math.nan
-    return Best(method, found, tuple(sorted(rates)), tuple(rates[rate]), refused)
+    return Best(method, found, tuple(sorted(rates)), tuple(rates[rate]), refused, seen)
 
 
 def ahead(claim: str, better: Best, worse: Best) -> Check:
@@ -168,7 +173,7 @@ def comparable(claim: str, one: Best, other: Best, *, points: float) -> Check:
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), False)
     gap, found = _accuracies(one, other)
-    return Check(claim, found, gap.between(-points, points))
+    return about_the_end(Check(claim, found, gap.between(-points, points)), one.seen)
 
 
 def not_less_accurate(claim: str, one: Best, other: Best, *, points: float) -> Check:
@@ -176,7 +181,7 @@ def not_less_accurate(claim: str, one: Best, other: Best, *, points: float) -> C
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), one.trains)
     gap, found = _accuracies(one, other)
-    return Check(claim, found, gap.above(-points))
+    return about_the_end(Check(claim, found, gap.above(-points)), one.seen)
 
 
 def more_accurate(claim: str, one: Best, other: Best) -> Check:
@@ -184,7 +189,7 @@ def more_accurate(claim: str, one: Best, other: Best) -> Check:
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), one.trains)
     gap, found = _accuracies(one, other)
-    return Check(claim, found, gap.above())
+    return about_the_end(Check(claim, found, gap.above()), one.seen)
 
 
 def slightly_less_accurate(claim: str, one: Best, other: Best, *, points: float) -> Check:
@@ -192,7 +197,7 @@ def slightly_less_accurate(claim: str, one: Best, other: Best, *, points: float)
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), False)
     gap, found = _accuracies(one, other)
-    return Check(claim, found, gap.between(-points, 0.0))
+    return about_the_end(Check(claim, found, gap.between(-points, 0.0)), one.seen)
 
 
 def does_not_train(claim: str, method: Best) -> Check:

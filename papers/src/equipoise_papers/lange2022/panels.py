@@ -22,6 +22,7 @@ from equipoise_papers.lange2022.best import (
     not_less_accurate,
     slightly_less_accurate,
 )
+from equipoise_papers.lange2022.lengths import IMAGES
 from equipoise_papers.lange2022.regimes import Regime
 from equipoise_papers.lange2022.training import Run, Training
 
@@ -39,6 +40,8 @@ CHOICES = (
     "BNP is ours (bias-corrected, exact variance), BNP (paper) Algorithms 2 and 3 to the letter",
     "controls that the paper lacks: standardised inputs, Adam, BNP with Adam",
     "4 Things: virtual batches of 16 at 128 samples, groups of 4 channels below; Adam",
+    "the vanilla CNN takes Adam at batch 128 and SGD below, as Appendix B has it; Section 5 does "
+    "not name the batch",
     "batch renormalisation's schedule is shortened in proportion to the steps",
     "at batch 1 BN and Renorm see each sample twice, which leaves mean and variance those of one; "
     "PyTorch refuses them otherwise",
@@ -49,8 +52,8 @@ CHOICES = (
 )
 # Two methods are level if their accuracies differ by no more than this many points.
 _LEVEL = 1.5
-# Images of Fashion-MNIST, and runs of which the paper's Fig. 3 shows means.
-_IMAGES, _RUNS = 60_000, 5
+# Runs of which the paper's Fig. 3 shows means.
+_RUNS = 5
 # "Just below" and "slightly": by up to as many.
 _SLIGHTLY = 3.0
 
@@ -82,7 +85,7 @@ def stand_in(results: Iterable[Training]) -> tuple[str, ...]:
     seeds = len({cell.seed for cell in cells})
     tests = max(cell.test_samples for cell in cells)
     lengths = sorted({(cell.batch_size, cell.steps) for cell in cells})
-    epochs = [steps * batch / _IMAGES for batch, steps in lengths]
+    epochs = [steps * batch / IMAGES for batch, steps in lengths]
     trained = ", ".join(f"{steps:,} of {batch}" for batch, steps in lengths)
     length = " to ".join(f"{share:.2g}" for share in dict.fromkeys((min(epochs), max(epochs))))
     return (
@@ -170,12 +173,9 @@ def _cnn_128(best: dict[str, Best]) -> tuple[Check, ...]:
     # As in the paper, the vanilla network is trained with Adam here.
     vanilla = best["adam"]
     return (
-        not_behind("BNP is level with BN or better in the second half", bnp, bn),
-        not_behind("BN is level with BNP or better in the second half", bn, bnp),
-        not_behind("BN w/ 4 Things is level with BN or better in the second half", things, bn),
         *(
             comparable(
-                f"BN and {one.label} reach the same final accuracy (within {_LEVEL} points)",
+                f"BN and {one.label} are comparable (within {_LEVEL} points)",
                 one,
                 bn,
                 points=_LEVEL,
@@ -187,6 +187,10 @@ def _cnn_128(best: dict[str, Best]) -> tuple[Check, ...]:
         ahead("BN is ahead of the vanilla network (Adam)", bn, vanilla),
         ahead("BN w/ 4 Things is ahead of the vanilla network (Adam)", things, vanilla),
         ahead("BNP is ahead of the vanilla network (Adam)", bnp, vanilla),
+        *(
+            ours(not_behind(f"{name} is level with BN or better in the second half", one, bn))
+            for name, one in (("BNP", bnp), ("BN w/ 4 Things", things))
+        ),
         ours(ahead("BNP is ahead of the vanilla network (SGD)", bnp, best["vanilla"])),
         ours(ahead("our BNP is ahead of the paper's", best["bnp"], bnp)),
         ours(not_behind("our BNP is level with BN or better", best["bnp"], bn)),

@@ -12,6 +12,7 @@ from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.experiments.verdict import Check, Verdict, ours
 from equipoise_papers.lange2022 import panels, regimes
 from equipoise_papers.lange2022.best import Best, ahead, at_rates, best_of, does_not_train
+from equipoise_papers.lange2022.lengths import about_the_end
 from equipoise_papers.lange2022.methods import METHODS
 from equipoise_papers.lange2022.regimes import Regime
 from equipoise_papers.lange2022.training import Run, Training
@@ -159,7 +160,8 @@ def _larger(name: str, bnp: Best, vanilla: Best) -> Check:
     """Whether BNP's best rate is the larger one; of equal ones a finer grid would decide."""
     words = f"{bnp.rate:g} against {vanilla.rate:g}"
     holds = None if bnp.rate == vanilla.rate else bnp.rate > vanilla.rate
-    return Check(f"{name}: BNP takes larger rates than the vanilla network", words, holds)
+    claim = f"{name}: BNP takes larger rates than the vanilla network"
+    return about_the_end(Check(claim, words, holds), bnp.seen)
 
 
 def _trains(claim: str, best: Best) -> Check:
@@ -179,7 +181,8 @@ def _rates(part: _Part, column: dict[str, Best]) -> Check:
     near = all(abs(math.log10(ours / paper)) <= 1 for _, ours, paper in pairs)
     which = "MNIST" if reported is part.regime.mnist_rates else "CIFAR-10"
     claim = f"{part.regime.name}: best rates within a decade of the paper's on {which}"
-    return Check(claim, words, near)
+    seen = min(column[method].seen for method in reported)
+    return about_the_end(Check(claim, words, near), seen)
 
 
 def _table(name: str, table: tuple[Regime, ...], title: str) -> Experiment:

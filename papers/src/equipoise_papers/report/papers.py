@@ -26,7 +26,8 @@ _RULES = (
     "a sentence that can be read in two ways (what counts as trained, whether a loss adds up over "
     "samples) is judged by both: two answers leave it undecided, and the check shows them",
     "a sentence whose premise our run does not reach (a plateau, successive steps, statistics "
-    "that have settled, large maps) is undecided, and the check says what is missing",
+    "that have settled, large maps, one epoch for sentences about the end of training) is "
+    "undecided, and the check says what is missing",
     "a sentence about a GPU's times is decided by a GPU's alone",
     "the outcome: holds if every sentence of the claim does; fails if one is refuted and none "
     "holds, mixed if one is refuted and others hold; undecided if none is refuted and not all are "

@@ -33,7 +33,48 @@ class DecidedByTest:
 
 
 _THEORY = "tests/theory"
+_INTEGRAL = (
+    f"{_THEORY}/batch_norm/fixed_point/test_solve.py"
+    "::test_every_number_is_within_its_error_of_the_double_integral"
+)
 YANG2019 = (
+    DecidedByTest(
+        "Theorem 1, eigenspaces of ultrasymmetric operators",
+        True,
+        "all eigenvalues of random operators, B from 4",
+        f"{_THEORY}/covariance/test_operators.py::TestUltrasymmetric::test_spectrum_on_symmetric_matrices",
+    ),
+    DecidedByTest(
+        "Theorem 2, the map of covariances for positive-homogeneous activations (Laplace)",
+        True,
+        "agrees with simulation; rank > 2α is not needed: right at rank 2 with α = 2 too",
+        f"{_THEORY}/covariance/test_bn_map.py::TestMethodsAgree::test_simulation",
+    ),
+    DecidedByTest(
+        "Theorem 4, the fixed point as integrals, from B = 4 on",
+        True,
+        "equal to 10⁻¹¹ for every activation tried",
+        _INTEGRAL,
+    ),
+    DecidedByTest(
+        "Theorem 5, ReLU's fixed point in closed form",
+        True,
+        "agrees with quadrature, B = 4 to 1,000",
+        f"{_THEORY}/batch_norm/fixed_point/test_critical_eps.py::TestFixedPoint::test_relu",
+    ),
+    DecidedByTest(
+        "Theorem 6, ReLU's forward eigenvalues in closed form",
+        True,
+        "agree with quadrature",
+        f"{_THEORY}/batch_norm/spectra/test_formulas.py"
+        "::TestClosedForms::test_they_are_what_quadrature_finds",
+    ),
+    DecidedByTest(
+        "Theorem 7, λ_G as a double integral, which needs B from 4 on (not stated)",
+        True,
+        "the printed integral agrees with the library to 10⁻¹¹; it has no value at B = 3",
+        _INTEGRAL,
+    ),
     DecidedByTest(
         "Theorem 8, closed forms of λ_G for positive-homogeneous activations",
         True,
@@ -46,6 +87,12 @@ YANG2019 = (
         "agrees with integrals in thirty digits",
         f"{_THEORY}/batch_norm/fixed_point/test_solve.py"
         "::test_smooth_activations_match_theorem_9_in_thirty_digits",
+    ),
+    DecidedByTest(
+        "Theorem 9, λ_G > 1: gradients explode under every activation",
+        True,
+        "no activation tried is below (B − 2)/(B − 3), the rate of straight lines",
+        f"{_THEORY}/batch_norm/test_explosion.py::test_no_smooth_activation_beats_the_identity",
     ),
     DecidedByTest(
         "λ_G dominates λ_L and λ_M, and the traces add up",
@@ -100,6 +147,25 @@ LANGE2022 = (
         "equal to 10⁻¹², also for three stacked layers",
         "tests/preconditioners/bnp/test_equality.py"
         "::test_proposition_7_one_step_of_batch_norm_is_one_step_of_bnp",
+    ),
+    DecidedByTest(
+        "Theorem 3, the Hessian under preconditioning is ĜᵀSĜ",
+        True,
+        "equal to 10⁻¹² to the Hessian in the other coordinates",
+        "tests/preconditioners/hessian/test_blocks.py"
+        "::TestHessianBlock::test_preconditioning_is_the_hessian_in_other_coordinates",
+    ),
+    DecidedByTest(
+        "Proposition 6, 4nN + 6nm + 2m + 8n operations for a step",
+        True,
+        "counted one by one, m fewer; 5nm where q² goes into σ̃² first",
+        "papers/tests/lange2022/test_proposition_6.py::test_operations_are_as_printed",
+    ),
+    DecidedByTest(
+        "Lemma 8, a convolution is linear in its weights, by the matrix of (16) and (18)",
+        True,
+        "equal to PyTorch's convolution; columns of (16) in the order of its example",
+        "papers/tests/lange2022/test_lemma_8.py::test_a_convolution_is_a_matrix_times_its_weights",
     ),
     DecidedByTest(
         "Theorem 1, local rate",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from equipoise_papers.experiments.verdict import Check
 from equipoise_papers.judging import difference, spread
+from equipoise_papers.lange2022.lengths import about_the_end
 from equipoise_papers.lange2022.resnets.training import METHODS, ResNetTraining
 from equipoise_papers.lange2022.training import Run
 
@@ -22,6 +23,7 @@ class Trained:
         rate: The rate.
         at_edge: Whether a rate beyond those tried might be better.
         first_drop: Steps until the learning rate falls.
+        seen: Images that each of its trainings saw.
         runs: One per seed.
     """
 
@@ -29,6 +31,7 @@ class Trained:
     rate: float
     at_edge: bool
     first_drop: int
+    seen: int
     runs: tuple[Run, ...]
 
     @property
@@ -103,7 +106,8 @@ def higher(claim: str, quantity: Quantity, one: Trained, other: Trained) -> Chec
         return Check(claim, _failures(one, other), one.trains)
     gap = difference(quantity(one), quantity(other))
     found = f"{spread(quantity(one))} against {spread(quantity(other))}"
-    return Check(claim, f"{found}, difference {gap.words()} points", gap.above())
+    check = Check(claim, f"{found}, difference {gap.words()} points", gap.above())
+    return about_the_end(check, one.seen)
 
 
 def comparable(claim: str, one: Trained, other: Trained, *, points: float) -> Check:
@@ -120,7 +124,8 @@ def _between(claim: str, one: Trained, other: Trained, low: float, high: float) 
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), False)
     gap = difference(one.final, other.final)
-    return Check(claim, f"difference {gap.words()} points", gap.between(low, high))
+    check = Check(claim, f"difference {gap.words()} points", gap.between(low, high))
+    return about_the_end(check, one.seen)
 
 
 def _failures(*methods: Trained) -> str:
@@ -129,17 +134,18 @@ def _failures(*methods: Trained) -> str:
 
 def _by_method(results: Mapping[ResNetTraining, Run]) -> dict[str, dict[float, Trained]]:
     runs: dict[str, dict[float, list[Run]]] = {}
-    drops: dict[str, int] = {}
+    a_cell: dict[str, ResNetTraining] = {}
     for cell, run in results.items():
         runs.setdefault(cell.method, {}).setdefault(cell.rate, []).append(run)
-        drops[cell.method] = cell.drops[0]
+        a_cell[cell.method] = cell
     return {
         method: {
             rate: Trained(
                 method,
                 rate,
                 len(rates) > 1 and rate in (min(rates), max(rates)),
-                drops[method],
+                a_cell[method].drops[0],
+                a_cell[method].steps * a_cell[method].batch_size,
                 tuple(seeds),
             )
             for rate, seeds in rates.items()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise_papers.experiments import style
 from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.experiments.verdict import Check, Verdict, ours
+from equipoise_papers.lange2022.lengths import IMAGES
 from equipoise_papers.lange2022.resnets import regimes
 from equipoise_papers.lange2022.resnets.best import (
     Trained,
@@ -36,8 +37,6 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "bnp": {"color": style.PALETTE[3], "linestyle": "--"},
     "bnp_gn": {"color": style.PALETTE[0]},
 }
-# Images of Fashion-MNIST.
-_IMAGES = 60_000
 # Points by which final accuracies may differ if comparable, and if slightly lower.
 _LEVEL, _SLIGHT = 1.5, 3.0
 
@@ -203,7 +202,7 @@ def _left_out(regime: ResNetRegime, cell: ResNetTraining) -> tuple[str, ...]:
     left = [
         f"{paper.network}: {small.network} at this scale",
         f"{paper.epochs} epochs: {cell.steps} steps, "
-        f"{cell.steps * cell.batch_size / _IMAGES:.2g} epochs",
+        f"{cell.steps * cell.batch_size / IMAGES:.2g} epochs",
         "crops and reflections: none",
         f"the whole test set: {cell.test_samples:,} images",
     ]
