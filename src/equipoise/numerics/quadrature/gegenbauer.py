@@ -67,19 +67,18 @@ def pair_correlations(batch_size: int, count: int) -> Array:
         >>> pair_correlations(5, 2)  # two of five centred samples correlate by -1/4
         array([ 1.  , -0.25])
     """
-    rho = correlations_of(np.asarray(batch_size, dtype=np.float64), count)
+    rho = correlations_of(float(batch_size), count)
     rho.flags.writeable = False
     return rho
 
 
-def correlations_of(batch_sizes: Array, count: int) -> Array:
+def correlations_of(batch_sizes: float | Array, count: int) -> Array:
     """:func:`pair_correlations` for batch sizes of any shape, in shape ``[count, ...]``."""
     B, n = batch_sizes, batch_sizes - 1
-    rho = np.empty((max(count, 2), *B.shape))
-    rho[0], rho[1] = 1.0, -1.0 / n
+    rho = [n / n, -1 / n]  # numbers take a ninth of the time of arrays of one
     for k in range(1, count - 1):
-        rho[k + 1] = -((2 * k + B - 3) / n * rho[k] + k * rho[k - 1]) / (k + B - 3)
-    return rho[:count]
+        rho.append(-((2 * k + B - 3) / n * rho[k] + k * rho[k - 1]) / (k + B - 3))
+    return np.array(rho[:count])
 
 
 @lru_cache(maxsize=512)
