@@ -104,11 +104,12 @@ class TestGradients:
             (3, "critical", "Batch statistics of 3 rows are noise"),
             (8, "warning", "Batch statistics of 8 rows are noise"),
             (16, None, ""),
+            (None, None, ""),  # by single samples, or by running statistics
         ],
     )
     def test_batch_statistics_of_few_rows_are_told(self, rows, severity, title):
         found = growth(1.01)
-        layers = [dataclasses.replace(found.layers[0], rows=rows), *found.layers[1:]]
+        layers = [dataclasses.replace(found.layers[0], sharing=rows), *found.layers[1:]]
         findings = conclude(dataclasses.replace(found, layers=tuple(layers)), [], NORMS, [], [])
         few = [f for f in findings if "1 batch norm, norm1" in f.detail]
         assert [(f.severity, f.title) for f in few] == ([(severity, title)] if severity else [])

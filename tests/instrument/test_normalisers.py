@@ -1,6 +1,7 @@
 """The registry of normalisation layers: PyTorch's kinds, their subclasses, and layers by name."""
 
 import pytest
+import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -11,8 +12,11 @@ from equipoise.instrument.normalisers import (
     is_normaliser,
     kind_of,
     register,
+    rows_sharing_statistics,
     shares_batch_statistics,
 )
+from equipoise.layers import BatchRenorm1d, GhostBatchNorm2d
+from equipoise.layers.frozen_batch_norm import FrozenBatchNorm
 
 
 class OwnStatistics(nn.modules.batchnorm._NormBase):
@@ -67,6 +71,60 @@ def test_a_layer_named_after_a_norm_counts_without_facts():
 def test_other_layers_and_blocks_do_not():
     for module in (nn.Linear(2, 2), nn.Identity(), NormalisedBlock(nn.Linear(2, 2))):
         assert not is_normaliser(module)
+
+
+class NormLinear(nn.Linear):
+    """A layer with a matrix that is named after a norm, like the cosine heads of face models."""
+
+
+class NormalNoise(nn.Module):
+    """Named after a distribution."""
+
+
+class Normalize(nn.Module):
+    """Named after what it does."""
+
+
+class GlobalResponseNorm(nn.Module):
+    """Scales of shape [1, 1, 1, C] are those of a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, 1, 1, 8))
+
+
+@pytest.mark.parametrize(
+    ("module", "counts"),
+    [
+        (NormLinear(3, 8), False),
+        (NormLinear(1, 8), True),  # a column looks like scales
+        (NormalNoise(), False),
+        (Normalize(), True),
+        (GlobalResponseNorm(), True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_name_alone_does_not_make_a_matrix_a_scale(module, counts):
+    assert is_normaliser(module) == counts
+
+
+@pytest.mark.parametrize(
+    ("module", "rows"),
+    [
+        (nn.BatchNorm2d(2), 64),
+        (nn.BatchNorm2d(2).eval(), None),
+        (nn.BatchNorm2d(2, track_running_stats=False).eval(), 64),
+        (GhostBatchNorm2d(2, virtual_batch_size=2), 32),
+        (GhostBatchNorm2d(2, virtual_batch_size=8), 64),
+        (BatchRenorm1d(2), None),  # corrects by running statistics
+        (FrozenBatchNorm(2), None),
+        (nn.GroupNorm(1, 2), None),
+        (nn.Linear(2, 2), None),
+    ],
+)
+def test_rows_that_share_statistics(module, rows):
+    """Four samples of sixteen positions."""
+    assert rows_sharing_statistics(module, 64, 4) == rows
 
 
 def test_a_registered_layer_counts_whatever_its_name_and_children():

@@ -96,11 +96,12 @@ def _changing_paths(growth: GradientGrowth) -> list[Finding]:
 
 def _few_rows(growth: GradientGrowth) -> list[Finding]:
     """Batch norms whose statistics are those of few rows."""
-    few = [x for x in growth.layers if "BatchNorm" in x.kind and x.rows < _ENOUGH_ROWS]
+    sharing = [(x.sharing, x.layer) for x in growth.layers if x.sharing is not None]
+    few = [(rows, layer) for rows, layer in sharing if rows < _ENOUGH_ROWS]
     if not few:
         return []
-    least = min(few, key=lambda layer: layer.rows)
-    rows, hopeless = least.rows, least.rows < _FEWEST_ROWS
+    rows, least = min(few)
+    hopeless = rows < _FEWEST_ROWS
     title = f"Batch statistics of {wording.count(rows, 'row')} are noise"
     if rows == 2:
         title = "Batch norm of 2 rows keeps only which one is larger"
@@ -108,7 +109,7 @@ def _few_rows(growth: GradientGrowth) -> list[Finding]:
         Finding(
             "critical" if hopeless else "warning",
             title,
-            f"{wording.count(len(few), 'batch norm')}, {least.layer} among them, average fewer "
+            f"{wording.count(len(few), 'batch norm')}, {least} among them, average fewer "
             f"than {_ENOUGH_ROWS} rows: the statistics of training vary by "
             f"{wording.percent((2 / rows) ** 0.5)} from batch to batch, and differ from "
             "those of evaluation."

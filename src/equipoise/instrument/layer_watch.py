@@ -14,7 +14,11 @@ from torch.utils.hooks import RemovableHandle
 
 from equipoise.instrument import modules
 from equipoise.instrument.forward import first_tensor
-from equipoise.instrument.normalisers import is_channels_first, is_normaliser
+from equipoise.instrument.normalisers import (
+    is_channels_first,
+    is_normaliser,
+    rows_sharing_statistics,
+)
 
 # Fewer normalisers than this, such as one before the head, do not represent a deep network.
 _FEW = 3
@@ -33,6 +37,7 @@ class LayerPass:
         weight_gradient: The same for the weights that make h, if there are any.
         second_moment: Mean square of h.
         correlation: Mean product of two rows of h over the mean square of one.
+        sharing: Rows over which the layer averages to normalise; ``None`` if it does not.
     """
 
     layer: str
@@ -43,6 +48,7 @@ class LayerPass:
     weight_gradient: float | None
     second_moment: float
     correlation: float
+    sharing: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,7 @@ class _WatchedCall:
     weight: Tensor | None
     second_moment: Tensor
     correlation: Tensor
+    sharing: int | None
 
 
 class LayerWatch:
@@ -186,6 +193,7 @@ class LayerWatch:
             weight=weight,
             second_moment=second_moment,
             correlation=correlation,
+            sharing=rows_sharing_statistics(module, rows, len(h) if h.ndim else 1),
         )
 
 
@@ -199,6 +207,7 @@ def _measured(call: _WatchedCall, gradient: Tensor, weight_gradient: Tensor | No
         weight_gradient=None if weight_gradient is None else _square_norm(weight_gradient),
         second_moment=float(call.second_moment),
         correlation=float(call.correlation),
+        sharing=call.sharing,
     )
 
 

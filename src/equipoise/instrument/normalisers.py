@@ -6,9 +6,13 @@ imported. :func:`register` adds your own.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
+
+# "NormalNoise" is named after a distribution, "Normalize" after what it does.
+_NAMED_AFTER_A_NORM = re.compile(r"norm(?!al(?!i[sz]))", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,8 @@ class NormaliserKind:
             so that a sample's output depends on the others in its batch.
         channels_first: Whether channels are dimension 1 of the input, rather than the last.
         bases: Abstract classes whose subclasses are of this kind, like those of ``classes``.
+        corrects_statistics: Whether training comes to normalise by running statistics, so that
+            those of few samples do no harm.
     """
 
     name: str
@@ -30,6 +36,7 @@ class NormaliserKind:
     shares_batch_statistics: bool
     channels_first: bool
     bases: tuple[type[nn.Module], ...] = ()
+    corrects_statistics: bool = False
 
 
 _KINDS: dict[type[nn.Module], NormaliserKind] = {}
@@ -72,11 +79,52 @@ def is_normaliser(module: nn.Module) -> bool:
     """Whether a module normalises activations.
 
     Beside registered layers, any module without children whose class is named after a norm
-    counts, such as a language model's own ``LlamaRMSNorm``.
+    counts, such as a language model's own ``LlamaRMSNorm``, unless it has a matrix: a linear
+    layer may be named after a norm too.
+
+    Examples:
+        >>> class NormLinear(nn.Linear): ...
+        >>> is_normaliser(nn.LayerNorm(2)), is_normaliser(NormLinear(2, 2))
+        (True, False)
     """
     if kind_of(module) is not None:
         return True
-    return "norm" in type(module).__name__.lower() and not list(module.children())
+    named = _NAMED_AFTER_A_NORM.search(type(module).__name__) is not None
+    return named and not list(module.children()) and not any(map(_is_matrix, module.parameters()))
+
+
+def _is_matrix(parameter: Tensor) -> bool:
+    """Whether more than one axis is longer than 1; scales may be of shape ``[1, C, 1, 1]``."""
+    return sum(size > 1 for size in parameter.shape) > 1
+
+
+def rows_sharing_statistics(module: nn.Module, rows: int, samples: int) -> int | None:
+    """Over how many rows a layer averages in the mode that it is in.
+
+    Args:
+        module: Any module.
+        rows: Samples, times positions of a feature map.
+        samples: Samples.
+
+    Returns:
+        ``None`` where it normalises by statistics of single samples, by running ones, or by
+        none at all.
+
+    Examples:
+        >>> rows_sharing_statistics(nn.BatchNorm2d(2), 64, 4)
+        64
+        >>> rows_sharing_statistics(nn.BatchNorm2d(2).eval(), 64, 4) is None
+        True
+    """
+    kind = kind_of(module)
+    if kind is None or not kind.shares_batch_statistics or kind.corrects_statistics:
+        return None
+    if not module.training and getattr(module, "running_mean", None) is not None:
+        return None
+    together = getattr(module, "virtual_batch_size", None)
+    if not isinstance(together, int):
+        return rows
+    return rows // max(samples, 1) * min(together, samples)
 
 
 def is_batch_norm(module: nn.Module) -> bool:

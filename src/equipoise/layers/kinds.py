@@ -58,7 +58,15 @@ def _batch_kind(name: str, *classes: type[nn.Module]) -> NormaliserKind:
     )
 
 
-_RENORM = _batch_kind("batch_renorm", BatchRenorm1d, BatchRenorm2d, BatchRenorm3d)
+_RENORM = register(
+    NormaliserKind(
+        "batch_renorm",
+        (BatchRenorm1d, BatchRenorm2d, BatchRenorm3d),
+        shares_batch_statistics=True,
+        channels_first=True,
+        corrects_statistics=True,
+    )
+)
 _GHOST = _batch_kind("ghost", GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
 _FOUR_THINGS = _batch_kind(
     "four_things", FourThingsBatchNorm1d, FourThingsBatchNorm2d, FourThingsBatchNorm3d

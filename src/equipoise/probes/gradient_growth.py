@@ -37,7 +37,7 @@ class LayerGradients:
     Args:
         layer: Name of the layer in the model.
         kind: Its class, such as ``BatchNorm2d``.
-        rows: Samples that share statistics: batch size, times positions for feature maps.
+        rows: Samples, times positions for feature maps.
         features: Neurons or channels.
         gradient: Mean of :math:`\|\partial E/\partial h\|^2` over replicates, with h the
             pre-activations: the normaliser's input, or the output of the parametrised layer.
@@ -46,6 +46,8 @@ class LayerGradients:
         second_moment: Mean of :math:`h^2`; the theory's :math:`q`.
         correlation: Mean product of two different rows over the mean square of one; the
             theory's :math:`c`.
+        sharing: Rows over which the layer averages to normalise; ``None`` if it normalises by
+            single samples or running statistics, or not at all.
     """
 
     layer: str
@@ -56,6 +58,7 @@ class LayerGradients:
     weight_gradient: Estimate | None
     second_moment: Estimate
     correlation: Estimate
+    sharing: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +269,7 @@ def _summary(passes: Passes) -> GradientGrowth:
             weight_gradient=_average(weights[..., i]) if has_weights[i] else None,
             second_moment=_average(moments[..., i]),
             correlation=_average(correlations[..., i]),
+            sharing=layer.sharing,
         )
         for i, layer in enumerate(layers)
     )

@@ -92,3 +92,50 @@ def test_without_biases_sizes_alone_are_balanced():
     ]
     assert words[0].startswith("balance")
     assert not any("biases" in word for word in words)
+
+
+class OwnRMSNorm(nn.Module):
+    """As language models write it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6))
+
+
+class UnitLength(nn.Module):
+    def forward(self, x):
+        return nn.functional.normalize(x, dim=-1)
+
+
+class Root(nn.Module):
+    """Of data that no weight made: no size of weights is taken away."""
+
+    def forward(self, x):
+        return x.square().mean(-1, keepdim=True).sqrt() + x
+
+
+@pytest.mark.parametrize(
+    ("norm", "hidden"),
+    [
+        (nn.Identity(), True),
+        (Root(), True),
+        (nn.LayerNorm(WIDTH), False),
+        (nn.RMSNorm(WIDTH), False),
+        (OwnRMSNorm(WIDTH), False),
+        (UnitLength(), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_weights_before_a_norm_are_not_multiplied(norm, hidden):
+    """Its output does not depend on their size, however the norm is written."""
+    torch.manual_seed(0)
+    layers = (nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    if isinstance(norm, Root):
+        model = nn.Sequential(norm, *(part for one in layers for part in (one, nn.ReLU())))
+    else:
+        model = nn.Sequential(*(part for one in layers for part in (one, norm, nn.ReLU())))
+    found = candidates.of_gains(propagate(trace(model, batch(), cross_entropy)))
+    assert any("multiply hidden weights" in in_words(r) for r in found) == hidden

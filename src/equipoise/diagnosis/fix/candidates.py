@@ -35,8 +35,10 @@ _ACTIVATIONS = ("gelu", "relu", "leaky_relu", "tanh")
 _GAINS = (math.sqrt(6), math.sqrt(3), math.sqrt(2), 1 / math.sqrt(2), 0.5)
 _NORMALISING = {
     *("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"),
-    *("native_group_norm", "native_layer_norm", "_fused_rms_norm", "rms_norm"),
+    *("native_group_norm", "native_layer_norm"),
 }
+# What an RMS norm, PyTorch's or a model's own, is made of.
+_SIZES = {"rsqrt", "sqrt", "linalg_vector_norm", "norm"}
 # Mean squares of outputs within this factor of 1 are balanced, without norms and behind them.
 _BALANCED_WITHIN, _BALANCED_BEHIND_NORMS = 3.0, 1e3
 _SWEEPS = 3
@@ -255,8 +257,19 @@ def _places(graph: Graph, *, heads: bool = False) -> dict[int, str]:
 
 
 def _is_normalised(graph: Graph) -> bool:
-    """Whether any operation takes the size of weights away."""
-    return any(node.name in _NORMALISING for node in graph.nodes)
+    """Whether any operation takes the size of weights away.
+
+    Beside norms, a later layer may depend on the size of what weights made.
+    """
+    if any(node.name in _NORMALISING for node in graph.nodes):
+        return True
+    structure, sizes = Structure(graph), 0
+    for node in graph.nodes:
+        if node.name in _SIZES and any(
+            structure.has_data(one) and structure.has_parameters(one) for one in node.inputs
+        ):
+            sizes |= 1 << node.number
+    return any(structure.before[node.number] & sizes for node in structure.weighted)
 
 
 def _hidden_weights(found: Propagation) -> tuple[str, ...]:

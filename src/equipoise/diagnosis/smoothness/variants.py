@@ -12,6 +12,7 @@ from torch import nn
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import Recommendation
 from equipoise.diagnosis.short_training import UNCHANGED, Variant
+from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.layers.convert import convert
 from equipoise.layers.kinds import SOURCES, exchangeable_kind
 
@@ -70,6 +71,6 @@ def _start_at(model: nn.Module, *, parameter: str, value: float) -> nn.Module:
     with torch.no_grad():
         for module in result.modules():
             values = getattr(module, parameter, None)
-            if exchangeable_kind(module) and isinstance(values, nn.Parameter):
+            if is_batch_norm(module) and isinstance(values, nn.Parameter):
                 values.fill_(value)
     return result

@@ -39,7 +39,7 @@ def remedy_as_code(checkup: Checkup) -> str:
             f"# {remedy.change}: it then trains with a probability of "
             f"{wording.percent(remedy.predicted_probability)}",
             "for norm in model.modules():",
-            '    if "BatchNorm" in type(norm).__name__:',
+            "    if isinstance(norm, torch.nn.modules.batchnorm._BatchNorm):",
             f"        {remedy.code}",
         )
     )

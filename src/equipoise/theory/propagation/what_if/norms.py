@@ -42,8 +42,8 @@ def _norms(graph: Graph) -> list[Node]:
     found = [n for n in graph.nodes if n.name in _NORMS and structure.has_data(n.arguments[0])]
     if not found:
         raise ValueError(
-            f"this model has no batch, group, instance or layer norm: it has "
-            f"{structure.described()}."
+            "this model has no batch, group, instance or layer norm that is one operation (an RMS "
+            f"norm is several): it has {structure.described()}."
         )
     return found
 
