@@ -21,6 +21,7 @@ from equipoise.diagnosis.fix.findings import conclude_fix, proved
 from equipoise.diagnosis.fix.measure import run_fix
 from equipoise.diagnosis.fix.options import FixOptions
 from equipoise.diagnosis.fix.record import Fix
+from equipoise.diagnosis.forgotten import Forgotten, conclude_forgotten, forgotten
 from equipoise.diagnosis.initialisation.findings import conclude_initialisation
 from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
@@ -207,11 +208,12 @@ def checkup(
         work.conditioning,
         unwatched(fresh),
         [
-            *([] if work.broken or work.stuck else _left_out(work.untraced, work.unjudged)),
+            *([] if work.obstacle else _left_out(work.untraced, work.unjudged)),
             *work.mistakes,
             *conclude_initialisation(work.initialisation, work.unchecked),
             *conclude_broken(work.broken),
             *conclude_stuck(work.stuck),
+            *conclude_forgotten(work.forgotten),
             *conclude_preconditioning(work.preconditioning),
             *conclude_second_order(work.second_order),
             *conclude_smoothness(work.smoothness),
@@ -246,7 +248,7 @@ def checkup(
             work.trainability,
             findings,
             work.untraced or work.unjudged,
-            work.broken or work.stuck,
+            work.obstacle,
         ),
         sites=work.sites,
         attribution=work.attribution,
@@ -286,12 +288,18 @@ class _Work:
     mistakes: Sequence[Finding] = ()
     stuck: Stuck = field(default_factory=Stuck)
     broken: Broken = field(default_factory=Broken)
+    forgotten: Forgotten = field(default_factory=Forgotten)
     without_gradient: frozenset[str] = frozenset()
     unchecked: str = ""
     untraced: str = ""
     unjudged: str = ""
     trainability: Trainability | None = None
     interrupted: bool = False
+
+    @property
+    def obstacle(self) -> Broken | Stuck | Forgotten:
+        """What keeps the model from training, whatever theory says; may be empty."""
+        return self.broken or self.stuck or self.forgotten
 
 
 def _run(
@@ -327,8 +335,9 @@ def _run(
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
     work.stuck = stuck(model, loss, problem.more(), work.without_gradient)
+    work.forgotten = forgotten(model, loss, problem.first)
     work.broken = work.broken or broken(None, growth)
-    if work.broken or work.stuck:
+    if work.obstacle:
         work.trainability = None
     found = work.trainability
     if found is None or found.probability > LIKELY or not is_straight(growth):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from equipoise.diagnosis.broken import Broken
+from equipoise.diagnosis.forgotten import Forgotten
 from equipoise.diagnosis.initialisation.stuck import Stuck
 from equipoise.diagnosis.record import Verdict
 from equipoise.diagnosis.trainability.record import Trainability
@@ -23,7 +24,7 @@ def conclude(
     trainability: Trainability | None,
     findings: Iterable[Finding],
     unknown: str = "",
-    obstacle: Broken | Stuck | None = None,
+    obstacle: Broken | Stuck | Forgotten | None = None,
 ) -> Verdict:
     """Summarise a check-up in two lines.
 

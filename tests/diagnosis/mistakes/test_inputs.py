@@ -107,3 +107,38 @@ class Transposed(nn.Module):
 
 def test_features_that_are_equal_are_not_samples_that_are():
     assert titles(X[:, :1].expand(32, 6), Transposed()) == []
+
+
+def test_the_input_of_a_differential_equation_is_a_leaf_of_its_own():
+    """The derivative's own pass begins with ones, which are no input."""
+    model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 1))
+
+    def residual(model, batch):
+        x = batch.clone().requires_grad_(True)
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return (slope - torch.cos(x)).square().mean()
+
+    def found(x):
+        return [finding.title for finding in of_inputs(trace(model, x, residual), x)]
+
+    assert found(X[:, :1]) == []
+    assert found(1000 * X[:, :1]) == [OFF]
+    assert found(torch.ones(32, 1)) == ["All inputs are equal"]
+
+
+class Tabular(nn.Module):
+    """Numbers beside an embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_category, self.layer = nn.Embedding(4, 3), nn.Linear(9, 3)
+
+    def forward(self, numbers, category):
+        return self.layer(torch.cat([numbers, self.of_category(category)], 1))
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(1.0, []), (1e6, [OFF])])
+def test_numbers_beside_an_embedding_are_judged(scale, expected):
+    batch = scale * X, torch.arange(32) % 4, Y
+    graph = trace(Tabular(), batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
+    assert [finding.title for finding in of_inputs(graph, batch)] == expected

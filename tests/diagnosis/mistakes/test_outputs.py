@@ -249,6 +249,13 @@ def test_targets_on_another_scale(loss, target, far):
     assert titles == ["Targets on another scale than the outputs"] * far
 
 
+def test_outputs_that_are_far_away_are_no_fault_of_the_targets():
+    model = Net()
+    with torch.no_grad():
+        model.last.bias.fill_(5000.0)
+    assert found(model, F.mse_loss, torch.randn(16, 3)) == []
+
+
 def test_an_output_bias_at_the_targets_mean_is_the_remedy():
     model = Net()
     with torch.no_grad():

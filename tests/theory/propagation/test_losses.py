@@ -52,6 +52,40 @@ class TestKnownLosses:
         assert found != pytest.approx(drawn_start(model, cross_entropy, 1e4), rel=0.3)
 
 
+class TestSumsOverFeatures:
+    """A loss may add up over features first: theory reaches what lies before it."""
+
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            lambda y: (y - 1).square().sum(1).mean(),
+            lambda y: (y - 1).square().mean(1).mean(),
+            lambda y: (y - 1).norm(dim=1).mean(),
+            lambda y: (y - 1).square().sum(1).sqrt().mean(),
+            lambda y: F.cosine_similarity(y, torch.ones_like(y)).mean(),
+            lambda y: (y.sigmoid().sum(1) / (1 + y.square().sum(1))).mean(),
+        ],
+    )
+    def test_gradients_are_those_measured(self, loss):
+        model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8))
+        found = predicted(model, vectors(), lambda model, batch: loss(model(batch[0])))
+        assert len(found.weights) == 2
+        for weight in found.weights:
+            assert weight.gradient == pytest.approx(weight.measured_gradient, rel=0.5)
+
+    def test_within_the_model_the_width_makes_them_small(self):
+        """As in a layer norm that is written out: theory goes through, not from there on."""
+
+        class Centred(nn.Module):
+            def forward(self, x):
+                return (x - x.mean(-1, keepdim=True)) / x.var(-1, keepdim=True).sqrt()
+
+        model = nn.Sequential(nn.Linear(16, 64), Centred(), nn.ReLU(), nn.Linear(64, 8))
+        found = predicted(model, vectors(), cross_entropy)
+        (first, _) = sorted(found.weights, key=lambda weight: weight.name)
+        assert first.gradient == pytest.approx(first.measured_gradient, rel=0.3)
+
+
 @pytest.fixture(scope="module")
 def real():
     """Mean gradient over 100 layers with weights of three times PyTorch's size, and its error."""

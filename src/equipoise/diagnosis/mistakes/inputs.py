@@ -11,6 +11,7 @@ from equipoise.diagnosis.mistakes.sources import (
     PRODUCTS,
     depends_on_weights,
     is_of,
+    joined,
     tensor,
 )
 from equipoise.instrument.recording.graph import Given, Graph, Made
@@ -52,7 +53,8 @@ def _entering(graph: Graph, batch: Any) -> Iterator[Tensor]:
             with_weights = any(depends_on_weights(source, nodes) for source in node.inputs)
             # Of a product the left one has samples along its first axis.
             left = node.arguments[_LEFT.get(node.name, 0)]
-            for source in (left,) if with_weights and isinstance(left, Made | Given) else ():
+            entering = with_weights and isinstance(left, Made | Given)
+            for source in joined(left, nodes) if entering else ():
                 values = tensor(source, nodes)
                 if (
                     not depends_on_weights(source, nodes)

@@ -323,6 +323,8 @@ def _far_from(
     most = max(float(output.std()), 1.0)
     if not (math.isfinite(spread) and math.isfinite(off)):
         return None
+    if abs(float(output.mean())) > abs(float(target.mean())):
+        off = 0.0  # it is the outputs that are far away
     if off > _FAR * max(spread, most) or spread > _WIDE * most:
         return Finding(
             "warning",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.theory.propagation.call import OF_SHAPES
 
 # Operations of layers with weights, and of attention.
 PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "convolution")
@@ -57,22 +59,42 @@ def shape(source: Made | Given, nodes: Mapping[int, Node]) -> tuple[int, ...]:
 
 
 def depends_on_weights(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
-    """Whether it has a gradient."""
-    return tensor(source, nodes).requires_grad
+    """Whether it has a gradient that leads to parameters, and not to data alone."""
+    return tensor(source, nodes).requires_grad and any(
+        given.kind == "parameter" for given in _given(source, nodes)
+    )
 
 
 def is_of(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
-    """Whether a tensor was made of the batch's, and not of constants of the model alone."""
-    known, waiting, seen = tensors(batch), [source], set[int]()
+    """Whether a tensor was made of the batch's, and not of constants or of their shapes alone."""
+    known = tensors(batch)
+    return any(
+        x.shape == given.value.shape and torch.equal(x, given.value)
+        for given in _given(source, nodes)
+        for x in known
+    )
+
+
+def _given(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Given]:
+    """The tensors that a tensor's numbers were made of, the nearest first."""
+    waiting, seen = deque([source]), set[int]()
     while waiting:
-        one = waiting.pop()
+        one = waiting.popleft()
         if isinstance(one, Given):
-            if any(x.shape == one.value.shape and torch.equal(x, one.value) for x in known):
-                return True
+            yield one
         elif one.node in nodes and one.node not in seen:
             seen.add(one.node)
-            waiting += nodes[one.node].inputs
-    return False
+            if nodes[one.node].name not in OF_SHAPES:
+                waiting += nodes[one.node].inputs
+
+
+def joined(source: Made | Given, nodes: Mapping[int, Node]) -> Sequence[Made | Given]:
+    """The parts of a concatenation along features, such as embeddings beside numbers."""
+    node = origin_of(source, nodes)
+    if node is None or node.name != "cat":
+        return (source,)
+    axis = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim", 0)
+    return node.inputs if axis in (1, -1, node.outputs[0].ndim - 1) else (source,)
 
 
 def origin_of(source: Made | Given, nodes: Mapping[int, Node]) -> Node | None:

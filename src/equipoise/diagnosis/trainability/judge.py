@@ -40,6 +40,10 @@ REASONS = {
     "fluctuation": "gradients differ from one draw of weights to another, as where a network is "
     "deep for its width",
 }
+_UNKNOWN = {
+    "fluctuation": "theory does not reach its gradients, so that nothing is known of how much one "
+    "draw of weights differs from another"
+}
 
 
 def judge(
@@ -97,7 +101,7 @@ def judge(
         probability=probability,
         low=low,
         high=high,
-        reason=_reason(against) if probability < LIKELY else "",
+        reason=_reason(against, found) if probability < LIKELY else "",
         alike=alike,
         alike_trained=alike_trained,
         outside=outside,
@@ -122,8 +126,12 @@ def predicted_probability(
     return interval(odds, 0.0, outside=False)[0]
 
 
-def _reason(against: Mapping[str, float]) -> str:
-    return REASONS[min(against, key=against.__getitem__)] if against else ""
+def _reason(against: Mapping[str, float], found: Propagation) -> str:
+    if not against:
+        return ""
+    reached = any(math.isfinite(site.error) for site in found.sites)
+    reasons = REASONS if reached else REASONS | _UNKNOWN
+    return reasons[min(against, key=against.__getitem__)]
 
 
 def _depth(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from equipoise.diagnosis.broken import broken, conclude_broken
+from equipoise.diagnosis.forgotten import conclude_forgotten, forgotten
 from equipoise.diagnosis.initialisation.stuck import conclude_stuck, stuck
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem
@@ -50,7 +51,8 @@ def trainability(
 
     Raises:
         ValueError: If model, loss and data do not fit together, no operation of the model has a
-            gradient, gradients are not finite, or weights can never move.
+            gradient, gradients are not finite, weights can never move, or the output does not
+            depend on the input.
 
     Examples:
         >>> from equipoise import models
@@ -69,7 +71,12 @@ def trainability(
     fresh = problem.fresh(problem.seed)
     graph = trace(fresh, problem.first, problem.loss_fn)
     never = stuck(fresh, problem.loss_fn, problem.more(), graph.without_gradient)
-    for finding in [*conclude_broken(broken(graph)), *conclude_stuck(never)]:
+    deaf = forgotten(fresh, problem.loss_fn, problem.first)
+    for finding in [
+        *conclude_broken(broken(graph)),
+        *conclude_stuck(never),
+        *conclude_forgotten(deaf),
+    ]:
         raise ValueError(f"{finding.title}. {finding.detail} {finding.remedy}")
     return judge(propagate(graph), graph.batch, calibration(), depth=depth)
 

@@ -105,7 +105,8 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
     outputs = [_of_outputs(found, site, source) for site in (sites[-1], *others)]
     growths = [_growth(sites, _entrance(found, sites), source)]
     growths += _of_heads(found, everything, heads, source)
-    rates = _relative_gradients(found.weights, source)
+    weights = found.weights or _measured_alone(found)
+    rates = _relative_gradients(weights, source)
     errors = [site.error for site in sites if math.isfinite(site.error)]
     return Quantities(
         explosion=max(_beyond(growth, 0.0, _MOST_GROWTH) for growth in growths),
@@ -113,7 +114,7 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
         collapse=max(_beyond(_collapse(c), _COLLAPSED, _MOST_COLLAPSE) for _, c in outputs),
         size=max(_beyond(_log(q), _LARGE, _MOST_SIZE) for q, _ in outputs),
         imbalance=_beyond(_range(rates), _UNEQUAL, _MOST_IMBALANCE),
-        silence=1 - len(rates) / max(1, len(found.weights)),
+        silence=1 - len(rates) / max(1, len(weights)),
         fluctuation=_beyond(max(errors, default=math.inf), _UNSURE, _MOST_FLUCTUATION),
         samples=math.log2(batch_size),
     )
@@ -263,6 +264,18 @@ def _collapse(c: float | None) -> float:
     if c is None or not math.isfinite(c):
         return 0.0
     return -math.log10(1 - c) if c < 1 else math.inf
+
+
+def _measured_alone(found: Propagation) -> list[Weight]:
+    """The matrices, where theory reaches the gradient of none."""
+    if found.graph is None:
+        return []
+    matrices = {name: p for name, p in found.graph.parameters.items() if p.ndim > 1}
+    return [
+        Weight(name, math.nan, float(p.detach().double().square().mean()), gradient)
+        for name, gradient in found.graph.weights.items()
+        if (p := matrices.get(name)) is not None
+    ]
 
 
 def _relative_gradients(weights: Iterable[Weight], source: Source) -> list[float]:

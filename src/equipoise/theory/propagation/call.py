@@ -100,6 +100,14 @@ class Pulled:
 Pullback: TypeAlias = Callable[[Gradient], Pulled]
 
 
+def of_the_width(_: Gradient) -> Pulled:
+    """The way back through an average over all features, whose gradient the width makes small.
+
+    Behind the last weights of a graph nothing else may bring a gradient: no way back is taken.
+    """
+    return Pulled()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """What a rule finds.

@@ -10,6 +10,7 @@ from typing import Any
 
 from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.theory.propagation import losses
 from equipoise.theory.propagation.call import (
     OF_SHAPES,
     RULES,
@@ -18,6 +19,7 @@ from equipoise.theory.propagation.call import (
     Pullback,
     Pulled,
     Result,
+    of_the_width,
     reason_of,
     rule_for,
 )
@@ -70,6 +72,7 @@ class Forward:
         self._given: dict[int, Known] = {}
         self._done: Done = {}
         self._rows = {graph.batch, *graph.rows}
+        self._behind_weights = {node.number for node in losses.behind_weights(graph)}
 
     def step(self, node: Node) -> None:
         """Find what is known of the outputs of a node."""
@@ -93,6 +96,8 @@ class Forward:
 
     def _way_back(self, node: Node, pullback: Pullback | None) -> Pullback | None:
         """The way back that autograd takes."""
+        if pullback is of_the_width and node.number in self._behind_weights:
+            return None
         if node.function and pullback is not None:
             self.notes[node.number] = f"custom backward of {node.function}"
             return None

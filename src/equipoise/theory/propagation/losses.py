@@ -88,7 +88,7 @@ def is_mean(graph: Graph) -> bool:
     of_batch = _of_batch(graph)
     return any(
         node.name == "mean" or _reduces(node)
-        for node in _last(graph)
+        for node in behind_weights(graph)
         if node.number in of_batch and _is_scalar(node)
     )
 
@@ -104,7 +104,7 @@ def _of_batch(graph: Graph) -> set[int]:
     return found
 
 
-def _last(graph: Graph) -> list[Node]:
+def behind_weights(graph: Graph) -> list[Node]:
     """The operations that no weights come after."""
     found: dict[int, Node] = {}
     left = [graph.result] if graph.result is not None else []

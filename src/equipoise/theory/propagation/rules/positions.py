@@ -19,7 +19,7 @@ from torch import Tensor
 
 from equipoise.instrument import trees
 from equipoise.theory.propagation import latent
-from equipoise.theory.propagation.call import Call, Pulled, Result, rule
+from equipoise.theory.propagation.call import Call, Pulled, Result, of_the_width, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError, times
 from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged, from_covariance
@@ -137,7 +137,7 @@ def averaged(x: Moments, chosen: set[int], *, keep: bool) -> Result:
     if features < set(x.layout.with_role("feature")):
         raise UnpredictedError("an average over some of the features")
     means = matrix @ x.mean[x.places([*kept, *summed])]
-    return Result(constant(layout, kept, means, x.correlation.samples), lambda _: Pulled())
+    return Result(constant(layout, kept, means, x.correlation.samples), of_the_width)
 
 
 @rule("sum")
@@ -152,6 +152,8 @@ def total(call: Call) -> Result:
         raise UnpredictedError("a sum of no moments")
     average, pull = result.output, result.pullback
     output = average.with_table(count * average.table, gaussian=average.gaussian)
+    if pull is of_the_width:
+        return Result(output, pull)
 
     def pullback(gradient: Gradient) -> Pulled:
         return pull(Gradient(gradient.pairs * count**2, gradient.weight))
@@ -172,7 +174,7 @@ def variance(call: Call) -> Result:
         raise UnpredictedError("a variance over positions alone")
     means = square.mean - average.mean**2
     output = constant(average.layout, average.order, means, x.correlation.samples)
-    return Result(output, lambda _: Pulled())
+    return Result(output, of_the_width)
 
 
 @rule("linalg_vector_norm")
@@ -189,7 +191,7 @@ def norm(call: Call) -> Result:
         raise UnpredictedError("a norm over positions alone")
     means = np.sqrt(count * square.mean)
     output = constant(square.layout, square.order, means, x.correlation.samples)
-    return Result(output, lambda _: Pulled())
+    return Result(output, of_the_width)
 
 
 def constant(layout: Layout, order: Sequence[Atom], values: Array, samples: int) -> Moments:

@@ -1,0 +1,184 @@
+"""Models whose output is the same for every sample, whatever their weights.
+
+A token that sees only those of other samples, a mean over what was normalised over the same axis:
+the loss falls to that of guessing, and stays there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument.batches import tensors
+from equipoise.instrument.forward import with_gradients_inside
+from equipoise.instrument.normalisers import shares_batch_statistics
+from equipoise.instrument.random_states import seeded
+from equipoise.instrument.trees import leaves
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+
+_FEWEST = 4
+# Of the largest output: what rounding leaves of differences, and what a layer loses at one go;
+# where they fade from layer to layer, theory tells how fast, and other weights may keep them.
+_ROUNDING, _AT_ONCE = 1e-6, 1e-3
+# Spread of biases, and of what starts at zero, while outputs are compared.
+_DRAWN = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What becomes of the input on its way.
+
+    Args:
+        samples: How many different ones all gave the same output; 0 if they did not.
+        last: The last module whose output differs from sample to sample; empty if none does.
+        first: The next one, whose output does not; empty if there is none.
+        by_time: Whether a module of the model takes axis 0 for time.
+    """
+
+    samples: int = 0
+    last: str = ""
+    first: str = ""
+    by_time: bool = False
+
+    def __bool__(self) -> bool:
+        return self.samples > 0
+
+    sentence = "Will not train: its output does not depend on the input"
+
+    @property
+    def words(self) -> str:
+        """What is so, in a clause."""
+        if not self.last:
+            return "no layer gives anything that differs from sample to sample"
+        where = f"{self.last} is the last layer that gives what differs from sample to sample"
+        return f"{where}, and {self.first} gives the same for all" if self.first else where
+
+
+def forgotten(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, patience: float = 3.0
+) -> Forgotten:
+    """Find an output that does not depend on the input.
+
+    Dropout is off, and batch norms average over the batch. Biases, and whatever starts at zero as
+    the last layer of a branch may, are drawn at random for one pass: it is the architecture that
+    is judged, and not how it starts. What cannot be run like that is not judged, nor are tensors
+    of several lengths.
+
+    Args:
+        model: Left bit for bit as it is.
+        loss_fn: Runs it on a batch.
+        batch: Whose first axes are those of samples.
+        patience: Seconds that the pass may take.
+    """
+    given = [x for x in tensors(batch) if x.ndim]
+    count = len(given[0]) if given else 0
+    if count < _FEWEST or any(len(x) != count for x in given):
+        return Forgotten()
+    calls: list[_Call] = []
+    try:
+        with untouched(model), torch.no_grad(), seeded(0):
+            model.eval()
+            for module in model.modules():
+                if shares_batch_statistics(module):
+                    module.train()
+            _draw(model)
+            with _watched(model, count, calls, time.perf_counter() + patience):
+                with_gradients_inside(lambda: loss_fn(model, batch))
+    except Exception:  # a model that does not run in evaluation, as detectors without targets
+        return Forgotten()
+    outputs = [call for call in calls if call.module is model]
+    if not outputs or any(call.spread > _ROUNDING for call in outputs):
+        return Forgotten()
+    inner = [call for call in calls if call.module is not model]
+    place = max((i for i, call in enumerate(inner) if call.spread > _ROUNDING), default=-1)
+    before = inner[place].spread if place >= 0 else _spread(given[:1], count)
+    if before < _AT_ONCE:
+        return Forgotten()
+    names = [f"{call.name!r} ({type(call.module).__name__})" for call in inner]
+    return Forgotten(
+        count,
+        names[place] if place >= 0 else "",
+        names[place + 1] if 0 <= place < len(names) - 1 else "",
+        any(getattr(module, "batch_first", None) is False for module in model.modules()),
+    )
+
+
+def conclude_forgotten(found: Forgotten) -> list[Finding]:
+    """The finding about an output that does not depend on the input."""
+    if not found:
+        return []
+    return [
+        Finding(
+            "critical",
+            "The output does not depend on the input",
+            f"For {found.samples} samples that differ all outputs are equal, also with biases, "
+            "and what starts at zero, drawn at random: nothing can be learnt but what all targets "
+            f"have in common. {wording.capital(found.words)}.",
+            ("Pass batch_first=True where axis 0 is that of samples. " if found.by_time else "")
+            + "Look for a mean or sum over what was normalised over the same axis, a softmax over "
+            "one number, an input that is not used, or a token that no other token reaches.",
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """How far what a module gives differs from sample to sample."""
+
+    name: str
+    module: nn.Module
+    spread: float
+
+
+def _draw(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if not parameter.is_floating_point() or not parameter.numel():
+            continue
+        if "bias" in name.rpartition(".")[2] or not bool(parameter.detach().any()):
+            parameter.normal_(0.0, _DRAWN)
+
+
+def _spread(values: Sequence[Tensor], count: int) -> float:
+    """The largest difference of two rows of a tensor, in units of its largest number."""
+    largest = 0.0
+    for x in values:
+        rows = x.detach().reshape(count, -1)
+        if not rows.is_floating_point():
+            largest = max(largest, float((rows != rows[:1]).any()))
+        elif rows.numel() and bool(rows.any()):
+            gap = float((rows - rows[:1]).abs().max() / rows.abs().max())
+            largest = max(largest, gap if math.isfinite(gap) else 1.0)
+    return largest
+
+
+@contextmanager
+def _watched(model: nn.Module, count: int, found: list[_Call], end: float) -> Iterator[None]:
+    def after(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if time.perf_counter() > end:
+                raise TimeoutError
+            rows = [
+                x
+                for x in leaves(output)
+                if isinstance(x, Tensor) and x.is_floating_point() and x.ndim and len(x) == count
+            ]
+            if rows and rows[0].numel():
+                found.append(_Call(name, module, _spread(rows, count)))
+
+        return hook
+
+    handles = [module.register_forward_hook(after(name)) for name, module in model.named_modules()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
