@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.depth import trainable_blocks
+from equipoise.diagnosis.trainability.judge import judge
 from equipoise.diagnosis.trainability.record import Depth
 from equipoise.diagnosis.trainability.words import depth_in_words
 from equipoise.instrument.recording.tracer import trace
@@ -131,6 +133,43 @@ class TestNoDepth:
 
     def test_of_a_record_without_its_trace(self):
         assert trainable_blocks(network(), lambda spread: lambda one: 1.0) is None
+
+
+class Rotary(nn.Module):
+    """A block of attention with rotated queries and keys, which theory does not follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.first(x).chunk(3, -1)
+        angles = torch.arange(x.shape[1])[:, None] / 10.0 ** torch.arange(WIDTH // 2)
+        cosine, sine = angles.cos(), angles.sin()
+        q, k = (
+            torch.stack(
+                [
+                    one[..., ::2] * cosine - one[..., 1::2] * sine,
+                    one[..., ::2] * sine + one[..., 1::2] * cosine,
+                ],
+                -1,
+            ).flatten(-2)
+            for one in (q, k)
+        )
+        scores = (q @ k.mT / WIDTH**0.5).softmax(-1)
+        return x + self.last(scores @ v)
+
+
+def test_of_blocks_that_theory_reaches_as_they_are_alone():
+    """Another number of them has no measured scores: nothing is known of it, not that it fails."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Rotary() for _ in range(3)), nn.Linear(WIDTH, 4))
+    x = torch.randn(BATCH, 6, WIDTH)
+    y = torch.arange(BATCH)[:, None].expand(-1, 6) % 4
+    graph = trace(model, (x, y), lambda m, b: nn.functional.cross_entropy(m(b[0]).mT, b[1]))
+    judged = judge(propagate(graph), graph.batch, calibration())
+    assert judged.probability > 0.9
+    assert judged.depth is None
 
 
 def test_words():

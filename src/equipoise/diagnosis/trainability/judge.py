@@ -147,6 +147,8 @@ def _depth(
     def of(spread: float) -> Callable[[Propagation], float]:
         def log_odds(other: Propagation) -> float:
             if id(other) not in known:
+                if not _reaches_the_output(other):
+                    raise ValueError("theory does not reach the output of another depth")
                 known[id(other)] = quantities(other, batch_size, "predicted")
             of_it = known[id(other)]
             return fit.log_odds(of_it) + spread * fit.error(of_it)
