@@ -53,12 +53,12 @@ Replacements: TypeAlias = Mapping[int, Any]
 # Parameters, buffers, children and hooks.
 OF_EVERY_MODULE = vars(nn.Module())
 # Nothing in them can change, or nothing that they do depends on a training.
-_CONSTANT = (
+CONSTANT = (
     int, float, complex, str, bytes, type(None), range, slice, type, frozenset, types.FunctionType,
     types.BuiltinFunctionType, types.ModuleType, types.MappingProxyType, np.generic, np.dtype,
     torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
 )  # fmt: skip
-_CONSTANT_TYPES = frozenset((*_CONSTANT, bool))
+_CONSTANT_TYPES = frozenset((*CONSTANT, bool))
 _WRITTEN_WHOLE = (list, deque, set, bytearray, array.array)
 # What surrounds a model, and is not its state.
 _SURROUNDINGS = (Optimizer, DataLoader, Dataset, Sampler)
@@ -134,7 +134,7 @@ class SavedObjects:
             self._leaves[id(value)] = _SavedArray(value)
         elif isinstance(value, tuple):
             self._tuples[id(value)] = value
-        elif _is_iterator(value):
+        elif is_iterator(value):
             self._iterators[id(value)] = value, _copied(value)
         elif isinstance(value, dict):
             self._containers.append(Entries(value))
@@ -302,14 +302,40 @@ def _is_left_alone(value: Any) -> bool:
         return False
     if isinstance(value, types.FunctionType):
         return not _keeps_something(value)
-    if isinstance(value, (*_CONSTANT, *_SURROUNDINGS)):
+    if isinstance(value, (*CONSTANT, *_SURROUNDINGS)):
         return True
-    if _is_iterator(value):
+    if is_iterator(value):
         return False
     return type(value).__module__.partition(".")[0] in _LEFT_ALONE
 
 
-def _is_iterator(value: Any) -> bool:
+def contents(value: Any) -> list[Any]:
+    r"""Everything that one of the :func:`reachable` objects holds; an array's bytes.
+
+    Examples:
+        >>> contents({"a": [1]}), contents(np.zeros(1, np.int8))
+        (['a', [1]], [b'\x00'])
+    """
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    if isinstance(value, (*_WRITTEN_WHOLE, tuple)):
+        return [*value]
+    if isinstance(value, np.ndarray):
+        return [value.tobytes()]
+    if isinstance(value, Tensor | OwnGenerator):
+        return []
+    if isinstance(value, types.MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, weakref.ref):
+        return [value()]
+    function = isinstance(value, types.FunctionType)
+    parts = of_function(value) if function else attributes_of(value)
+    return [item for part in parts for entry in part.entries.items() for item in entry]
+
+
+def is_iterator(value: Any) -> bool:
     """Whether it is an iterator of Python's own, which every use moves on."""
     kind = type(value)
     known = kind.__module__ == "itertools" or kind.__module__ == "builtins"
@@ -329,7 +355,7 @@ def _parts(place: str, value: Any) -> list[Named]:
         return [(place, item) for item in items if _may_change(item)]
     if isinstance(value, weakref.ref):
         return [(place, value())]
-    if isinstance(value, Tensor | np.ndarray | OwnGenerator) or _is_iterator(value):
+    if isinstance(value, Tensor | np.ndarray | OwnGenerator) or is_iterator(value):
         return []
     function = isinstance(value, types.FunctionType)
     parts = of_function(value) if function else attributes_of(value)
@@ -383,7 +409,7 @@ def _copied(iterator: Any) -> Any:
 def _copied_inside(values: tuple[Any, ...], *, lists: bool = False) -> tuple[Any, ...]:
     return tuple(
         _copied(value)
-        if _is_iterator(value)
+        if is_iterator(value)
         else [*value]
         if lists and isinstance(value, list)
         else value

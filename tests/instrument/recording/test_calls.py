@@ -1,6 +1,8 @@
 """Skipping cached calls never changes a number, also in models that make it hard."""
 
+import queue
 import random
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -179,6 +181,91 @@ class Hooked(nn.Module):
         return self.blocks(x) + sum(self.features)
 
 
+class Push(nn.Module):
+    """Passes its input on, and keeps it for a later :class:`Pop`."""
+
+    def __init__(self, kept, push):
+        super().__init__()
+        self.layer, self.kept, self.push = linear(), kept, push
+
+    def forward(self, x):
+        h = torch.tanh(self.layer(x))
+        self.push(self.kept, h)
+        return h
+
+
+class Pop(nn.Module):
+    def __init__(self, kept, pop):
+        super().__init__()
+        self.layer, self.kept, self.pop = linear(), kept, pop
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x)) + self.pop(self.kept)
+
+
+def skipping(make, push, pop):
+    """A U-Net whose halves hand on their skips in something that all of them hold."""
+
+    def build():
+        kept = make()
+        down = [nn.Sequential(Push(kept, push), linear()) for _ in range(2)]
+        return nn.Sequential(*down, linear(), Pop(kept, pop), Pop(kept, pop))
+
+    return build
+
+
+class Slot:
+    value = None
+
+
+def fill(array, h):
+    array += h.detach().numpy()
+
+
+class OfClass(nn.Module):
+    """Hands on its input in an attribute of its class."""
+
+    skip = None
+
+    def __init__(self, pushes):
+        super().__init__()
+        self.layer, self.pushes = linear(), pushes
+
+    def forward(self, x):
+        h = torch.tanh(self.layer(x))
+        if self.pushes:
+            OfClass.skip = h
+            return h
+        h, OfClass.skip = h + OfClass.skip, None
+        return h
+
+
+class InBuffer(nn.Module):
+    """Keeps its output in a buffer that the model reads."""
+
+    def __init__(self, in_place):
+        super().__init__()
+        self.layer, self.in_place = linear(), in_place
+        self.register_buffer("kept", torch.zeros(8, 6))
+
+    def forward(self, x):
+        h = torch.tanh(self.layer(x))
+        if self.in_place:
+            self.kept.copy_(h.detach())
+        else:
+            self.kept = h
+        return h
+
+
+class WithBuffers(nn.Module):
+    def __init__(self, in_place):
+        super().__init__()
+        self.blocks = nn.Sequential(*(InBuffer(in_place) for _ in range(4)))
+
+    def forward(self, x):
+        return self.blocks(x) + sum(block.kept for block in self.blocks)
+
+
 def square(model, x):
     return model(x).square().sum()
 
@@ -208,6 +295,21 @@ HARD = {
     "dropout beside modules": (Dropping, square),
     "hooks on inner modules": (Hooked, square),
 }
+SKIPS = {
+    "deque": skipping(deque, deque.append, deque.pop),
+    "list": skipping(list, list.append, list.pop),
+    "dictionary": skipping(dict, lambda d, h: d.update(h=h), lambda d: d["h"]),
+    "list in a dictionary": skipping(
+        lambda: {"skips": []}, lambda d, h: d["skips"].append(h), lambda d: d["skips"].pop()
+    ),
+    "object": skipping(Slot, lambda s, h: setattr(s, "value", h), lambda s: s.value),
+    "array": skipping(lambda: np.zeros((8, 6)), fill, lambda a: torch.from_numpy(a.copy())),
+    "queue": skipping(queue.SimpleQueue, lambda q, h: q.put(h), lambda q: q.get_nowait()),
+    "class": lambda: nn.Sequential(OfClass(True), linear(), linear(), OfClass(False)),
+    "buffer": lambda: WithBuffers(in_place=False),
+    "buffer's memory": lambda: WithBuffers(in_place=True),
+}
+HARD |= {f"skips in a shared {kind}": (make, square) for kind, make in SKIPS.items()}
 NOT_SHARED = {
     "another path after the step": (Branching, square),
     "NumPy's generator": (lambda: Skipping(np.random.random), square),
@@ -237,11 +339,18 @@ def test_whole_passes_are_taken_where_sharing_would_be_wrong(make, loss):
     assert not measure(make, loss).shared_prefix
 
 
-@pytest.mark.parametrize("name", ["terms of the loss in a list", "cache among the arguments"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "terms of the loss in a list",
+        "cache among the arguments",
+        *[n for n in HARD if "skips" in n],
+    ],
+)
 def test_checking_calls_for_effects_is_needed(name, monkeypatch):
     """The twin: without the check, these modules give other numbers, or fail."""
     make, loss = HARD[name]
     whole = measure(make, loss, share_prefix=False)
     monkeypatch.setattr(call_effects.CallSurroundings, "unchanged", lambda self: True)
-    with pytest.raises((AssertionError, RuntimeError, IndexError)):
+    with pytest.raises((AssertionError, RuntimeError, LookupError, TypeError, queue.Empty)):
         assert_agree(measure(make, loss), numbers(whole), tolerance=1e-3)

@@ -138,7 +138,7 @@ class Calls:
     def _record(self, module: nn.Module, forward: _Forward, *args: Any, **kwargs: Any) -> Any:
         call = Call(module, len(self.calls))
         self.calls.append(call)
-        surroundings = CallSurroundings(module, (args, kwargs))
+        surroundings = CallSurroundings(module, (args, kwargs), self)
         states = self.random_states.torch_states()
         self._running.append(module)
         try:

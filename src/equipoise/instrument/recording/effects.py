@@ -9,6 +9,16 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from equipoise.instrument import trees
+from equipoise.instrument.saved_objects import (
+    CONSTANT,
+    OF_EVERY_MODULE,
+    contents,
+    hidden_places,
+    is_iterator,
+    own_attributes,
+    reachable,
+    registered,
+)
 
 # Values that no call can change.
 _CONSTANTS = (
@@ -22,8 +32,8 @@ _CONSTANTS = (
     torch.dtype,
     torch.device,
 )
-# Parameters and buffers are restored by whoever replays the model.
-_IGNORED_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"} | {"forward"}
+# Modules of these only write to buffers what later passes of a training read.
+_WITH_STATISTICS = ("torch.nn.", "equipoise.")
 
 
 class CallSurroundings:
@@ -32,44 +42,72 @@ class CallSurroundings:
     Args:
         module: The module that is about to be called.
         arguments: Its arguments.
+        recorder: What replaces the methods ``forward``, which the call does not change.
     """
 
-    def __init__(self, module: nn.Module, arguments: Any) -> None:
-        self._module, self._arguments = module, arguments
-        self._attributes = _attributes(module)
+    def __init__(self, module: nn.Module, arguments: Any, recorder: Any) -> None:
+        self._module, self._arguments, self._recorder = module, arguments, recorder
+        self._state = _state(module, recorder)
         self._leaves = trees.leaves(arguments)
         self._versions = _versions(self._leaves)
 
     def unchanged(self) -> bool:
-        """Whether nothing has changed; false if an argument is an object of unknown kind."""
-        now = _attributes(self._module)
+        """Whether nothing has changed; false if an object of unknown kind is within reach."""
         return (
             all(_is_tensor(leaf) or isinstance(leaf, _CONSTANTS) for leaf in self._leaves)
             and _same(self._leaves, trees.leaves(self._arguments))
             and all(tensor._version == version for tensor, version in self._versions)
-            and now.keys() == self._attributes.keys()
-            and all(_same(now[name], before) for name, before in self._attributes.items())
+            and _same(self._state, _state(self._module, self._recorder))
         )
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    attributes = vars(module).items()
-    return {name: _contents(v) for name, v in attributes if name not in _IGNORED_ATTRIBUTES}
+def _state(module: nn.Module, recorder: Any) -> list[Any] | None:
+    """All that a module and those inside it keep, one after another.
+
+    Returns:
+        Objects and what they hold; ``None`` if one cannot be looked into, such as a
+        ``queue.SimpleQueue``.
+    """
+    fixed = registered(module) | {id(recorder)}
+    reached = [value for _, value in reachable(own_attributes(module), fixed)]
+    if any(map(is_iterator, reached)):
+        return None
+    state: list[Any] = []
+    for inner in module.modules():
+        state += _own(inner)
+    for _, place in hidden_places(module):
+        state += [*place.entries, *place.entries.values()]
+    for value in reached:
+        state += contents(value)
+    known = fixed.union(map(id, reached))
+    if not all(isinstance(item, CONSTANT) or id(item) in known for item in state):
+        return None
+    return [*state, *_versions(reached)]
 
 
-def _contents(value: Any) -> Any:
-    """Copy containers, one level deep, and note the version of tensors."""
-    if isinstance(value, dict):
-        return list(value.items())
-    if _is_tensor(value):
-        return [value, versions(value)]
-    return list(value) if isinstance(value, list | set) else value
+def _own(module: nn.Module) -> list[Any]:
+    """A module's mode, attributes and buffers, but not what batch norms write to buffers.
+
+    Whoever replays the model restores parameters, and the buffers' values.
+    """
+    own = [(name, v) for name, v in vars(module).items() if name not in OF_EVERY_MODULE]
+    buffers = module._buffers
+    state = [module.training, *(item for entry in own for item in entry), *buffers.values()]
+    if not type(module).__module__.startswith(_WITH_STATISTICS):
+        state += [version for _, version in versions(list(buffers.values()))]
+    return state
 
 
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
+def _same(now: list[Any] | None, before: list[Any] | None) -> bool:
+    if now is None or before is None:
+        return False
+    return len(now) == len(before) and all(map(_is_same, now, before))
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_is_same, a, b))
+    return a is b or (isinstance(a, int | bytes) and isinstance(b, int | bytes) and a == b)
 
 
 def is_hooked(module: nn.Module) -> bool:
