@@ -1,6 +1,7 @@
 """Names, modules and callables become the same activation, or are refused with a reason."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -9,7 +10,12 @@ from mpmath import mp
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.theory import Activation, as_activation, explosion_rate
+from equipoise.theory import (
+    Activation,
+    UnstableFixedPointWarning,
+    as_activation,
+    explosion_rate,
+)
 from equipoise.theory.activation.catalogue import ACTIVATIONS, Kink, alpha_relu
 
 POINTS = np.concatenate([np.linspace(-7.3, 7.1, 301), [-1e-9, 1e-9]])
@@ -93,7 +99,9 @@ def test_aliases(alias, name):
         (nn.CELU(), "celu(1)"),
         (nn.LeakyReLU(0.3), "leaky_relu(0.3)"),
         (nn.PReLU(init=0.125), "leaky_relu(0.125)"),
-        (nn.Softplus(beta=3), "softplus(3)"),
+        (nn.Softplus(), "softplus(1)"),
+        (nn.Softplus(beta=3, threshold=40), "softplus(3)"),
+        (nn.Softplus(beta=3), "softplus(3, threshold=20)"),
         (nn.Softsign(), "softsign"),
         (nn.LogSigmoid(), "log_sigmoid"),
         (nn.Tanhshrink(), "tanhshrink"),
@@ -116,6 +124,30 @@ def test_modules_and_functions_have_names(module, name):
         expected = copy_in_double(module)(x.clone())
     # PyTorch's softplus turns linear at 20: an error of 2e-9.
     np.testing.assert_allclose(phi.values(POINTS), expected, rtol=1e-12, atol=3e-9)
+
+
+class TestSoftplus:
+    """PyTorch's turns linear at threshold/β, with a jump of exp(-threshold)/β."""
+
+    def test_is_refused_where_it_jumps(self):
+        with pytest.raises(ValueError, match=r"threshold=0\.5.* jumps by 0\.474"):
+            as_activation(nn.Softplus(threshold=0.5))
+
+    @pytest.mark.parametrize(("beta", "threshold"), [(1, 20), (1, 10), (5, 20), (20, 20)])
+    def test_has_the_rate_of_the_same_function(self, beta, threshold):
+        found = rate(nn.Softplus(beta, threshold))
+        expected = rate(lambda x: F.softplus(x, beta, threshold))
+        assert abs(found.value - expected.value) <= found.error + expected.error
+
+    def test_has_not_that_of_the_smooth_one_in_general(self):
+        found, smooth = rate(nn.Softplus(20)), rate("softplus(20)")
+        assert abs(found.value - smooth.value) > 100 * (found.error + smooth.error)
+
+
+def rate(activation):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnstableFixedPointWarning)
+        return explosion_rate(activation, 64)
 
 
 def copy_in_double(module):

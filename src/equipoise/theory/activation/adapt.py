@@ -43,7 +43,7 @@ _MODULE_FAMILIES: dict[type[nn.Module], Callable[[Any], Activation]] = {
     nn.LeakyReLU: lambda m: member("leaky_relu", m.negative_slope),
     nn.ELU: lambda m: member("elu", m.alpha),
     nn.CELU: lambda m: member("celu", m.alpha),
-    nn.Softplus: lambda m: member("softplus", m.beta),
+    nn.Softplus: lambda m: _softplus(m.beta, m.threshold),
     nn.Hardtanh: lambda m: member("hardtanh", m.min_val, m.max_val),
 }
 
@@ -126,6 +126,18 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
         return member("leaky_relu", float(activation.weight.detach()))
     # Not cached: the parameters of a module may change.
     return _adapt(copy.deepcopy(activation).double().cpu(), name or kind.__name__)
+
+
+def _softplus(beta: float, threshold: float) -> Activation:
+    """The smooth function, or PyTorch's where its linear shortcut can be noticed.
+
+    At x = threshold/β it jumps by exp(-threshold)/β: for 37 that is rounding, and beyond 20 no
+    kink of a callable is looked for either.
+    """
+    if threshold >= min(37, 20 * beta):
+        return member("softplus", beta)
+    shown = f"softplus({beta:g}, threshold={threshold:g})"
+    return _adapt(lambda x: F.softplus(x, beta, threshold), shown)
 
 
 @lru_cache(maxsize=128)
