@@ -126,6 +126,34 @@ def test_modules_and_functions_have_names(module, name):
     np.testing.assert_allclose(phi.values(POINTS), expected, rtol=1e-12, atol=3e-9)
 
 
+def test_a_function_is_adapted_as_it_is_now():
+    scale = [1.0]
+
+    def scaled(x):
+        return torch.tanh(scale[0] * x)
+
+    before = rate(scaled)
+    scale[0] = 5.0
+    now, expected = rate(scaled), rate(lambda x: torch.tanh(5 * x))
+    assert now.value == expected.value > before.value + 1
+
+
+class Equal:
+    """It has no hash, as it defines an equality."""
+
+    def __call__(self, x):
+        return torch.tanh(x)
+
+    def __eq__(self, other):
+        return True
+
+
+def test_objects_without_a_hash_are_adapted():
+    found = as_activation(Equal())
+    assert found.name == "Equal"
+    np.testing.assert_array_equal(found.values(POINTS), as_activation("tanh").values(POINTS))
+
+
 class TestSoftplus:
     """PyTorch's turns linear at threshold/β, with a jump of exp(-threshold)/β."""
 

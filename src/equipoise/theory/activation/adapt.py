@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -140,10 +139,12 @@ def _softplus(beta: float, threshold: float) -> Activation:
     return _adapt(lambda x: F.softplus(x, beta, threshold), shown)
 
 
-@lru_cache(maxsize=128)
 def _adapt_function(function: Elementwise, name: str | None) -> Activation:
-    if function in _FUNCTION_NAMES:
-        return named_activation(_FUNCTION_NAMES[function])
+    # Compared by identity: objects that can be called may define an equality without a hash.
+    known = next((n for same, n in _FUNCTION_NAMES.items() if same is function), None)
+    if known is not None:
+        return named_activation(known)
+    # Not cached either: what it computes may depend on variables that change.
     return _adapt(function, name or str(getattr(function, "__name__", type(function).__name__)))
 
 
