@@ -33,5 +33,28 @@ def test_squared_error_reshapes_a_last_dimension_of_one():
 
 
 def test_squared_error_never_broadcasts():
-    with pytest.raises(ValueError, match=r"returned shape \(5, 2\), the targets have \(5,\)"):
+    with pytest.raises(
+        ValueError, match=r"returned shape \(5, 2\), the targets have shape \(5,\)"
+    ):
         mean_squared_error(identity, (torch.zeros(5, 2), torch.zeros(5)))
+
+
+@pytest.mark.parametrize(
+    ("output", "targets"),
+    [((32, 3, 8, 8), (32, 8, 8, 3)), ((3, 2), (2, 3)), ((6,), (2, 3)), ((4, 2, 3), (4, 6, 1, 1))],
+    ids=str,
+)
+def test_squared_error_refuses_another_layout(output, targets):
+    with pytest.raises(ValueError, match="the order of the axes differs, permute the targets"):
+        mean_squared_error(identity, (torch.zeros(output), torch.zeros(targets)))
+
+
+@pytest.mark.parametrize(
+    ("output", "targets"),
+    [((5,), (5, 1)), ((5, 1), (1, 5)), ((5, 1, 4), (5, 4)), ((5, 12), (5, 3, 2, 2))],
+    ids=str,
+)
+def test_squared_error_takes_axes_of_one_and_flattened_images(output, targets):
+    x, y = torch.randn(output), torch.randn(targets)
+    found = mean_squared_error(identity, (x, y))
+    torch.testing.assert_close(found, (x.flatten() - y.flatten()).square().mean())

@@ -34,14 +34,61 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
 
 
 def mean_squared_error(model: nn.Module, batch: Any) -> Tensor:
-    """Mean squared difference between outputs and targets of the same shape."""
-    output = run_on_batch(model, batch)
-    targets = batch[1]
-    if output.shape != targets.shape:
-        if output.numel() != targets.numel():
-            raise UnsuitableBatchError(
-                f"the model returned shape {tuple(output.shape)}, the targets have "
-                f"{tuple(targets.shape)}; the squared error needs them to be the same."
-            )
-        targets = targets.reshape(output.shape)
-    return F.mse_loss(output, targets.to(output.dtype))
+    """Mean squared difference between outputs and targets, as :func:`squared_error`."""
+    return squared_error(run_on_batch(model, batch), batch[1])
+
+
+def squared_error(output: Tensor, targets: Tensor) -> Tensor:
+    """Mean squared difference between outputs and :func:`laid_out_as` targets."""
+    return F.mse_loss(output, laid_out_as(output, targets))
+
+
+def laid_out_as(output: Tensor, targets: Tensor) -> Tensor:
+    """Targets in the shape and type of the output that they belong to.
+
+    Raises:
+        UnsuitableBatchError: If the shapes differ by more than :func:`fit` allows.
+
+    Examples:
+        >>> import torch
+        >>> laid_out_as(torch.zeros(2, 1), torch.tensor([3, 4]))
+        tensor([[3.],
+                [4.]])
+    """
+    if not fit(output, targets):
+        raise UnsuitableBatchError(
+            f"the model returned shape {tuple(output.shape)}, the targets have shape "
+            f"{tuple(targets.shape)}; this loss needs them to be the same."
+            f"{layout_hint(output, targets)}"
+        )
+    return targets.reshape(output.shape).to(output.dtype)
+
+
+def fit(output: Tensor, targets: Tensor) -> bool:
+    """Whether numbers belong together one by one: their shapes are equal but for axes of length 1.
+
+    Images also fit their flattened form, ``[N, pixels]``. All other shapes with equally many
+    numbers may be another layout, such as channels last, in which every number met a wrong one.
+
+    Examples:
+        >>> import torch
+        >>> fit(torch.zeros(8, 1), torch.zeros(8)), fit(torch.zeros(3, 2), torch.zeros(2, 3))
+        (True, False)
+    """
+    if 2 in (output.ndim, targets.ndim) and min(output.ndim, targets.ndim) > 1:
+        output, targets = output.flatten(1), targets.flatten(1)
+    first, second = ([size for size in tensor.shape if size != 1] for tensor in (output, targets))
+    return first == second
+
+
+def layout_hint(output: Tensor, targets: Tensor) -> str:
+    """What to do about equally many numbers in other shapes, with a space before; or nothing.
+
+    Examples:
+        >>> import torch
+        >>> layout_hint(torch.zeros(3, 2), torch.zeros(2, 3))
+        ' If only the order of the axes differs, permute the targets.'
+    """
+    if output.numel() != targets.numel():
+        return ""
+    return " If only the order of the axes differs, permute the targets."

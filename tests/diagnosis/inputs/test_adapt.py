@@ -268,6 +268,23 @@ def test_a_denoiser_is_trained_to_tell_the_noise():
     assert found.loss(model, images).item() == pytest.approx(1, rel=0.05)
 
 
+@pytest.mark.parametrize("target", [IMAGES, (IMAGES * 9).long(), (IMAGES > 0).long()])
+@pytest.mark.parametrize("given", [None, "mse"])
+def test_targets_in_another_layout_are_refused(target, given):
+    batch = (IMAGES, target.movedim(1, -1))
+    with pytest.raises(UnsuitableBatchError, match="order of the axes differs, permute the targ"):
+        find_loss(nn.Conv2d(3, 3, 1), batch, given)
+
+
+def test_images_rebuilt_in_a_row_are_compared_with_the_images():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 48))
+    found = find_loss(model, IMAGES)
+    assert "squared error between model(batch) and its input (no targets)" in found.words[0]
+    torch.testing.assert_close(
+        found.loss(model, IMAGES), F.mse_loss(model(IMAGES), IMAGES.flatten(1))
+    )
+
+
 class TestWithoutTargets:
     def test_outputs_are_compared_with_noise_and_it_is_said(self):
         found = find_loss(chain(6, 3), X)

@@ -22,7 +22,7 @@ from equipoise.instrument.kept_batches import copied
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
 from equipoise.records.wording import closest
-from equipoise.training.losses import UnsuitableBatchError
+from equipoise.training.losses import UnsuitableBatchError, squared_error
 
 Loss: TypeAlias = LossFunction | nn.Module | Callable[..., Any] | str
 """A function of (model, batch) or of (output, target), or a name."""
@@ -31,7 +31,7 @@ CRITERIA: dict[str, Callable[[Any, Any], Tensor]] = {
     "cross-entropy": lambda output, target: objectives.by_classes(output, target).of(
         output, target
     ),
-    "mse": objectives.squared_error,
+    "mse": squared_error,
 }
 # Steps of the noise schedule of diffusions, and the last one's variance of noise per step.
 _TIMES, _FIRST_NOISE, _LAST_NOISE = 1000, 1e-4, 0.02

@@ -12,7 +12,13 @@ from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from equipoise.instrument.batches import fields, tensors
-from equipoise.training.losses import UnsuitableBatchError
+from equipoise.training.losses import (
+    UnsuitableBatchError,
+    fit,
+    laid_out_as,
+    layout_hint,
+    squared_error,
+)
 
 # Where outputs with names keep what is compared with targets.
 _OUTPUTS = ("logits", "out", "output", "outputs", "pred", "preds", "prediction", "sample", "x",
@@ -235,7 +241,7 @@ def _by_tensors(output: Tensor, target: Any) -> Objective:
     alike = target.shape == output.shape and target.ndim > 1
     if (alike or _is_one_logit(output, target)) and _are_bits(target) and _varies(target):
         return _bits(output)
-    if target.numel() == output.numel():
+    if fit(output, target):
         return Objective("squared error", squared_error)
     raise _unfit(output, target)
 
@@ -269,7 +275,7 @@ def by_classes(output: Tensor, target: Tensor) -> Objective:
     if tuple(output.shape[:-1]) == shape:
         _check_classes(target, output.shape[-1])
         return Objective(f"cross-entropy of {output.shape[-1]} classes", _last_axis)
-    if output.numel() == target.numel():
+    if fit(output, target):
         if _are_bits(target):
             return _bits(output)
         return Objective("squared error", squared_error)
@@ -285,13 +291,6 @@ def _last_axis(output: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(output.flatten(0, -2), target.flatten().long())
 
 
-def squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """Mean squared difference; targets take the output's shape."""
-    if output.numel() != target.numel():
-        raise _unfit(output, target)
-    return F.mse_loss(output, target.reshape(output.shape).to(output.dtype))
-
-
 def _is_one_logit(output: Tensor, target: Tensor) -> bool:
     """Whether outputs have one axis more than targets, of length 1: ``[N, 1]`` and ``[N]``."""
     return output.ndim > 1 and output.shape[1] == 1 and shape_without(output, 1) == target.shape
@@ -302,13 +301,13 @@ def _bits(output: Tensor) -> Objective:
         return Objective(
             "binary cross-entropy of probabilities",
             lambda output, target: F.binary_cross_entropy(
-                output.clamp(0, 1), target.reshape(output.shape).to(output.dtype)
+                output.clamp(0, 1), laid_out_as(output, target)
             ),
         )
     return Objective(
         "binary cross-entropy of logits",
         lambda output, target: F.binary_cross_entropy_with_logits(
-            output, target.reshape(output.shape).to(output.dtype)
+            output, laid_out_as(output, target)
         ),
     )
 
@@ -352,6 +351,6 @@ def _check_classes(target: Tensor, classes: int) -> None:
 def _unfit(output: Tensor, target: Tensor) -> UnsuitableBatchError:
     return UnsuitableBatchError(
         f"the model returned shape {tuple(output.shape)}, the targets have shape "
-        f"{tuple(target.shape)} ({str(target.dtype).removeprefix('torch.')}); no loss fits both. "
-        f"{_WHICH}"
+        f"{tuple(target.shape)} ({str(target.dtype).removeprefix('torch.')}); no loss fits both."
+        f"{layout_hint(output, target)} {_WHICH}"
     )
