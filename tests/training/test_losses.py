@@ -21,6 +21,17 @@ def test_too_few_logits_name_the_class():
         cross_entropy(identity, (torch.zeros(2, 3), torch.tensor([0, 3])))
 
 
+def test_other_classes_out_of_bounds_are_torch_s_error():
+    with pytest.raises(IndexError, match="Target -3 is out of bounds"):
+        cross_entropy(identity, (torch.zeros(2, 3), torch.tensor([0, -3])))
+
+
+def test_no_number_is_read_back():
+    """Reading one would wait for an accelerator at every step; tensors of `meta` have none."""
+    logits, targets = torch.zeros(2, 3, device="meta"), torch.zeros(2, 5, device="meta").argmax(1)
+    assert cross_entropy(identity, (logits, targets)).shape == ()
+
+
 def test_outputs_that_are_no_tensor():
     with pytest.raises(ValueError, match="the model returned tuple, and cross-entropy needs"):
         cross_entropy(lambda x: (x, x), (torch.zeros(2, 3), torch.tensor([0, 1])))

@@ -23,14 +23,20 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
             f"the model returned {type(logits).__name__}, and cross-entropy needs a tensor of "
             "logits. Give a loss of your own: --loss file.py:name."
         )
-    if not targets.is_floating_point() and logits.ndim > 1 and targets.numel():
-        classes = logits.shape[1]
-        if int(targets.max()) >= classes:
-            raise UnsuitableBatchError(
-                f"the data have class {int(targets.max())}, but the model returned only {classes} "
-                "logits. Give it at least one output per class."
-            )
-    return F.cross_entropy(logits, targets)
+    try:
+        return F.cross_entropy(logits, targets)
+    except IndexError as error:  # on a CPU; to look at targets elsewhere would wait for the device
+        raise _unknown_class(logits, targets) or error from error
+
+
+def _unknown_class(logits: Tensor, targets: Tensor) -> UnsuitableBatchError | None:
+    largest, classes = int(targets.max()), logits.shape[1 if logits.ndim > 1 else 0]
+    if largest < classes:
+        return None
+    return UnsuitableBatchError(
+        f"the data have class {largest}, but the model returned only {classes} logits. Give it at "
+        "least one output per class."
+    )
 
 
 def mean_squared_error(model: nn.Module, batch: Any) -> Tensor:
