@@ -8,20 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.records import Estimate
+from equipoise.records.wording import spread
 
 
 @pytest.mark.parametrize(
     ("value", "error", "text"),
     [
-        (1.46695, 0.0021, "1.4669 ± 0.0021"),
+        (1.46695, 0.0021, "1.467 ± 0.002"),
         (3.0, 0.0, "3"),
         (1.25, 1e-15, "1.25"),
-        (1.5, math.nan, "1.5 ± ?"),
-        (1.5, math.inf, "1.5 ± ?"),
-        (math.inf, 0.1, "inf"),
-        (math.nan, 0.1, "nan"),
+        (1.5, math.nan, "1.50 ± ?"),
+        (1.5, math.inf, "1.50 ± ?"),
+        (math.inf, 0.1, "∞"),
+        (math.nan, 0.1, "NaN"),
+        (1.5e-20, 2e-22, "(1.50 ± 0.02)×10⁻²⁰"),
+        (3.5e9, 1.4e8, "(3.50 ± 0.14)×10⁹"),
         (120.0, 34.0, "120 ± 34"),
-        (-0.5, 0.25, "-0.50 ± 0.25"),
+        (-0.5, 0.25, "−0.5 ± 0.2"),
     ],
 )
 def test_digits_end_where_knowledge_does(value, error, text):
@@ -52,3 +55,9 @@ def test_standard_error_is_that_of_the_mean():
 
 def test_one_sample_has_an_unknown_error():
     assert math.isnan(Estimate.of_mean([2.0], "").error)
+
+
+@given(st.floats(), st.floats(min_value=0))
+def test_it_is_printed_as_in_reports(value, error):
+    estimate = Estimate(value, error, "m")
+    assert str(estimate) == spread(estimate)

@@ -86,7 +86,7 @@ def mean_over_seeds(losses: Sequence[float]) -> Estimate:
 
     Examples:
         >>> print(mean_over_seeds([1.0, 3.0]), mean_over_seeds([1.0, math.inf]))
-        2.0 ± 1.0 inf
+        2.0 ± 1.0 ∞
     """
     method = "mean over seeds"
     if not losses:

@@ -27,7 +27,7 @@ class Estimate:
 
     Examples:
         >>> print(Estimate(1.46695, 0.0021, "simulation"))
-        1.4669 ± 0.0021
+        1.467 ± 0.002
         >>> Estimate(3.0, 0.0, "closed form").relative_error
         0.0
     """
@@ -57,12 +57,7 @@ class Estimate:
         return self.error / abs(self.value) if self.value else math.inf
 
     def __str__(self) -> str:
-        if not math.isfinite(self.value):
-            return f"{self.value}"
-        if not math.isfinite(self.error):
-            return f"{self.value:.6g} ± ?"
-        if self.error <= 1e-12 * abs(self.value):
-            return f"{self.value:.6g}"
-        # Two digits of the error are enough; the value is rounded at the same place.
-        digits = min(12, max(0, 1 - math.floor(math.log10(self.error))))
-        return f"{self.value:.{digits}f} ± {self.error:.{digits}f}"
+        # Words about numbers are built on this record.
+        from equipoise.records.wording import spread
+
+        return spread(self)

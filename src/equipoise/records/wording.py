@@ -7,6 +7,7 @@ import difflib
 import math
 import unicodedata
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any, TypeVar
 
 from equipoise.records.estimate import Estimate
@@ -126,7 +127,8 @@ def spread(estimate: Estimate | None) -> str:
         return f"{number(value, 4)} ± {number(error, 1)}"
     scale = math.floor(math.log10(max(abs(value), error)))
     power = 0 if -4 < scale < 4 else scale
-    value, error = value / 10.0**power, error / 10.0**power
+    # 10.0**power has no float where a number is subnormal.
+    value, error = (float(Decimal(x).scaleb(-power)) for x in (value, error))
     digits = _error_digits(error)
     sign = "−" if value < 0 else ""
     both = f"{sign}{abs(value):.{digits}f} ± {error:.{digits}f}"

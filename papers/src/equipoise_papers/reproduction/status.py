@@ -98,7 +98,7 @@ def _time_left(seconds: Sequence[float], cells: int) -> Estimate | None:
 
     Examples:
         >>> print(_time_left([1.0, 3.0], 4))
-        8.0 ± 4.9
+        8 ± 5
     """
     if not seconds:
         return None

@@ -64,7 +64,7 @@ def explosion_rate(
         >>> explosion_rate("identity", 32).value == 30 / 29  # (B - 2) / (B - 3)
         True
         >>> print(explosion_rate("relu", 10**6))  # tends to π / (π - 1)
-        1.46694
+        1.4669
         >>> f"{explosion_rate('tanh', 64, eps=0.999).value - 1:.2e}"  # ε_c = 1 is critical
         '1.51e-07'
 

@@ -150,7 +150,7 @@ def linear_rate(rank: int) -> Estimate:
 
     Examples:
         >>> print(linear_rate(5))
-        0.714286
+        0.71429
     """
     rank = check_whole("rank", rank, 1)
     return Estimate(rank / (rank + 2), _UNIT, "closed form")

@@ -72,7 +72,7 @@ def edge_of_chaos(
         1 2
         >>> edge = edge_of_chaos("tanh", bias_variance=0.05)
         >>> print(edge.weight_variance, edge.q)
-        1.76095 0.570048
+        1.761 0.57005
 
     References:
         [yang2019], Section 3 (networks without batch norm); [schoenholz2017].

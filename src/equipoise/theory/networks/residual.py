@@ -104,7 +104,7 @@ def residual_growth(
     Examples:
         >>> deep = residual_growth("identity", 32, blocks=100)
         >>> print(deep.exponent)  # (B - 2) / (B - 3)
-        1.03448
+        1.0345
         >>> growth = residual_growth("relu", 32, blocks=100).growth  # plain: 1.52^100 = 1e18
         >>> round(math.log10(growth.value), 1)
         2.3

@@ -109,7 +109,7 @@ def bsb1_fixed_point(
     Examples:
         >>> point = bsb1_fixed_point("identity", 5)
         >>> print(point.q, point.c, point.kappa)  # 1, -1/(B - 1), B/(B - 1)
-        1 -0.25 1.25
+        1 −0.25 1.25
 
     References:
         [yang2019], Section 3.1 and Appendix B.3 (BSB1 fixed points); ε > 0 derived here.

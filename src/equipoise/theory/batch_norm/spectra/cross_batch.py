@@ -61,7 +61,7 @@ def cross_batch(
     Examples:
         >>> pair = cross_batch("relu", 8)
         >>> print(pair.c, pair.correlation, pair.forward)
-        0.170898 0.341797 0.709677
+        0.1709 0.3418 0.70968
         >>> print(cross_batch("abs", 8).backward)  # an even function: no gradient in common
         0
 

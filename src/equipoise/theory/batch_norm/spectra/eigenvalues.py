@@ -86,7 +86,7 @@ def backward_spectrum(
     Examples:
         >>> spectrum = backward_spectrum("relu", 8)
         >>> print(spectrum.G, spectrum.L, spectrum.M)
-        1.78819 1.50273 0.723277
+        1.7882 1.5027 0.72328
 
     References:
         [yang2019], Theorem 7 and Appendix C; L and M at ε > 0, γ and β derived here.

@@ -158,7 +158,7 @@ def gegenbauer_expansion(
         >>> expansion.coefficients.round(6) + 0.0  # w² = 1 + (a multiple of ψ₂)
         array([1.      , 0.      , 1.183216, 0.      ])
         >>> print(expansion.rate)  # 2(B - 1)/(B - 3)
-        2.66667
+        2.6667
 
     References:
         [yang2019], Theorem 9.
