@@ -165,8 +165,9 @@ def test_checkpointed_modules_are_repeated_alike():
 def test_a_pass_without_any_exchange_warns_once():
     model = Net(torch.sin)
     ActivationCalls("gelu").attach(model)
-    with pytest.warns(UserWarning, match="activation=gelu changed nothing"):
+    with pytest.warns(UserWarning, match="activation=gelu changed nothing") as caught:
         model(rows())
+    assert caught[0].filename == __file__  # not in a hook that PyTorch calls
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(rows())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from equipoise.instrument.modules import names
+from equipoise.records.warn import warn_user
 
 Function = Callable[..., Any]
 
@@ -140,12 +140,11 @@ class ActivationCalls:
         self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # likewise
         if not (self._settled or result is None):
             self._settled = True
-            warnings.warn(
+            warn_user(
                 f"activation={self._choice} changed nothing: in this pass the model called no "
                 "activation that is another. If it calls one of "
                 f"{', '.join(sorted(AMBIGUOUS))}, ask for it, as in "
-                f"'activation={self._choice}:also=block:tanh'.",
-                stacklevel=2,
+                f"'activation={self._choice}:also=block:tanh'."
             )
 
     def called(self, function: Function, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +16,7 @@ from equipoise.integrations.optional import base_class
 from equipoise.integrations.options import BNPOptions, checked
 from equipoise.preconditioners.bnp.bnp import BNP
 from equipoise.probes.tracker.tracker import Tracker
+from equipoise.records.warn import warn_user
 
 TrainerCallback = base_class("TrainerCallback", "transformers", extra="huggingface")
 
@@ -88,11 +88,10 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc, valid-type]
             self._load(self.bnp, args, state.global_step)
         self.bnp.attach(_innermost(optimizer))
         if args.max_grad_norm and self._options.get("max_norm") is None:
-            warnings.warn(
+            warn_user(
                 f"max_grad_norm={args.max_grad_norm} bounds the raw gradients, before they are "
                 "preconditioned. Set max_grad_norm=0, and BNPCallback(max_norm=...) to bound "
-                "what the optimizer sees.",
-                stacklevel=2,
+                "what the optimizer sees."
             )
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -109,10 +108,9 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc, valid-type]
     def _load(self, bnp: BNP, args: Any, step: int) -> None:
         folder = _folder(args, step) if self._resume_from is None else Path(self._resume_from)
         if not (folder / FILE).is_file():
-            warnings.warn(
+            warn_user(
                 f"Training resumes at step {step}, but there is no {FILE} in {folder}: BNP "
-                "starts its statistics anew. BNPCallback(resume_from=...) names another folder.",
-                stacklevel=3,
+                "starts its statistics anew. BNPCallback(resume_from=...) names another folder."
             )
             return
         bnp.load_state_dict(torch.load(folder / FILE, map_location="cpu", weights_only=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, Unpack
 
@@ -15,6 +14,7 @@ from equipoise.integrations.optional import base_class
 from equipoise.integrations.options import BNPOptions, checked
 from equipoise.preconditioners.bnp.bnp import BNP
 from equipoise.probes.tracker.tracker import Tracker
+from equipoise.records.warn import warn_user
 
 Callback = base_class("Callback", "lightning.pytorch", "pytorch_lightning", extra="lightning")
 
@@ -91,11 +91,10 @@ class BNPCallback(Callback):  # type: ignore[misc, valid-type]
         for optimizer in chosen:
             self.bnp.attach(optimizer, run_closure=True)
         if trainer.gradient_clip_val and self._options.get("max_norm") is None:
-            warnings.warn(
+            warn_user(
                 f"gradient_clip_val={trainer.gradient_clip_val} bounds the raw gradients, before "
                 "they are preconditioned. BNPCallback(max_norm=...) bounds what the optimizer "
-                "sees.",
-                stacklevel=2,
+                "sees."
             )
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from equipoise.probes.tracker.record import TrackedStep, Tracking, TrackingCost
 from equipoise.probes.tracker.sample import measure_after_step, measure_before_step
 from equipoise.probes.tracker.steps import Moment, StepSizes
 from equipoise.records.codec import from_plain, to_plain
+from equipoise.records.warn import warn_user
 
 Sink = Callable[[int, dict[str, float]], object]
 Item = TypeVar("Item")
@@ -174,11 +174,10 @@ class Tracker:
         if self.steps == before:
             needed = "optimizer.step() of the tracked optimizer"
             missing = "observe(batch)" if self._optimizer is None else needed
-            warnings.warn(f"track saw no step: {missing} was not called.", stacklevel=3)
+            warn_user(f"track saw no step: {missing} was not called.")
         elif not self.history:
-            warnings.warn(
-                f"track measured nothing: none of the {self.steps} steps was due. Choose every=.",
-                stacklevel=3,
+            warn_user(
+                f"track measured nothing: none of the {self.steps} steps was due. Choose every=."
             )
 
     def _before_step(self, optimizer: Optimizer, *_: object) -> None:

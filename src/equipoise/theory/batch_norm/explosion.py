@@ -3,12 +3,12 @@ r"""How fast gradients explode, and what that means for depth."""
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from typing import Unpack
 
 from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
+from equipoise.records.warn import warn_user
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.fixed_point.solve import Method, solve
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
@@ -75,12 +75,11 @@ def explosion_rate(
     solution = solve(setting, method)
     rate = replace(solution.rate, stable=solution.stable)
     if not rate.stable:
-        warnings.warn(
+        warn_user(
             f"the BSB1 fixed point of {setting.activation.name} at batch size "
             f"{setting.batch_size} is not linearly stable: deep networks leave it, and their "
             f"gradients grow at another rate than {rate.value:.4g}.",
             UnstableFixedPointWarning,
-            stacklevel=2,
         )
     return rate
 

@@ -422,6 +422,11 @@ class TestStability:
             closed = explosion_rate(name, B, method="closed form")
             assert closed.stable is explosion_rate(name, B, method="quadrature").stable
 
+    def test_the_warning_points_to_the_caller(self):
+        with pytest.warns(UnstableFixedPointWarning) as caught:
+            explosion_rate("gelu", 1000)
+        assert caught[0].filename == __file__
+
     def test_the_warning_can_be_silenced_by_its_class(self):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnstableFixedPointWarning)
