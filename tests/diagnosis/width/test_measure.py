@@ -175,3 +175,23 @@ def test_a_model_that_build_keeps_is_left_alone():
 def test_wrong_input(build, options, message):
     with pytest.raises(ValueError, match=message):
         coordinate_check(build, "digits", **{"widths": (16, 32), **options})
+
+
+class Gaussian(nn.Module):
+    """Returns a distribution, in which no tensor is found."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Tanh())
+        self.mean, self.log_scale = nn.Linear(width, 10), nn.Parameter(torch.zeros(10))
+
+    def forward(self, x):
+        return torch.distributions.Normal(self.mean(self.body(x)), self.log_scale.exp())
+
+
+def test_modules_that_return_no_tensor_are_left_out():
+    def loss(model, batch):
+        return -model(batch[0]).log_prob(nn.functional.one_hot(batch[1], 10).float()).mean()
+
+    found = coordinate_check(Gaussian, "digits", widths=(8, 16, 32), loss_fn=loss)
+    assert [layer.layer for layer in found.layers] == ["body.1", "mean"]

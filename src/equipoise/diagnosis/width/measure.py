@@ -172,8 +172,8 @@ class _Calls:
     def own_change(self) -> float:
         """How far what the layer now makes of what it was given is from what it returned."""
         with torch.no_grad(), seeded(0):
-            again = [_first(self.module(*args, **kwargs)) for args, kwargs in self.given]
-        return _distance(again, self.returned)
+            outputs = [_first(self.module(*args, **kwargs)) for args, kwargs in self.given]
+        return _distance([out for out in outputs if out is not None], self.returned)
 
 
 def _run(
@@ -288,9 +288,12 @@ def _pass(model: nn.Module, batch: Batch, loss: LossFunction) -> dict[str, _Call
     handles = []
 
     def hook(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        returned = _first(output)
+        if returned is None:  # such as a distribution: it has no size
+            return
         calls = found.setdefault(name, _Calls(module))
         calls.given.append(pytree.tree_map_only(Tensor, _copied, (args, kwargs)))
-        calls.returned.append(_copied(_first(output)))
+        calls.returned.append(_copied(returned))
 
     for module, name in modules.names(model).items():
         if next(module.parameters(recurse=False), None) is not None or parametrize.is_parametrized(
@@ -310,9 +313,10 @@ def _copied(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _first(output: Any) -> Tensor:
-    """The first tensor that a module returns."""
-    return next(leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor))
+def _first(output: Any) -> Tensor | None:
+    """The first tensor that a module returns, if it returns any."""
+    leaves = pytree.tree_leaves(output)
+    return next((leaf for leaf in leaves if isinstance(leaf, Tensor)), None)
 
 
 def _size(tensors: Iterable[Tensor]) -> float:
