@@ -508,3 +508,22 @@ class Checkpointed(nn.Module):
             else:
                 x = block(x)
         return self.head(x)
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        lambda model, loss, data: probes.landscape(model, loss, data, steps=[0.1]),
+        lambda model, loss, data: probes.hessian(model, loss, data),
+        lambda model, loss, data: probes.gradient_growth(model, loss, [data]),
+        lambda model, loss, data: probes.covariate_shift(model, loss, data, 0.1),
+    ],
+    ids=["landscape", "hessian", "gradient_growth", "covariate_shift"],
+)
+@pytest.mark.parametrize("criterion", [nn.MSELoss(), nn.functional.mse_loss], ids=str)
+def test_a_criterion_is_refused_in_the_place_of_a_loss(probe, criterion):
+    data = torch.ones(4, 2), torch.ones(4, 1)
+    with pytest.raises(
+        TypeError, match=r"of \(model, batch\), and \w+ is one of \(output, target\)"
+    ):
+        probe(nn.Linear(2, 1), criterion, data)

@@ -33,6 +33,25 @@ def is_criterion(given: Any) -> bool:
     )
 
 
+def refuse_criterion(given: Any) -> None:
+    """Refuse a criterion in the place of a loss.
+
+    Raises:
+        TypeError: Naming it, and what to give instead.
+
+    Examples:
+        >>> refuse_criterion(nn.MSELoss())
+        Traceback (most recent call last):
+        TypeError: loss_fn must be a function of (model, batch), and MSELoss is one of (output, ...
+    """
+    if is_criterion(given):
+        name = getattr(given, "__name__", type(given).__name__)
+        raise TypeError(
+            f"loss_fn must be a function of (model, batch), and {name} is one of (output, target)."
+            " Give such as lambda model, batch: criterion(model(batch[0]), batch[1])."
+        )
+
+
 def says_what_it_takes(given: Any) -> bool:
     """Whether the name of its first argument, or its class, leaves no doubt.
 

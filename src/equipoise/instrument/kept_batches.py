@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from equipoise.instrument.checkpoints import differentiable_checkpoints
+from equipoise.instrument.criteria import refuse_criterion
 from equipoise.instrument.types import LossFunction
 
 # Without tensors, or no part of the data.
@@ -49,8 +50,15 @@ class OnCopies:
 
 
 def on_copies(loss_fn: LossFunction) -> OnCopies:
-    """A loss that leaves its batch as it was."""
-    return loss_fn if isinstance(loss_fn, OnCopies) else OnCopies(loss_fn)
+    """A loss that leaves its batch as it was.
+
+    Raises:
+        TypeError: If it takes (output, target), as ``nn.MSELoss()`` does.
+    """
+    if isinstance(loss_fn, OnCopies):
+        return loss_fn
+    refuse_criterion(loss_fn)
+    return OnCopies(loss_fn)
 
 
 def apart(loss_fn: Callable[..., Any], batch: Any) -> tuple[Callable[..., Any], Any]:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
-from equipoise.instrument.criteria import is_criterion
+from equipoise.instrument.criteria import refuse_criterion
 from equipoise.instrument.observers import Pause
 from equipoise.instrument.types import LossFunction
 from equipoise.numerics.options import named_options
@@ -171,12 +171,7 @@ def _check(
         raise TypeError(f"track needs a torch.nn.Module, got {type(model).__name__}.")
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f"loss_fn must be a function, got {type(loss_fn).__name__}.")
-    if is_criterion(loss_fn):
-        name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
-        raise TypeError(
-            f"loss_fn must be a function of (model, batch), and {name} is one of (output, target)."
-            " Give such as lambda model, batch: criterion(model(batch[0]), batch[1])."
-        )
+    refuse_criterion(loss_fn)
     if sink is not None and not callable(sink):
         raise TypeError(
             f"sink must be a function of (step, values), got {type(sink).__name__}. Give such as "
