@@ -43,3 +43,29 @@ def test_a_model_of_bare_parameters_is_watched_at_its_output():
 def test_beside_layers_bare_parameters_are_not_watched():
     _, found = watched(nn.Sequential(Only(), nn.Linear(3, 3)), torch.randn(4, 3))
     assert [layer.kind for layer in found] == ["Linear"]
+
+
+class Probed(nn.Module):
+    """A head on the features of a backbone, whose only normaliser may stand before a detach()."""
+
+    def __init__(self, detach):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8))
+        self.norm, self.head, self.detach = nn.LayerNorm(8), nn.Linear(8, 2), detach
+
+    def forward(self, x):
+        features = self.backbone(x)
+        return self.head(self.norm(features.detach() if self.detach else features))
+
+
+def test_behind_a_detach_layers_with_weights_are_watched():
+    """The head's norm has an input without a gradient, and the backbone's is not depended on."""
+    model, x = Probed(detach=True), torch.randn(4, 3)
+    _, (found,) = watched(model, x)
+    assert (found.layer, found.kind) == ("head", "Linear")
+    assert abs(found.gradient - float(4 * model(x).detach().double().square().sum())) < 1e-4
+
+
+def test_without_it_normalisers_are():
+    _, found = watched(Probed(detach=False), torch.randn(4, 3))
+    assert [layer.layer for layer in found] == ["backbone.1", "norm"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
@@ -71,7 +71,8 @@ class LayerWatch:
 
     Normalisers are watched at their input. In a model that calls none, or one or two beside many
     parametrised layers, the parametrised layers are watched at their output instead; in one that
-    has neither, all modules with parameters of their own.
+    has neither, all modules with parameters of their own. The same where the loss depends on none
+    of those, as where all normalisers but one stand before a ``detach()``.
 
     Args:
         model: Any module.
@@ -128,7 +129,7 @@ class LayerWatch:
     def differentiate(self, loss: Tensor) -> list[LayerPass]:
         """Differentiate the loss; return the layers that it depends on, in order of execution."""
         self._remove_hooks()  # checkpointed layers run again during the backward pass
-        calls = self._watched_calls
+        calls = self._calls_before(loss)
         weights = list({id(c.weight): c.weight for c in calls if c.weight is not None}.values())
         inputs: list[Any] = [*(call.edge for call in calls), *weights]
         if not inputs or not loss.requires_grad:
@@ -141,6 +142,13 @@ class LayerWatch:
             for call, gradient in zip(calls, gradients[: len(calls)], strict=True)
             if gradient is not None
         ]
+
+    def _calls_before(self, loss: Tensor) -> list[_WatchedCall]:
+        """Those of the first kind of calls of which the loss depends on some."""
+        for calls in (self._watched_calls, self._weight_calls, self._other_calls):
+            if _depends(loss, {call.edge.node for call in calls}):
+                return calls
+        return []
 
     def _before_normaliser(self, name: str, module: nn.Module) -> Any:
         channels_first = is_channels_first(module)
@@ -195,6 +203,21 @@ class LayerWatch:
             correlation=correlation,
             sharing=rows_sharing_statistics(module, rows, len(h) if h.ndim else 1),
         )
+
+
+def _depends(loss: Tensor, wanted: set[Node]) -> bool:
+    """Whether one of these places in the graph of derivatives is behind the loss."""
+    if not wanted or loss.grad_fn is None:
+        return False
+    waiting, seen = [loss.grad_fn], {loss.grad_fn}
+    while waiting:
+        node = waiting.pop()
+        if node in wanted:
+            return True
+        behind = {one for one, _ in node.next_functions if one is not None} - seen
+        waiting += behind
+        seen |= behind
+    return False
 
 
 def _measured(call: _WatchedCall, gradient: Tensor, weight_gradient: Tensor | None) -> LayerPass:

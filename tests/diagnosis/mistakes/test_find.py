@@ -26,3 +26,23 @@ def test_a_later_batch_that_fails_ends_no_checkup():
     assert finding.severity == "note"
     assert "Targets: " in finding.detail
     assert "cannot read sample 50" in finding.detail
+
+
+class Probed(nn.Module):
+    """A head on features that are cut off from its backbone."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.ReLU())
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(self.backbone(x).detach()))
+
+
+def test_a_detached_backbone_ends_no_checkup():
+    batches = [(torch.randn(16, 6), torch.arange(16) % 3) for _ in range(3)]
+    report = eq.checkup(Probed, batches, batches=1, seeds=2)
+    (finding,) = (f for f in report.findings if "without a gradient" in f.title)
+    assert finding.severity == "warning"
+    assert "backbone.0.weight" in finding.detail
