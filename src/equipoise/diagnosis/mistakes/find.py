@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from equipoise.diagnosis.mistakes.codings import of_codings
 from equipoise.diagnosis.mistakes.inputs import of_inputs
 from equipoise.diagnosis.mistakes.layers import of_layers
 from equipoise.diagnosis.mistakes.outputs import of_outputs
@@ -35,6 +36,7 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
     patience = max(_PATIENCE, problem.step_seconds)
     looks: dict[str, Callable[[], list[Finding]]] = {
         "outputs": lambda: of_outputs(graph, first, assumed=problem.loss_is_assumed),
+        "codings of targets": lambda: of_codings(graph, first),
         "inputs": lambda: of_inputs(graph, first),
         "layers": lambda: of_layers(graph, model),
         "parameters without a gradient": lambda: of_reach(graph, model, loss, problem.more()),

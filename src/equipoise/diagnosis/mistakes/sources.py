@@ -16,7 +16,7 @@ from equipoise.theory.propagation.call import OF_SHAPES
 # Operations of layers with weights, and of attention.
 PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "convolution")
 # Operations that only arrange their input anew.
-_ARRANGING = {
+ARRANGING = {
     "view",
     "_unsafe_view",
     "reshape",
@@ -26,7 +26,7 @@ _ARRANGING = {
     "squeeze",
     "unsqueeze",
 }
-_ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "slice", "select"}
+ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "slice", "select"}
 
 
 def before_layers(graph: Graph) -> set[int]:
@@ -36,6 +36,15 @@ def before_layers(graph: Graph) -> set[int]:
         if node.name in PRODUCTS or node.number in found:
             found |= {one.node for one in node.inputs if isinstance(one, Made)}
     return found
+
+
+def users_of(number: int, nodes: Mapping[int, Node]) -> list[Node]:
+    """The operations that take what an operation made."""
+    return [
+        node
+        for node in nodes.values()
+        if any(isinstance(one, Made) and one.node == number for one in node.inputs)
+    ]
 
 
 def before_expanding(source: Made | Given, nodes: Mapping[int, Node]) -> Made | Given:
@@ -102,14 +111,14 @@ def origin_of(source: Made | Given, nodes: Mapping[int, Node]) -> Node | None:
     if isinstance(source, Given) or source.node not in nodes:
         return None
     node = nodes[source.node]
-    return origin_of_input(node, nodes) if node.name in _ARRANGING else node
+    return origin_of_input(node, nodes) if node.name in ARRANGING else node
 
 
 def origin_of_input(node: Node, nodes: Mapping[int, Node]) -> Node | None:
     """The operation that made the numbers of a node's first input."""
     while node.inputs and isinstance(source := node.inputs[0], Made):
         made = nodes.get(source.node)
-        if made is None or made.name not in _ARRANGING:
+        if made is None or made.name not in ARRANGING:
             return made
         node = made
     return None

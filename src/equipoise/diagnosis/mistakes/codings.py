@@ -1,0 +1,202 @@
+"""Targets in another coding than the loss takes: beyond 0 to 1, or several of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.diagnosis.mistakes.sources import (
+    ARRANGING,
+    before_layers,
+    depends_on_weights,
+    is_of,
+    origin_of,
+    tensor,
+    users_of,
+)
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+
+_BINARY = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
+_LOGARITHMS = ("log", "log1p", "log_sigmoid_forward")
+# Beyond 0 and 1 by less than the first is rounding; by less than the second, resized images.
+_ROUNDING, _OVERSHOOT = 1e-3, 0.05
+# Share of the targets from which they are no few outliers.
+_MANY = 0.01
+# Share of the rows from which their sums tell how targets are made.
+_ROWS = 0.1
+# What hands numbers on, but for a factor or a constant.
+_SCALING = {"mul", "div", "add", *ARRANGING}
+
+
+def of_codings(graph: Graph, batch: Any) -> list[Finding]:
+    """Targets that the loss does not take as they are meant.
+
+    Args:
+        graph: A traced pass.
+        batch: On this batch.
+    """
+    nodes = {node.number: node for node in graph.nodes}
+    inside = before_layers(graph)
+    found: dict[str, Finding] = {}
+    for node in graph.nodes:
+        if node.number in inside:  # no loss
+            continue
+        for one in (
+            _beyond(node, nodes),
+            _several(node, nodes, batch),
+        ):
+            if one is not None:
+                found[one.title] = one
+    return list(found.values())
+
+
+def _beyond(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+    """Targets of a binary cross-entropy that are less than 0 or more than 1."""
+    found = _binary_target(node, nodes)
+    if found is None:
+        return None
+    values, counted = found
+    over = torch.maximum(-values, values - 1)
+    beyond = (over > _ROUNDING) & counted
+    if not bool(beyond.any()):
+        return None
+    of = int(counted.sum())
+    far = int(((over > _OVERSHOOT) & counted).sum()) / of
+    least, most = float(values[counted].min()), float(values[counted].max())
+    return Finding(
+        "critical" if far >= _MANY else "warning",
+        "Targets of binary cross-entropy beyond 0 and 1",
+        f"They go from {wording.number(least)} to {wording.number(most)}, "
+        f"{wording.percent(int(beyond.sum()) / of)} of them beyond: the loss takes probabilities, "
+        "and of other numbers it falls without bound while outputs grow.",
+        _to_probabilities(values[counted]),
+    )
+
+
+def _binary_target(node: Node, nodes: Mapping[int, Node]) -> tuple[Tensor, Tensor] | None:
+    """The targets of a binary cross-entropy, and which of them count."""
+    judged = node
+    if node.name in _BINARY and len(node.inputs) > 1:
+        source = node.inputs[1]
+    elif node.name == "rsub" and len(node.inputs) == 1 and node.arguments[1:2] == (1,):
+        source = node.inputs[0]  # (1 - target) * log(...), written out
+        products = [user for user in users_of(node.number, nodes) if _has_logarithm(user, nodes)]
+        if not products:
+            return None
+        judged = products[0]
+    else:
+        return None
+    values = tensor(source, nodes).detach()
+    if depends_on_weights(source, nodes) or not values.is_floating_point():
+        return None
+    return values.double(), _counted(judged, values, nodes)
+
+
+def _has_logarithm(node: Node, nodes: Mapping[int, Node]) -> bool:
+    """Whether it is a product with the logarithm of an output."""
+    made = [origin_of(one, nodes) for one in node.inputs if depends_on_weights(one, nodes)]
+    return node.name == "mul" and any(one is not None and one.name in _LOGARITHMS for one in made)
+
+
+def _counted(node: Node, values: Tensor, nodes: Mapping[int, Node]) -> Tensor:
+    """Which elements the loss depends on, where some are masked or have a weight of zero."""
+    counted = torch.ones_like(values, dtype=torch.bool)
+    gradient = node.gradients[0] if node.gradients else None
+    if gradient is not None and gradient.shape == values.shape:
+        counted &= gradient != 0
+    if node.name not in _BINARY:
+        return counted
+    weight = node.arguments[2] if len(node.arguments) > 2 else node.keywords.get("weight")
+    if isinstance(weight, Made | Given):
+        counted &= (tensor(weight, nodes) != 0).expand_as(values)
+    return counted
+
+
+def _to_probabilities(values: Tensor) -> str:
+    """How to bring targets between 0 and 1."""
+    distinct = set(torch.unique(values).tolist()) if values.numel() else set()
+    if distinct <= {-1.0, 1.0}:
+        return "Take (target + 1) / 2."
+    if distinct <= {1.0, 2.0}:
+        return "Take target - 1."
+    if distinct <= {-1.0, 0.0, 1.0}:
+        return "If -1 means that there is no label, leave those out: weight=(target >= 0).float()."
+    if distinct <= {0.0, 255.0}:
+        return "Take target / 255."
+    return (
+        "Scale labels and masks to 0 and 1, as by target / 255; for standardised images and other "
+        "real numbers take the squared error."
+    )
+
+
+def _several(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | None:
+    """Cross-entropy with rows of targets that are no probabilities of one class each.
+
+    Rows with one number alone are left out: it may be the weight of the sample.
+    """
+    made = _soft_target(node, nodes, batch)
+    if made is None:
+        return None
+    values, axis = made
+    several = (values != 0).sum(axis) > 1
+    sums = values.sum(axis)
+    wrong = several & ((sums - 1).abs() > 0.01)
+    if float(wrong.double().mean()) < _ROWS:
+        return None
+    low, high = float(sums[several].min()), float(sums[several].max())
+    are_bits = bool(((values == 0) | (values == 1)).all())
+    return Finding(
+        "warning",
+        "Cross-entropy with targets whose rows do not sum to 1",
+        f"{wording.percent(float(wrong.double().mean()))} of the rows are no probabilities: with "
+        f"several numbers in a row, its sum is between {wording.number(low)} and "
+        f"{wording.number(high)}. Classes compete for one probability, so that several cannot be "
+        "sure at once.",
+        "If a sample may have several classes, take nn.BCEWithLogitsLoss."
+        if are_bits
+        else "Make each row sum to 1, as by target.softmax(1) of scores; if a sample may have "
+        "several classes, take nn.BCEWithLogitsLoss.",
+    )
+
+
+def _soft_target(node: Node, nodes: Mapping[int, Node], batch: Any) -> tuple[Tensor, int] | None:
+    """The target of a cross-entropy with probabilities, and its axis of classes."""
+    if node.name != "mul" or len(node.inputs) != 2 or not isinstance(node.inputs[0], Made):
+        return None
+    logarithms, target = nodes[node.inputs[0].node], node.inputs[1]
+    if logarithms.name != "_log_softmax" or depends_on_weights(target, nodes):
+        return None
+    values = tensor(target, nodes).detach().double()
+    if values.shape != logarithms.outputs[0].shape or values.ndim < 2:
+        return None
+    axis = logarithms.arguments[1] if len(logarithms.arguments) > 1 else 1
+    if not _is_scaled(batch, target, nodes) or not _ends_in_a_mean(node, nodes):
+        return None
+    return values, int(axis)
+
+
+def _is_scaled(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
+    """Whether it is a tensor of the batch but for numbers, as label smoothing leaves it."""
+    while isinstance(source, Made):
+        node = nodes[source.node]
+        if node.name not in _SCALING or len(node.inputs) != 1:
+            return False
+        source = node.inputs[0]
+    return is_of(batch, source, nodes)
+
+
+def _ends_in_a_mean(node: Node, nodes: Mapping[int, Node]) -> bool:
+    """Whether products are summed and averaged, and not divided by sums of targets."""
+    waiting = [node.number]
+    while waiting:
+        for user in users_of(waiting.pop(), nodes):
+            if user.name == "div" and len(user.inputs) > 1:
+                return False
+            if user.name in ("sum", "neg", "mean", "mul", "div"):
+                waiting.append(user.number)
+    return True

@@ -1,0 +1,131 @@
+"""Targets in another coding than the loss takes, and those that look like it and are not."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import equipoise as eq
+from equipoise.diagnosis.mistakes.codings import of_codings
+from equipoise.instrument.recording.tracer import trace
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(32, 6, generator=GENERATOR)
+BITS = (torch.rand(32, 3, generator=GENERATOR) > 0.5).float()
+CLASSES = torch.arange(32) % 3
+
+
+def found(loss, target):
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    batch = X, target
+    return of_codings(trace(model, batch, lambda m, b: loss(m(b[0]), b[1])), batch)
+
+
+def titles(loss, target):
+    return [one.title for one in found(loss, target)]
+
+
+def masked(output, target):
+    losses = F.binary_cross_entropy_with_logits(output, target, reduction="none")
+    return losses[target >= 0].mean()
+
+
+def weighted(output, target):
+    return F.binary_cross_entropy_with_logits(output, target, weight=(target >= 0).float())
+
+
+def by_hand(output, target):
+    p = output.sigmoid()
+    return -(target * p.log() + (1 - target) * (1 - p).log()).mean()
+
+
+BEYOND = "Targets of binary cross-entropy beyond 0 and 1"
+
+
+class TestBinaryCrossEntropy:
+    @pytest.mark.parametrize(
+        ("target", "remedy"),
+        [
+            (2 * BITS - 1, "Take (target + 1) / 2."),
+            (BITS + 1, "Take target - 1."),
+            (255 * BITS, "Take target / 255."),
+            (torch.randn(32, 3, generator=GENERATOR), "squared error"),
+        ],
+    )
+    @pytest.mark.parametrize(
+        "loss", [nn.BCEWithLogitsLoss(), by_hand, nn.MultiLabelSoftMarginLoss()]
+    )
+    def test_beyond_0_and_1_the_loss_has_no_least_value(self, loss, target, remedy):
+        (one,) = found(loss, target)
+        assert (one.severity, one.title) == ("critical", BEYOND)
+        assert remedy in one.remedy
+        large = 1000 * (target - 0.5).sign()
+        assert float(nn.BCEWithLogitsLoss()(large, target)) < -10
+
+    @pytest.mark.parametrize("target", [BITS, 0.9 * BITS + 0.05, BITS + 1e-6])
+    @pytest.mark.parametrize(
+        "loss", [nn.BCEWithLogitsLoss(), by_hand, nn.MultiLabelSoftMarginLoss()]
+    )
+    def test_probabilities_are_none(self, loss, target):
+        assert found(loss, target) == []
+
+    def test_a_few_that_resizing_left_beyond_are_a_warning(self):
+        (one,) = found(nn.BCEWithLogitsLoss(), 1.06 * BITS - 0.03)
+        assert (one.severity, one.title) == ("warning", BEYOND)
+
+    @pytest.mark.parametrize("loss", [masked, weighted])
+    def test_what_is_left_out_of_the_loss_does_not_count(self, loss):
+        target = BITS.clone()
+        target[:, 0] = -1.0
+        assert found(loss, target) == []
+        assert titles(nn.BCEWithLogitsLoss(), target) == [BEYOND]
+
+    def test_squared_errors_take_any_number(self):
+        assert found(F.mse_loss, 255 * BITS) == []
+
+    def test_the_checkup_says_it(self):
+        report = eq.checkup(
+            lambda: nn.Linear(6, 3), (X, 2 * BITS - 1), loss_fn=nn.BCEWithLogitsLoss(), seeds=2
+        )
+        (one,) = (f for f in report.findings if f.title == BEYOND)
+        assert one.severity == "critical"
+
+
+SUMS = "Cross-entropy with targets whose rows do not sum to 1"
+
+
+class TestSoftTargets:
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            nn.CrossEntropyLoss(),
+            nn.CrossEntropyLoss(label_smoothing=0.1),
+            nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0])),
+            lambda output, target: -(output.log_softmax(1) * target).sum(1).mean(),
+        ],
+    )
+    def test_several_labels_are_no_probabilities(self, loss):
+        (one,) = found(loss, BITS)
+        assert (one.severity, one.title) == ("warning", SUMS)
+        assert "BCEWithLogitsLoss" in one.remedy
+        one_hot = F.one_hot(CLASSES, 3).float()
+        for sound in (one_hot, 0.7 * one_hot + 0.3 * one_hot.roll(1, 0), X[:, :3].softmax(1)):
+            assert found(loss, sound) == []
+
+    def test_weights_of_samples_are_none(self):
+        """One number a row, and rows of zeros, as padding has."""
+        assert found(nn.CrossEntropyLoss(), F.one_hot(CLASSES, 3) * X[:, :1].abs()) == []
+
+    def test_sums_over_positives_that_are_divided_by_their_number_are_none(self):
+        def contrastive(output, target):
+            products = (output.log_softmax(1) * target).sum(1)
+            return -(products / target.sum(1).clamp(min=1)).mean()
+
+        assert found(contrastive, BITS) == []
+
+    def test_maps_have_their_classes_along_axis_1(self):
+        def maps(output, target):
+            return F.cross_entropy(output.view(4, 8, 3).mT, target.view(4, 8, 3).mT)
+
+        assert titles(maps, BITS) == [SUMS]
+        assert found(maps, F.one_hot(CLASSES, 3).float()) == []
