@@ -129,3 +129,61 @@ class TestSoftTargets:
 
         assert titles(maps, BITS) == [SUMS]
         assert found(maps, F.one_hot(CLASSES, 3).float()) == []
+
+
+def ranking(output, target):
+    return F.margin_ranking_loss(output[:, 0], output[:, 1], target[:, 0], margin=1.0)
+
+
+def cosine(output, target):
+    return F.cosine_embedding_loss(output, output.roll(1, 0), target[:, 0])
+
+
+class TestSigns:
+    @pytest.mark.parametrize(
+        ("loss", "name"),
+        [
+            (lambda o, t: torch.relu(1 - o * t).mean(), "a hinge loss"),
+            (lambda o, t: torch.relu(1 - o[:, :1].squeeze(1) * t[:, 0]).mean(), "a hinge loss"),
+            (lambda o, t: (1 - t * o).clamp(min=0).square().mean(), "a hinge loss"),
+            (lambda o, t: torch.maximum(torch.tensor(0.0), 1 - t * o).mean(), "a hinge loss"),
+            (lambda o, t: (torch.ones(32, 3) - t * o).clamp_min(0).mean(), "a hinge loss"),
+            (ranking, "a hinge loss"),
+            (lambda o, t: F.softplus(-t * o).mean(), "a logistic loss"),
+            (lambda o, t: F.softplus(-(t * o)).mean(), "a logistic loss"),
+            (nn.SoftMarginLoss(), "the soft margin loss"),
+            (nn.HingeEmbeddingLoss(), "the hinge embedding loss"),
+            (cosine, "the cosine embedding loss"),
+        ],
+    )
+    def test_labels_0_and_1(self, loss, name):
+        (one,) = found(loss, BITS)
+        assert (one.severity, one.title) == (
+            "critical",
+            f"Labels 0 and 1 where {name} takes -1 and 1",
+        )
+        assert found(loss, 2 * BITS - 1) == []
+
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            lambda o, t: (t * o + 1e-3).relu().mean(),  # a mask and a small number
+            lambda o, t: torch.relu(1 - t * (o[:, :1] - o)).mean(),  # a mask of pairs
+            lambda o, t: torch.relu(1 - t * (o * (2 * t.roll(1, 0) - 1))).mean(),  # of products
+            lambda o, t: torch.relu(1 - o).mean() + (t * o).mean(),
+            lambda o, t: (t * (1 - o)).relu().mean(),
+        ],
+    )
+    def test_masks_are_no_labels(self, loss):
+        assert found(loss, BITS) == []
+
+    def test_zeros_among_both_signs_are_a_mask(self):
+        signs = (2 * BITS - 1) * BITS.roll(1, 0)
+        assert found(lambda o, t: torch.relu(1 - o * t).mean(), signs) == []
+
+    def test_a_margin_of_classes_takes_their_numbers(self):
+        assert found(nn.MultiMarginLoss(), CLASSES) == []
+        numbers = torch.stack([CLASSES, torch.full((32,), -1), torch.full((32,), -1)], 1)
+        assert found(nn.MultiLabelMarginLoss(), numbers) == []
+        (one,) = found(nn.MultiLabelMarginLoss(), BITS.long())
+        assert one.title == "Labels 0 and 1 where a loss takes the numbers of classes"

@@ -1,8 +1,8 @@
-"""Targets in another coding than the loss takes: beyond 0 to 1, or several of one."""
+"""Targets in another coding than the loss takes: beyond 0 to 1, several of one, 0 for -1."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
+    before_expanding,
     before_layers,
     depends_on_weights,
     is_of,
@@ -31,6 +32,7 @@ _MANY = 0.01
 _ROWS = 0.1
 # What hands numbers on, but for a factor or a constant.
 _SCALING = {"mul", "div", "add", *ARRANGING}
+_CUT = ("relu", "clamp", "clamp_min", "maximum")
 
 
 def of_codings(graph: Graph, batch: Any) -> list[Finding]:
@@ -49,6 +51,8 @@ def of_codings(graph: Graph, batch: Any) -> list[Finding]:
         for one in (
             _beyond(node, nodes),
             _several(node, nodes, batch),
+            _zero_for_minus_one(node, nodes, batch),
+            _indices(node, nodes),
         ):
             if one is not None:
                 found[one.title] = one
@@ -200,3 +204,110 @@ def _ends_in_a_mean(node: Node, nodes: Mapping[int, Node]) -> bool:
             if user.name in ("sum", "neg", "mean", "mul", "div"):
                 waiting.append(user.number)
     return True
+
+
+def _zero_for_minus_one(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | None:
+    """Labels 0 and 1 where a loss multiplies by -1 and 1."""
+    for target, name in _signs(node, nodes):
+        if depends_on_weights(target, nodes) or not is_of(batch, target, nodes):
+            continue
+        values = tensor(target, nodes).detach().double()
+        zeros = float((values == 0).double().mean())
+        of_one_sign = bool((values >= 0).all()) or bool((values <= 0).all())  # else 0 is a mask
+        if not (
+            0 < zeros < 1 and of_one_sign and bool(((values == 0) | (values.abs() == 1)).all())
+        ):
+            continue
+        return Finding(
+            "critical",
+            f"Labels 0 and 1 where {name} takes -1 and 1",
+            f"{wording.percent(zeros)} of the labels are 0: for them the loss never asks for an "
+            "output below zero, and at most outputs it has no gradient.",
+            "Take 2 * target - 1.",
+        )
+    return None
+
+
+def _signs(node: Node, nodes: Mapping[int, Node]) -> Iterator[tuple[Made | Given, str]]:
+    """What a loss multiplies outputs by, or chooses their sign by, and its name."""
+    if node.name == "soft_margin_loss":
+        yield node.inputs[1], "the soft margin loss"
+    elif node.name in _CUT:
+        for source in node.inputs:
+            for target in _behind_margin(source, nodes):
+                yield target, "a hinge loss"
+    elif node.name == "softplus":
+        made = origin_of(node.inputs[0], nodes)
+        if made is not None and made.name == "neg":
+            for target in _labels(origin_of(made.inputs[0], nodes), nodes):
+                yield target, "a logistic loss"
+        for target in _labels(made, nodes):
+            if bool((tensor(target, nodes) < 0).any()):  # (-y) * output
+                yield target, "a logistic loss"
+    elif node.name == "add" and len(node.inputs) == 2:
+        yield from _chosen(node, nodes)
+
+
+def _behind_margin(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Made | Given]:
+    """The labels y of ``margin - y * output``."""
+    made = origin_of(source, nodes)
+    if made is None:
+        return
+    if made.name == "rsub" and len(made.inputs) == 1:
+        yield from _labels(origin_of(made.inputs[0], nodes), nodes)
+    elif made.name == "sub" and len(made.inputs) == 2:
+        if not depends_on_weights(made.inputs[0], nodes):
+            yield from _labels(origin_of(made.inputs[1], nodes), nodes)
+    elif made.name == "add" and len(made.inputs) == 1:  # margin + (-y) * output, as for ranks
+        for target in _labels(origin_of(made.inputs[0], nodes), nodes, ranks=True):
+            if bool((tensor(target, nodes) < 0).any()):
+                yield target
+
+
+def _labels(
+    product: Node | None, nodes: Mapping[int, Node], *, ranks: bool = False
+) -> Iterator[Made | Given]:
+    """The factor of an output that may be a label, and is no mask of products or differences."""
+    if product is None or product.name != "mul" or len(product.inputs) != 2:
+        return
+    first, second = (before_expanding(one, nodes) for one in product.inputs)
+    for target, output in ((first, second), (second, first)):
+        last = origin_of(output, nodes)
+        if depends_on_weights(output, nodes) and not (
+            last is not None and last.name in (("mul",) if ranks else ("mul", "sub"))
+        ):
+            yield target
+
+
+def _chosen(node: Node, nodes: Mapping[int, Node]) -> Iterator[tuple[Made | Given, str]]:
+    """The labels of PyTorch's hinge and cosine embedding losses, compared with 1 and -1."""
+    compared: dict[float, tuple[str, Made | Given]] = {}
+    for source in node.inputs:
+        branch = origin_of(source, nodes)
+        test = None
+        if branch is not None and branch.name == "where":
+            test = origin_of(branch.inputs[0], nodes)
+        if test is None or test.name not in ("eq", "ne") or len(test.inputs) != 1:
+            return
+        compared[float(test.arguments[1])] = test.name, test.inputs[0]
+    if compared.keys() == {1.0, -1.0}:
+        (kind, target), (other, same) = compared[1.0], compared[-1.0]
+        if kind == other and torch.equal(tensor(target, nodes), tensor(same, nodes)):
+            name = "hinge" if kind == "ne" else "cosine"
+            yield target, f"the {name} embedding loss"
+
+
+def _indices(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+    """Labels 0 and 1 of all classes where a loss takes the numbers of those that apply."""
+    if node.name != "multilabel_margin_loss_forward":
+        return None
+    target = tensor(node.inputs[1], nodes)
+    if target.shape[-1] < 3 or not bool(((target == 0) | (target == 1)).all()):
+        return None
+    return Finding(
+        "critical",
+        "Labels 0 and 1 where a loss takes the numbers of classes",
+        "MultiLabelMarginLoss takes 0 and 1 for the first two classes, and knows no other.",
+        "Take nn.MultiLabelSoftMarginLoss or nn.BCEWithLogitsLoss; or give the numbers of the "
+        "classes that apply, and -1 behind them.",
+    )
