@@ -120,6 +120,35 @@ def test_likelihoods_of_what_is_no_logarithm(after):
     assert one.title == "NLL of what is no logarithm of a probability"
 
 
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda x: x.softmax(1).clamp(1e-7, 1.0),
+        lambda x: x.exp() / x.exp().sum(1, keepdim=True),
+    ],
+)
+def test_probabilities_are_told_by_their_sums(after):
+    (one,) = found(Net(after=after), F.nll_loss)
+    assert one.title == "NLL of what is no logarithm of a probability"
+    assert found(Net(after=lambda x: after(x).log()), F.nll_loss) == []
+
+
+def alignment(output, target):
+    """Of two samples with eight steps each."""
+    lengths = torch.tensor([8, 8]), torch.tensor([3, 3])
+    return F.ctc_loss(output.view(8, 2, 3), target.view(2, 3), *lengths)
+
+
+@pytest.mark.parametrize("after", [lambda x: x, nn.Softmax(1), torch.sigmoid])
+def test_alignments_of_what_is_no_logarithm(after):
+    target = torch.tensor([1, 2, 1, 2, 1, 2])
+    (one,) = found(Net(after=after), alignment, target)
+    assert one.title == "CTC loss of what is no logarithm of a probability"
+    assert "log_softmax" in one.remedy
+    assert found(Net(after=nn.LogSoftmax(1)), alignment, target) == []
+    assert found(Net(after=lambda x: x.softmax(1).log()), alignment, target) == []
+
+
 def test_a_bounded_gate_inside_of_a_model_is_none():
     """Clipped attention, or logits that are scaled after the activation."""
     assert found(Net(between=torch.tanh)) == []

@@ -31,6 +31,7 @@ _NORMALISED_TWICE = {(_CROSS_ENTROPY, "_softmax"): "softmax", (_BINARY, "sigmoid
 # Where bounded activations leave logits between.
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
 _NLL = ("nll_loss_forward", "nll_loss2d_forward")
+_CTC = ("_ctc_loss", "_cudnn_ctc_loss")
 # What a loss ends in.
 _LOSS_OPERATIONS = {*_NLL, _BINARY, "binary_cross_entropy", "mse_loss", "smooth_l1_loss"}
 _LOSS_OPERATIONS |= {"huber_loss"}
@@ -80,7 +81,7 @@ def of_outputs(graph: Graph, batch: Any, *, assumed: bool = False) -> list[Findi
         origin = origin_of_input(node, nodes)
         for one in (
             _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods),
-            _no_logarithms(node, origin),
+            _no_logarithms(node, origin, nodes),
             _cosines(node, origin, nodes) if node.number in likelihoods else None,
             _divergence_of_probabilities(node, nodes),
             _crossed(node, nodes, batch),
@@ -176,22 +177,43 @@ def _least(node: Node, low: float, high: float) -> str | None:
     return wording.number(math.log1p(math.exp(-high)))
 
 
-def _no_logarithms(node: Node, origin: Node | None) -> Finding | None:
+def _no_logarithms(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -> Finding | None:
     """A likelihood of what is no logarithm of a probability."""
-    if node.name not in _NLL or origin is None or origin.name not in _NO_LOGARITHMS:
+    if node.name not in (*_NLL, *_CTC):
         return None
-    bounded = origin.name in ("_softmax", *_BOUNDED)
+    bounded = _are_probabilities(node, nodes)
+    if not bounded and (origin is None or origin.name not in _NO_LOGARITHMS):
+        return None
+    bounded |= origin is not None and origin.name in ("_softmax", *_BOUNDED)
+    if node.name in _CTC:
+        likelihood, words = "CTC loss", "CTC loss adds up one number per step of each alignment"
+        remedy = "Apply log_softmax to the logits before it."
+    else:
+        likelihood = "NLL"
+        words = "negative log-likelihood only picks one number per sample and turns its sign"
+        remedy = (
+            "Apply log_softmax to the logits before it, or take cross-entropy, which does both."
+        )
     return Finding(
         "warning",
-        "NLL of what is no logarithm of a probability",
-        "The negative log-likelihood only picks one number per sample and turns its sign. "
+        f"{likelihood} of what is no logarithm of a probability",
+        f"The {words}. "
         + (
             "Without the logarithm it hardly punishes a class that is sure and wrong."
             if bounded
             else "Of any numbers it falls without bound, and the classes do not compete."
         ),
-        "Apply log_softmax to the logits before it, or take cross-entropy, which does both.",
+        remedy,
     )
+
+
+def _are_probabilities(node: Node, nodes: Mapping[int, Node]) -> bool:
+    """Whether a likelihood is given numbers between 0 and 1 that sum to 1 over the classes."""
+    values = tensor(node.inputs[0], nodes).detach().double()
+    axis = -1 if node.name in _CTC or values.ndim < 2 else 1
+    if values.shape[axis] < 2 or bool((values < 0).any()):
+        return False
+    return bool(((values.sum(axis) - 1).abs() < _ROUNDING).all())
 
 
 def _cosines(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -> Finding | None:
