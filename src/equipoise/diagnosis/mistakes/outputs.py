@@ -7,8 +7,7 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
+from equipoise.diagnosis.mistakes.bounds import narrow
 from equipoise.diagnosis.mistakes.sources import (
     PRODUCTS,
     before_expanding,
@@ -47,7 +46,7 @@ _RANGES = _BOUNDED | {"_softmax": (0.0, 1.0), "relu": (0.0, math.inf)}
 _MARGIN = 0.01
 # Share of the targets from which it matters.
 _MUCH_BEYOND = 0.1
-# By which lengths of normalised vectors are not 1.
+# By which sums of probabilities are not 1.
 _ROUNDING = 1e-3
 _BY_ELEMENT = ("sub", "rsub", "mul", "div", "mse_loss", "smooth_l1_loss", "huber_loss")
 
@@ -82,7 +81,7 @@ def of_outputs(graph: Graph, batch: Any, *, assumed: bool = False) -> list[Findi
         for one in (
             _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods),
             _no_logarithms(node, origin, nodes),
-            _cosines(node, origin, nodes) if node.number in likelihoods else None,
+            narrow(node, nodes) if node.number in likelihoods else None,
             _divergence_of_probabilities(node, nodes),
             _crossed(node, nodes, batch),
             _out_of_reach(node, nodes, batch, into) or _far_from(node, nodes, batch, into),
@@ -214,26 +213,6 @@ def _are_probabilities(node: Node, nodes: Mapping[int, Node]) -> bool:
     if values.shape[axis] < 2 or bool((values < 0).any()):
         return False
     return bool(((values.sum(axis) - 1).abs() < _ROUNDING).all())
-
-
-def _cosines(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -> Finding | None:
-    """Products of vectors of length 1 that are taken as logits."""
-    if node.name != _CROSS_ENTROPY or origin is None or origin.name != "mm":
-        return None
-    rows, columns = (tensor(source, nodes).detach() for source in origin.inputs)
-    if not (_are_one(rows.norm(dim=1)) and _are_one(columns.norm(dim=0))):
-        return None
-    return Finding(
-        "warning",
-        "Cosines before cross-entropy",
-        "Logits are products of vectors of length 1, between -1 and 1: cross-entropy cannot come "
-        f"below {_least(node, -1.0, 1.0)}.",
-        "Divide them by a temperature, such as 0.07, or learn their scale.",
-    )
-
-
-def _are_one(lengths: Tensor) -> bool:
-    return bool(((lengths - 1).abs() < _ROUNDING).all())
 
 
 def _divergence_of_probabilities(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
