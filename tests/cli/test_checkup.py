@@ -213,10 +213,13 @@ class TestFixing:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("--fix", "--steps", 2), "steps must be at least 4, got 2"),
+            (("--fix", "--steps", 2), "steps must be a whole number of at least 4; got 2"),
             (("--fix", "magic"), "'bnp'"),
             (("--fix", "--budget", "soon"), "'soon' is no time"),
-            (("--fix", "--budget", "0s"), "budget must be at least 1 second"),
+            (
+                ("--fix", "--budget", "0s"),
+                "budget must be a number in [1, inf]; got 0.0. It is in seconds",
+            ),
             (("--steps", 9), "--steps belongs to --fix"),
         ],
     )

@@ -70,8 +70,8 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("--rate", "-1"), "rate must be a positive number, got -1.0"),
-            (("--measurements", "1"), "measurements must be at least 2, got 1"),
+            (("--rate", "-1"), "rate must be a finite number above 0; got -1.0"),
+            (("--measurements", "1"), "measurements must be a whole number of at least 2; got 1"),
             (("--data", "digit"), "Did you mean 'digits'?"),
             (("--batch-size", "1"), "batch size 1 is too small"),
             (("--out", "nets.py"), "cannot write the report to 'nets.py'"),

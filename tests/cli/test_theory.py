@@ -50,8 +50,8 @@ def test_activations_may_have_numbers(equipoise):
         (("--activation", "rellu"), "unknown activation 'rellu'"),
         (("--batch-size", 3), "batch_size must be at least 4, got 3"),
         (("--gamma", 0), "gamma must not be 0"),
-        (("--eps", -1), "eps must be finite and not negative"),
-        (("--eps", "nan"), "eps must be finite and not negative, got nan"),
+        (("--eps", -1), "eps must be a number in [0, inf)"),
+        (("--eps", "nan"), "eps must be a number in [0, inf); got nan"),
         (("--weight-variance", 0), "weight_variance must not be 0"),
     ],
 )

@@ -63,7 +63,7 @@ def test_oversized_batch_is_refused_at_once():
 
 @pytest.mark.parametrize(("batch_size", "count"), [(0, 1), (1, 0), (-2, 1)])
 def test_sizes_below_one_are_refused(batch_size, count):
-    with pytest.raises(ValueError, match=r"must be at least 1"):
+    with pytest.raises(ValueError, match=r"must be a whole number of at least 1"):
         numbered(10).batches(batch_size, count, seeded())
 
 

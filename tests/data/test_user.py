@@ -83,7 +83,7 @@ class TestEverySource:
         assert torch.equal(torch.get_rng_state(), before)
 
     def test_refuses_bad_requests_at_once(self, source, kind):
-        with pytest.raises(ValueError, match=r"count must be at least 1"):
+        with pytest.raises(ValueError, match=r"count must be a whole number of at least 1"):
             source.batches(4, 0, seeded())
 
 

@@ -327,8 +327,16 @@ class TestReplicates:
 
     @pytest.mark.parametrize("count", ["seeds", "batches", "batch_size"])
     def test_none_is_refused(self, count):
-        with pytest.raises(ValueError, match=f"{count} must be at least 1, got 0"):
+        whole = "must be a whole number of at least 1"
+        with pytest.raises(ValueError, match=f"{count} {whole}; got 0"):
             checkup(mlp, DIGITS, **{count: 0})
+        with pytest.raises(ValueError, match=rf"{count} {whole}; got 2\.5"):
+            checkup(mlp, DIGITS, **{count: 2.5})
+
+    @pytest.mark.parametrize("flag", ["smoothness", "preconditioning", "hessian"])
+    def test_a_word_for_a_yes_is_refused(self, flag):
+        with pytest.raises(ValueError, match=f"^{flag} .*True or False; got 'no'"):
+            checkup(mlp, DIGITS, **{flag: "no"})
 
     def test_a_factory_that_builds_another_model_each_time_is_refused(self):
         depth = itertools.count(2)

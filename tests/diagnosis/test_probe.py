@@ -79,8 +79,8 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"rate": -1.0}, "rate must be a positive number, got -1.0"),
-            ({"rate": -1.0, "training": None}, "rate must be a positive number, got -1.0"),
+            ({"rate": -1.0}, "rate must be a finite number above 0; got -1.0"),
+            ({"rate": -1.0, "training": None}, "rate must be a finite number above 0; got -1.0"),
             ({"batch_size": 1}, "batch size 1 is too small"),
         ],
     )

@@ -229,7 +229,7 @@ class TestRefusals:
             begin(BNPCallback(), mlp(), None, n_gpu=2)
 
     def test_options_are_checked_at_once(self):
-        with pytest.raises(ValueError, match="rho must lie in"):
+        with pytest.raises(ValueError, match="rho must be a number in"):
             BNPCallback(rho=1.0)
 
 
@@ -485,7 +485,7 @@ class TestMonitorRefuses:
         with pytest.raises(TypeError, match="takes the Trainer that it watches, got 'trainer'"):
             MonitorCallback("trainer")
 
-    @pytest.mark.parametrize(("every", "error"), [(0, ValueError), (2.5, TypeError)])
-    def test_an_interval_at_once(self, every, error):
-        with pytest.raises(error, match="every must be"):
+    @pytest.mark.parametrize("every", [0, 2.5])
+    def test_an_interval_at_once(self, every):
+        with pytest.raises(ValueError, match="every must be"):
             MonitorCallback(None, every=every)

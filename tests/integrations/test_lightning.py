@@ -274,7 +274,7 @@ def test_lbfgs_is_refused_and_leaves_no_hooks():
 
 
 def test_options_are_checked_at_once():
-    with pytest.raises(ValueError, match="rho must lie in"):
+    with pytest.raises(ValueError, match="rho must be a number in"):
         BNPCallback(rho=1.0)
 
 
@@ -558,9 +558,9 @@ class TestMonitorRefuses:
         with pytest.raises(ValueError, match=r"optimizer=2.*configure_optimizers returned 2"):
             fit(ByHand(), batches(1), EquipoiseMonitor(optimizer=2))
 
-    @pytest.mark.parametrize(("every", "error"), [(0, ValueError), (2.5, TypeError)])
-    def test_an_interval_at_once(self, every, error):
-        with pytest.raises(error, match="every must be"):
+    @pytest.mark.parametrize("every", [0, 2.5])
+    def test_an_interval_at_once(self, every):
+        with pytest.raises(ValueError, match="every must be"):
             EquipoiseMonitor(every=every)
 
 

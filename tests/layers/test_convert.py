@@ -346,7 +346,7 @@ class TestErrors:
                 {"virtual_batch_size": -1},
                 "virtual_batch_size must be a whole number of at least 1",
             ),
-            ({"example_weight": 2.0}, "example_weight must lie in"),
+            ({"example_weight": 2.0}, "example_weight must be a number in"),
             ({"dims": 4}, "dims must be 0, 1, 2 or 3; got 4"),
         ],
     )

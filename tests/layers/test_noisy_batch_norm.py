@@ -278,10 +278,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("constant", "message"),
         [
-            ({"mean_limit": -0.1}, "mean_limit must be a finite number of at least 0.*got -0.1"),
-            ({"scale_limit": 0.9}, "scale_limit must be a finite number of at least 1.*got 0.9"),
-            ({"mean_spread": math.inf}, "mean_spread must be a finite number.*got inf"),
-            ({"scale_spread": math.nan}, "scale_spread must be a finite number.*got nan"),
+            ({"mean_limit": -0.1}, r"mean_limit must be a number in \[0, inf\); got -0.1"),
+            ({"scale_limit": 0.9}, r"scale_limit must be a number in \[1, inf\); got 0.9"),
+            ({"mean_spread": math.inf}, "mean_spread must be a number in .*got inf"),
+            ({"scale_spread": math.nan}, "scale_spread must be a number in .*got nan"),
         ],
         ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
     )

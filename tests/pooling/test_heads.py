@@ -314,7 +314,11 @@ class TestRUN:
         (ISQRTPool, {"iterations": 0}, "iterations must be a whole number of at least 1"),
         (ISQRTPool, {"prenormalise": "max"}, "prenormalise must be one of trace, frobenius"),
         (MatrixPowerPool, {"exponent": 0.0}, "exponent must be above 0; got 0.0"),
-        (MatrixPowerPool, {"relative_cutoff": 1.0}, r"relative_cutoff must lie in \[0, 1\)"),
+        (
+            MatrixPowerPool,
+            {"relative_cutoff": 1.0},
+            r"relative_cutoff must be a number in \[0, 1\)",
+        ),
         (LogEuclideanPool, {"eps": 0.0}, "eps must be above 0; got 0.0"),
         (CompactBilinearPool, {"size": 0}, "size must be a whole number of at least 1"),
         (CompactBilinearPool, {"method": "hash"}, "method must be one of tensor_sketch, random_m"),

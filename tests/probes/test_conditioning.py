@@ -283,7 +283,9 @@ class TestModels:
         assert conditioning(model, normal(6, 30), largest=5)[0].skipped is not None
 
     def test_a_limit_below_two_is_refused(self):
-        with pytest.raises(ValueError, match="largest must be at least 2, got 1"):
+        with pytest.raises(
+            ValueError, match="largest must be a whole number of at least 2; got 1"
+        ):
             conditioning(nn.Linear(2, 2), torch.ones(3, 2), largest=1)
 
     def test_progress_counts_layers(self):

@@ -358,7 +358,9 @@ class TestRefusals:
             gradient_growth(self.model, loss_fn, [])
 
     def test_no_replicates(self):
-        with pytest.raises(ValueError, match="replicates must be at least 1, got 0"):
+        with pytest.raises(
+            ValueError, match="replicates must be a whole number of at least 1; got 0"
+        ):
             gradient_growth(self.model, loss_fn, [normal(5, 4)], replicates=0)
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.instrument.types import Batch
+from equipoise.numerics.checks import check_size
 
 
 @runtime_checkable
@@ -133,10 +134,7 @@ def randomness_from(generator: torch.Generator) -> Iterator[None]:
 
 def check_request(batch_size: int, count: int, generator: torch.Generator) -> None:
     """Refuse sizes below one and generators that cannot shuffle on the CPU."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-    if count < 1:
-        raise ValueError(f"count must be at least 1 batch, got {count}.")
+    check_size(batch_size=batch_size, count=count)
     if generator.device.type != "cpu":
         raise ValueError(
             f"Batches are drawn on the CPU, but the generator is on {generator.device}. "

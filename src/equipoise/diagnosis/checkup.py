@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +63,7 @@ from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.progress import silent, staged
 from equipoise.instrument.threads import suitable_threads
 from equipoise.instrument.types import Batch, Progress
+from equipoise.numerics.checks import check_flag, check_positive, check_size
 from equipoise.numerics.options import named_options
 from equipoise.probes.conditioning import LayerConditioning
 from equipoise.probes.gradient_growth import GradientGrowth
@@ -149,11 +149,15 @@ def checkup(
         >>> report.attribution[0].kind, len(report.growth.layers)
         ('normalisers', 6)
     """
-    for name, value in (("batch_size", batch_size), ("seeds", seeds), ("batches", batches)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
-    if budget is not None and not 0 < budget < math.inf:
-        raise ValueError(f"budget is a positive number of seconds, got {budget}.")
+    check_size(batch_size=batch_size, seeds=seeds, batches=batches)
+    check_flag(preconditioning=preconditioning, hessian=hessian)
+    if budget is not None:
+        check_positive(budget=budget)
+    if not isinstance(smoothness, SmoothnessOptions | bool | None):
+        raise ValueError(
+            "smoothness is chosen by equipoise.diagnosis.SmoothnessOptions, True or False; got "
+            f"{smoothness!r}."
+        )
     asked = {
         "preconditioning": preconditioning,
         "hessian": hessian,

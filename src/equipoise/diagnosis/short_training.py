@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from equipoise.numerics.checks import check_choice, check_size, check_whole
 from equipoise.records.estimate import Estimate
 
 MakeOptimizer: TypeAlias = Callable[..., torch.optim.Optimizer]
@@ -64,21 +65,9 @@ def check_options(
     Raises:
         ValueError: If the optimiser is unknown, or there are too few steps or seeds.
     """
-    if optimizer not in optimizers:
-        known = ", ".join(optimizers)
-        raise ValueError(f"optimizer must be one of {known}, got {optimizer!r}.")
-    check_least(steps=(steps, _LEAST_STEPS), seeds=(seeds, 1))
-
-
-def check_least(**counts: tuple[int, int]) -> None:
-    """Check that each count, given with its least value, is large enough.
-
-    Raises:
-        ValueError: If one is not.
-    """
-    for name, (value, least) in counts.items():
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}.")
+    check_choice("optimizer", optimizer, optimizers)
+    check_whole("steps", steps, _LEAST_STEPS)
+    check_size(seeds=seeds)
 
 
 def mean_over_seeds(losses: Sequence[float]) -> Estimate:

@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from equipoise.numerics.checks import check_whole
 from equipoise.probes import track
 from equipoise.probes.tracker.headline import headline
-from equipoise.probes.tracker.plan import due
 
 PREFIX = "equipoise/"  # of the names that loggers show
 
@@ -98,15 +98,11 @@ def checked_every(every: int) -> int:
     """Check the interval now; the tracker gets it only when training begins.
 
     Raises:
-        TypeError: If it is no whole number.
-        ValueError: If it is below 1.
+        ValueError: If it is no whole number of at least 1.
 
     Examples:
         >>> checked_every(0)
         Traceback (most recent call last):
-        ValueError: every must be at least 1, got 0.
+        ValueError: every must be a whole number of at least 1; got 0.
     """
-    if not isinstance(every, int):
-        raise TypeError(f"every must be a whole number of steps, got {every!r}.")
-    due(every)
-    return every
+    return check_whole("every", every, 1)

@@ -49,7 +49,7 @@ def checked(options: BNPOptions) -> BNPOptions:
         {'update_every': 10}
         >>> checked({"update_every": 0})
         Traceback (most recent call last):
-        ValueError: update_every must be a positive int, got 0.
+        ValueError: update_every must be a whole number of at least 1; got 0.
         >>> checked({"momentum": 0.9})
         Traceback (most recent call last):
         TypeError: BNP has no option 'momentum'. It has bias_correction, conv_stats, ...

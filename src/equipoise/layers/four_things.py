@@ -23,7 +23,7 @@ from equipoise.layers._statistics import (
     refuse_empty,
     virtual_batches,
 )
-from equipoise.numerics.checks import check_size
+from equipoise.numerics.checks import check_size, check_within
 from equipoise.numerics.precision import at_least_float32
 
 
@@ -253,10 +253,7 @@ def check_example_weight(example_weight: float) -> None:
     Raises:
         ValueError: Naming the weight.
     """
-    if not 0 <= example_weight <= 1:
-        raise ValueError(
-            f"example_weight must lie in [0, 1]; got {example_weight}. 0 ignores the example."
-        )
+    check_within("example_weight", example_weight, "[0, 1]", "0 ignores the example.")
 
 
 def gamma_beta(model: nn.Module) -> list[nn.Parameter]:
@@ -304,8 +301,7 @@ def gamma_beta_penalty(model: nn.Module, weight_decay: float) -> Tensor:
     References:
         [summers2020], section 3.3; γ - 1 is in the authors' program.
     """
-    if weight_decay < 0:
-        raise ValueError(f"weight_decay must be at least 0; got {weight_decay}.")
+    check_within("weight_decay", weight_decay, "[0, inf)")
     terms = [(p - start).square().sum().float() for p, start in _gammas_and_betas(model)]
     if not terms:
         return torch.zeros(())

@@ -17,6 +17,7 @@ from equipoise.layers._statistics import (
     laid_out_like,
     refuse_empty,
 )
+from equipoise.numerics.checks import check_within
 from equipoise.numerics.precision import at_least_float32
 
 
@@ -92,8 +93,7 @@ class LpNorm(nn.modules.batchnorm._NormBase):
         p: float,
         centered: bool = False,
     ):
-        if not isinstance(p, int | float) or not p >= 1:
-            raise ValueError(f"p must be a number of at least 1, and may be math.inf; got {p!r}.")
+        check_within("p", p, "[1, inf]")
         # The base's own statistics are a mean and a variance.
         super().__init__(num_features, eps, momentum, affine, False, device=device, dtype=dtype)
         self.p = p

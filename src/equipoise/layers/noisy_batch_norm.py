@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.layers._statistics import check_values, laid_out_like
+from equipoise.numerics.checks import check_within
 
 
 class _Noisy(nn.Module):
@@ -36,11 +37,7 @@ class _Noisy(nn.Module):
             "scale_spread": (scale_spread, 0),
         }
         for name, (value, least) in given.items():
-            if not least <= value < float("inf"):
-                raise ValueError(
-                    f"{name} must be a finite number of at least {least}, which means no noise; "
-                    f"got {value}."
-                )
+            check_within(name, value, f"[{least}, inf)", f"{least} means no noise.")
         self.mean_limit = mean_limit
         self.scale_limit = scale_limit
         self.mean_spread = mean_spread

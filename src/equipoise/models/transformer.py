@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equipoise.numerics.checks import check_size
+from equipoise.numerics.checks import check_size, check_within
 
 
 class RowTransformer(nn.Module):
@@ -28,8 +28,7 @@ class RowTransformer(nn.Module):
         check_size(width=width, heads=heads, depth=depth)
         if width % heads:
             raise ValueError(f"heads must divide width, got {heads} heads for a width of {width}.")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {dropout}.")
+        check_within("dropout", dropout, "[0, 1)")
 
         def layer() -> nn.TransformerEncoderLayer:
             return nn.TransformerEncoderLayer(

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from numbers import Integral
+from numbers import Integral, Real
+from typing import TypeGuard
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a real number of any type, NumPy's included; a bool is none.
+
+    Examples:
+        >>> is_number(0.5), is_number(True), is_number("0.5")
+        (True, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether it is an integer of any type, NumPy's included; neither a bool nor 2.0 is one."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_size(**sizes: int) -> None:
@@ -33,7 +49,7 @@ def check_whole(name: str, value: object, least: int) -> int:
         Traceback (most recent call last):
         ValueError: groups must be a whole number of at least 2; got 1.5.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+    if not is_whole(value) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
     return int(value)
 
@@ -56,5 +72,40 @@ def check_positive(**numbers: float) -> None:
         ValueError: Naming the number and its value.
     """
     for name, number in numbers.items():
-        if not isinstance(number, int | float) or not 0 < number < math.inf:
+        if not is_number(number) or not 0 < number < math.inf:
             raise ValueError(f"{name} must be a finite number above 0; got {number!r}.")
+
+
+def check_within(name: str, value: object, interval: str, remedy: str = "") -> None:
+    """Refuse what is no number of an interval.
+
+    Args:
+        name: Of the argument.
+        value: What was given.
+        interval: Such as ``"[0, 1)"``: a square bracket belongs to it, a round one does not.
+        remedy: Ends the message.
+
+    Raises:
+        ValueError: Naming the interval and the value.
+
+    Examples:
+        >>> check_within("rho", 1, "[0, 1)")
+        Traceback (most recent call last):
+        ValueError: rho must be a number in [0, 1); got 1.
+    """
+    low, high = map(float, interval[1:-1].split(","))
+    outside = not is_number(value) or not low <= value <= high
+    if outside or (interval[0] == "(" and value == low) or (interval[-1] == ")" and value == high):
+        end = f" {remedy}" if remedy else ""
+        raise ValueError(f"{name} must be a number in {interval}; got {value!r}.{end}")
+
+
+def check_flag(**flags: object) -> None:
+    """Refuse what is neither true nor false, such as the word "no", which Python takes for true.
+
+    Raises:
+        ValueError: Naming the flag and its value.
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name} must be True or False; got {flag!r}.")

@@ -22,6 +22,7 @@ from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Progress
 from equipoise.instrument.unfold import unfold
+from equipoise.numerics.checks import check_whole
 from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
 
 # Multiplications of three decompositions of a matrix, over rows·columns².
@@ -125,8 +126,7 @@ def conditioning(
     References:
         [lange2022], Sections 2 and 3.
     """
-    if largest < 2:
-        raise ValueError(f"largest must be at least 2, got {largest}.")
+    check_whole("largest", largest, 2)
     watched: dict[nn.Module, str] = {
         module: name
         for module, name in modules.names(model).items()

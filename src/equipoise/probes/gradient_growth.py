@@ -18,6 +18,7 @@ from equipoise.instrument.layer_watch import LayerPass, LayerWatch
 from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
+from equipoise.numerics.checks import check_size
 from equipoise.numerics.growth import growth_rate
 from equipoise.records.estimate import Estimate
 
@@ -149,8 +150,7 @@ def gradient_growth(
     all_batches = list(batches)
     if not all_batches:
         raise ValueError("gradient_growth needs at least one batch, got none.")
-    if replicates < 1:
-        raise ValueError(f"replicates must be at least 1, got {replicates}.")
+    check_size(replicates=replicates)
     redraw = replicates > 1 or initialize is not None
     if redraw and initialize is None:
         initialize = _reset_parameters

@@ -78,5 +78,7 @@ class TestBoth:
     def test_bad_input_is_refused(self):
         with pytest.raises(ValueError, match=r"got \[3, 8, 8\].*unsqueeze"):
             crop_and_flip(torch.ones(3, 8, 8))
-        with pytest.raises(ValueError, match="at least 0 pixels, got -1"):
+        with pytest.raises(
+            ValueError, match="padding must be a whole number of at least 0; got -1"
+        ):
             crop_and_flip(torch.ones(2, 3, 8, 8), padding=-1)

@@ -271,10 +271,12 @@ class TestPlan:
         ("options", "message"),
         [
             ({"family": "normals"}, "family must be one of"),
-            ({"budget": 0.0}, "budget must be at least"),
-            ({"budget": math.nan}, "budget must be at least"),
+            ({"budget": 0.0}, "budget must be a number in"),
+            ({"budget": math.nan}, "budget must be a number in"),
             ({"optimizer": "lbfgs"}, "optimizer must be one of"),
-            ({"steps": 1}, "steps must be at least"),
+            ({"steps": 1}, "steps must be a whole number of at least"),
+            ({"seeds": 1.5}, "seeds must be a whole number of at least 1; got 1.5"),
+            ({"arms": True}, "arms must be a whole number of at least 1; got True"),
             ({"rates": (0.1,)}, "at least two"),
         ],
     )

@@ -101,13 +101,13 @@ class TestTraining:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"optimizer": "lbfgs"}, "optimizer must be one of sgd, adam, adamw, got 'lbfgs'"),
-            ({"rate": 0.0}, "rate must be a positive number, got 0.0"),
-            ({"rate": math.inf}, "rate must be a positive number"),
-            ({"steps": 3}, "steps must be at least 4, got 3"),
-            ({"measurements": 1}, "measurements must be at least 2, got 1"),
-            ({"points": 1}, "points must be at least 2, got 1"),
-            ({"seeds": 0}, "seeds must be at least 1, got 0"),
+            ({"optimizer": "lbfgs"}, "optimizer must be one of sgd, adam, adamw; got 'lbfgs'"),
+            ({"rate": 0.0}, "rate must be a finite number above 0; got 0.0"),
+            ({"rate": math.inf}, "rate must be a finite number above 0"),
+            ({"steps": 3}, "steps must be a whole number of at least 4; got 3"),
+            ({"measurements": 1}, "measurements must be a whole number of at least 2; got 1"),
+            ({"points": 1}, "points must be a whole number of at least 2; got 1"),
+            ({"seeds": 0}, "seeds must be a whole number of at least 1; got 0"),
         ],
     )
     def test_wrong_options_are_refused(self, options, message):

@@ -144,7 +144,7 @@ class TestAssertTrainable:
 
     @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), "50%"])
     def test_what_is_no_probability_is_refused(self, value):
-        with pytest.raises(ValueError, match="at_least is a probability"):
+        with pytest.raises(ValueError, match=r"at_least must be a number in \[0, 1\]"):
             eq.assert_trainable(net, fixed_batches(), at_least=value)
 
     def test_options_reach_the_question(self, by_hand):

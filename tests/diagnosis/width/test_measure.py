@@ -152,8 +152,8 @@ def test_a_model_that_build_keeps_is_left_alone():
     [
         (standard, {"widths": (64,)}, "two or more positive widths, got .64,."),
         (standard, {"widths": (64, 64)}, "two or more positive widths"),
-        (standard, {"steps": 0}, "steps must be at least 1"),
-        (standard, {"seeds": 0}, "seeds must be at least 1"),
+        (standard, {"steps": 0}, "steps must be a whole number of at least 1"),
+        (standard, {"seeds": 0}, "seeds must be a whole number of at least 1"),
         (standard, {"optimizer": torch.optim.SGD}, "optimizer.model. raised TypeError"),
         (standard, {"optimizer": lambda model: None}, "returned NoneType"),
         (lambda width: standard(16), {}, "should differ in size, but have 1482, 1482"),

@@ -321,5 +321,7 @@ class TestBadInput:
             run_symmetric(F, "ones")
 
     def test_no_channels(self):
-        with pytest.raises(ValueError, match="num_features must be at least 1; got 0"):
+        with pytest.raises(
+            ValueError, match="num_features must be a whole number of at least 1; got 0"
+        ):
             gaussian_start(0, torch.Generator())

@@ -216,10 +216,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"steps": 0}, "steps must be at least 1, got 0"),
-            ({"probes": 0}, "probes must be at least 1, got 0"),
-            ({"tolerance": 0.0}, r"tolerance must be in \(0, 1\), got 0.0"),
-            ({"tolerance": float("nan")}, "tolerance must be in"),
+            ({"steps": 0}, "steps must be a whole number of at least 1; got 0"),
+            ({"probes": 0}, "probes must be a whole number of at least 1; got 0"),
+            ({"tolerance": 0.0}, r"tolerance must be a number in \(0, 1\); got 0.0"),
+            ({"tolerance": float("nan")}, "tolerance must be a number in"),
             (
                 {"blocks": "layer"},
                 "blocks must be 'whole', 'layers', 'both' or parameters by name",

@@ -283,7 +283,7 @@ REFUSED = {
     "every 0": (
         lambda m, o: track(m, loss_fn, o, every=0),
         ValueError,
-        "every must be at least 1, got 0.",
+        "every must be a whole number of at least 1; got 0.",
     ),
     "every 0.5": (
         lambda m, o: track(m, loss_fn, o, every=0.5),
@@ -303,7 +303,7 @@ REFUSED = {
     "no rate": (
         lambda m, o: track(m, loss_fn, o, lr=0.0),
         ValueError,
-        "lr must be a positive number, got 0.0.",
+        "lr must be a finite number above 0; got 0.0.",
     ),
     "landscape without a loss": (
         lambda m, o: track(m, optimizer=o, landscape=True),

@@ -190,7 +190,7 @@ def test_networks_at_the_tuned_setting_grow_as_promised(name, B, depth, knob):
     [
         ({"knob": "delta"}, "knob must be gamma, beta, eps or activation, got 'delta'"),
         ({"depth": 0}, "depth must be a whole number of at least 1; got 0"),
-        ({"factor": -1}, "factor must be positive, got -1"),
+        ({"factor": -1}, "factor must be a finite number above 0; got -1"),
         ({"batch_size": 2}, "batch_size must be at least 4, got 2"),
         ({"depth": True}, "depth must be a whole number of at least 1; got True"),
         ({"candidates": "tanh"}, "candidates must be a list, got 'tanh'"),

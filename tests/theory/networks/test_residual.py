@@ -91,7 +91,7 @@ def test_a_plain_network_does_not():
     [
         ({"blocks": 0}, "blocks must be a whole number of at least 1; got 0"),
         ({"stages": 0}, "stages must be a whole number of at least 1; got 0"),
-        ({"start_variance": 0.0}, "start_variance must be positive and finite, got 0"),
+        ({"start_variance": 0.0}, "start_variance must be a finite number above 0; got 0"),
         ({"batch_size": 3}, "batch_size must be at least 4"),
     ],
 )

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from equipoise.numerics.checks import check_whole
+
 # The margin that CIFAR's 32×32 images are given almost everywhere since He et al. (2016).
 PADDING = 4
 
@@ -48,8 +50,7 @@ def random_crop(
         True
     """
     _check(images)
-    if padding < 0:
-        raise ValueError(f"padding must be at least 0 pixels, got {padding}.")
+    check_whole("padding", padding, 0)
     count, _, height, width = images.shape
     padded = F.pad(images, (padding,) * 4)
 

@@ -9,7 +9,8 @@ from functools import partial
 import torch
 
 from equipoise.diagnosis.fix.propose import FAMILIES
-from equipoise.diagnosis.short_training import ADAPTIVE, MakeOptimizer, check_least, check_options
+from equipoise.diagnosis.short_training import ADAPTIVE, MakeOptimizer, check_options
+from equipoise.numerics.checks import check_choice, check_size, check_within
 from equipoise.training.rates import check_rates
 
 # SGD has the momentum that most users give it.
@@ -17,7 +18,6 @@ OPTIMIZERS: dict[str, tuple[MakeOptimizer, tuple[float, ...]]] = {
     "sgd": (partial(torch.optim.SGD, momentum=0.9), (0.003, 0.01, 0.03, 0.1)),
     **ADAPTIVE,
 }
-_LEAST_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,14 @@ class FixOptions:
     arms: int | None = None
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {self.family!r}.")
+        check_choice("family", self.family, FAMILIES)
         check_options(
             self.optimizer, OPTIMIZERS, 4 if self.steps is None else self.steps, self.seeds
         )
-        check_least(arms=(1 if self.arms is None else self.arms, 1))
-        if self.budget is not None and not self.budget >= _LEAST_SECONDS:
-            raise ValueError(
-                f"budget must be at least {_LEAST_SECONDS:g} second, got {self.budget}."
-            )
+        if self.arms is not None:
+            check_size(arms=self.arms)
+        if self.budget is not None:
+            check_within("budget", self.budget, "[1, inf]", "It is in seconds.")
         if self.rates is not None:
             check_rates(self.rates)
 

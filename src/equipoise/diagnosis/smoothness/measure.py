@@ -21,7 +21,6 @@ from equipoise.diagnosis.short_training import (
     NOT_TRAINED,
     MakeOptimizer,
     Variant,
-    check_least,
     check_options,
     mean_over_seeds,
 )
@@ -31,6 +30,7 @@ from equipoise.diagnosis.smoothness.training import Course
 from equipoise.diagnosis.smoothness.variants import Change, changed, variants
 from equipoise.instrument.progress import StageCounter
 from equipoise.instrument.types import Progress
+from equipoise.numerics.checks import check_positive, check_whole
 from equipoise.training.rates import TunedRate, tune_rate
 
 # What [santurkar2018] trains VGG with. At initialisation no rate is tuned yet, so the points lie
@@ -73,9 +73,10 @@ class SmoothnessOptions:
 
     def __post_init__(self) -> None:
         check_options(self.optimizer, _OPTIMIZERS, self.steps, self.seeds)
-        check_least(measurements=(self.measurements, 2), points=(self.points, 2))
-        if self.rate is not None and not 0 < self.rate < math.inf:
-            raise ValueError(f"rate must be a positive number, got {self.rate}.")
+        check_whole("measurements", self.measurements, 2)
+        check_whole("points", self.points, 2)
+        if self.rate is not None:
+            check_positive(rate=self.rate)
 
 
 def smoothness_at_start(problem: Problem, fixes: Mapping[str, Change] | None = None) -> Smoothness:

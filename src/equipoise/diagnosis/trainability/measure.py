@@ -13,6 +13,7 @@ from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.judge import judge
 from equipoise.diagnosis.trainability.record import Trainability
 from equipoise.instrument.recording.tracer import trace
+from equipoise.numerics.checks import check_within
 from equipoise.numerics.options import named_options
 from equipoise.records import wording
 from equipoise.theory.propagation.propagate import propagate
@@ -120,8 +121,7 @@ def assert_trainable(
         >>> assert_trainable(lambda: models.mlp(64, 10, depth=4, width=64), "digits").outside
         ()
     """
-    if not isinstance(at_least, int | float) or not 0 <= at_least <= 1:
-        raise ValueError(f"at_least is a probability from 0 to 1, such as 0.5; got {at_least!r}.")
+    check_within("at_least", at_least, "[0, 1]", "It is a probability, such as 0.5.")
     found = trainability(
         model,
         data,

@@ -16,7 +16,6 @@ from torch.utils import _pytree as pytree
 
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Problem, fresh, rehearse
-from equipoise.diagnosis.short_training import check_least
 from equipoise.diagnosis.width.findings import conclude_coordinate_check
 from equipoise.diagnosis.width.record import CoordinateCheck, LayerOverWidth, WidthTrend
 from equipoise.diagnosis.width.trends import rounded, trend_of
@@ -26,6 +25,7 @@ from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.tracer import trace
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
+from equipoise.numerics.checks import check_size
 from equipoise.records.wording import said
 from equipoise.theory.propagation.propagate import Propagation, propagate
 
@@ -87,7 +87,7 @@ def coordinate_check(
         [('1', 'stable'), ('3', 'grows')]
     """
     widths = _checked(widths)
-    check_least(steps=(steps, 1), seeds=(seeds, 1))
+    check_size(batch_size=batch_size, steps=steps, seeds=seeds)
     problem = Problem.prepare(
         partial(build, widths[0]), data, loss_fn=loss_fn, batch_size=batch_size, device=device
     )

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from equipoise.numerics.checks import check_choice
+from equipoise.numerics.checks import check_choice, check_whole
 
 Layout: TypeAlias = Literal["channels_first", "tokens", "channels_last"]
 
@@ -25,8 +25,7 @@ def check_layout(layout: str, prefix_tokens: int) -> None:
         ValueError: Naming the choices.
     """
     check_choice("layout", layout, list(_SHAPES))
-    if not isinstance(prefix_tokens, int) or prefix_tokens < 0:
-        raise ValueError(f"prefix_tokens must be a whole number, at least 0; got {prefix_tokens}.")
+    check_whole("prefix_tokens", prefix_tokens, 0)
     if prefix_tokens and layout != "tokens":
         raise ValueError(
             f"prefix_tokens={prefix_tokens} needs layout='tokens'; maps in layout={layout!r} have "

@@ -6,6 +6,7 @@ from typing import Unpack
 
 from torch import Tensor
 
+from equipoise.numerics.checks import check_within
 from equipoise.numerics.options import named_options
 from equipoise.pooling.heads.base import MatrixHead, MatrixOptions
 from equipoise.pooling.matrices import bilinear
@@ -67,8 +68,8 @@ class MatrixPowerPool(MatrixHead):
             raise ValueError(
                 f"exponent must be above 0; got {exponent}. LogEuclideanPool is the limit at 0."
             )
-        if relative_cutoff is not None and not 0 <= relative_cutoff < 1:
-            raise ValueError(f"relative_cutoff must lie in [0, 1); got {relative_cutoff}.")
+        if relative_cutoff is not None:
+            check_within("relative_cutoff", relative_cutoff, "[0, 1)")
         self.exponent = exponent
         self.relative_cutoff = relative_cutoff
 

@@ -31,6 +31,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from equipoise.numerics.checks import check_size
 from equipoise.numerics.precision import at_least_float32, without_autocast
 from equipoise.pooling.matrices import check_square, symmetric_part
 
@@ -87,8 +88,7 @@ def sqrt_newton_schulz(
         [li2018], Algorithm 1; [yu2020], the methods that RUN is compared with.
     """
     check_square(matrix)
-    if iterations < 1:
-        raise ValueError(f"iterations must be at least 1, got {iterations}; 5 is usual.")
+    check_size(iterations=iterations)
     if prenormalise not in ("trace", "frobenius"):
         raise ValueError(f"prenormalise must be 'trace' or 'frobenius', got {prenormalise!r}.")
     batch = at_least_float32(matrix).reshape(-1, *matrix.shape[-2:])

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from equipoise.numerics.checks import check_within
 from equipoise.numerics.precision import at_least_float32, without_autocast
 from equipoise.pooling.matrices import check_square, symmetric_part
 from equipoise.pooling.roots.divided_differences import (
@@ -84,8 +85,8 @@ def matrix_power(
             f"exponent must be above 0, got {exponent}: a singular matrix has no other powers. "
             "log_euclidean is the limit at 0."
         )
-    if relative_cutoff is not None and not 0 <= relative_cutoff < 1:
-        raise ValueError(f"relative_cutoff must lie in [0, 1), got {relative_cutoff}.")
+    if relative_cutoff is not None:
+        check_within("relative_cutoff", relative_cutoff, "[0, 1)")
     return _spectral(matrix, Power(exponent, relative_cutoff))
 
 

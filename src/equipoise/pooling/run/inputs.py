@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from equipoise.numerics.checks import check_size
 from equipoise.pooling.run.iteration import unit
 
 Start: TypeAlias = Tensor | Literal["mean", "ones"]
@@ -38,8 +39,7 @@ def gaussian_start(num_features: int, generator: torch.Generator) -> Tensor:
     References:
         [yu2020], Theorem 1.
     """
-    if num_features < 1:
-        raise ValueError(f"num_features must be at least 1; got {num_features}.")
+    check_size(num_features=num_features)
     return torch.randn(
         num_features, generator=generator, device=generator.device, dtype=torch.float32
     )

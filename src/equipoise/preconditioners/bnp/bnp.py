@@ -88,7 +88,7 @@ class BNP:
             bounds the raw gradients only, which preconditioning may enlarge a lot.
 
     Raises:
-        TypeError: If an option is of another type.
+        TypeError: If the model, a selection of layers or the process group is of another type.
         ValueError: If an option is out of range, or no layer can be preconditioned.
 
     Examples:

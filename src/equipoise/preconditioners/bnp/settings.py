@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
+
+from equipoise.numerics.checks import (
+    check_choice,
+    check_flag,
+    check_size,
+    check_within,
+    is_number,
+)
 
 Variance: TypeAlias = Literal["total", "batch"]
 ConvStatistics: TypeAlias = Literal["channel", "exact"]
@@ -31,44 +38,18 @@ class Settings:
     max_norm: float | None = None
 
     def __post_init__(self) -> None:
-        _check_number("rho", self.rho)
-        if not isinstance(self.bias_correction, bool):
-            raise TypeError(f"bias_correction must be a bool, got {self.bias_correction!r:.40}.")
-        if not isinstance(self.eps, tuple | list):
-            raise TypeError(
-                f"eps must be two numbers, such as (1e-2, 1e-4), got {type(self.eps).__name__}."
-            )
-        for number in self.eps:
-            _check_number("eps", number)
-        if not isinstance(self.update_every, int):
-            raise TypeError(
-                f"update_every must be an int, got {type(self.update_every).__name__}."
-            )
+        check_within("rho", self.rho, "[0, 1)")
+        check_flag(bias_correction=self.bias_correction)
+        if not isinstance(self.eps, tuple | list) or len(self.eps) != 2:
+            raise ValueError(f"eps must be two numbers, such as (1e-2, 1e-4); got {self.eps!r}.")
+        for place, number in enumerate(self.eps):
+            check_within(f"eps[{place}]", number, "[0, inf)", "The paper's are (1e-2, 1e-4).")
+        check_choice("variance", self.variance, get_args(Variance))
+        check_choice("conv_stats", self.conv_stats, get_args(ConvStatistics))
+        check_choice("rows", self.rows, get_args(Rows))
+        check_size(update_every=self.update_every)
         if self.max_norm is not None:
-            _check_number("max_norm", self.max_norm)
-        if not 0 <= self.rho < 1:
-            raise ValueError(f"rho must lie in [0, 1), got {self.rho}.")
-        if len(self.eps) != 2 or any(not 0 <= e < math.inf for e in self.eps):
-            raise ValueError(
-                f"eps must be two finite numbers that are not negative, got {self.eps!r}. The "
-                "paper's are (1e-2, 1e-4)."
-            )
-        for name, value, known in (
-            ("variance", self.variance, get_args(Variance)),
-            ("conv_stats", self.conv_stats, get_args(ConvStatistics)),
-            ("rows", self.rows, get_args(Rows)),
-        ):
-            if not isinstance(value, str):
-                raise TypeError(
-                    f"{name} must be one of {', '.join(known)}; got {type(value).__name__}."
-                )
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
-        whole = isinstance(self.update_every, int) and not isinstance(self.update_every, bool)
-        if not whole or self.update_every < 1:
-            raise ValueError(f"update_every must be a positive int, got {self.update_every!r}.")
-        if self.max_norm is not None and not self.max_norm > 0:
-            raise ValueError(f"max_norm must be positive or None, got {self.max_norm!r}.")
+            check_within("max_norm", self.max_norm, "(0, inf]", "None is no limit.")
         _check_row_scale(self.row_scale)
 
     @property
@@ -92,16 +73,10 @@ def with_preset(settings: Settings, preset: Preset | None) -> Settings:
     )
 
 
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__} {value!r:.40}.")
-
-
 def _check_row_scale(scale: Any) -> None:
     if callable(scale) or scale == "paper":
         return
-    number = isinstance(scale, numbers.Real) and not isinstance(scale, bool)
-    if not number or not 0 < scale < math.inf:
+    if not is_number(scale) or not 0 < scale < math.inf:
         raise ValueError(
             f"row_scale must be 'paper', a positive q², or a function of (fan_in, samples, "
             f"positions); got {scale!r}."

@@ -16,6 +16,7 @@ from equipoise.instrument.progress import StageCounter
 from equipoise.instrument.replay import Replay
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
+from equipoise.numerics.checks import check_size, check_within
 from equipoise.numerics.lanczos.spectrum import SymmetricSpectrum, extremal_spectrum, full_spectrum
 from equipoise.probes.hessian import blocks as parameter_blocks
 from equipoise.probes.hessian.blocks import ParameterBlock
@@ -153,11 +154,8 @@ class _Search:
 
 
 def _check(model: nn.Module, *, steps: int, probes: int, tolerance: float) -> None:
-    for name, value in {"steps": steps, "probes": probes}.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
-    if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance must be in (0, 1), got {tolerance}.")
+    check_size(steps=steps, probes=probes)
+    check_within("tolerance", tolerance, "(0, 1)")
     for name, parameter in model.named_parameters():
         if parameter.is_complex() and parameter.requires_grad:
             raise ValueError(

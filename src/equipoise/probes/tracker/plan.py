@@ -14,6 +14,7 @@ from equipoise.instrument import modules
 from equipoise.instrument.normalisers import is_normaliser
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
+from equipoise.numerics.checks import check_positive, check_whole, is_whole
 
 # What each measurement needs.
 _NEEDS = {
@@ -124,8 +125,8 @@ def _checked_steps(steps: Sequence[float]) -> tuple[float, ...]:
 
 
 def _checked_rate(lr: float | None) -> float | None:
-    if lr is not None and not (math.isfinite(lr) and lr > 0):
-        raise ValueError(f"lr must be a positive number, got {lr}.")
+    if lr is not None:
+        check_positive(lr=lr)
     return lr
 
 
@@ -145,16 +146,15 @@ def due(every: int | Iterable[int]) -> Callable[[int], bool]:
         >>> [step for step in range(10) if due((0, 1, 5))(step)]
         [0, 1, 5]
     """
-    if isinstance(every, int) and not isinstance(every, bool):
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}.")
-        return lambda step: step % every == 0
+    if is_whole(every):
+        interval = check_whole("every", every, 1)
+        return lambda step: step % interval == 0
     if isinstance(every, bool | str | float) or not isinstance(every, Iterable):
         raise TypeError(
             f"every must be a number of steps, or the steps themselves, got {every!r}."
         )
     chosen: frozenset[Any] = frozenset(every)
-    if not chosen or not all(isinstance(step, int) and step >= 0 for step in chosen):
+    if not chosen or not all(is_whole(step) and step >= 0 for step in chosen):
         raise ValueError(
             f"every must name steps, whole numbers from 0; got {sorted(chosen, key=str)[:5]}."
         )

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Unpack
 
+from equipoise.numerics.checks import check_positive
 from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.records.warn import warn_user
@@ -129,8 +130,7 @@ def max_trainable_depth(rate: Estimate | float, factor: float = TRAINABLE_FACTOR
     References:
         [yang2019], Fig. 2 (the white dashed line).
     """
-    if not factor > 0:
-        raise ValueError(f"factor must be positive, got {factor}.")
+    check_positive(factor=factor)
     return factor * abs(depth_scale(rate))
 
 

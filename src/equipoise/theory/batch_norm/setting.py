@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from numbers import Real
 from typing import TypedDict
 
+from equipoise.numerics.checks import check_within, is_number
 from equipoise.numerics.options import named_options
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.activation.catalogue import Activation
@@ -54,7 +54,7 @@ class Setting:
 
     Raises:
         ValueError: If a number is out of range or the activation is not usable.
-        TypeError: If the activation is no activation at all, or a number is no number.
+        TypeError: If the activation is no activation at all.
 
     Examples:
         >>> setting = Setting("gelu", 16, gamma=0.5)
@@ -95,11 +95,7 @@ class Setting:
             ("weight_variance", weight_variance, 0.0),
             ("bias_variance", bias_variance, 0.0),
         ):
-            if not _is_number(value):
-                raise TypeError(f"{name} must be a number, got {value!r}.")
-            if not math.isfinite(value) or value < least:
-                need = "finite and not negative" if least == 0 else "finite"
-                raise ValueError(f"{name} must be {need}, got {value}.")
+            check_within(name, value, "[0, inf)" if least == 0 else "(-inf, inf)")
             least = 1 / _LARGEST if name in ("gamma", "weight_variance") and value else 0.0
             if not least <= abs(value) <= _LARGEST:
                 raise ValueError(
@@ -184,7 +180,7 @@ def overflow(setting: Setting) -> ValueError:
 
 
 def _check_batch_size(batch_size: int) -> None:
-    if not (_is_number(batch_size) and float(batch_size).is_integer()):
+    if not (is_number(batch_size) and float(batch_size).is_integer()):
         raise ValueError(f"batch_size must be a whole number, got {batch_size!r}.")
     if batch_size > _LARGEST_BATCH:
         raise ValueError(
@@ -196,7 +192,3 @@ def _check_batch_size(batch_size: int) -> None:
             f"batch_size must be at least 4, got {batch_size}: at 3 the gradient of batch norm "
             "has no second moment and at 2 its outputs are ±1. Use a larger batch."
         )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Unpack
 
 from scipy.optimize import brentq
 
-from equipoise.numerics.checks import check_whole
+from equipoise.numerics.checks import check_positive, check_whole
 from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
@@ -156,8 +156,7 @@ def tune(
     if knob not in ("gamma", "beta", "eps", "activation"):
         raise ValueError(f"knob must be gamma, beta, eps or activation, got {knob!r}.")
     depth = check_whole("depth", depth, 1)
-    if not factor > 0:
-        raise ValueError(f"factor must be positive, got {factor}.")
+    check_positive(factor=factor)
     setting = as_setting(setting, batch_size, options)
     if isinstance(candidates, str):
         raise ValueError(f"candidates must be a list, got {candidates!r}: write [{candidates!r}].")

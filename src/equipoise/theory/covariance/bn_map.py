@@ -15,7 +15,6 @@ References:
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +23,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from equipoise.numerics.checks import check_whole
+from equipoise.numerics.checks import check_whole, check_within
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.covariance.kernels import Kernel, closed_form_kernel
@@ -236,10 +235,7 @@ def _choose_method(method: str, activation: Activation, kernel: Kernel | None, b
 
 def _check_numbers(eps: float, gamma: float, beta: float, samples: int) -> None:
     for name, value in (("eps", eps), ("gamma", gamma), ("beta", beta)):
-        if not math.isfinite(value):
-            raise ValueError(f"{name} must be finite, got {value}.")
-    if eps < 0:
-        raise ValueError(f"eps must not be negative, got {eps}.")
+        check_within(name, value, "[0, inf)" if name == "eps" else "(-inf, inf)")
     if gamma == 0:
         raise ValueError("gamma must not be 0: batch norm would send no signal at all.")
     check_whole("samples", samples, 4)

@@ -25,6 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.numerics.checks import check_whole
+
 Array = NDArray[np.float64]
 
 
@@ -303,9 +305,7 @@ def _plain(value: complex) -> float | complex:
 
 def _check_batch_size(batch_size: int) -> int:
     """Return the batch size, or refuse one below 4."""
-    if batch_size < 4:
-        raise ValueError(f"batch_size must be at least 4, got {batch_size}. Use a larger batch.")
-    return batch_size
+    return check_whole("batch_size", batch_size, 4)
 
 
 def _check_symmetric(matrix: Array, batch_size: int | None = None) -> Array:

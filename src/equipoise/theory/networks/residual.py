@@ -30,7 +30,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.numerics.checks import check_whole
+from equipoise.numerics.checks import check_positive, check_whole
 from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
@@ -113,8 +113,7 @@ def residual_growth(
         Derived in this module from the methods of [yang2019].
     """
     blocks, stages = check_whole("blocks", blocks, 1), check_whole("stages", stages, 1)
-    if not 0 < start_variance < math.inf:
-        raise ValueError(f"start_variance must be positive and finite, got {start_variance}.")
+    check_positive(start_variance=start_variance)
     setting = as_setting(setting, batch_size, options)
     solve_by_quadrature(replace(setting, eps=0.0))  # refuses an activation that passes no signal
     level = _level(setting, start_variance)

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from equipoise.numerics.checks import check_whole
+from equipoise.numerics.checks import check_positive, check_whole
 from equipoise.theory.batch_norm.setting import Setting
 
 Normaliser: TypeAlias = Literal["batch norm", "layer norm", "rms norm", "group norm"]
@@ -52,8 +52,7 @@ class Architecture:
         check_whole("stages", self.stages, 0)
         if self.group_size is not None:
             check_whole("group_size", self.group_size, 2)
-        if not 0 < self.start_variance < math.inf:
-            raise ValueError(f"start_variance must be positive, got {self.start_variance}.")
+        check_positive(start_variance=self.start_variance)
 
 
 PLAIN = Architecture()

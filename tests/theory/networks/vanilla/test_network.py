@@ -381,7 +381,7 @@ class TestExtremes:
         ({"weight_variance": -1.0}, ValueError, "weight_variance"),
         ({"weight_variance": 1.0, "bias_variance": -0.1}, ValueError, "bias_variance"),
         ({"weight_variance": math.nan}, ValueError, "weight_variance"),
-        ({"weight_variance": "2"}, TypeError, "weight_variance"),
+        ({"weight_variance": "2"}, ValueError, "weight_variance"),
     ],
 )
 def test_numbers_out_of_range_are_refused(options, error, match):
