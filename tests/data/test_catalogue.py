@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from equipoise.data import DataNotFoundError, load
-from equipoise.data.images.mnist import DEBIAN_FOLDER, fashion_mnist
+from equipoise.data import DataNotFoundError, load, split
+from equipoise.data.images.mnist import DEBIAN_FOLDER, fashion_mnist_images
 from equipoise.data.user import IndexedSource, LoaderSource
 from support.idx_format import image_files
 
@@ -116,12 +116,16 @@ class TestMnist:
 class TestFashionMnist:
     def test_search_order(self, tmp_path):
         own, debian = tmp_path / "own", tmp_path / "debian"
+
+        def found():
+            return len(fashion_mnist_images("train", own, debian=debian)[0])
+
         write_pair(tmp_path / "cache" / "fashion-mnist", count=6)
-        assert len(fashion_mnist(own, debian=debian)) == 6
+        assert found() == 6
         write_pair(debian, count=7)
-        assert len(fashion_mnist(own, debian=debian)) == 7
+        assert found() == 7
         write_pair(own, count=8)
-        assert len(fashion_mnist(own, debian=debian)) == 8
+        assert found() == 8
 
     @pytest.mark.skipif(
         not DEBIAN_FOLDER.is_dir(), reason="Debian's dataset-fashion-mnist is not installed"
@@ -214,6 +218,25 @@ def test_a_near_miss_is_recognised():
         load("fashion_mnist")
 
 
-def test_a_missing_folder_is_refused():
+@pytest.mark.parametrize("read", [load, split])
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_missing_folder_is_refused(read, kind):
     with pytest.raises(ValueError, match="no folder 'nowhere'"):
-        load("mnist", data_dir=Path("nowhere"))
+        read("mnist", data_dir=kind("nowhere"))
+
+
+class TestFolders:
+    def test_its_name_may_be_a_string(self, tmp_path):
+        write_pair(tmp_path)
+        assert len(load("mnist", data_dir=str(tmp_path))) == 6
+
+    def test_the_environment_variable_names_one(self, tmp_path, monkeypatch):
+        write_pair(tmp_path / "own")
+        monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "own"))
+        assert len(load("mnist")) == 6
+
+    def test_a_given_one_takes_the_place_of_the_variable(self, tmp_path, monkeypatch):
+        write_pair(tmp_path / "own")
+        write_pair(tmp_path / "given", count=7)
+        monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "own"))
+        assert len(load("mnist", data_dir=tmp_path / "given")) == 7

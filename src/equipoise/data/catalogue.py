@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from equipoise.data.images.cifar import cifar10, cifar100
+from equipoise.data.folders import user_dir
 from equipoise.data.images.digits import digits_images
-from equipoise.data.images.mnist import fashion_mnist, mnist
+from equipoise.data.images.named import IMAGE_SETS
+from equipoise.data.images.scaling import standardised
 from equipoise.data.resolve import importing, resolve
 from equipoise.data.source import Samples, Source
 from equipoise.data.synthetic import gaussian_noise
@@ -17,17 +18,14 @@ from equipoise.data.user import as_source
 
 _SPECS = (
     "digits",
-    "fashion-mnist",
-    "mnist",
-    "cifar10",
-    "cifar100",
+    *IMAGE_SETS,
     "random:SHAPE:CLASSES",
     "file.py:name",
     "package.module:name",
 )
 
 
-def load(spec: str, *, data_dir: Path | None = None, download: bool = False) -> Source:
+def load(spec: str, *, data_dir: str | Path | None = None, download: bool = False) -> Source:
     """Load labelled data by name.
 
     Args:
@@ -35,7 +33,7 @@ def load(spec: str, *, data_dir: Path | None = None, download: bool = False) -> 
             training sets; ``random:SHAPE:CLASSES`` for Gaussian noise, as in
             ``random:3x32x32:10``; ``file.py:name`` or ``package.module:name`` for an iterable,
             ``DataLoader``, ``Dataset`` or function of yours.
-        data_dir: Where to look first for the files of a named set.
+        data_dir: Where to look first for the files of a named set; ``$EQUIPOISE_DATA`` by default.
         download: Whether a set that is in none of the known folders may be fetched into the
             cache; only ``fashion-mnist`` can.
 
@@ -44,7 +42,8 @@ def load(spec: str, *, data_dir: Path | None = None, download: bool = False) -> 
 
     Raises:
         DataNotFoundError: If a named set is in none of the known folders.
-        ValueError: If the spec is unknown, or what it names cannot be loaded.
+        ValueError: If the spec is unknown, there is no folder ``data_dir``, or what the
+            spec names cannot be loaded.
 
     Examples:
         >>> digits = load("digits")
@@ -52,25 +51,19 @@ def load(spec: str, *, data_dir: Path | None = None, download: bool = False) -> 
         >>> tuple(x.shape), y.dtype, digits.classes
         ((32, 1, 8, 8), torch.int64, 10)
     """
-    if data_dir is not None and not data_dir.is_dir():
-        raise ValueError(f"There is no folder {str(data_dir)!r} to look for data in.")
-    match spec:
-        case "digits":
-            return digits()
-        case "fashion-mnist":
-            return fashion_mnist(data_dir, download=download)
-        case "mnist":
-            return mnist(data_dir)
-        case "cifar10":
-            return cifar10(data_dir)
-        case "cifar100":
-            return cifar100(data_dir)
+    folder = user_dir(data_dir)
+    if spec == "digits":
+        return digits()
+    if spec in IMAGE_SETS:
+        named = IMAGE_SETS[spec]
+        images, labels = named.images("train", folder, download=download)
+        return standardised(spec, images, labels, named.classes)
     if spec.startswith("random:"):
         return gaussian_noise(spec)
     if ":" in spec:
-        named = resolve(spec)
+        found = resolve(spec)
         with importing(spec):
-            return as_source(named, spec)
+            return as_source(found, spec)
     raise ValueError(_unknown(spec))
 
 

@@ -12,7 +12,7 @@ class DataNotFoundError(ValueError):
 
 
 def find_folder(
-    name: str, *, holding: Sequence[str], remedy: str, data_dir: Path | None = None
+    name: str, *, holding: Sequence[str], remedy: str, data_dir: str | Path | None = None
 ) -> Path:
     """Find the folder of a data set that has been put in place by hand.
 
@@ -32,7 +32,8 @@ def find_folder(
         Traceback (most recent call last):
         equipoise.data.folders.DataNotFoundError: birds was not found: looked for ...
     """
-    places = [p / name for p in (data_dir or own_dir(), cache_dir()) if p is not None]
+    own = own_dir() if data_dir is None else Path(data_dir).expanduser()
+    places = [p / name for p in (own, cache_dir()) if p is not None]
     for place in places:
         if all((place / inner).is_dir() for inner in holding):
             return place
@@ -58,6 +59,20 @@ def own_dir() -> Path | None:
     """
     own = os.environ.get("EQUIPOISE_DATA")
     return Path(own).expanduser() if own else None
+
+
+def user_dir(data_dir: str | Path | None) -> Path | None:
+    """The folder that a caller names, or else :func:`own_dir`.
+
+    Raises:
+        ValueError: If there is no folder of that name.
+    """
+    if data_dir is None:
+        return own_dir()
+    folder = Path(data_dir).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"There is no folder {str(data_dir)!r} to look for data in.")
+    return folder
 
 
 def first_existing(folder: Path, names: Sequence[str]) -> Path | None:

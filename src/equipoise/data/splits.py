@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from equipoise.data.folders import own_dir
-from equipoise.data.images.cifar import cifar_images
+from equipoise.data.folders import user_dir
 from equipoise.data.images.digits import digits_images
-from equipoise.data.images.mnist import Part, fashion_mnist_images, mnist_images
+from equipoise.data.images.named import IMAGE_SETS
 from equipoise.data.images.scaling import to_unit
 from equipoise.data.source import Samples
 
-_Read = Callable[[Part], tuple[Tensor, Tensor]]
-_NAMES = ("digits", "fashion-mnist", "mnist", "cifar10", "cifar100")
 # scikit-learn's digits come without a test set: every fifth sample is one.
 _EVERY = 5
 
@@ -67,7 +62,7 @@ class Split:
         return Split(scaled(self.train), scaled(self.test))
 
 
-def split(name: str, *, data_dir: Path | None = None, download: bool = False) -> Split:
+def split(name: str, *, data_dir: str | Path | None = None, download: bool = False) -> Split:
     """Load a named set of images.
 
     Args:
@@ -78,7 +73,7 @@ def split(name: str, *, data_dir: Path | None = None, download: bool = False) ->
 
     Raises:
         DataNotFoundError: If the files are in none of the known folders.
-        ValueError: If the name is unknown.
+        ValueError: If the name is unknown, or there is no folder ``data_dir``.
 
     Examples:
         >>> digits = split("digits")
@@ -87,21 +82,14 @@ def split(name: str, *, data_dir: Path | None = None, download: bool = False) ->
         >>> float(digits.train.inputs.min()), float(digits.train.inputs.max())
         (0.0, 1.0)
     """
+    folder = user_dir(data_dir)
     if name == "digits":
         images, labels = digits_images()
         test = torch.arange(len(images)) % _EVERY == 0
         return Split(*(to_unit(name, images[p], labels[p], 10, white=16) for p in (~test, test)))
-    data_dir = data_dir or own_dir()
-    read: _Read
-    match name:
-        case "fashion-mnist":
-            read = partial(fashion_mnist_images, data_dir=data_dir, download=download)
-        case "mnist":
-            read = partial(mnist_images, data_dir=data_dir)
-        case "cifar10" | "cifar100":
-            read = partial(cifar_images, name, data_dir=data_dir)
-        case _:
-            known = ", ".join(_NAMES)
-            raise ValueError(f"{name!r} has no training and test set; those that have: {known}.")
-    classes = 100 if name == "cifar100" else 10
-    return Split(*(to_unit(name, *read(part), classes) for part in ("train", "test")))
+    if name not in IMAGE_SETS:
+        known = ", ".join(["digits", *IMAGE_SETS])
+        raise ValueError(f"{name!r} has no training and test set; those that have: {known}.")
+    images_of = partial(IMAGE_SETS[name].images, folder=folder, download=download)
+    classes = IMAGE_SETS[name].classes
+    return Split(*(to_unit(name, *images_of(part), classes) for part in ("train", "test")))

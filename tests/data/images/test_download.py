@@ -119,8 +119,9 @@ def test_load_downloads_only_when_allowed(server, tmp_path, monkeypatch):
     def fetch(folder):
         fetch_fashion_mnist(folder, base_url=server.url, md5=MD5)
 
-    nowhere = {**mnist.fashion_mnist.__kwdefaults__, "debian": tmp_path / "nowhere"}
-    monkeypatch.setattr(mnist.fashion_mnist, "__kwdefaults__", nowhere)
+    read = mnist.fashion_mnist_images
+    nowhere = {**read.__kwdefaults__, "debian": tmp_path / "nowhere"}
+    monkeypatch.setattr(read, "__kwdefaults__", nowhere)
     monkeypatch.setattr(mnist, "fetch_fashion_mnist", fetch)
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
     with pytest.raises(DataNotFoundError) as caught:

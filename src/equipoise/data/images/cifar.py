@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 
 from equipoise.data.folders import cache_dir, not_found
-from equipoise.data.images.scaling import standardised
-from equipoise.data.source import Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +49,6 @@ _LAYOUTS = {
         100,
     ),
 }
-
-
-def cifar10(data_dir: Path | None = None) -> Samples:
-    """CIFAR-10's training set, standardised: inputs ``[50000, 3, 32, 32]``, 10 classes.
-
-    Looks for the extracted folder or the archive in ``data_dir``, then in the cache.
-
-    Raises:
-        DataNotFoundError: If it is in neither.
-        ValueError: If a file is damaged, or holds anything but arrays and plain values.
-
-    References:
-        [krizhevsky2009] Learning multiple layers of features from tiny images.
-    """
-    return standardised("cifar10", *cifar_images("cifar10", "train", data_dir), classes=10)
-
-
-def cifar100(data_dir: Path | None = None) -> Samples:
-    """CIFAR-100's training set with its fine labels; see :func:`cifar10`.
-
-    Raises:
-        DataNotFoundError: If it is in neither.
-        ValueError: If a file is damaged, or holds anything but arrays and plain values.
-    """
-    return standardised("cifar100", *cifar_images("cifar100", "train", data_dir), classes=100)
 
 
 def restricted_loads(content: bytes, where: str) -> Any:
@@ -148,7 +121,17 @@ def cifar_images(
     part: Literal["train", "test"],
     data_dir: Path | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Bytes ``[N, 3, 32, 32]`` and labels of the training or the test set."""
+    """Bytes ``[N, 3, 32, 32]`` and (fine) labels of the training or the test set.
+
+    Looks for the extracted folder or the archive in ``data_dir``, then in the cache.
+
+    Raises:
+        DataNotFoundError: If it is in neither.
+        ValueError: If a file is damaged, or holds anything but arrays and plain values.
+
+    References:
+        [krizhevsky2009] Learning multiple layers of features from tiny images.
+    """
     layout = _LAYOUTS[name]
     files = layout.parts if part == "train" else layout.test_parts
     folders = [] if data_dir is None else [data_dir]

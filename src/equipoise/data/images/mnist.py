@@ -11,8 +11,6 @@ from torch import Tensor
 from equipoise.data.folders import cache_dir, first_existing, not_found
 from equipoise.data.images.download import fetch_fashion_mnist
 from equipoise.data.images.idx import read_labelled_images
-from equipoise.data.images.scaling import standardised
-from equipoise.data.source import Samples
 
 # Debian's package dataset-fashion-mnist installs here.
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
@@ -21,10 +19,14 @@ Part: TypeAlias = Literal["train", "test"]
 _STEMS = {"train": "train", "test": "t10k"}
 
 
-def fashion_mnist(
-    data_dir: Path | None = None, *, download: bool = False, debian: Path = DEBIAN_FOLDER
-) -> Samples:
-    """Fashion-MNIST's training set, standardised: inputs ``[60000, 1, 28, 28]``, 10 classes.
+def fashion_mnist_images(
+    part: Part,
+    data_dir: Path | None = None,
+    *,
+    download: bool = False,
+    debian: Path = DEBIAN_FOLDER,
+) -> tuple[Tensor, Tensor]:
+    """Bytes ``[N, 1, 28, 28]`` and labels of Fashion-MNIST's training or test set.
 
     Looks in ``data_dir``, then where Debian installs it, then in the cache; downloads into
     the cache only if it is in none of these and ``download`` allows it.
@@ -37,18 +39,6 @@ def fashion_mnist(
         [xiao2017] Fashion-MNIST: a novel image dataset for benchmarking machine learning
         algorithms, arXiv:1708.07747.
     """
-    images, labels = fashion_mnist_images("train", data_dir, download=download, debian=debian)
-    return standardised("fashion-mnist", images, labels, classes=10)
-
-
-def fashion_mnist_images(
-    part: Part,
-    data_dir: Path | None = None,
-    *,
-    download: bool = False,
-    debian: Path = DEBIAN_FOLDER,
-) -> tuple[Tensor, Tensor]:
-    """Bytes ``[N, 1, 28, 28]`` and labels of the training or the test set."""
     cache = cache_dir() / "fashion-mnist"
     folders = [*_user_folders(data_dir, "FashionMNIST"), debian, cache]
     pair = _find_pair(folders, part)
@@ -66,8 +56,8 @@ def fashion_mnist_images(
     return _read(pair)
 
 
-def mnist(data_dir: Path | None = None) -> Samples:
-    """MNIST's training set, standardised: inputs ``[60000, 1, 28, 28]``, 10 classes.
+def mnist_images(part: Part, data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
+    """Bytes ``[N, 1, 28, 28]`` and labels of MNIST's training or test set.
 
     Looks in ``data_dir``, there also in torchvision's ``MNIST/raw``, then in the cache.
 
@@ -79,11 +69,6 @@ def mnist(data_dir: Path | None = None) -> Samples:
     References:
         [lecun1998] Gradient-based learning applied to document recognition.
     """
-    return standardised("mnist", *mnist_images("train", data_dir), classes=10)
-
-
-def mnist_images(part: Part, data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
-    """Bytes ``[N, 1, 28, 28]`` and labels of the training or the test set."""
     folders = [*_user_folders(data_dir, "MNIST"), cache_dir() / "mnist"]
     pair = _find_pair(folders, part)
     if pair is None:
