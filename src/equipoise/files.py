@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,16 +20,28 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file; an interrupted write, or a second writer, never leaves half a file."""
+    with replacing(path) as draft:
+        draft.write_bytes(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Lend the path of a draft, which becomes the file once the block has ended.
+
+    Where the block fails, the draft is removed and the old file stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # The draft has a unique name: with a fixed one, a second writer would publish half a file.
     draft = path.with_name(f".{path.stem}.{uuid4().hex}{_DRAFT}")
     try:
-        draft.write_bytes(data)
+        yield draft
         draft.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
-        error.filename = str(path)  # not the draft's, and none at all on a full disk
+        if error.filename in (None, str(draft)):  # none at all on a full disk
+            error.filename = str(path)
         raise
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def remove_abandoned(folder: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 
 from equipoise.data.folders import DataNotFoundError
+from equipoise.files import replacing
 
 OFFICIAL_HOST = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 
@@ -62,30 +61,25 @@ def fetch_fashion_mnist(
 
 
 def _fetch(url: str, target: Path, expected: str, timeout: float) -> None:
-    handle, draft_name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    draft = Path(draft_name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            try:
-                with urllib.request.urlopen(url, timeout=timeout) as answer:
-                    while chunk := answer.read(_CHUNK):
-                        file.write(chunk)
-            except (OSError, HTTPException) as error:
-                raise DataNotFoundError(
-                    f"{url} could not be downloaded to {target.parent}: {error}. Try again "
-                    f"later, or put {target.name} into that folder yourself."
-                ) from error
+    with replacing(target) as draft:
+        try:
+            with (
+                urllib.request.urlopen(url, timeout=timeout) as answer,
+                draft.open("wb") as file,
+            ):
+                while chunk := answer.read(_CHUNK):
+                    file.write(chunk)
+        except (OSError, HTTPException) as error:
+            raise DataNotFoundError(
+                f"{url} could not be downloaded to {target.parent}: {error}. Try again "
+                f"later, or put {target.name} into that folder yourself."
+            ) from error
         found = _md5(draft)
         if found != expected:
             raise ValueError(
                 f"{url} is damaged: its MD5 sum is {found} and should be {expected}. "
                 "Nothing was kept; try again later."
             )
-        # mkstemp makes files private; a cache that several users share must be readable.
-        draft.chmod(0o644)
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _md5(path: Path) -> str:
