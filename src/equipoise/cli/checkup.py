@@ -52,9 +52,9 @@ def configure(parser: ArgumentParser) -> None:
         "--budget",
         type=_seconds,
         metavar="TIME",
-        help="for all trainings of --fix, such as 60s or 5m (default: 60s, of the default model "
-        "20s); without --fix, for the whole check-up, so that optional measurements that fit are "
-        "made",
+        help="for all trainings of --fix, such as 60s or 5m (default: 60s, or no limit with "
+        f"--steps; of the default model {_DEFAULT_SECONDS:.0f}s); without --fix, for the whole "
+        "check-up, so that optional measurements that fit are made",
     )
     parser.add_argument(
         "--smoothness",
@@ -111,49 +111,29 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> Checkup:
     """Run the check-up."""
     import_at_once("equipoise.diagnosis", "equipoise.report.checkup.page", "matplotlib.figure")
-    from equipoise import data, diagnosis
-    from equipoise.cli.progress import bars
-    from equipoise.cli.targets import (
-        choose_batch_size,
-        choose_loss,
-        choose_target,
-        tell_batch_size,
-        with_checkpoint,
-    )
+    from equipoise.cli.targets import examine
     from equipoise.diagnosis.checkup import checkup
+    from equipoise.diagnosis.smoothness.measure import SmoothnessOptions
 
     check_writable(args.out)
     smoothness = None
     fix = _fix(args)
     if args.smoothness:
         seeds = max(1, min(args.seeds, _MOST_TRAININGS))
-        smoothness = diagnosis.SmoothnessOptions(args.optimizer, seeds=seeds)
-    source = data.load(args.data, data_dir=args.data_dir, download=args.download)
-    batch_size = choose_batch_size(args.batch_size, source)
-    name, build = choose_target(args.target, args.arg, source, batch_size)
-    if args.checkpoint is not None:
-        build = with_checkpoint(build, args.checkpoint)
-    with bars() as progress:
-        found = checkup(
-            build,
-            source,
-            loss_fn=choose_loss(args.loss),
-            batch_size=batch_size,
-            seeds=args.seeds,
-            batches=args.batches,
-            device=args.device,
-            target=name,
-            fix=fix,
-            folder=args.out,
-            smoothness=smoothness,
-            preconditioning=args.preconditioning,
-            hessian=args.hessian,
-            budget=None if fix is not None else args.budget,
-            notice=lambda words: print(words, file=sys.stderr, flush=True),
-            progress=progress,
-        )
-    tell_batch_size(args.batch_size, source, found.batch_size)
-    return found
+        smoothness = SmoothnessOptions(args.optimizer, seeds=seeds)
+    return examine(
+        checkup,
+        args,
+        seeds=args.seeds,
+        batches=args.batches,
+        fix=fix,
+        folder=args.out,
+        smoothness=smoothness,
+        preconditioning=args.preconditioning,
+        hessian=args.hessian,
+        budget=None if fix is not None else args.budget,
+        notice=lambda words: print(words, file=sys.stderr, flush=True),
+    )
 
 
 def _fix(args: Namespace) -> FixOptions | None:

@@ -59,43 +59,17 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> Probe:
     """Probe."""
     import_at_once("equipoise.diagnosis", "equipoise.report.probe.page", "matplotlib.figure")
-    from equipoise import data, diagnosis
-    from equipoise.cli.progress import bars
-    from equipoise.cli.targets import (
-        choose_batch_size,
-        choose_loss,
-        choose_target,
-        tell_batch_size,
-        with_checkpoint,
-    )
+    from equipoise.cli.targets import examine
     from equipoise.diagnosis.probe import measure
+    from equipoise.diagnosis.smoothness.measure import SmoothnessOptions
 
     check_writable(args.out)
     training = None
     if args.steps:
-        training = diagnosis.SmoothnessOptions(
+        training = SmoothnessOptions(
             rate=args.rate, steps=args.steps, measurements=args.measurements, seeds=args.seeds
         )
-    source = data.load(args.data, data_dir=args.data_dir, download=args.download)
-    batch_size = choose_batch_size(args.batch_size, source)
-    name, build = choose_target(args.target, args.arg, source, batch_size)
-    if args.checkpoint is not None:
-        build = with_checkpoint(build, args.checkpoint)
-    with bars() as progress:
-        found = measure(
-            build,
-            source,
-            loss_fn=choose_loss(args.loss),
-            batch_size=batch_size,
-            rate=args.rate,
-            training=training,
-            hessian=args.hessian,
-            device=args.device,
-            target=name,
-            progress=progress,
-        )
-    tell_batch_size(args.batch_size, source, found.batch_size)
-    return found
+    return examine(measure, args, rate=args.rate, training=training, hessian=args.hessian)
 
 
 def save(probe: Probe, args: Namespace) -> Path:

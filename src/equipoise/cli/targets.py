@@ -5,25 +5,65 @@ from __future__ import annotations
 import ast
 import copy
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from equipoise import data
+from equipoise.cli.arguments import DEPTH
+from equipoise.cli.progress import bars
 from equipoise.data.resolve import importing, resolve
-from equipoise.data.source import Source
+from equipoise.data.source import Samples, Source
 from equipoise.diagnosis.inputs.adapt import CRITERIA, Loss
+from equipoise.diagnosis.problem import is_pair
+from equipoise.diagnosis.record import Examination
+from equipoise.instrument.batches import shapes
 from equipoise.models.mlp import mlp
 from equipoise.records.wording import closest, first_sentence
 
-# Deep enough for gradients to differ by e^12: past half of what still trains.
-_DEPTH, _WIDTH = 64, 128
+_WIDTH = 128
 _BATCH_SIZE = 64
+# Batches in which the default model looks for the last class.
+_SEEN = 16
 
 Build = Callable[[], nn.Module]
+R = TypeVar("R", bound=Examination)
+
+
+def examine(function: Callable[..., R], args: Namespace, **options: object) -> R:
+    """Call a function of the library with what ``arguments.add_inputs`` has declared.
+
+    Args:
+        function: Such as ``checkup`` or ``measure``.
+        args: The arguments.
+        options: Further ones of the function.
+
+    Raises:
+        ValueError: If the model, the data or the loss cannot be used.
+    """
+    source = data.load(args.data, data_dir=args.data_dir, download=args.download)
+    batch_size = choose_batch_size(args.batch_size, source)
+    name, build = choose_target(args.target, args.arg, source, batch_size)
+    if args.checkpoint is not None:
+        build = with_checkpoint(build, args.checkpoint)
+    with bars() as progress:
+        found = function(
+            build,
+            source,
+            loss_fn=choose_loss(args.loss),
+            batch_size=batch_size,
+            device=args.device,
+            target=name,
+            progress=progress,
+            **options,
+        )
+    tell_batch_size(args.batch_size, source, found.batch_size)
+    return found
 
 
 def choose_target(
@@ -36,11 +76,10 @@ def choose_target(
     """
     keywords = dict(_keyword(argument) for argument in arguments)
     if spec is None:
-        settings: dict[str, Any] = {"depth": _DEPTH, "width": _WIDTH} | keywords
+        settings: dict[str, Any] = {"depth": DEPTH, "width": _WIDTH} | keywords
         name = f"batch-normalised ReLU network, {settings['depth']} × {settings['width']}"
-        ((x, y),) = source.batches(batch_size, 1, torch.Generator().manual_seed(0))
-        classes = source.classes or (y[0].numel() if y.is_floating_point() else int(y.max()) + 1)
-        return name, lambda: mlp(x[0].numel(), classes, **settings)
+        inputs, outputs = _sizes(source, batch_size)
+        return name, lambda: mlp(inputs, outputs, **settings)
     found = resolve(spec)
     name = f"{spec} {' '.join(arguments)}".strip()
     if isinstance(found, nn.Module):
@@ -61,6 +100,39 @@ def choose_target(
             return cast(nn.Module, found(**keywords))
 
     return name, build
+
+
+def _sizes(source: Source, batch_size: int) -> tuple[int, int]:
+    """Inputs and outputs of a network that fits the data.
+
+    Raises:
+        ValueError: If they are no numbers with a class or numbers as the target of each.
+    """
+    drawn = source.batches(batch_size, 1, torch.Generator().manual_seed(0))
+    batch = next(drawn)
+    if not is_pair(batch):
+        raise _needs_target(source, f"a {type(batch).__name__} of {shapes(batch)}")
+    if not batch[0].is_floating_point():
+        raise _needs_target(source, f"inputs of {batch[0].dtype}")
+    x, y = batch
+    if source.classes is not None:
+        return x[0].numel(), source.classes
+    if y.is_floating_point():
+        return x[0].numel(), y[0].numel()
+    if y.ndim != 1:
+        raise _needs_target(source, f"targets of shape {list(y.shape)}")
+    if isinstance(source, Samples):
+        return x[0].numel(), int(source.targets.max()) + 1
+    # One batch of ten may lack the last class of ten.
+    seen = source.batches(batch_size, _SEEN, torch.Generator().manual_seed(0))
+    return x[0].numel(), max(int(targets.max()) for _, targets in seen) + 1
+
+
+def _needs_target(source: Source, found: str) -> ValueError:
+    return ValueError(
+        "the default model takes pairs of float inputs and their classes or numbers, but "
+        f"{source.name} yields {found}. Give a TARGET of yours, file.py:factory, that takes them."
+    )
 
 
 def choose_batch_size(given: int | None, source: Source) -> int:
