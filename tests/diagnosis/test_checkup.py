@@ -235,7 +235,7 @@ class TestAnyModel:
         report = checkup(Gated, batch, seeds=2, batches=1)
         (finding,) = (f for f in report.findings if f.title.startswith("Theory predicts"))
         assert "no time left for it" in finding.detail
-        assert finding.remedy == "`--budget 60s` lets theory go further."
+        assert finding.remedy == "`budget=60` lets theory go further."
         assert report.verdict.trainability.source == "measured"
 
     def test_derivatives_by_the_inputs_may_be_part_of_the_loss(self):

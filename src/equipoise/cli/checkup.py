@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equipoise.cli.arguments import add_inputs, check_writable, whole
+from equipoise.cli.flags import in_flags
 from equipoise.cli.imports import import_at_once
 
 if TYPE_CHECKING:  # --help does not wait for torch
@@ -132,7 +133,7 @@ def run(args: Namespace) -> Checkup:
         preconditioning=args.preconditioning,
         hessian=args.hessian,
         budget=None if fix is not None else args.budget,
-        notice=lambda words: print(words, file=sys.stderr, flush=True),
+        notice=lambda words: print(in_flags(words), file=sys.stderr, flush=True),
     )
 
 

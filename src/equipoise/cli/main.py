@@ -25,6 +25,7 @@ from rich.console import Console
 from equipoise import __version__
 from equipoise.cli import checkup, probe, report, theory
 from equipoise.cli.arguments import NO_ROOM, shortened
+from equipoise.cli.flags import in_flags
 from equipoise.cli.signals import EndsSoon
 
 # Subcommands of other packages: named here to say how to get them.
@@ -242,7 +243,11 @@ def _complain(args: argparse.Namespace, message: str) -> None:
     from equipoise.records.wording import printable  # --help does not wait for it
 
     with contextlib.suppress(OSError):
-        print(f"equipoise {args.command}: {printable(message)}", file=sys.stderr, flush=True)
+        print(
+            f"equipoise {args.command}: {printable(in_flags(message))}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 # Where Python, the library and what is installed lie: everything else is the user's.

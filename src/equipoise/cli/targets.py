@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from equipoise import data
 from equipoise.cli.arguments import DEPTH
+from equipoise.cli.flags import in_flags
 from equipoise.cli.progress import bars
 from equipoise.data.resolve import importing, resolve
 from equipoise.data.source import Samples, Source
@@ -63,7 +64,7 @@ def examine(function: Callable[..., R], args: Namespace, **options: object) -> R
             **options,
         )
     tell_batch_size(args.batch_size, source, found.batch_size)
-    return found
+    return in_flags(found)
 
 
 def choose_target(

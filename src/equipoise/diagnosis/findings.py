@@ -32,7 +32,7 @@ _ENOUGH_ROWS = 16
 # With fewer, the expectation of 1/variance is infinite.
 _FEWEST_ROWS = 4
 _OR_ADD = "or add normalisation or skip connections."
-_TRIED = "`--fix` tries what applies to this model."
+_TRIED = "`fix=True` tries what applies to this model."
 # Layers that a finding names, at most.
 _NAMES = 3
 # Operations that change gradients by more than a factor of e^0.5 in all are named as a cause.
@@ -261,7 +261,7 @@ def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:
             )
         if comparison.outcome == "undecided":
             title = f"Undecided whether theory holds for the {comparison.quantity}"
-            numbers += " A factory of models and more --seeds would tell."
+            numbers += " A factory of models and more seeds would tell."
             findings.append(Finding("note", title, numbers))
         elif comparison.outcome == "agrees":
             title = f"Theory and measurement agree on the {comparison.quantity}"
@@ -289,7 +289,7 @@ def _coverage(sites: Sequence[Site]) -> list[Finding]:
             f"Theory predicts {sum(site.is_predicted for site in inside):,} of {len(inside):,} "
             "operations",
             f"It is cut at {listed}, and goes on from what was measured there.",
-            "`--budget 60s` lets theory go further."
+            "`budget=60` lets theory go further."
             if any(site.reason == NO_TIME for site in noted)
             else None,
         )

@@ -127,7 +127,7 @@ def plan(
 
     Examples:
         >>> [one.option for one in plan(0.1, layers=10).left_out]
-        ['--preconditioning', '--smoothness', '--hessian']
+        ['preconditioning=True', 'smoothness=True', 'hessian=True']
         >>> plan(0.1, layers=10, budget=100).left_out
         ()
     """
@@ -138,9 +138,9 @@ def plan(
         "hessian": layers * (20 * step_seconds + 0.2),
     }
     names = {
-        "smoothness": ("how far gradients are reliable", "--smoothness"),
-        "preconditioning": ("what preconditioning would do", "--preconditioning"),
-        "hessian": ("condition numbers of the Hessian", "--hessian"),
+        "smoothness": ("how far gradients are reliable", "smoothness=True"),
+        "preconditioning": ("what preconditioning would do", "preconditioning=True"),
+        "hessian": ("condition numbers of the Hessian", "hessian=True"),
     }
     run, left = set(asked), []
     spent += sum(prices[name] for name in run)

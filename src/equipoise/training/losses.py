@@ -21,7 +21,7 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
     if not isinstance(logits, Tensor):
         raise UnsuitableBatchError(
             f"the model returned {type(logits).__name__}, and cross-entropy needs a tensor of "
-            "logits. Give a loss of your own: --loss file.py:name."
+            "logits. Give a loss of your own: loss_fn=."
         )
     try:
         return F.cross_entropy(logits, targets)

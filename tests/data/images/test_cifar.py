@@ -107,7 +107,7 @@ class TestCifar10:
             assert correlation[0, 1] > 1 - 1e-9
 
     def test_nowhere(self, tmp_path):
-        with pytest.raises(DataNotFoundError, match=r"CIFAR-10 was not found: .*--data-dir"):
+        with pytest.raises(DataNotFoundError, match=r"CIFAR-10 was not found: .*data_dir="):
             load("cifar10", data_dir=tmp_path)
 
     def test_incomplete_folder(self, tmp_path):

@@ -127,7 +127,7 @@ def test_load_downloads_only_when_allowed(server, tmp_path, monkeypatch):
     with pytest.raises(DataNotFoundError) as caught:
         load("fashion-mnist")
     message = str(caught.value)
-    for part in ("apt install dataset-fashion-mnist", "--download", "--data-dir", "nowhere"):
+    for part in ("apt install dataset-fashion-mnist", "download=True", "data_dir=", "nowhere"):
         assert part in message
     assert "\n" not in message
     assert not server.asked

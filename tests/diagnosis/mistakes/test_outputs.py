@@ -350,9 +350,8 @@ def test_a_kl_divergence_takes_logarithms(after, right):
 def test_what_is_said_of_an_assumed_loss():
     graph = trace(Net(after=nn.Softmax(1)), (X, Y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
     given, assumed = (of_outputs(graph, (X, Y), assumed=value)[0] for value in (False, True))
-    assert assumed.detail == f"{given.detail} That loss is assumed: give yours as loss_fn= or " + (
-        "--loss if it is another."
-    )
+    told = "That loss is assumed: give yours as loss_fn= if it is another."
+    assert assumed.detail == f"{given.detail} {told}"
 
 
 def test_dropout_of_nearly_everything():

@@ -18,7 +18,7 @@ def test_a_large_gain_is_a_note_that_proposes_a_trial():
     assert "At head it would lower" in finding.detail
     assert "from 8.2×10⁴ to 3608 (rank 57 of 257)" in finding.detail
     assert "is too high: " in finding.detail
-    assert "--fix bnp" in finding.remedy
+    assert 'fix="bnp"' in finding.remedy
 
 
 def test_a_promise_that_is_kept_is_not_mentioned():

@@ -181,7 +181,7 @@ class TestTheStart:
             "At initialisation the gradient is reliable only for steps below 0.0030"
         )
         assert "one initialisation" in finding.detail
-        assert "--smoothness" in finding.remedy
+        assert "smoothness=SmoothnessOptions()" in finding.remedy
 
     def test_one_that_is_not_is_no_finding(self):
         assert titles(self.start(0.3)) == []

@@ -151,7 +151,7 @@ def cifar_images(
         f"{layout.archive} and the folder {layout.folder}",
         folders,
         "Download the archive from https://www.cs.toronto.edu/~kriz/cifar.html and name the "
-        "folder that holds it with `--data-dir`.",
+        "folder that holds it with `data_dir=`.",
     )
 
 

@@ -51,7 +51,7 @@ def fashion_mnist_images(
             _files(part),
             folders,
             "Install it with `apt install dataset-fashion-mnist`, allow fetching it with "
-            "`--download` (31 MB), or name the folder that holds it with `--data-dir`.",
+            "`download=True` (31 MB), or name the folder that holds it with `data_dir=`.",
         )
     return _read(pair)
 
@@ -76,7 +76,7 @@ def mnist_images(part: Part, data_dir: Path | None = None) -> tuple[Tensor, Tens
             "MNIST",
             _files(part),
             folders,
-            "Name the folder that holds these files with `--data-dir`; `fashion-mnist` has the "
+            "Name the folder that holds these files with `data_dir=`; `fashion-mnist` has the "
             "same shape and can be downloaded.",
         )
     return _read(pair)

@@ -36,7 +36,7 @@ def _outcome(fix: Fix) -> Finding | None:
                 "note",
                 f"{wording.capital(winner.name)} is ahead, perhaps by chance",
                 _numbers(gain, fix),
-                "Take it, or give the race a larger --budget: fix.py and remedy.json lie beside "
+                "Take it, or give the race a larger budget: fix.py and remedy.json lie beside "
                 "the report.",
             )
         return Finding(
@@ -49,7 +49,7 @@ def _outcome(fix: Fix) -> Finding | None:
         return None
     if all(gain.helps is None for gain in fix.gains):
         title = "One seed is too few to tell whether a remedy helps"
-        return Finding("note", title, _numbers(fix.gains[0], fix), "Give it a larger --budget.")
+        return Finding("note", title, _numbers(fix.gains[0], fix), "Give it a larger budget.")
     best = min(fix.gains, key=lambda gain: gain.difference.value)
     title = "No remedy trains this model measurably better"
     return Finding("note", title, f"The best was {best.name}. {_numbers(best, fix)}")

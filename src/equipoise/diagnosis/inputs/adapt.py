@@ -259,7 +259,7 @@ def _for_want_of_targets(
                 found = AdaptedLoss(call, objectives.to_noise(call.run(model, batch)))
         except Exception:  # another way to call it may fit
             continue
-        return Found(found, (f"{_words(found)}; give yours as loss_fn= or --loss",))
+        return Found(found, (f"{_words(found)}; give yours as loss_fn=",))
     return None
 
 

@@ -29,7 +29,7 @@ _RESHAPES = ("Squeeze", "Unsqueeze", "View", "UnsafeView", "Reshape", "Permute",
              "Alias", "Select", "ToCopy")  # fmt: skip
 # Of segmentation sets: pixels that no class is given to.
 _VOID = 255
-_WHICH = "Give a loss of your own: loss_fn=, or --loss file.py:name, a function of (model, batch)."
+_WHICH = "Give a loss of your own: loss_fn=, a function of (model, batch)."
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _CTC = ("_ctc_loss", "_cudnn_ctc_loss")
 # What a loss ends in.
 _LOSS_OPERATIONS = {*_NLL, _BINARY, "binary_cross_entropy", "mse_loss", "smooth_l1_loss"}
 _LOSS_OPERATIONS |= {"huber_loss"}
-_ASSUMED = "That loss is assumed: give yours as loss_fn= or --loss if it is another."
+_ASSUMED = "That loss is assumed: give yours as loss_fn= if it is another."
 # What makes numbers that are no logarithms of probabilities.
 _NO_LOGARITHMS = (*PRODUCTS, "_softmax", "sigmoid", "tanh", "relu")
 # Operations that compare or join numbers one by one.

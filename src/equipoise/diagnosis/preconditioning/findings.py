@@ -44,6 +44,6 @@ def conclude_preconditioning(layers: Sequence[LayerPreconditioning]) -> list[Fin
             f"Preconditioning would improve the conditioning of {len(better)} of "
             f"{len(measured)} layers more than {WORTHWHILE:.0f}-fold",
             detail,
-            "See in a short training whether it pays: equipoise checkup … --fix bnp.",
+            'See in a short training whether it pays: a check-up with fix="bnp".',
         )
     ]

@@ -141,7 +141,7 @@ def _measure(
     before = preconditioners.condition(matrix, rounding=unit)
     after = preconditioners.condition(transform.normalise(matrix), rounding=unit)
     hessian, reason = (
-        (None, "asked for by --hessian")
+        (None, "asked for by hessian=True")
         if run is None
         else _hessian(layer, transform, rows // len(fed), run)
     )

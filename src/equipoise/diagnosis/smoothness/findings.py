@@ -67,8 +67,8 @@ def _at_start(arms: Sequence[SmoothnessArm]) -> list[Finding]:
             "note",
             f"At initialisation the gradient is reliable only for steps below {size}",
             detail,
-            "To see how far it is reliable during training, at the best learning rate: equipoise "
-            "checkup … --smoothness.",
+            "To see how far it is reliable during training, at the best learning rate: "
+            "a check-up with smoothness=SmoothnessOptions().",
         )
     ]
 
