@@ -29,12 +29,12 @@ from scipy.special import stdtrit
 from torch import nn
 
 from equipoise.data.source import Samples
-from equipoise.diagnosis.fix.applied import in_words
 from equipoise.diagnosis.fix.division import Division, divide
 from equipoise.diagnosis.fix.measure import run_fix
 from equipoise.diagnosis.fix.options import OPTIMIZERS, FixOptions
 from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.diagnosis.fix.runs import train_once
+from equipoise.diagnosis.fix.words import in_words
 from equipoise.diagnosis.problem import Problem
 from equipoise.files import write_text
 from equipoise.records.codec import from_plain, to_plain

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from equipoise.diagnosis.probe import Probe
+from equipoise.diagnosis.record import Probe
 from equipoise.records import from_plain
 
 FAST = ("--batch-size", 16, "--steps", 4, "--measurements", 2, "--seeds", 1)

@@ -11,7 +11,7 @@ from equipoise import probes
 from equipoise.diagnosis.broken import Broken, broken, conclude_broken
 from equipoise.instrument.recording.origins import origin
 from equipoise.instrument.recording.tracer import trace
-from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
+from equipoise.probes.record import GradientGrowth, LayerGradients
 from equipoise.records import Estimate
 
 GENERATOR = torch.Generator().manual_seed(0)

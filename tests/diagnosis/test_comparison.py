@@ -7,7 +7,7 @@ import pytest
 
 from equipoise.diagnosis.comparison import compare, compared, is_straight, predicted_rate
 from equipoise.diagnosis.record import CORRELATION, GROWTH, PROFILE, LayerPrediction
-from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
+from equipoise.probes.record import GradientGrowth, LayerGradients
 from equipoise.records import Estimate
 
 

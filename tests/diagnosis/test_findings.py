@@ -7,8 +7,7 @@ import pytest
 
 from equipoise.diagnosis.findings import advice, conclude
 from equipoise.diagnosis.record import Comparison, Recommendation
-from equipoise.probes.conditioning import LayerConditioning
-from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
+from equipoise.probes.record import GradientGrowth, LayerConditioning, LayerGradients
 from equipoise.records import Estimate, Finding
 from equipoise.theory.propagation.sites import Share, Site
 

@@ -11,7 +11,7 @@ import torch
 from equipoise import measure as probe
 from equipoise import models, probes
 from equipoise.diagnosis import SmoothnessOptions
-from equipoise.diagnosis.probe import Probe
+from equipoise.diagnosis.record import Probe
 from equipoise.diagnosis.smoothness.measure import points_around
 from equipoise.records import from_plain, to_plain
 from equipoise.training import cross_entropy

@@ -9,7 +9,7 @@ from torch import nn
 from equipoise import models
 from equipoise.diagnosis import remedies
 from equipoise.diagnosis.remedies import Outlook, recommend
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.record import GradientGrowth
 from equipoise.records import Estimate
 
 TODAY = Estimate(1.5, 0.01, "by hand")

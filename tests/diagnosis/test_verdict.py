@@ -9,7 +9,7 @@ from equipoise.diagnosis import verdict
 from equipoise.diagnosis.broken import Broken
 from equipoise.diagnosis.initialisation.stuck import Stuck
 from equipoise.diagnosis.record import GROWTH
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.record import GradientGrowth
 from equipoise.records import Estimate, wording
 from equipoise.records.finding import Finding
 from support.report_examples import deep_checkup, interrupted_checkup

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.probes.covariate_shift import CovariateShift, covariate_shift
+from equipoise.probes.covariate_shift import covariate_shift
+from equipoise.probes.record import CovariateShift
 from equipoise.records import from_plain, to_plain
 from reference.landscape import covariate_shift as literally
 from reference.landscape import gradient_step, pass_over

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.probes.landscape import Landscape, landscape
+from equipoise.probes.landscape import landscape
+from equipoise.probes.record import Landscape
 from equipoise.records import from_plain, to_plain
 from reference.landscape import landscape as literally
 from support.model_state import differences, fingerprint

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from equipoise.diagnosis.record import Checkup, LayerPrediction
 from equipoise.files import write_text
-from equipoise.probes.conditioning import LayerConditioning
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records import Estimate, Finding, from_plain, to_plain
 from equipoise.records.codec import write_json
 

@@ -4,10 +4,9 @@ import dataclasses
 import functools
 import math
 
-from equipoise.diagnosis.probe import PROBE_SCHEMA, Probe
-from equipoise.probes.covariate_shift import CovariateShift, LayerShift
+from equipoise.diagnosis.record import PROBE_SCHEMA, Probe
 from equipoise.probes.hessian.record import Hessian, HessianSpectrum
-from equipoise.probes.landscape import Landscape
+from equipoise.probes.record import CovariateShift, Landscape, LayerShift
 from equipoise.records import Estimate, Finding
 from equipoise.report.probe.page import render_probe
 from support.report_examples import HOSTILE_NAMES, deep_growth, smoothness

@@ -6,9 +6,10 @@ import dataclasses
 import functools
 import math
 
-from equipoise.diagnosis.fix.applied import code_lines, in_words
+from equipoise.diagnosis.fix.applied import code_lines
 from equipoise.diagnosis.fix.record import Arm, Fix, Gain, Proposal
 from equipoise.diagnosis.fix.remedy import Edit, Remedy
+from equipoise.diagnosis.fix.words import in_words
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.record import (
     SCHEMA_VERSION,
@@ -24,10 +25,8 @@ from equipoise.diagnosis.smoothness.record import (
     SmoothnessMeasurement,
     SmoothnessRun,
 )
-from equipoise.diagnosis.trainability.quantities import Quantities
-from equipoise.diagnosis.trainability.record import Depth, Trainability
-from equipoise.probes.conditioning import LayerConditioning
-from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
+from equipoise.diagnosis.trainability.record import Depth, Quantities, Trainability
+from equipoise.probes.record import GradientGrowth, LayerConditioning, LayerGradients
 from equipoise.records import Estimate, Finding
 from equipoise.report.checkup.page import render_checkup
 from equipoise.theory.propagation.sites import Share, Site

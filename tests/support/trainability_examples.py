@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from equipoise.diagnosis.trainability.calibration import Calibration, Fit
-from equipoise.diagnosis.trainability.quantities import NAMES, Quantities
+from equipoise.diagnosis.trainability.record import NAMES, Quantities
 from equipoise.theory.propagation.propagate import Propagation
 from equipoise.theory.propagation.sites import Site, Weight
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from equipoise.probes import CovariateShift, Landscape
-from equipoise.probes.covariate_shift import LayerShift
+from equipoise.probes.record import LayerShift
 from equipoise.records import from_plain, to_plain
 from equipoise.training import Curve
 from equipoise_papers.experiments.style import empty_figure, house_style

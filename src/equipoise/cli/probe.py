@@ -12,7 +12,7 @@ from equipoise.cli.imports import import_at_once
 if TYPE_CHECKING:  # --help does not wait for torch
     from rich.console import Console
 
-    from equipoise.diagnosis.probe import Probe
+    from equipoise.diagnosis.record import Probe
 
 
 def configure(parser: ArgumentParser) -> None:

@@ -3,8 +3,7 @@
 from equipoise.diagnosis.fix.applied import fixed
 from equipoise.diagnosis.fix.options import FixOptions
 from equipoise.diagnosis.initialisation.measure import initialisation
-from equipoise.diagnosis.probe import Probe
-from equipoise.diagnosis.record import Checkup
+from equipoise.diagnosis.record import Checkup, Probe
 from equipoise.diagnosis.smoothness.measure import SmoothnessOptions, smoothness
 from equipoise.diagnosis.trainability.measure import trainability
 from equipoise.diagnosis.width.measure import coordinate_check

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.record import GradientGrowth
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 

@@ -65,8 +65,7 @@ from equipoise.instrument.threads import suitable_threads
 from equipoise.instrument.types import Batch, Progress
 from equipoise.numerics.checks import check_flag, check_positive, check_size
 from equipoise.numerics.options import named_options
-from equipoise.probes.conditioning import LayerConditioning
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.propagate import Propagation

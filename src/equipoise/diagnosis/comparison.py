@@ -17,7 +17,7 @@ from equipoise.diagnosis.record import (
     Outcome,
 )
 from equipoise.numerics.growth import growth_rate, log_slopes
-from equipoise.probes.gradient_growth import GradientGrowth, LayerGradients
+from equipoise.probes.record import GradientGrowth, LayerGradients
 from equipoise.records.estimate import Estimate
 
 # A difference of more than three joint errors is a disagreement: 0.27 % of all, if normal.

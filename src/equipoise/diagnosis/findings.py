@@ -10,8 +10,7 @@ from equipoise.diagnosis.comparison import AGREEMENT
 from equipoise.diagnosis.preconditioning.findings import WORTHWHILE
 from equipoise.diagnosis.record import PROFILE, Comparison, Recommendation
 from equipoise.diagnosis.trainability.judge import REASONS
-from equipoise.probes.conditioning import LayerConditioning
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records import wording
 from equipoise.records.estimate import Estimate
 from equipoise.records.finding import SEVERITIES, Finding

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from equipoise.diagnosis.record import LeftOut
 from equipoise.records import wording
 
 # What the default check-up should cost: passes, and what does not depend on the model's size.
@@ -26,21 +27,6 @@ _OF_PRECONDITIONING = 6
 # weights took 2.6 times their size at its peak.
 _MORE_SETS = 2
 _WORTH_TELLING = 1e9  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A part that was left out for its price.
-
-    Args:
-        what: The part.
-        option: How to ask for it.
-        seconds: What it would about take.
-    """
-
-    what: str
-    option: str
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import nn
@@ -13,7 +12,7 @@ from torch import nn
 from equipoise import probes
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem, facts, name_of
-from equipoise.diagnosis.record import Examination
+from equipoise.diagnosis.record import PROBE_SCHEMA, Origin, Probe
 from equipoise.diagnosis.smoothness.findings import conclude_smoothness
 from equipoise.diagnosis.smoothness.measure import (
     START_RATE,
@@ -26,42 +25,8 @@ from equipoise.instrument.progress import silent, staged
 from equipoise.instrument.snapshot import surroundings_kept
 from equipoise.instrument.types import Progress
 from equipoise.numerics.options import named_options
-from equipoise.probes.covariate_shift import CovariateShift
-from equipoise.probes.gradient_growth import GradientGrowth
 from equipoise.probes.hessian.record import Hessian
-from equipoise.probes.landscape import Landscape
-from equipoise.records.finding import Finding
-
-Origin = Literal["given", "tuned", "reference"]
-
-# Raise by one whenever a stored probe of the old form can no longer be read.
-PROBE_SCHEMA = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe(Examination):
-    """Everything that was measured; ``probe.json`` is this record, of version ``PROBE_SCHEMA``.
-
-    Args:
-        rate: Learning rate of plain SGD that landscape and covariate shift belong to.
-        rate_origin: Whether it was given, tuned by the short training, or is the reference rate.
-        growth: Gradients layer by layer, at initialisation.
-        landscape: Loss and gradient along the gradient, at initialisation.
-        shift: Internal covariate shift caused by one step, at initialisation.
-        hessian: Extremal eigenvalues at initialisation, if they were asked for.
-        training: Smoothness along a short training, if one was asked for.
-        findings: Conclusions, the most severe first.
-    """
-
-    rate: float
-    rate_origin: Origin
-    growth: GradientGrowth | None
-    landscape: Landscape | None
-    shift: CovariateShift | None
-    hessian: Hessian | None
-    training: Smoothness | None
-    findings: tuple[Finding, ...]
-
+from equipoise.probes.record import CovariateShift, GradientGrowth, Landscape
 
 # Two digits of an eigenvalue are enough for a reader, and take half as many products.
 _TOLERANCE = 1e-2

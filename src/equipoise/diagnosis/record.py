@@ -8,12 +8,11 @@ from typing import Literal
 from equipoise.diagnosis.fix.record import Fix
 from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
-from equipoise.diagnosis.price import LeftOut
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
 from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.diagnosis.trainability.record import LIKELY, Trainability
-from equipoise.probes.conditioning import LayerConditioning
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.hessian.record import Hessian
+from equipoise.probes.record import CovariateShift, GradientGrowth, Landscape, LayerConditioning
 from equipoise.records.estimate import Estimate
 from equipoise.records.finding import Finding, Severity
 from equipoise.records.shown import Shown
@@ -21,6 +20,10 @@ from equipoise.theory.propagation.sites import Share, Site
 
 # Raise by one whenever a stored report of the old form can no longer be read.
 SCHEMA_VERSION = 5
+# The same of a stored probe.
+PROBE_SCHEMA = 2
+
+Origin = Literal["given", "tuned", "reference"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,21 @@ class Recommendation:
     verified: bool | None
     change: str
     code: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A part that was left out for its price.
+
+    Args:
+        what: The part.
+        option: How to ask for it.
+        seconds: What it would about take.
+    """
+
+    what: str
+    option: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,3 +242,28 @@ class Checkup(Examination):
     def comparison(self, quantity: str) -> Comparison | None:
         """Return the comparison of a quantity, or None if it was not compared."""
         return next((c for c in self.comparisons if c.quantity == quantity), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe(Examination):
+    """Everything that was measured; ``probe.json`` is this record, of version ``PROBE_SCHEMA``.
+
+    Args:
+        rate: Learning rate of plain SGD that landscape and covariate shift belong to.
+        rate_origin: Whether it was given, tuned by the short training, or is the reference rate.
+        growth: Gradients layer by layer, at initialisation.
+        landscape: Loss and gradient along the gradient, at initialisation.
+        shift: Internal covariate shift caused by one step, at initialisation.
+        hessian: Extremal eigenvalues at initialisation, if they were asked for.
+        training: Smoothness along a short training, if one was asked for.
+        findings: Conclusions, the most severe first.
+    """
+
+    rate: float
+    rate_origin: Origin
+    growth: GradientGrowth | None
+    landscape: Landscape | None
+    shift: CovariateShift | None
+    hessian: Hessian | None
+    training: Smoothness | None
+    findings: tuple[Finding, ...]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.record import Recommendation
 from equipoise.instrument.normalisers import is_batch_norm
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.record import GradientGrowth
 from equipoise.records.estimate import Estimate
 
 # A change that leaves more of the growth, in logarithms, is not worth making.

@@ -11,7 +11,7 @@ from equipoise.diagnosis.initialisation.stuck import Stuck
 from equipoise.diagnosis.record import Verdict
 from equipoise.diagnosis.trainability.record import Trainability
 from equipoise.diagnosis.trainability.words import depth_in_words, forecast
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.record import GradientGrowth
 from equipoise.records import wording
 from equipoise.records.finding import SEVERITIES, Finding
 

@@ -2,10 +2,11 @@
 
 from equipoise.probes.activations import activations
 from equipoise.probes.conditioning import conditioning
-from equipoise.probes.covariate_shift import CovariateShift, covariate_shift
+from equipoise.probes.covariate_shift import covariate_shift
 from equipoise.probes.gradient_growth import GrowthInterrupted, gradient_growth
 from equipoise.probes.hessian.measure import hessian
-from equipoise.probes.landscape import Landscape, landscape
+from equipoise.probes.landscape import landscape
+from equipoise.probes.record import CovariateShift, Landscape
 from equipoise.probes.tracker.track import track
 from equipoise.probes.tracker.tracker import Tracker
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from equipoise.instrument.types import Progress
 from equipoise.instrument.unfold import unfold
 from equipoise.numerics.checks import check_whole
 from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
+from equipoise.probes.record import LayerConditioning
 
 # Multiplications of three decompositions of a matrix, over rows·columns².
 _DECOMPOSITION = 10.0
@@ -35,47 +36,6 @@ _MOST_GROUPS, _GROUPS = 16, 4
 _LARGEST = 4096
 # Most numbers of Ĥ in memory at once; in float64, 1 GiB.
 _MOST_ENTRIES = 2**27
-
-
-@dataclass(frozen=True, slots=True)
-class LayerConditioning:
-    """Condition numbers of one layer's extended input matrix Ĥ = [1, H].
-
-    Args:
-        layer: Name of the layer in the model.
-        kind: Its class.
-        rows: Rows of Ĥ: samples, times output positions for a convolution.
-        columns: Columns of Ĥ: inputs of one output unit, plus one for the bias.
-        raw: Condition number of Ĥ on its range.
-        centred: After subtracting column means.
-        scaled: After centring and dividing by column standard deviations, as batch
-            normalisation preconditioning does.
-        scale_spread: κ(D), largest over smallest column scale, the leading 1 included.
-        zero_singular_values: Columns minus numerical rank of Ĥ; singular values that rounding
-            of the activations explains count as zero.
-        constant_features: Columns of H without any variance; they cannot be scaled.
-        method: ``svd``, or ``gram``, which cannot see condition numbers beyond about 10⁷.
-        skipped: The reason why the layer was not measured; ``None`` if it was.
-        sampled_from: How many rows there are, if condition numbers are those of a sample of
-            ``rows`` of them; 0 if all were taken.
-        sampling_error: Size of the logarithm of the raw condition number over that of half of
-            the sample.
-    """
-
-    layer: str
-    kind: str
-    rows: int
-    columns: int
-    raw: float
-    centred: float
-    scaled: float
-    scale_spread: float
-    zero_singular_values: int
-    constant_features: int
-    method: str
-    skipped: str | None = None
-    sampled_from: int = 0
-    sampling_error: float = 0.0
 
 
 def conditioning(

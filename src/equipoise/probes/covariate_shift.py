@@ -26,52 +26,9 @@ from equipoise.instrument.snapshot import parameters_restored, write_values
 from equipoise.instrument.types import LossFunction
 from equipoise.numerics.vectors import Reference
 from equipoise.probes.landscape import resolution
+from equipoise.probes.record import CovariateShift, LayerShift
 
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, slots=True)
-class LayerShift:
-    r"""How much the gradient of one layer changes when all earlier layers take their step.
-
-    Args:
-        layer: Name of the layer in the model.
-        kind: Its class.
-        parameters: Number of its trainable numbers; shared ones count in the first layer that
-            uses them.
-        l2: :math:`\|G_i - G_i'\|`.
-        cosine: Between :math:`G_i` and :math:`G_i'`, ideally 1; ``nan`` if one is zero.
-        gradient_norm: :math:`\|G_i\|`, before the earlier layers take their step.
-        moved_gradient_norm: :math:`\|G_i'\|`, after it.
-        zero_gradient: Whether one of the two is exactly zero.
-    """
-
-    layer: str
-    kind: str
-    parameters: int
-    l2: float
-    cosine: float
-    gradient_norm: float
-    moved_gradient_norm: float
-    zero_gradient: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CovariateShift:
-    """Internal covariate shift of every layer, for one batch and one step of the optimiser.
-
-    Args:
-        layers: One entry per layer, in the order in which they are applied.
-        loss: Loss before the step.
-        relative_floor: Resolution of the coarsest type among parameters and loss. A difference
-            of less than this times the gradient's norm is rounding.
-        shared_prefix: Whether passes reused the outputs of layers that had moved already.
-    """
-
-    layers: tuple[LayerShift, ...]
-    loss: float
-    relative_floor: float
-    shared_prefix: bool
 
 
 def covariate_shift(

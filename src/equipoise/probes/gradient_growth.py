@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
 from equipoise.numerics.checks import check_size
 from equipoise.numerics.growth import growth_rate
+from equipoise.probes.record import GradientGrowth, LayerGradients
 from equipoise.records.estimate import Estimate
 
 Array = NDArray[np.float64]
@@ -29,62 +29,6 @@ Passes = list[list[list[LayerPass]]]  # [replicate][batch][layer]
 # A fit needs a third layer: two points always lie on a line. The first layer is left out of the
 # fit where enough others remain, because the data, not the network, set the scale of its input.
 _FEWEST_FITTED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class LayerGradients:
-    r"""Activations and gradients of one layer, averaged over batches and replicates.
-
-    Args:
-        layer: Name of the layer in the model.
-        kind: Its class, such as ``BatchNorm2d``.
-        rows: Samples, times positions for feature maps.
-        features: Neurons or channels.
-        gradient: Mean of :math:`\|\partial E/\partial h\|^2` over replicates, with h the
-            pre-activations: the normaliser's input, or the output of the parametrised layer.
-        weight_gradient: Mean of :math:`\|\partial E/\partial W\|^2` for the weights that
-            make h, where there are any.
-        second_moment: Mean of :math:`h^2`; the theory's :math:`q`.
-        correlation: Mean product of two different rows over the mean square of one; the
-            theory's :math:`c`.
-        sharing: Rows over which the layer averages to normalise; ``None`` if it normalises by
-            single samples or running statistics, or not at all.
-    """
-
-    layer: str
-    kind: str
-    rows: int
-    features: int
-    gradient: Estimate
-    weight_gradient: Estimate | None
-    second_moment: Estimate
-    correlation: Estimate
-    sharing: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GradientGrowth:
-    """Gradient norms per layer, and the growth fitted through them.
-
-    Args:
-        layers: One entry per watched layer, in order of execution.
-        rate: Factor by which the squared gradient norm with respect to pre-activations grows
-            per layer on the way back (above 1: early layers receive larger gradients), with
-            its standard error over replicates; ``None`` with fewer than three layers.
-        weight_rate: The same for weight gradients.
-        replicates: How many independent initialisations were averaged.
-        batches: How many batches each of them saw.
-        fitted: Which of the layers the fits go through.
-        left_out: Layers that did not run on every batch, as with stochastic depth.
-    """
-
-    layers: tuple[LayerGradients, ...]
-    rate: Estimate | None
-    weight_rate: Estimate | None
-    replicates: int
-    batches: int
-    fitted: tuple[int, ...] = ()
-    left_out: tuple[str, ...] = ()
 
 
 class GrowthInterrupted(KeyboardInterrupt):

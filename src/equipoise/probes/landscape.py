@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,98 +18,7 @@ from equipoise.instrument.replay import Replay
 from equipoise.instrument.snapshot import parameters_restored
 from equipoise.instrument.types import LossFunction
 from equipoise.numerics.vectors import Reference, norm
-
-Direction = Literal["gradient", "random", "given"]
-
-
-@dataclass(frozen=True, slots=True)
-class Landscape:
-    r"""Loss and gradient along a line through the parameters.
-
-    The points are :math:`\theta_\eta = \theta - \eta d`. Numbers that overflow are kept, as
-    ``inf`` or ``nan``.
-
-    Args:
-        direction: What d is: the gradient g of the loss, a random vector of the same norm, or
-            one that the caller gave.
-        steps: η, in the caller's order.
-        losses: :math:`\mathcal L(\theta_\eta)` at every step.
-        gradient_changes: :math:`\|\nabla\mathcal L(\theta_\eta) - g\|` at every step; ``None``
-            if only losses were asked for.
-        cosines: Between :math:`\nabla\mathcal L(\theta_\eta)` and g; ``nan`` where one is zero.
-        initial_loss: :math:`\mathcal L(\theta)`.
-        gradient_norm: :math:`\|g\|`.
-        direction_norm: :math:`\|d\|`.
-        parameter_norm: :math:`\|\theta\|`.
-        relative_floor: Resolution of the coarsest type among parameters and loss. A gradient
-            change of less than this times the gradient's norm is rounding.
-        zero_gradient: Whether g is exactly zero.
-    """
-
-    direction: Direction
-    steps: tuple[float, ...]
-    losses: tuple[float, ...]
-    gradient_changes: tuple[float, ...] | None
-    cosines: tuple[float, ...] | None
-    initial_loss: float
-    gradient_norm: float
-    direction_norm: float
-    parameter_norm: float
-    relative_floor: float
-    zero_gradient: bool
-
-    @property
-    def distances(self) -> tuple[float, ...]:
-        r""":math:`\|\eta d\|` at every step."""
-        return tuple(abs(step) * self.direction_norm if step else 0.0 for step in self.steps)
-
-    @property
-    def betas(self) -> tuple[float, ...] | None:
-        r""":math:`\|\nabla\mathcal L(\theta_\eta) - g\| / \|\eta d\|`; ``nan`` at distance 0."""
-        if self.gradient_changes is None:
-            return None
-        pairs = zip(self.gradient_changes, self.distances, strict=True)
-        return tuple(change / distance if distance else math.nan for change, distance in pairs)
-
-    @property
-    def beta(self) -> float:
-        r"""Effective β-smoothness: the largest of :attr:`betas`.
-
-        Points at distance 0 do not count. ``nan`` if there are no others, or if one is ``nan``.
-        """
-        moved = [b for b, d in zip(self.betas or (), self.distances, strict=False) if d]
-        return _extremes(moved)[1] if moved else math.nan
-
-    @property
-    def loss_band(self) -> tuple[float, float]:
-        """Smallest and largest loss over the steps; both ``nan`` if one loss is."""
-        return _extremes(self.losses)
-
-    @property
-    def gradient_change_band(self) -> tuple[float, float] | None:
-        """Smallest and largest gradient change over the steps; both ``nan`` if one is."""
-        if self.gradient_changes is None:
-            return None
-        return _extremes(self.gradient_changes)
-
-    @property
-    def step_errors(self) -> tuple[float, ...]:
-        """Bound on the relative error of each step from rounding the moved parameters.
-
-        At 1 or more, the step may be lost altogether, as happens to small steps in half precision.
-        """
-        unit = self.relative_floor / 2
-        return tuple(
-            unit * (1 + self.parameter_norm / distance) if distance else 0.0
-            for distance in self.distances
-        )
-
-
-def _extremes(values: Sequence[float]) -> tuple[float, float]:
-    """Smallest and largest value; ``nan`` if one is ``nan``, which ``min`` may hide."""
-    if any(map(math.isnan, values)):
-        return math.nan, math.nan
-    return min(values), max(values)
+from equipoise.probes.record import Direction, Landscape
 
 
 def landscape(

@@ -1,7 +1,6 @@
 """Register how check-ups and probes are printed, saved and rendered."""
 
-from equipoise.diagnosis.probe import Probe
-from equipoise.diagnosis.record import Checkup
+from equipoise.diagnosis.record import Checkup, Probe
 from equipoise.records.shown import View, register_view
 from equipoise.report.checkup.cell import cell, picture
 from equipoise.report.checkup.page import render_checkup

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from equipoise.diagnosis.fix import candidates
-from equipoise.diagnosis.fix.applied import apply, change_graph, in_words
+from equipoise.diagnosis.fix.applied import apply, change_graph
 from equipoise.diagnosis.fix.propose import propose
+from equipoise.diagnosis.fix.words import in_words
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.propagate import propagate
 from equipoise.training.losses import cross_entropy

@@ -13,7 +13,7 @@ from equipoise.diagnosis.trainability.calibration import (
     interval,
     joined,
 )
-from equipoise.diagnosis.trainability.quantities import NAMES, Quantities
+from equipoise.diagnosis.trainability.record import NAMES, Quantities
 from support.trainability_examples import CALIBRATION, FIT, HEALTHY, risky
 
 known = st.builds(Quantities, *[st.floats(0, 40)] * len(NAMES))

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from equipoise.diagnosis.trainability.judge import REASONS, judge, predicted_probability
-from equipoise.diagnosis.trainability.quantities import NAMES
+from equipoise.diagnosis.trainability.record import NAMES
 from support.trainability_examples import CALIBRATION, FIT, layer, network, weight
 
 EXPLODING = network(layer(math.exp(8)), layer())

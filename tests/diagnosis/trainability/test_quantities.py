@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from equipoise import diagnosis, models
-from equipoise.diagnosis.trainability.quantities import NAMES, quantities
+from equipoise.diagnosis.trainability.quantities import quantities
+from equipoise.diagnosis.trainability.record import NAMES
 from support.diagnosis_examples import fixed_batches
 from support.trainability_examples import layer, network, norm, weight
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from equipoise.diagnosis.probe import Probe
+from equipoise.diagnosis.record import Probe
 from equipoise.records import from_plain
 from equipoise.report.probe.page import render_probe, save_probe
 from support.pages import Outline

@@ -8,7 +8,8 @@ from torch import nn
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.steps import Step, step
+from equipoise.theory.propagation.sites import Step
+from equipoise.theory.propagation.steps import step
 
 SAMPLES, INPUTS, RUNS = 6, 48, 1500
 K = Exchangeable(np.array([[1.0, 0.5], [0.5, 1.4]]), np.array([[0.4, 0.2], [0.2, 0.3]]), SAMPLES)

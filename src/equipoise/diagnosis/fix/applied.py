@@ -23,9 +23,6 @@ from equipoise.instrument.recording.graph import Graph
 from equipoise.preconditioners.bnp.bnp import BNP
 from equipoise.records.codec import from_plain
 
-UNCHANGED = "as it is"
-
-
 # What lines of code need, if they are to work where they are pasted.
 _IMPORTS = {
     r"\bequipoise\.": "import equipoise",
@@ -175,13 +172,6 @@ def change_graph(graph: Graph, remedy: Remedy, model: nn.Module) -> Graph:
     for edit in remedy.edits:
         graph = kind_of(edit).change_graph(graph, edit, model)
     return graph
-
-
-def in_words(remedy: Remedy | None) -> str:
-    """Say what a remedy changes; of none, that the model is as it is."""
-    if remedy is None:
-        return UNCHANGED
-    return ", ".join(kind_of(edit).words(edit) for edit in remedy.edits)
 
 
 def code_lines(remedy: Remedy) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from equipoise.diagnosis.fix.applied import code_lines, in_words
+from equipoise.diagnosis.fix.applied import code_lines
 from equipoise.diagnosis.fix.remedy import Remedy
+from equipoise.diagnosis.fix.words import in_words
 
 _MODULE = '''"""A remedy that trained better: {words}.
 

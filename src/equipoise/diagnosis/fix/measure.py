@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from equipoise.diagnosis.fix.applied import UNCHANGED, apply, code_lines, in_words
+from equipoise.diagnosis.fix.applied import apply, code_lines
 from equipoise.diagnosis.fix.division import Division, divide
 from equipoise.diagnosis.fix.gains import gain_record
 from equipoise.diagnosis.fix.options import OPTIMIZERS, FixOptions
@@ -21,6 +21,7 @@ from equipoise.diagnosis.fix.record import Arm, Fix, Gain, Proposal
 from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.diagnosis.fix.runs import Runs, fingerprint, train_once
 from equipoise.diagnosis.fix.summary import arm_record
+from equipoise.diagnosis.fix.words import UNCHANGED, in_words
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.trainability.calibration import calibration

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from equipoise.diagnosis.fix.applied import in_words
 from equipoise.diagnosis.fix.division import Division
 from equipoise.diagnosis.fix.gains import gain_record, may_be_better
 from equipoise.diagnosis.fix.options import OPTIMIZERS, FixOptions
 from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.diagnosis.fix.runs import Run, Runs, train_once
+from equipoise.diagnosis.fix.words import in_words
 from equipoise.diagnosis.problem import Problem
 from equipoise.instrument.progress import StageCounter
 from equipoise.instrument.types import Progress

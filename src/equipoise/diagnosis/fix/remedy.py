@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 KindName: TypeAlias = Literal[
     "shift", "scale", "eps", "weights", "activation", "norm", "bnp", "batch"
 ]
+KINDS: tuple[KindName, ...] = get_args(KindName)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,10 @@ class Edit:
     factors: tuple[Factor, ...] = ()
     kept: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"an edit is of kind {', '.join(KINDS)}, got {self.kind!r}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from equipoise.instrument.optimizer_step import parameters_after_step, trained_p
 from equipoise.instrument.replay import Replay, used_gradients
 from equipoise.instrument.snapshot import parameters_restored
 from equipoise.instrument.types import LossFunction
-from equipoise.probes.landscape import Landscape
+from equipoise.probes.record import Landscape
 
 Direction = Literal["gradient"] | Sequence[Tensor]
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from equipoise.diagnosis.trainability.quantities import NAMES, Quantities
+from equipoise.diagnosis.trainability.record import NAMES, Quantities
 from equipoise.records.codec import from_plain
 
 Basis = Literal["measured", "both"]

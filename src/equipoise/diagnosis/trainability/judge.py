@@ -17,13 +17,12 @@ from equipoise.diagnosis.trainability.calibration import (
 )
 from equipoise.diagnosis.trainability.depth import trainable_blocks
 from equipoise.diagnosis.trainability.quantities import (
-    Quantities,
     Source,
     further,
     quantities,
     up_to_the_output,
 )
-from equipoise.diagnosis.trainability.record import LIKELY, Depth, Trainability
+from equipoise.diagnosis.trainability.record import LIKELY, Depth, Quantities, Trainability
 from equipoise.theory.propagation.propagate import Propagation, propagate
 
 # What costs less than this of the log-odds is no reason, nor is anything where training is likely.

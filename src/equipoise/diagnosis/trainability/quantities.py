@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Literal
 
 from torch import Tensor
 
 from equipoise.diagnosis.trainability.entrance import leading_to, passages
+from equipoise.diagnosis.trainability.record import Quantities
 from equipoise.instrument.recording.graph import Given, Node
 from equipoise.theory.propagation.propagate import NO_TIME, Propagation
 from equipoise.theory.propagation.sites import Site, Weight, of_model
@@ -51,28 +51,6 @@ _SET = 9.0
 _MOST_HEADS = 16
 # Part of a bias's mean square by which a prediction may be off.
 _ROUNDING = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Quantities:
-    """Risks, from 0 on, and the size of the batch; the module tells what they are."""
-
-    explosion: float
-    vanishing: float
-    collapse: float
-    size: float
-    imbalance: float
-    silence: float
-    fluctuation: float
-    samples: float
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """As numbers, in the order of :data:`NAMES`."""
-        return tuple(getattr(self, name) for name in NAMES)
-
-
-NAMES = tuple(field.name for field in fields(Quantities))
 
 
 def quantities(found: Propagation, batch_size: int, source: Source) -> Quantities:

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from equipoise.diagnosis.trainability.quantities import Quantities
+from dataclasses import dataclass, fields
 
 # With a higher probability a model needs no remedy.
 LIKELY = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Quantities:
+    """Risks, from 0 on, and the size of the batch; ``quantities.py`` says what each is."""
+
+    explosion: float
+    vanishing: float
+    collapse: float
+    size: float
+    imbalance: float
+    silence: float
+    fluctuation: float
+    samples: float
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """As numbers, in the order of :data:`NAMES`."""
+        return tuple(getattr(self, name) for name in NAMES)
+
+
+NAMES = tuple(field.name for field in fields(Quantities))
 
 
 @dataclass(frozen=True, slots=True)

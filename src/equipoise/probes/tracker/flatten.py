@@ -13,10 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from equipoise.probes.activations import LayerActivations
-from equipoise.probes.conditioning import LayerConditioning
-from equipoise.probes.covariate_shift import CovariateShift
-from equipoise.probes.gradient_growth import GradientGrowth
-from equipoise.probes.landscape import Landscape
+from equipoise.probes.record import CovariateShift, GradientGrowth, Landscape, LayerConditioning
 from equipoise.probes.tracker.steps import StepSize
 
 Values = dict[str, float]

@@ -14,7 +14,7 @@ from equipoise.report.pages import LONG_TABLE, environment
 from equipoise.report.probe import words
 
 if TYPE_CHECKING:
-    from equipoise.diagnosis.probe import Probe
+    from equipoise.diagnosis.record import Probe
 
 JSON_NAME = "probe.json"
 HTML_NAME = "probe.html"

@@ -24,10 +24,9 @@ from equipoise.report.probe import words
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from equipoise.diagnosis.probe import Probe
-    from equipoise.probes.covariate_shift import LayerShift
+    from equipoise.diagnosis.record import Probe
     from equipoise.probes.hessian.record import Hessian
-    from equipoise.probes.landscape import Landscape
+    from equipoise.probes.record import Landscape, LayerShift
 
 
 def print_probe(probe: Probe, console: Console, *, full: bool = True) -> None:

@@ -11,10 +11,9 @@ from equipoise.records import wording
 from equipoise.report.checkup.words.smoothness import reliable
 
 if TYPE_CHECKING:  # these records import NumPy
-    from equipoise.diagnosis.probe import Probe
-    from equipoise.probes.covariate_shift import LayerShift
+    from equipoise.diagnosis.record import Probe
     from equipoise.probes.hessian.record import Hessian, HessianSpectrum
-    from equipoise.probes.landscape import Landscape
+    from equipoise.probes.record import Landscape, LayerShift
 
 _ORIGINS = {
     "given": "as given",

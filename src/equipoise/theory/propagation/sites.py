@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from equipoise.theory.propagation.steps import Step
-
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -79,6 +77,19 @@ def of_model(sites: Iterable[Site]) -> list[Site]:
 
 def _scale_free(gradient: float | None, moment: float | None, elements: int) -> float | None:
     return None if gradient is None or moment is None else gradient * moment * elements
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Mean squared change of a layer's output by a step of its own weight and bias, over η².
+
+    Args:
+        sgd: For a step along the gradient.
+        sign: For a step along its sign, the first of Adam.
+    """
+
+    sgd: float
+    sign: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -47,24 +46,12 @@ from torch import Tensor
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.propagation.call import WEIGHTED
 from equipoise.theory.propagation.exchangeable import Exchangeable
+from equipoise.theory.propagation.sites import Step
 from equipoise.theory.propagation.tensors import mean_square
 from equipoise.theory.propagation.values import Gradient, Known, Moments, Value
 
 # Of the integral's variable; its ends decay as the root of e to this.
 _LOGS = np.arange(-30.0, 30.0, 0.1)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Mean squared change of a layer's output by a step of its own weight and bias, over η².
-
-    Args:
-        sgd: For a step along the gradient.
-        sign: For a step along its sign, the first of Adam.
-    """
-
-    sgd: float
-    sign: float
 
 
 def step(kernel: Exchangeable, gradient: Exchangeable, inputs: int, *, bias: bool = False) -> Step:

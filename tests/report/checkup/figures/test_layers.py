@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import matplotlib as mpl
 import pytest
 
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.record import GradientGrowth
 from equipoise.records import Estimate
 from equipoise.report.checkup.figures.layers import (
     conditioning_figure,

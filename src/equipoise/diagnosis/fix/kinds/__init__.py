@@ -1,1 +1,1 @@
-"""What each kind of edit does to a model, to its traced graph, and in code and words."""
+"""What each kind of edit does to a model, to its traced graph, and in code."""

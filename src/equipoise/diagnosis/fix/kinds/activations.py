@@ -45,12 +45,6 @@ _OTHERS = (nn.ReLU6, nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.CELU, nn.SELU
 _MODULES = (*CLASSES.values(), *_OTHERS)
 
 
-def words(edit: Edit) -> str:
-    """Name the activation."""
-    rest = " but gates and outputs" if edit.kept else ""
-    return f"{edit.choice} instead of every activation{rest}"
-
-
 def code(edit: Edit) -> tuple[str, ...]:
     """The line that exchanges them."""
     return (f'model = equipoise.apply(model, "{Remedy((edit,)).name}").model',)

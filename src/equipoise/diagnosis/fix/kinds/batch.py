@@ -10,11 +10,6 @@ from equipoise.instrument.recording.graph import Graph
 from equipoise.theory.propagation.what_if.answer import Changes
 
 
-def words(edit: Edit) -> str:
-    """Name the size."""
-    return f"batches of {edit.value:g} samples"
-
-
 def code(edit: Edit) -> tuple[str, ...]:
     """What to do to the loader; accumulation does not do it."""
     return (

@@ -11,11 +11,6 @@ from equipoise.instrument.recording.graph import Graph
 from equipoise.theory.propagation.what_if.answer import Changes
 
 
-def words(edit: Edit) -> str:
-    """Name the ε."""
-    return f"set every norm's ε to {edit.value:g}"
-
-
 def code(edit: Edit) -> tuple[str, ...]:
     """Lines that set it."""
     return (

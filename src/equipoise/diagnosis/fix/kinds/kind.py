@@ -21,11 +21,9 @@ class UnsuitableRemedyError(ValueError):
 class Kind(Protocol):
     """One kind of edit: a module with these functions.
 
-    Each edit has one meaning and three forms: of a model, of its traced graph, and of code.
+    Each edit has one meaning and three forms: of a model, of its traced graph, and of code. Its
+    words are in :mod:`equipoise.diagnosis.fix.words`: reports need them, and no torch.
     """
-
-    def words(self, edit: Edit) -> str:
-        """Say in a few words what is changed."""
 
     def code(self, edit: Edit) -> tuple[str, ...]:
         """Lines that do it to ``model``, and to ``optimizer``, with torch, nn and equipoise."""

@@ -10,6 +10,7 @@ from torch import nn
 
 from equipoise.diagnosis.fix.kinds.kind import Undo, UnsuitableRemedyError
 from equipoise.diagnosis.fix.remedy import Edit, Remedy
+from equipoise.diagnosis.fix.words import edit_in_words
 from equipoise.instrument.modules import places, put
 from equipoise.instrument.recording.graph import Graph
 from equipoise.layers.batch_renorm import RenormSchedule
@@ -24,30 +25,6 @@ from equipoise.layers.kinds import (
 )
 from equipoise.theory.propagation.what_if.answer import Changes
 from equipoise.theory.propagation.what_if.norms import KINDS as PREDICTED
-
-_WORDS = {
-    "group": "group norm",
-    "layer": "layer norm",
-    "instance": "instance norm",
-    "rms": "RMS norm",
-    "batch": "batch norm",
-    "batch_renorm": "batch renorm",
-    "ghost": "ghost batch norm",
-    "frozen": "frozen batch norm",
-    "none": "no norm",
-}
-
-
-def words(edit: Edit) -> str:
-    """Name the norm."""
-    name = _WORDS.get(edit.choice, edit.choice)
-    if edit.choice == "group" and edit.value is not None:
-        name += f" of {edit.value:g} groups"
-    if edit.choice == "ghost" and edit.value is not None:
-        name += f" over {edit.value:g} samples"
-    if edit.choice == "batch_renorm" and edit.value is not None:
-        name += f" after {edit.value:g} steps"
-    return f"{name} instead of every norm"
 
 
 def code(edit: Edit) -> tuple[str, ...]:
@@ -70,7 +47,7 @@ def change_model(model: nn.Module, edit: Edit) -> Undo:
     trial = convert(model, sources(edit), edit.choice, **_options(edit))
     if trial.skipped or not trial.changed:
         reason = str(trial.skipped[0]) if trial.skipped else "it has no norm of another kind"
-        raise UnsuitableRemedyError(f"{words(edit)} does not fit the model: {reason}.")
+        raise UnsuitableRemedyError(f"{edit_in_words(edit)} does not fit the model: {reason}.")
     if any("" in changed.names for changed in trial.changed):
         raise UnsuitableRemedyError("the model is a norm itself: exchange it by hand.")
     made = convert(model, sources(edit), edit.choice, inplace=True, **_options(edit))
@@ -127,7 +104,7 @@ def change_graph(graph: Graph, edit: Edit, model: nn.Module) -> Graph:
         size = min(graph.batch, int(edit.value or graph.batch))
         return Changes(norm="batch", batch_size=size).made_to(graph)
     if edit.choice not in PREDICTED:
-        raise UnsuitableRemedyError(f"theory does not know {words(edit)}.")
+        raise UnsuitableRemedyError(f"theory does not know {edit_in_words(edit)}.")
     groups = int(edit.value) if edit.choice == "group" and edit.value is not None else None
     return Changes(norm=edit.choice, groups=groups).made_to(graph)
 

@@ -11,11 +11,6 @@ from equipoise.instrument.recording.graph import Graph
 BESIDE = "beside"
 
 
-def words(edit: Edit) -> str:
-    """Name it."""
-    return "BNP"
-
-
 def code(edit: Edit) -> tuple[str, ...]:
     """The line that attaches it."""
     return ("bnp = equipoise.BNP(model).attach(optimizer)",)

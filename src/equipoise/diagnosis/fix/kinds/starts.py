@@ -9,24 +9,19 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.fix.kinds.kind import Undo, UnsuitableRemedyError, kept
 from equipoise.diagnosis.fix.remedy import Edit
+from equipoise.diagnosis.fix.words import LETTERS
 from equipoise.instrument.normalisers import is_normaliser
 from equipoise.instrument.recording.graph import Graph
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_NAMES = {"shift": ("β", "bias"), "scale": ("γ", "weight")}
-
-
-def words(edit: Edit) -> str:
-    """Say where they start."""
-    letter, _ = _NAMES[edit.kind]
-    return f"start every norm's {edit.kind} {letter} at {edit.value:g}"
+_NAMES = {"shift": "bias", "scale": "weight"}
 
 
 def code(edit: Edit) -> tuple[str, ...]:
     """Lines that fill them."""
-    _, name = _NAMES[edit.kind]
+    name = _NAMES[edit.kind]
     return (
         "for module in model.modules():",
         "    if equipoise.instrument.normalisers.is_normaliser(module):",
@@ -39,8 +34,9 @@ def change_model(model: nn.Module, edit: Edit) -> Undo:
     """Fill them."""
     tensors = list(starts(model, edit).values())
     if not tensors:
-        letter, name = _NAMES[edit.kind]
-        raise UnsuitableRemedyError(f"no norm of the model has {letter} ({name!r}).")
+        raise UnsuitableRemedyError(
+            f"no norm of the model has {LETTERS[edit.kind]} ({_NAMES[edit.kind]!r})."
+        )
     restore = kept(tensors)
     with torch.no_grad():
         for tensor in tensors:
@@ -71,7 +67,7 @@ def with_values(graph: Graph, values: Mapping[str, Tensor]) -> Graph:
 
 def starts(model: nn.Module, edit: Edit) -> dict[str, Tensor]:
     """β or γ of every norm, by name."""
-    _, attribute = _NAMES[edit.kind]
+    attribute = _NAMES[edit.kind]
     found = {}
     for name, module in model.named_modules():
         tensor = getattr(module, attribute, None)

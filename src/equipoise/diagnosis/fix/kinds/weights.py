@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def words(edit: Edit) -> str:
-    """Say which weights."""
-    return edit.choice or f"scale {len(edit.factors)} parameters"
-
-
 def code(edit: Edit) -> tuple[str, ...]:
     """Lines that multiply them."""
     factors = ", ".join(f"{factor.name!r}: {factor.value!r}" for factor in edit.factors)

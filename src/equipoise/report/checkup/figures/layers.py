@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from equipoise.diagnosis.record import LayerPrediction
-from equipoise.probes.conditioning import LayerConditioning
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records.estimate import Estimate
 from equipoise.report.svg import (
     FIRST,

@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.diagnosis.record import Checkup, Comparison, LayerPrediction, Recommendation
-from equipoise.probes.conditioning import LayerConditioning
-from equipoise.probes.gradient_growth import GradientGrowth
+from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records import wording
 from equipoise.report.checkup.terminal.fix import print_fix
 from equipoise.report.checkup.terminal.preconditioning import print_preconditioning

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from equipoise.diagnosis.fix.applied import in_words
 from equipoise.diagnosis.fix.record import Arm, Fix
+from equipoise.diagnosis.fix.words import in_words
 from equipoise.records import wording
 from equipoise.records.estimate import Estimate
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from equipoise.diagnosis.record import Checkup, LayerPrediction
-from equipoise.probes.conditioning import LayerConditioning
-from equipoise.probes.gradient_growth import LayerGradients
+from equipoise.probes.record import LayerConditioning, LayerGradients
 from equipoise.records import wording
 from equipoise.theory.propagation.attribution import SLIGHT
 from equipoise.theory.propagation.sites import Share, Site, of_model
