@@ -46,6 +46,17 @@ def test_help_does_not_wait_for_torch(arguments):
     assert "equipoise" in printed
 
 
+@pytest.mark.parametrize(
+    ("checkup", "needed"), [(interrupted_checkup, "[]"), (deep_checkup, "['matplotlib']")]
+)
+def test_a_stored_report_waits_for_what_draws_alone(folder, checkup, needed):
+    """The second has figures, and remedies to put into words."""
+    write_json(folder / "report.json", checkup())
+    imported, printed = imports_of("report", ".", "--full", cwd=folder)
+    assert imported.splitlines()[-1] == needed
+    assert checkup().verdict.sentence in printed
+
+
 def test_a_prediction_does_and_prints_on_a_terminal_without_unicode():
     environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
     arguments = ("theory", "--activation", "identity", "--batch-size", "4")

@@ -1,14 +1,19 @@
 """What can be measured on the user's own model, without leaving a trace on it."""
 
-from equipoise.probes.activations import activations
-from equipoise.probes.conditioning import conditioning
-from equipoise.probes.covariate_shift import covariate_shift
-from equipoise.probes.gradient_growth import GrowthInterrupted, gradient_growth
-from equipoise.probes.hessian.measure import hessian
-from equipoise.probes.landscape import landscape
-from equipoise.probes.record import CovariateShift, Landscape
-from equipoise.probes.tracker.track import track
-from equipoise.probes.tracker.tracker import Tracker
+from typing import TYPE_CHECKING
+
+from equipoise._lazy import import_on_first_use
+
+if TYPE_CHECKING:
+    from equipoise.probes.activations import activations
+    from equipoise.probes.conditioning import conditioning
+    from equipoise.probes.covariate_shift import covariate_shift
+    from equipoise.probes.gradient_growth import GrowthInterrupted, gradient_growth
+    from equipoise.probes.hessian.measure import hessian
+    from equipoise.probes.landscape import landscape
+    from equipoise.probes.record import CovariateShift, Landscape
+    from equipoise.probes.tracker.track import track
+    from equipoise.probes.tracker.tracker import Tracker
 
 __all__ = [
     # gradients and inputs, layer by layer
@@ -26,3 +31,18 @@ __all__ = [
     "track",
     "Tracker",
 ]
+
+import_on_first_use(
+    __name__,
+    {
+        "activations": "activations",
+        "conditioning": "conditioning",
+        "covariate_shift": "covariate_shift",
+        "gradient_growth": "GrowthInterrupted gradient_growth",
+        "hessian.measure": "hessian",
+        "landscape": "landscape",
+        "record": "CovariateShift Landscape",
+        "tracker.track": "track",
+        "tracker.tracker": "Tracker",
+    },
+)

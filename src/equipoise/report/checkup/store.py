@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from equipoise.diagnosis.fix.export import module_of
 from equipoise.diagnosis.record import SCHEMA_VERSION, Checkup
 from equipoise.files import write_text
 from equipoise.records.codec import from_plain, write_json
@@ -23,6 +22,9 @@ def save(checkup: Checkup, directory: Path) -> Path:
     # First the numbers: they cost a measurement, the page only a rendering.
     write_json(directory / JSON_NAME, checkup)
     if checkup.fix is not None and checkup.fix.best is not None:
+        # It knows code of every remedy, and so needs torch; what only shows a report does not.
+        from equipoise.diagnosis.fix.export import module_of
+
         write_json(directory / "remedy.json", checkup.fix.best)
         write_text(directory / "fix.py", module_of(checkup.fix.best))
     return save_page(checkup, directory / HTML_NAME)

@@ -1,10 +1,13 @@
 """Signal propagation through the operations of a traced network, and rules for one's own."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from equipoise.theory.propagation.call import Pulled, Result, rule
-from equipoise.theory.propagation.rules.pointwise import elementwise
-from equipoise.theory.propagation.values import Gradient
+from equipoise._lazy import import_on_first_use
+
+if TYPE_CHECKING:
+    from equipoise.theory.propagation.call import Pulled, Result, rule
+    from equipoise.theory.propagation.rules.pointwise import elementwise
+    from equipoise.theory.propagation.values import Gradient
 
 __all__ = [
     # Registering a rule.
@@ -15,3 +18,12 @@ __all__ = [
     "Pulled",
     "Gradient",
 ]
+
+import_on_first_use(
+    __name__,
+    {
+        "call": "Pulled Result rule",
+        "rules.pointwise": "elementwise",
+        "values": "Gradient",
+    },
+)

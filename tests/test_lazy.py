@@ -1,0 +1,66 @@
+"""Rooms that import what they export on first use."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+ROOMS = ("diagnosis", "probes", "theory", "theory.propagation", "training")
+
+
+@pytest.fixture(params=ROOMS)
+def room(request):
+    return importlib.import_module(f"equipoise.{request.param}")
+
+
+def imports_for_type_checkers(room):
+    """The names that type checkers see, each with its module."""
+    return {
+        alias.name: node.module
+        for block in ast.parse(inspect.getsource(room)).body
+        if isinstance(block, ast.If)
+        for node in block.body
+        for alias in node.names
+    }
+
+
+def test_names_are_those_that_type_checkers_see(room):
+    seen = imports_for_type_checkers(room)
+    assert {name: f"{room.__name__}.{home}" for name, home in room._homes.items()} == seen
+    assert sorted(seen) == sorted(room.__all__)
+
+
+def test_every_name_is_found_and_listed(room):
+    assert {*room.__all__} <= {*dir(room)}
+    for name in room.__all__:
+        home = importlib.import_module(imports_for_type_checkers(room)[name])
+        assert getattr(room, name) is getattr(home, name)
+
+
+def test_a_name_that_is_not_exported_is_missing_as_from_any_module(room):
+    with pytest.raises(AttributeError, match=rf"module '{room.__name__}' has no attribute 'none'"):
+        _ = room.none
+
+
+@pytest.mark.parametrize("first", ["probes.landscape", "probes.hessian.record"])
+def test_a_module_does_not_hide_the_function_of_its_name(first):
+    name = first.split(".")[1]
+    code = (
+        f"import equipoise.{first}\n"
+        f"from equipoise.probes import {name}\n"
+        f"print(callable({name}), callable(equipoise.probes.{name}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"
+
+
+def test_a_function_can_be_exchanged_for_a_test(monkeypatch):
+    from equipoise import probes
+
+    monkeypatch.setattr("equipoise.probes.landscape", len)
+    assert probes.landscape is len
