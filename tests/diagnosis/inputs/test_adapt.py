@@ -145,6 +145,11 @@ CASES = {
         chain(6, 1), (X, BITS.float()), "binary cross-entropy of logits",
         lambda m: F.binary_cross_entropy_with_logits(m(X)[:, 0], BITS.float()),
     ),
+    "bits as floats of outputs without an axis": (
+        nn.Sequential(chain(6, 1), nn.Flatten(0)), (X, BITS.float()),
+        "binary cross-entropy of logits",
+        lambda m: F.binary_cross_entropy_with_logits(m(X), BITS.float()),
+    ),
     "a mask as floats": (
         nn.Conv2d(3, 1, 1), (IMAGES, (PIXELS > 1).float()), "binary cross-entropy of logits",
         lambda m: F.binary_cross_entropy_with_logits(m(IMAGES)[:, 0], (PIXELS > 1).float()),

@@ -238,8 +238,11 @@ def _by_tensors(output: Tensor, target: Any) -> Objective:
         return Objective(
             f"cross-entropy of {output.shape[1]} classes with probabilities", F.cross_entropy
         )
-    alike = target.shape == output.shape and target.ndim > 1
-    if (alike or _is_one_logit(output, target)) and _are_bits(target) and _varies(target):
+    if (
+        (target.shape == output.shape or _is_one_logit(output, target))
+        and _are_bits(target)
+        and _varies(target)
+    ):
         return _bits(output)
     if fit(output, target):
         return Objective("squared error", squared_error)
