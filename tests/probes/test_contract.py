@@ -520,7 +520,9 @@ class Checkpointed(nn.Module):
     ],
     ids=["landscape", "hessian", "gradient_growth", "covariate_shift"],
 )
-@pytest.mark.parametrize("criterion", [nn.MSELoss(), nn.functional.mse_loss], ids=str)
+@pytest.mark.parametrize(
+    "criterion", [nn.MSELoss(), nn.functional.mse_loss], ids=["MSELoss", "mse_loss"]
+)
 def test_a_criterion_is_refused_in_the_place_of_a_loss(probe, criterion):
     data = torch.ones(4, 2), torch.ones(4, 1)
     with pytest.raises(

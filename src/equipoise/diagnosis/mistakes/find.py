@@ -9,6 +9,7 @@ from torch import nn
 from equipoise.diagnosis.mistakes.codings import of_codings
 from equipoise.diagnosis.mistakes.inputs import of_inputs
 from equipoise.diagnosis.mistakes.layers import of_layers
+from equipoise.diagnosis.mistakes.memory import of_memory
 from equipoise.diagnosis.mistakes.outputs import of_outputs
 from equipoise.diagnosis.mistakes.reach import of_reach
 from equipoise.diagnosis.mistakes.samples import of_samples
@@ -41,6 +42,7 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
         "layers": lambda: of_layers(graph, model),
         "parameters without a gradient": lambda: of_reach(graph, model, loss, problem.more()),
         "targets": lambda: of_targets(graph, first, problem.more),
+        "forgotten time steps": lambda: of_memory(model, loss, first),
         "samples that see each other": lambda: of_samples(model, loss, first, patience),
     }
     found: list[Finding] = []
