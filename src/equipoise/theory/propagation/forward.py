@@ -50,9 +50,9 @@ for _family in (
     import_module(f"equipoise.theory.propagation.rules.{_family}")
 
 
-# Recurrent layers that PyTorch computes in one operation.
 # What draws numbers that do not depend on the batch.
 _DRAWN = ("randn", "rand", "normal", "uniform", "randint")
+# Recurrent layers that PyTorch computes in one operation.
 _RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}
 
 
