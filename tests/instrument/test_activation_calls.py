@@ -162,6 +162,19 @@ def test_checkpointed_modules_are_repeated_alike():
     assert are_equal(model, Net(F.gelu))
 
 
+@pytest.mark.parametrize("size", [0, 3])
+def test_a_result_goes_where_the_call_wants_it(size):
+    class Writing(nn.Module):
+        def forward(self, x):
+            y = torch.zeros(size)
+            torch.tanh(x, out=y)
+            return y
+
+    model, x = Writing(), torch.tensor([-1.0, 0.5, 2.0])
+    ActivationCalls("gelu").attach(model, also=["Writing:tanh"])
+    assert torch.equal(model(x), F.gelu(x))
+
+
 def test_a_pass_without_any_exchange_warns_once():
     model = Net(torch.sin)
     ActivationCalls("gelu").attach(model)

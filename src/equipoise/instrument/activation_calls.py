@@ -154,6 +154,9 @@ class ActivationCalls:
             return function(*args, **keywords)
         self._settled = True
         given = args[0] if args else keywords["input"]
+        if keywords.get("out") is not None:
+            # Written as PyTorch writes: it resizes, casts, and refuses gradients.
+            return torch.add(self._instead(given), 0, out=keywords["out"])
         if writes is not True and writes is not False:
             writes = args[writes] if len(args) > writes else keywords.get("inplace", False)
         if not writes:
