@@ -174,11 +174,20 @@ class TestMove:
 
     def test_a_pending_backward_pass_stays_valid(self):
         model = nn.Linear(3, 2)
-        loss = (model(torch.ones(1, 3)) ** 2 * model.weight.sum()).sum()
+
+        def loss():
+            return (model(torch.ones(1, 3)) ** 2 * model.weight.sum()).sum()
+
+        expected = torch.autograd.grad(loss(), [*model.parameters()])
+        pending = loss()
         with parameters_restored(model) as saved:
             saved.move([model.weight], [torch.ones(2, 3)], 1.0)
             write_values([model.bias], [torch.zeros(2)])
-        loss.backward()
+            moved = torch.autograd.grad(loss(), [*model.parameters()])
+        pending.backward()
+        for parameter, gradient, other in zip(model.parameters(), expected, moved, strict=True):
+            assert torch.equal(parameter.grad, gradient)
+            assert not torch.equal(gradient, other)
 
 
 def test_parameters_outside_of_the_model_are_restored_too():

@@ -399,9 +399,20 @@ class TestRefusals:
         assert torch.equal(flat(model), flat(attached(mlp(), "adam", batches(4))[0]))
 
     def test_after_the_first_is_detached_the_second_is_welcome(self):
+        """It preconditions, from its own beginning, as in a process of its own."""
         model, optimizer, first = self.trained()
+        twin, separate = copy.deepcopy((model, optimizer.state_dict()))
         first.detach()
         BNP(model).attach(optimizer)
+        train(model, optimizer, batches(4)[2:])
+        for preconditioned in (True, False):
+            alone = copy.deepcopy(twin)
+            plain = OPTIMIZERS["adam"](alone.parameters())
+            plain.load_state_dict(separate)
+            if preconditioned:
+                BNP(alone).attach(plain)
+            train(alone, plain, batches(4)[2:])
+            assert torch.equal(flat(model), flat(alone)) is preconditioned
 
     def test_refusals_keep_nothing_alive(self):
         model, optimizer, pre = self.trained()
