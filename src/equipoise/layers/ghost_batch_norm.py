@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.layers._statistics import check_values, virtual_batches
+from equipoise.layers._statistics import check_values, refuse_empty, virtual_batches
 from equipoise.numerics.checks import check_size
 
 
@@ -39,6 +39,7 @@ class _GhostBatchNorm(nn.modules.batchnorm._BatchNorm):
             return super().forward(x)
         # PyTorch does not annotate this method, here and below.
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        refuse_empty(type(self).__name__, x)
         positions = math.prod(x.shape[2:])
         sizes = virtual_batches(len(x), self.virtual_batch_size, positions)
         check_values(x, sizes[-1] * positions)
@@ -89,8 +90,8 @@ class GhostBatchNorm1d(_GhostBatchNorm, nn.BatchNorm1d):
         - Output: the same.
 
     Raises:
-        ValueError: If ``virtual_batch_size`` is not positive, or in training where a virtual
-            batch has one value per channel.
+        ValueError: If ``virtual_batch_size`` is not positive, or in training where the batch
+            is empty or a virtual batch has one value per channel.
 
     Note:
         ``nn.SyncBatchNorm.convert_sync_batchnorm`` takes the layer for a batch norm and would

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equipoise.layers._statistics import check_values, laid_out_like
+from equipoise.layers._statistics import check_values, laid_out_like, refuse_empty
 from equipoise.numerics.checks import check_within
 
 
@@ -164,6 +164,7 @@ class _NoisyBatchNorm(_Noisy, nn.modules.batchnorm._BatchNorm):
         # PyTorch does not annotate this method, here and below. It checks the number of values
         # only after it has counted the batch.
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        refuse_empty(type(self).__name__, x)
         check_values(x)
         return self._add_noise(super().forward(x))
 
@@ -214,7 +215,8 @@ class NoisyBatchNorm1d(_NoisyBatchNorm, nn.BatchNorm1d):
         - Output: the same.
 
     Raises:
-        ValueError: If a constant is out of its range, or in training with one value per channel.
+        ValueError: If a constant is out of its range, or in training with one value per
+            channel or none.
 
     Note:
         A ``generator`` of its own is copied and pickled with the layer, but is not part of its
