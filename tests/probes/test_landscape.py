@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -280,3 +281,24 @@ def test_bad_options_are_refused_in_one_line(options, message):
     with pytest.raises(ValueError, match=message) as error:
         landscape(at(1.0, 1.0), bowl, torch.ones(2), **options)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("direction", "kind"),
+    [([np.ones((1, 2)), np.ones(1)], "ndarray"), ([0.5, 0.5], "float"), (0.5, "float")],
+    ids=["arrays", "numbers", "number"],
+)
+def test_a_direction_of_something_else_than_tensors_is_refused(direction, kind):
+    with pytest.raises(TypeError, match=rf"sequence of tensors, got {kind}\. .* torch.as_tensor"):
+        landscape(nn.Linear(2, 1), total, torch.ones(3, 2), steps=[0.1], direction=direction)
+
+
+def test_a_direction_may_come_from_a_generator():
+    model = nn.Linear(2, 1)
+    along = [torch.ones_like(p) for p in model.parameters()]
+    found = landscape(model, total, torch.ones(3, 2), steps=[0.1], direction=iter(along))
+    assert found == landscape(model, total, torch.ones(3, 2), steps=[0.1], direction=along)
+
+
+def total(model, x):
+    return model(x).square().sum()

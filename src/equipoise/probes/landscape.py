@@ -60,7 +60,8 @@ def landscape(
         zero gradient the landscape is flat, β is ``nan`` and ``zero_gradient`` is set.
 
     Raises:
-        TypeError: If ``loss_fn`` returns something else than a tensor of real numbers.
+        TypeError: If ``loss_fn`` returns something else than a tensor of real numbers, or a
+            direction holds something else than tensors.
         ValueError: If it returns several numbers or has no graph, if the model has no trainable
             parameter or split or lazy ones, or if steps, direction or generator are invalid.
 
@@ -79,6 +80,8 @@ def landscape(
         [santurkar2018], Section 3.2 and Figure 4.
     """
     etas = _checked_steps(steps)
+    if not isinstance(direction, str):
+        direction = _tensors(direction)
     replay = Replay(model, loss_fn, batch)
     kind = _checked_direction(direction, generator, replay)
     with observers_paused(model), parameters_restored(model) as saved:
@@ -133,7 +136,7 @@ def _direction(
         drawn = [_normal(p, generator) for p in parameters]
         scale = gradient.norm / norm(drawn)
         return [d * scale for d in drawn]
-    given = [d for d in direction if isinstance(d, Tensor)]
+    given: Sequence[Any] = direction
     return [d.detach().to(p) for d, p in zip(given, parameters, strict=True)]
 
 
@@ -150,6 +153,18 @@ def _checked_steps(steps: Iterable[float]) -> tuple[float, ...]:
     if not all(math.isfinite(eta) for eta in etas):
         raise ValueError(f"steps must be finite numbers, got {etas}.")
     return etas
+
+
+def _tensors(direction: Any) -> tuple[Tensor, ...]:
+    given = tuple(direction) if isinstance(direction, Iterable) else (direction,)
+    other = next((d for d in given if not isinstance(d, Tensor)), None)
+    if other is not None:
+        raise TypeError(
+            "direction must be 'gradient', 'random' or a sequence of tensors, got "
+            f"{type(other).__name__}. Give one for each trainable parameter, such as "
+            "torch.as_tensor(array)."
+        )
+    return given
 
 
 def _checked_direction(
