@@ -282,6 +282,11 @@ class TestModels:
         assert conditioning(model, normal(5, 30), largest=5)[0].skipped is None
         assert conditioning(model, normal(6, 30), largest=5)[0].skipped is not None
 
+    @pytest.mark.parametrize("effort", [-1, 0, math.nan])
+    def test_an_effort_that_is_not_positive_is_refused(self, effort):
+        with pytest.raises(ValueError, match=rf"effort must be a finite number above 0; got {effort}"):
+            conditioning(nn.Linear(2, 1), normal(5, 2), effort=effort)
+
     def test_a_limit_below_two_is_refused(self):
         with pytest.raises(
             ValueError, match="largest must be a whole number of at least 2; got 1"

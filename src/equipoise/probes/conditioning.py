@@ -22,7 +22,7 @@ from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Progress
 from equipoise.instrument.unfold import unfold
-from equipoise.numerics.checks import check_whole
+from equipoise.numerics.checks import check_positive, check_whole
 from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
 from equipoise.probes.record import LayerConditioning
 
@@ -75,7 +75,7 @@ def conditioning(
         conditioned of its groups is reported.
 
     Raises:
-        ValueError: If ``largest`` is less than 2.
+        ValueError: If ``largest`` is less than 2, or ``effort`` is not positive.
 
     Examples:
         >>> layer = nn.Linear(2, 1)
@@ -87,6 +87,8 @@ def conditioning(
         [lange2022], Sections 2 and 3.
     """
     check_whole("largest", largest, 2)
+    if effort is not None:
+        check_positive(effort=effort)
     watched: dict[nn.Module, str] = {
         module: name
         for module, name in modules.names(model).items()
