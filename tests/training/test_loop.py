@@ -126,3 +126,8 @@ class TestEvaluate:
         x = torch.zeros(4, 1)
         found = evaluate(nn.Identity(), x, x + 2, lambda m, b: (m(b[0]) - b[1]).square().mean())
         assert found == Evaluation(0, 4.0, None)
+
+
+def test_an_evaluation_on_no_samples_is_refused():
+    with pytest.raises(ValueError, match=r"at least one sample, got inputs of shape \(0, 5\)"):
+        evaluate(nn.Linear(5, 3), torch.zeros(0, 5), torch.zeros(0).long(), cross_entropy)

@@ -30,12 +30,20 @@ def evaluate(
         step: Steps of training taken so far.
         rows: Samples per forward pass.
 
+    Raises:
+        ValueError: If there are no samples, of which there is no mean.
+
     Examples:
         >>> from equipoise.training.losses import cross_entropy
         >>> x, y = torch.tensor([[9.0, 0.0], [9.0, 0.0]]), torch.tensor([0, 1])
         >>> evaluate(nn.Identity(), x, y, cross_entropy).accuracy
         0.5
     """
+    if not len(inputs):
+        raise ValueError(
+            f"evaluate needs at least one sample, got inputs of shape {tuple(inputs.shape)}. Hold "
+            "some out, or leave the evaluation out."
+        )
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     loss, right = 0.0, 0
