@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ class Everything:
     several: tuple[Estimate, ...]
     named: Mapping[str, float]
     maybe: Estimate | None
+    pair: tuple[str, float]
     word: str | None = None
 
 
@@ -49,6 +51,7 @@ everything = st.builds(
     several=st.lists(estimates, max_size=3).map(tuple),
     named=st.dictionaries(texts, floats, max_size=3),
     maybe=st.none() | estimates,
+    pair=st.tuples(texts, floats),
     word=st.none() | texts,
 )
 
@@ -149,3 +152,21 @@ class TestWriting:
     def test_nothing_else_is_left(self, tmp_path):
         write_text(tmp_path / "a.txt", "a")
         assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    both: tuple[str, float]
+
+
+@pytest.mark.parametrize("both", [["a"], ["a", 1.0, 2.0], [1.0, "a"], []])
+def test_a_tuple_of_another_form_is_refused(both):
+    with pytest.raises(ValueError, match=r"Pair\.both"):
+        from_plain(Pair, {"both": both})
+
+
+def test_numbers_of_numpy_are_stored():
+    record = {"count": np.int64(3), "mean": np.float32(0.5), "flag": np.bool_(True)}
+    plain = to_plain({**record, "bad": np.float32(np.nan)})
+    assert plain == {"count": 3, "mean": 0.5, "flag": True, "bad": "NaN"}
+    assert json.loads(json.dumps(plain)) == plain

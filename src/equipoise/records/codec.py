@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from equipoise.files import write_text
 
 Record = TypeVar("Record")
@@ -23,6 +25,8 @@ _NON_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 def to_plain(value: Any) -> Any:
     """Turn records into dictionaries, tuples into lists and non-finite floats into strings.
+
+    Numbers of NumPy become Python's.
 
     Examples:
         >>> from equipoise.records import Estimate
@@ -35,6 +39,8 @@ def to_plain(value: Any) -> Any:
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
@@ -65,7 +71,12 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
         return None if data is None else _decode(_only_value_type(arguments), data, where)
     if origin is tuple:
         _expect(isinstance(data, list | tuple), "a list", data, where)
-        return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(data))
+        kinds = arguments
+        if arguments[-1:] == (Ellipsis,):
+            kinds = (arguments[0],) * len(data)
+        _expect(len(data) == len(kinds), f"a list of {len(kinds)}", data, where)
+        pairs = enumerate(zip(kinds, data, strict=True))
+        return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in pairs)
     if origin in (dict, Mapping):
         _expect(isinstance(data, dict), "an object", data, where)
         return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in data.items()}
