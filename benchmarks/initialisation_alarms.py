@@ -281,7 +281,7 @@ PLANTED = (
     Planted("torch.rand in bfloat16", "low precision", coarse),
     Planted("embedding of std 1 tied to the head", "tied", tied),
     Planted("head copied from the embedding, not tied", "copied", untied),
-    Planted("nn.TransformerEncoder copies its layers", "copied", copied_blocks),
+    Planted("nn.TransformerEncoder copies its layers", "copied in sequence", copied_blocks),
     Planted("one layer of a checkpoint not loaded", "half loaded", half_loaded),
     Planted("running statistics not loaded", "running statistics", statistics_lost),
     Planted("one weight is NaN", "not finite", not_finite),

@@ -1,5 +1,6 @@
 """Planted mistakes are found and named; healthy models raise no alarm."""
 
+import copy
 import math
 import random
 from functools import partial
@@ -172,10 +173,24 @@ class TestPlantedMistakes:
         init.normal_(model["tokens"].weight, std=0.02)
         assert told(model) == {}
 
-    def test_copies(self):
-        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-        model = nn.TransformerEncoder(layer, 2)
-        assert "layers.1.linear1.weight" in told(model)["copied"]
+    @pytest.mark.parametrize(
+        ("stack", "layer"),
+        [
+            (nn.TransformerEncoder, nn.TransformerEncoderLayer),
+            (nn.TransformerDecoder, nn.TransformerDecoderLayer),
+        ],
+    )
+    def test_pytorchs_stacks_copy_their_layer(self, stack, layer):
+        """They run one after the other, and part at the first step."""
+        found = told(stack(layer(16, 2, 32, batch_first=True), 2))
+        assert found.keys() == {"copied in sequence"}
+        assert "layers.1.linear1.weight" in found["copied in sequence"]
+
+    def test_copies_in_a_list_may_run_side_by_side(self):
+        block = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+        copies = [copy.deepcopy(block) for _ in range(3)]
+        assert told(nn.Sequential(*copies)).keys() == {"copied in sequence"}
+        assert told(nn.ModuleList(copies)).keys() == {"copied"}
 
     def test_equal_biases_beside_independent_matrices_are_none(self):
         """nn.Transformer copies its layers, and draws every matrix anew."""

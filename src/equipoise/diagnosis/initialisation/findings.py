@@ -87,6 +87,12 @@ _WORDS: dict[FaultKind, _Words] = {
         "Build each block anew: nn.ModuleList(Block() for _ in range(depth)). Share a weight by "
         "head.weight = embedding.weight.",
     ),
+    "copied in sequence": _Words(
+        "note",
+        "Blocks start as copies of each other, and part at the first step: {}",
+        "Nothing has to change. To draw each anew: for p in model.parameters(): if p.dim() > 1: "
+        "torch.nn.init.xavier_uniform_(p), as nn.Transformer does.",
+    ),
     "low precision": _Words(
         "note",
         "Weights were drawn with few bits: {} on a coarse grid",

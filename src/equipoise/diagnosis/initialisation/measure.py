@@ -96,7 +96,7 @@ def initialisation(model: nn.Module, init: Init | None = None) -> Initialisation
         *symptoms.constant(parameters),
         *symptoms.low_precision(parameters),
         *symptoms.tied(under_all_names),
-        *symptoms.copied(parameters),
+        *symptoms.copied(parameters, model),
         *symptoms.half_loaded(parameters, training, intended),
         *symptoms.fresh_statistics(model, training),
     )

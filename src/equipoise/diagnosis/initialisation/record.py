@@ -36,6 +36,7 @@ FaultKind = Literal[
     "low precision",
     "tied",
     "copied",
+    "copied in sequence",
     "half loaded",
     "running statistics",
 ]

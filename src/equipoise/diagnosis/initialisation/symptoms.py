@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from equipoise.diagnosis.initialisation.copies import in_sequence, run_in_sequence
 from equipoise.diagnosis.initialisation.judgement import Found
 from equipoise.diagnosis.initialisation.record import InitialisationFault
 from equipoise.instrument import modules
@@ -140,31 +141,38 @@ def tied(named: Sequence[Found]) -> list[InitialisationFault]:
     return faults
 
 
-def copied(parameters: Sequence[Found]) -> list[InitialisationFault]:
+def copied(parameters: Sequence[Found], model: nn.Module) -> list[InitialisationFault]:
     """Random values that stand in several tensors: of repeated blocks, or of two kinds of layer.
 
-    Two whole networks of the same values, such as a target network, are meant.
+    Two whole networks of the same values, such as a target network, are meant. Blocks that run one
+    after the other part at the first step, since their inputs differ; those that run side by side
+    may not.
     """
     random = [one for one in parameters if one.tensor.numel() >= _LEAST_VALUES]
     random = [one for one in random if one.layer.form not in ("constant", "other")]
     faults = []
-    blocks: list[Found] = []
+    blocks: list[list[Found]] = []
     for group in _groups(random, _fingerprint):
         if not all(torch.equal(group[0].tensor, one.tensor) for one in group):
             continue
         if len({one.place for one in group}) == 1:
-            blocks += group
+            blocks.append(group)
         elif len({one.kind for one in group}) > 1:
             detail = "They hold the same values, but not the same memory: they will part."
             faults.append(InitialisationFault("copied", _names(group), len(random), detail))
     # Equal biases alone part with the first step, as matrices that stand in one place each do.
-    if any(one.tensor.ndim > 1 for one in blocks):
-        detail = (
-            "Repeated blocks start from the same random values, as if one had been copied with "
-            "copy.deepcopy; nn.TransformerEncoder does so."
-        )
-        faults.append(InitialisationFault("copied", _names(blocks), len(random), detail))
+    if any(group[0].tensor.ndim > 1 for group in blocks):
+        together = tuple(one.name for group in blocks for one in group)
+        fault = InitialisationFault("copied", together, len(random), _COPIED)
+        are_ordered = run_in_sequence(map(_names, blocks), model)
+        faults.append(in_sequence(fault) if are_ordered else fault)
     return faults
+
+
+_COPIED = (
+    "Repeated blocks start from the same random values, as if one had been copied with "
+    "copy.deepcopy."
+)
 
 
 def _fingerprint(one: Found) -> tuple[object, ...]:

@@ -1,0 +1,116 @@
+"""Blocks that start as copies of each other: one after the other, or side by side.
+
+One after the other they have different inputs and different gradients, and part at the first step.
+Side by side on one input, as heads or experts, they may get equal gradients and stay copies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from torch import Tensor, nn
+
+from equipoise.diagnosis.initialisation.record import Initialisation, InitialisationFault
+from equipoise.instrument.recording.graph import Given, Graph, Made
+
+# They hand the output of each layer of a list to the next one.
+_STACKS = (nn.TransformerEncoder, nn.TransformerDecoder)
+# Numbers that are compared; that all are equal was seen before.
+_FEW = 8
+
+
+def in_sequence(fault: InitialisationFault) -> InitialisationFault:
+    """The same copies, of which it is known that they run one after the other."""
+    detail = (
+        f"{fault.detail} They run one after the other, so that their inputs and gradients differ; "
+        "nn.TransformerEncoder and nn.TransformerDecoder copy their layer like this."
+    )
+    return replace(fault, kind="copied in sequence", detail=detail)
+
+
+def run_in_sequence(groups: Iterable[Sequence[str]], model: nn.Module) -> bool:
+    """Whether the containers of copied parameters say that they run one after the other.
+
+    Args:
+        groups: Names of parameters with the same values.
+        model: That has them.
+    """
+    modules = dict(model.named_modules())
+
+    def are_ordered(one: str, other: str) -> bool:
+        pairs = zip(one.split("."), other.split("."), strict=True)
+        at = next(place for place, (mine, its) in enumerate(pairs) if mine != its)
+        inside = one.split(".")[:at]
+        parent = modules.get(".".join(inside[:-1]))
+        return isinstance(modules.get(".".join(inside)), nn.Sequential) or (
+            isinstance(parent, _STACKS) and inside[-1:] == ["layers"]
+        )
+
+    return all(are_ordered(*pair) for names in groups for pair in combinations(names, 2))
+
+
+def told_by_order(found: Initialisation, graph: Graph) -> Initialisation:
+    """Tell copies that a pass has run one after the other.
+
+    Args:
+        found: A record of initial weights.
+        graph: A traced pass.
+    """
+    copied = {
+        name for fault in found.faults if fault.kind == "copied" for name in fault.parameters
+    }
+    if not copied:
+        return found
+    before = _before(graph, copied)
+    parameters = graph.parameters
+    alike = _alike({name: parameters[name] for name in before})
+
+    def is_ordered(fault: InitialisationFault) -> bool:
+        groups = [names for names in alike if names[0] in fault.parameters]
+        return bool(groups) and all(
+            one in before[other] or other in before[one]
+            for names in groups
+            for one, other in combinations(names, 2)
+        )
+
+    faults = tuple(
+        in_sequence(fault) if fault.kind == "copied" and is_ordered(fault) else fault
+        for fault in found.faults
+    )
+    return replace(found, faults=faults)
+
+
+def _alike(parameters: Mapping[str, Tensor]) -> list[list[str]]:
+    """Names at one place of repeated blocks, with the same values."""
+    found: dict[object, list[str]] = defaultdict(list)
+    for name, value in parameters.items():
+        few = value.detach().reshape(-1)[:_FEW].tolist()
+        found[re.sub(r"\d+", "*", name), tuple(value.shape), *few].append(name)
+    return [names for names in found.values() if len(names) > 1]
+
+
+def _before(graph: Graph, names: Collection[str]) -> Mapping[str, set[str]]:
+    """Of each of these parameters that runs, those that its first input was made by."""
+    made_by: list[set[str]] = []  # of each operation
+    are_data: list[bool] = []
+    found: dict[str, set[str]] = {}
+    for node in graph.nodes:
+        weights, data, any_data = set[str](), set[str](), not node.inputs
+        for source in node.inputs:
+            if isinstance(source, Made):
+                (data if are_data[source.node] else weights).update(made_by[source.node])
+                any_data |= are_data[source.node]
+            elif isinstance(source, Given) and source.name in names:
+                weights.add(source.name)
+            elif source.kind == "data":
+                any_data = True
+        if any_data:
+            for name in weights - found.keys():
+                found[name] = data
+        made_by.append(weights | data)
+        are_data.append(any_data)
+    return found

@@ -1,0 +1,98 @@
+"""Copies that run one after the other part at once; those side by side may not."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import equipoise as eq
+from equipoise.diagnosis.initialisation.copies import told_by_order
+from equipoise.diagnosis.initialisation.measure import initialisation
+from equipoise.instrument.recording.tracer import trace
+
+X = torch.randn(32, 16, generator=torch.Generator().manual_seed(0))
+BATCH = X, torch.arange(32) % 4
+
+
+class Blocks(nn.Module):
+    """Copies of one block, and how they are run."""
+
+    def __init__(self, run):
+        super().__init__()
+        block = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+        self.blocks = nn.ModuleList(copy.deepcopy(block) for _ in range(3))
+        self.head, self.run = nn.Linear(16, 4), run
+
+    def forward(self, x):
+        return self.head(self.run(self.blocks, x))
+
+
+def chained(blocks, x):
+    for block in blocks:
+        x = block(x)
+    return x
+
+
+def residual(blocks, x):
+    for block in blocks:
+        x = x + block(x)
+    return x
+
+
+def summed(blocks, x):
+    return sum(block(x) for block in blocks)
+
+
+def partly(blocks, x):
+    """The last two are side by side."""
+    h = blocks[0](x)
+    return blocks[1](h) + blocks[2](h)
+
+
+def loss(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize(
+    ("run", "kind"),
+    [
+        (chained, "copied in sequence"),
+        (residual, "copied in sequence"),
+        (summed, "copied"),
+        (partly, "copied"),
+    ],
+)
+def test_a_pass_tells_in_which_order_copies_run(run, kind):
+    model = Blocks(run)
+    found = initialisation(model)
+    assert [fault.kind for fault in found.faults] == ["copied"]
+    (fault,) = told_by_order(found, trace(model, BATCH, loss)).faults
+    assert fault.kind == kind
+
+    loss(model, BATCH).backward()  # the claim itself
+    gradients = [block[0].weight.grad for block in model.blocks]
+    assert torch.equal(gradients[1], gradients[2]) == (kind == "copied")
+
+
+def test_a_head_that_was_copied_from_an_embedding_is_told_as_before():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(40, 16), nn.Linear(16, 40, bias=False)
+            self.head.weight.data.copy_(self.embedding.weight.data)
+
+        def forward(self, x):
+            return self.head(self.embedding(x))
+
+    model, tokens = Tokens(), torch.arange(32)
+    found = told_by_order(initialisation(model), trace(model, (tokens, tokens), loss))
+    assert [fault.kind for fault in found.faults] == ["copied"]
+
+
+@pytest.mark.parametrize(("run", "severity"), [(residual, "note"), (summed, "warning")])
+def test_the_checkup_says_so(run, severity):
+    report = eq.checkup(lambda: Blocks(run), BATCH, seeds=2)
+    (finding,) = (f for f in report.findings if "start as copies of each other" in f.title)
+    assert finding.severity == severity
