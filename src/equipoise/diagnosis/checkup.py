@@ -21,7 +21,7 @@ from equipoise.diagnosis.fix.measure import run_fix
 from equipoise.diagnosis.fix.options import FixOptions
 from equipoise.diagnosis.fix.record import Fix
 from equipoise.diagnosis.forgotten import Forgotten, conclude_forgotten, forgotten
-from equipoise.diagnosis.initialisation.copies import told_by_order
+from equipoise.diagnosis.initialisation.copies import told_by_gradients, told_by_order
 from equipoise.diagnosis.initialisation.findings import conclude_initialisation
 from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
@@ -411,7 +411,8 @@ def _predicted(
     try:
         trace = traced(problem, model)
         if work.initialisation is not None:
-            work.initialisation = told_by_order(work.initialisation, trace.graph)
+            found = told_by_order(work.initialisation, trace.graph)
+            work.initialisation = told_by_gradients(found, model, problem.loss_fn, problem.first)
         work.broken = broken(trace.graph)
         work.mistakes = mistakes(trace.graph, model, problem)
         work.without_gradient = frozenset(trace.graph.without_gradient)

@@ -8,9 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import equipoise as eq
-from equipoise.diagnosis.initialisation.copies import told_by_order
+from equipoise.diagnosis.initialisation.copies import told_by_gradients, told_by_order
 from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.instrument.recording.tracer import trace
+from support.model_state import differences, fingerprint
 
 X = torch.randn(32, 16, generator=torch.Generator().manual_seed(0))
 BATCH = X, torch.arange(32) % 4
@@ -96,3 +97,49 @@ def test_the_checkup_says_so(run, severity):
     report = eq.checkup(lambda: Blocks(run), BATCH, seeds=2)
     (finding,) = (f for f in report.findings if "start as copies of each other" in f.title)
     assert finding.severity == severity
+
+
+def constant(between, *, all_of_them=False):
+    """A network whose first layer, or each one, has one number for all weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), between, nn.Linear(32, 4))
+    for layer in (model[0], model[2]) if all_of_them else (model[0],):
+        nn.init.constant_(layer.weight, 0.1)
+        nn.init.zeros_(layer.bias)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "kind"),
+    [
+        (lambda: constant(nn.Tanh(), all_of_them=True), "constant"),
+        (lambda: constant(nn.Dropout(0.0), all_of_them=True), "constant"),
+        (lambda: constant(nn.Dropout(0.3).eval(), all_of_them=True), "constant"),
+        (lambda: constant(nn.Dropout(0.3), all_of_them=True), "constant at first"),
+        (lambda: constant(nn.Tanh()), "constant at first"),  # the random layer behind
+    ],
+)
+def test_gradients_tell_whether_equal_units_part(build, kind):
+    model = build()
+    before = fingerprint(model)
+    found = told_by_gradients(initialisation(model), model, loss, BATCH)
+    assert not differences(before, fingerprint(model))
+    kinds = {name: fault.kind for fault in found.faults for name in fault.parameters}
+    assert kinds["0.weight"] == kind
+    if "2.weight" in kinds:  # classes have gradients of their own
+        assert kinds["2.weight"] == "constant at first"
+
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)  # the claim itself
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss(model, BATCH).backward()
+        optimizer.step()
+    spread = float(model[0].weight.detach().std(0).max())
+    assert (spread < 1e-6) == (kind == "constant")
+
+
+@pytest.mark.parametrize(("p", "severity"), [(0.0, "critical"), (0.3, "warning")])
+def test_the_severity_follows(p, severity):
+    report = eq.checkup(lambda: constant(nn.Dropout(p), all_of_them=True), BATCH, seeds=2)
+    found = [f.severity for f in report.findings if "copies of each other" in f.title]
+    assert found[0] == severity

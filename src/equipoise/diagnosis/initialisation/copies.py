@@ -1,7 +1,9 @@
-"""Blocks that start as copies of each other: one after the other, or side by side.
+"""Blocks and units that start as copies of each other, and whether they stay it.
 
-One after the other they have different inputs and different gradients, and part at the first step.
-Side by side on one input, as heads or experts, they may get equal gradients and stay copies.
+Blocks one after the other have different inputs and different gradients, and part at the first
+step. Side by side on one input, as heads or experts, they may get equal gradients and stay copies.
+Units of a layer with one number for all weights do, unless biases, dropout or later weights
+differ.
 """
 
 from __future__ import annotations
@@ -11,16 +13,22 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from equipoise.diagnosis.initialisation.record import Initialisation, InitialisationFault
+from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.recording.graph import Given, Graph, Made
 
 # They hand the output of each layer of a list to the next one.
 _STACKS = (nn.TransformerEncoder, nn.TransformerDecoder)
 # Numbers that are compared; that all are equal was seen before.
 _FEW = 8
+# Part of the largest gradient by which those of equal units may differ.
+_ROUNDING = 1e-3
 
 
 def in_sequence(fault: InitialisationFault) -> InitialisationFault:
@@ -82,6 +90,69 @@ def told_by_order(found: Initialisation, graph: Graph) -> Initialisation:
         for fault in found.faults
     )
     return replace(found, faults=faults)
+
+
+def told_by_gradients(
+    found: Initialisation, model: nn.Module, loss_fn: LossFunction, batch: Any
+) -> Initialisation:
+    """Tell constant layers whose units have different gradients from those that stay alike.
+
+    Args:
+        found: A record of initial weights.
+        model: That has them; left bit for bit as it is.
+        loss_fn: Its loss on a batch.
+        batch: On this batch.
+    """
+    faults: list[InitialisationFault] = []
+    for fault in found.faults:
+        parting = _parting(fault.parameters, model, loss_fn, batch) if _is_constant(fault) else ()
+        kept = tuple(name for name in fault.parameters if name not in parting)
+        if kept:
+            faults.append(replace(fault, parameters=kept))
+        if parting:
+            detail = (
+                "Their units start alike, but not with equal gradients, as where dropout, biases "
+                "or later weights differ: they part while the model trains, which costs time."
+            )
+            faults.append(InitialisationFault("constant at first", parting, fault.of, detail))
+    return replace(found, faults=tuple(faults))
+
+
+def _is_constant(fault: InitialisationFault) -> bool:
+    return fault.kind == "constant"
+
+
+def _parting(
+    names: Sequence[str], model: nn.Module, loss_fn: LossFunction, batch: Any
+) -> tuple[str, ...]:
+    """Which parameters have gradients that differ from unit to unit."""
+    with untouched(model), torch.inference_mode(False), torch.enable_grad():
+        parameters = dict(model.named_parameters())
+        trained = [name for name in names if parameters[name].requires_grad]
+        loss = loss_fn(model, batch)
+        if not trained or not loss.requires_grad:
+            return ()
+        weights = [parameters[name] for name in trained]
+        gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+    modules = dict(model.named_modules())
+    return tuple(
+        name
+        for name, gradient in zip(trained, gradients, strict=True)
+        if gradient is not None
+        and gradient.layout is torch.strided
+        and _differs(gradient, axis=_axis_of_units(modules[name.rpartition(".")[0]]))
+    )
+
+
+def _axis_of_units(module: nn.Module) -> int:
+    """The axis of a weight along which a layer's outputs are."""
+    return 1 if isinstance(module, _ConvTransposeNd | nn.Embedding | nn.EmbeddingBag) else 0
+
+
+def _differs(gradient: Tensor, axis: int) -> bool:
+    """Whether units have different gradients, by more than rounding."""
+    first = gradient.narrow(axis, 0, 1)
+    return bool((gradient - first).abs().max() > _ROUNDING * gradient.abs().max())
 
 
 def _alike(parameters: Mapping[str, Tensor]) -> list[list[str]]:

@@ -35,6 +35,11 @@ _WORDS: dict[FaultKind, _Words] = {
         "Units of a layer will stay copies of each other: {} constant",
         "Draw them: torch.nn.init.kaiming_normal_(layer.weight).",
     ),
+    "constant at first": _Words(
+        "warning",
+        "Units of a layer start as copies of each other: {} constant",
+        "Draw them: torch.nn.init.kaiming_normal_(layer.weight).",
+    ),
     "half loaded": _Words(
         "critical",
         "A checkpoint was loaded in part: {} still fresh",

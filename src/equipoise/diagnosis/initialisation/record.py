@@ -33,6 +33,7 @@ FaultKind = Literal[
     "reshaped",
     "not finite",
     "constant",
+    "constant at first",
     "low precision",
     "tied",
     "copied",
