@@ -299,8 +299,8 @@ def _words(error: Exception) -> str:
 
 def _failed_on_batch(error: Exception) -> bool:
     """Whether the message tells of another exception, whose place --debug shows."""
-    problem = sys.modules.get("equipoise.diagnosis.problem")  # theory does without
-    return problem is not None and isinstance(error, problem.FailedOnBatchError)
+    refusals = sys.modules.get("equipoise.diagnosis.refusals")  # theory does without
+    return refusals is not None and isinstance(error, refusals.FailedOnBatchError)
 
 
 def _failed_in_torch(error: Exception) -> bool:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import re
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,7 +21,8 @@ from equipoise.data.source import Source
 from equipoise.data.user import as_source
 from equipoise.diagnosis.inputs.adapt import Loss, check_loss, find_loss, warm_up
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
-from equipoise.instrument.batches import cast, moved, samples, shapes, tensors
+from equipoise.diagnosis.refusals import failed, is_pair, refuse_missing, shape_in_words
+from equipoise.instrument.batches import cast, moved, samples, tensors
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.kept_batches import copied, on_copies
 from equipoise.instrument.normalisers import is_batch_norm
@@ -33,7 +31,7 @@ from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.replay import refuse_frozen
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
-from equipoise.records.wording import count, first_sentence, said
+from equipoise.records.wording import first_sentence, said
 from equipoise.training.losses import UnsuitableBatchError
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module] | Any
@@ -126,7 +124,7 @@ class Problem:
         except UnsuitableBatchError:
             raise
         except Exception as error:
-            raise _failed(held[0], source.name, error) from error
+            raise failed(held[0], source.name, error) from error
         assumed += found.words
         if not made.training:
             assumed.append("the model is in evaluation mode, and is checked in it")
@@ -306,13 +304,6 @@ def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def is_pair(batch: Batch) -> bool:
-    """Whether a batch is an (input, target) pair of tensors."""
-    return (
-        isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(x, Tensor) for x in batch)
-    )
-
-
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     try:
         model = build()
@@ -367,7 +358,7 @@ def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None)
             try:
                 warm_up(model, copied(batch))
             except Exception as error:
-                raise _failed(batch, "the data", error) from error
+                raise failed(batch, "the data", error) from error
         return model
 
 
@@ -388,7 +379,7 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
     except UnsuitableBatchError:
         raise
     except Exception as error:
-        raise _failed(batch, data, error) from error
+        raise failed(batch, data, error) from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"the loss must be a tensor with one number, got {got}.")
@@ -401,50 +392,14 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
             "its argmax, or run under torch.no_grad()?"
         )
     if not torch.isfinite(value):
-        _refuse_missing(batch, data)
-        where = origin_in_words(model, batch, loss)
+        refuse_missing(batch, data)
+        where = origin_in_words(
+            model, batch, loss, "Check the scale of the data and of the initial weights."
+        )
         raise ValueError(
             f"the loss is {value.item()} on a batch of {data} with inputs of shape "
-            f"{_shape(batch)}{where}. Check the scale of the data and of the initial weights."
+            f"{shape_in_words(batch)}{where}"
         )
-
-
-def _refuse_missing(batch: Batch, data: str) -> None:
-    """Say which part of a batch holds what is no number."""
-    for place, tensor in enumerate(tensors(batch), 1):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            bad = int((~torch.isfinite(tensor)).sum())
-            raise ValueError(
-                f"tensor {place} of a batch of {data}, of shape {list(tensor.shape)}, holds "
-                f"{count(bad, 'number')} that {'is' if bad == 1 else 'are'} infinite or missing "
-                "(nan). Fill or drop them."
-            )
-
-
-# What PyTorch, and those who write like it, say of tensors that do not fit.
-_OF_SHAPES = re.compile(r"shape|\bsizes?\b|dimension|\bdim\b|channels|\d-?D\b", re.IGNORECASE)
-
-
-class FailedOnBatchError(ValueError):
-    """The model or the loss raised something, which is the cause of this."""
-
-
-def _failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
-    words = first_sentence(error)
-    if not isinstance(error, RuntimeError):  # PyTorch's own, which says nothing by its name
-        words = f"{type(error).__name__}: {words}" if str(error) else words
-    frames = traceback.extract_tb(error.__traceback__)
-    by_torch = bool(frames) and f"{os.sep}torch{os.sep}" in frames[-1].filename
-    misfit = by_torch and _OF_SHAPES.search(words)
-    remedy = " Give data of the shape that the model takes." if misfit else ""
-    return FailedOnBatchError(
-        f"the model or the loss failed on a batch of {data} with inputs of shape {_shape(batch)}: "
-        f"{words}{remedy}"
-    )
-
-
-def _shape(batch: Batch) -> str:
-    return str(list(batch[0].shape)) if is_pair(batch) else shapes(batch)
 
 
 @contextlib.contextmanager

@@ -130,10 +130,9 @@ def _one_pass(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Layer
             got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"loss_fn must return a tensor with one number, got {got}.")
         if not torch.isfinite(loss):
-            raise ValueError(
-                f"the loss is {loss.item()} on a batch{origin_in_words(model, batch, loss_fn)}. "
-                "Check the inputs' scale and the initialisation."
-            )
+            remedy = "Check the inputs' scale and the initialisation."
+            where = origin_in_words(model, batch, loss_fn, remedy)
+            raise ValueError(f"the loss is {loss.item()} on a batch{where}")
         return watch.differentiate(loss)
 
 

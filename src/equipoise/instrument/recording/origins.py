@@ -15,6 +15,14 @@ from equipoise.instrument.types import LossFunction
 
 # They divide by the number of targets that count.
 _LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
+# They give nan of negative numbers.
+_OF_POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt")
+_PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "convolution")
+_HANDING_ON = ("view", "_unsafe_view", "reshape", "permute", "transpose", "squeeze", "unsqueeze",
+               "select", "slice", "split", "split_with_sizes", "unbind", "clone", "alias",
+               "_to_copy")  # fmt: skip
+# Added to keep away from zero.
+_SMALL = 0.01
 
 
 def origin(graph: Graph) -> str:
@@ -23,13 +31,46 @@ def origin(graph: Graph) -> str:
     Looked for is back from the loss, along operations that give such numbers: those that others
     make use of on purpose, as masks of attention, are behind finite ones.
     """
-    if graph.result is None or math.isfinite(graph.loss):
+    first = _first(graph)
+    if first is None:
         return ""
-    first = _source(graph.nodes, graph.nodes[graph.result.node])
     if first.name in _LIKELIHOODS:
         return "no target counts, as where all are the index that is ignored"
     value = "nan" if _has(first.outputs, torch.isnan) else "infinite numbers"
     return f"{value} first in {_place(first)}"
+
+
+def _first(graph: Graph) -> Node | None:
+    if graph.result is None or math.isfinite(graph.loss):
+        return None
+    return _source(graph.nodes, graph.nodes[graph.result.node])
+
+
+def _remedy(graph: Graph) -> str:
+    """What to do about the raw output of a layer where only positive numbers may stand."""
+    first = _first(graph)
+    if first is None or first.name not in _OF_POSITIVE or not _has(first.outputs, torch.isnan):
+        return ""
+    layer = _layer_before(first, graph.nodes)
+    if layer is None:
+        return ""
+    where = f" in {layer.module!r}" if layer.module else ""
+    return (
+        f"It is given negative outputs of a layer{where}: take softplus or exp of them first, or "
+        "let the layer give the logarithm."
+    )
+
+
+def _layer_before(node: Node, nodes: Sequence[Node]) -> Node | None:
+    """The product with weights whose outputs come to an operation as they are."""
+    while node.inputs and isinstance(source := node.inputs[0], Made):
+        node = nodes[source.node]
+        if node.name in _PRODUCTS:
+            return node
+        is_small = node.name == "add" and len(node.inputs) == 1 and abs(node.arguments[1]) < _SMALL
+        if node.name not in _HANDING_ON and not is_small:
+            return None
+    return None
 
 
 def _source(nodes: Sequence[Node], last: Node) -> Node:
@@ -54,13 +95,23 @@ def _is_bad(source: Made, nodes: Sequence[Node]) -> bool:
     return not node.name.startswith(("empty", "new_empty")) and _has((output,), _is_not_finite)
 
 
-def origin_in_words(model: nn.Module, batch: Any, loss_fn: LossFunction) -> str:
-    """The same of a model on a batch, behind a colon; empty if it cannot be traced."""
+def origin_in_words(
+    model: nn.Module, batch: Any, loss_fn: LossFunction, otherwise: str = ""
+) -> str:
+    """The same of a model on a batch, behind a colon, and what to do about it.
+
+    Args:
+        model: The model.
+        batch: The batch.
+        loss_fn: Gives a loss that is not finite.
+        otherwise: What to do where the cause is not known.
+    """
     try:
-        found = origin(trace(model, batch, loss_fn))
+        graph = trace(model, batch, loss_fn)
+        found, remedy = origin(graph), _remedy(graph)
     except Exception:  # what the user is told is that the loss is not finite
-        return ""
-    return f": {found}" if found else ""
+        found, remedy = "", ""
+    return f"{f': {found}' if found else ''}. {remedy or otherwise}".rstrip()
 
 
 def _place(node: Node) -> str:

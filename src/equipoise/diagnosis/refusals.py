@@ -1,0 +1,136 @@
+"""What is said of a batch on which a model or its loss fails, or gives no number."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from equipoise.instrument.batches import fields, shapes, tensors
+from equipoise.instrument.types import Batch
+from equipoise.records.wording import count, first_sentence, listed
+
+# What PyTorch, and those who write like it, say of tensors that do not fit.
+_OF_SHAPES = re.compile(r"shape|\bsizes?\b|dimension|\bdim\b|channels|\d-?D\b", re.IGNORECASE)
+# What PyTorch's losses and distributions say, and what is meant as a rule.
+_KNOWN = (
+    (
+        re.compile(r"var has negative entr|constraint (GreaterThan|Positive)"),
+        "Take softplus or exp of the layer's outputs first: variances and scales are positive.",
+    ),
+    (
+        re.compile(r"elements of input should be between 0 and 1"),
+        "nn.BCELoss takes probabilities: take nn.BCEWithLogitsLoss for logits, or a sigmoid "
+        "before the loss.",
+    ),
+)
+_OF_CLASSES = re.compile(r"multi-target not supported|(dtype|scalar type).*\bLong\b")
+_COLUMNS = 3
+
+
+class FailedOnBatchError(ValueError):
+    """The model or the loss raised something, which is the cause of this."""
+
+
+def failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
+    """Say what a model or a loss raised, on which shapes, and what to do.
+
+    Args:
+        batch: It was given.
+        data: Where the batch comes from.
+        error: What was raised.
+    """
+    words = first_sentence(error)
+    if not isinstance(error, RuntimeError):  # PyTorch's own, which says nothing by its name
+        words = f"{type(error).__name__}: {words}" if str(error) else words
+    frames = traceback.extract_tb(error.__traceback__)
+    by_torch = bool(frames) and f"{os.sep}torch{os.sep}" in frames[-1].filename
+    remedy = _remedy(batch, str(error)) if by_torch else ""
+    if by_torch and not remedy and _OF_SHAPES.search(words):
+        remedy = "Give data of the shape that the model takes."
+    return FailedOnBatchError(
+        f"the model or the loss failed on a batch of {data} with inputs of shape "
+        f"{shape_in_words(batch)}: {words} {remedy}".rstrip()
+    )
+
+
+def _remedy(batch: Batch, words: str) -> str:
+    """What to do about a complaint that is known; empty of another."""
+    if _OF_CLASSES.search(words) and (found := _of_labels(batch)):
+        return found
+    if re.search(r"\bnan\b", words):  # the sign is not the cause
+        return ""
+    return next((remedy for known, remedy in _KNOWN if known.search(words)), "")
+
+
+def _of_labels(batch: Batch) -> str:
+    """How to bring labels to the form that cross-entropy takes; empty if there are none."""
+    if not is_pair(batch):
+        return ""
+    target = batch[1]
+    is_column = target.ndim == 2 and target.shape[1] == 1
+    is_float = target.is_floating_point()
+    if is_float and bool((target != target.round()).any()):
+        return ""
+    change = ".squeeze(1)" * is_column + ".long()" * is_float
+    kind = str(target.dtype).removeprefix("torch.")
+    return (
+        f"Cross-entropy takes labels of shape [samples] and type int64, and these have shape "
+        f"{list(target.shape)} and type {kind}: give y{change}."
+        if change
+        else ""
+    )
+
+
+def refuse_missing(batch: Batch, data: str) -> None:
+    """Say which part of a batch holds what is no number.
+
+    Raises:
+        ValueError: If one does.
+    """
+    for name, tensor in _named(batch):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            missing = ~torch.isfinite(tensor)
+            bad = int(missing.sum())
+            raise ValueError(
+                f"{name} of a batch of {data}, of shape {list(tensor.shape)}, holds "
+                f"{count(bad, 'number')} that {'is' if bad == 1 else 'are'} infinite or missing "
+                f"(nan){_columns(missing)}. Fill or drop them."
+            )
+
+
+def _named(batch: Batch) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a batch, and what to call them."""
+    named = fields(batch)
+    if named is not None and all(isinstance(value, Tensor) for value in named.values()):
+        yield from ((f"{name!r}", value) for name, value in named.items())
+        return
+    words = {1: " (the inputs)", 2: " (the targets)"} if is_pair(batch) else {}
+    for place, tensor in enumerate(tensors(batch), 1):
+        yield f"tensor {place}{words.get(place, '')}", tensor
+
+
+def _columns(missing: Tensor) -> str:
+    """In which columns of a table they stand."""
+    if missing.ndim != 2:
+        return ""
+    columns = [str(int(place)) for place in missing.any(0).nonzero()]
+    if len(columns) == 1:
+        return f", in column {columns[0]}"
+    return f", in columns {listed(columns, _COLUMNS)} of {missing.shape[1]}"
+
+
+def shape_in_words(batch: Batch) -> str:
+    """Of the inputs of a pair, and of all tensors of another batch."""
+    return str(list(batch[0].shape)) if is_pair(batch) else shapes(batch)
+
+
+def is_pair(batch: Batch) -> bool:
+    """Whether a batch is an (input, target) pair of tensors."""
+    return (
+        isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(x, Tensor) for x in batch)
+    )

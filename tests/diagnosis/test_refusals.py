@@ -1,0 +1,122 @@
+"""What is said of a batch that fails names the cause and what to do about it."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal
+
+import equipoise as eq
+from equipoise.diagnosis.refusals import refuse_missing
+
+X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
+CLASSES = torch.arange(32) % 3
+COLUMN = CLASSES[:, None]
+
+
+def said(loss, target, outputs=3):
+    with pytest.raises(ValueError, match=r"failed on a batch|the loss is") as error:
+        eq.checkup(lambda: nn.Linear(6, outputs), (X, target), loss_fn=loss)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "change"),
+    [
+        (COLUMN, ".squeeze(1)"),
+        (CLASSES.float(), ".long()"),
+        (COLUMN.float(), ".squeeze(1).long()"),
+    ],
+)
+def test_labels_are_brought_to_the_form_of_cross_entropy(target, change):
+    words = said(nn.CrossEntropyLoss(), target)
+    assert words.endswith(f"give y{change}.")
+    assert f"shape {list(target.shape)}" in words
+    changed = target.squeeze(1) if "squeeze" in change else target  # the remedy is one
+    assert torch.isfinite(nn.CrossEntropyLoss()(torch.zeros(32, 3), changed.long()))
+
+
+def test_numbers_that_are_no_labels_are_not_rounded():
+    assert "y.long()" not in said(nn.CrossEntropyLoss(), X[:, 0])
+
+
+def test_probabilities_of_a_binary_cross_entropy():
+    bits = (X[:, :3] > 0).float()
+    assert "BCEWithLogitsLoss" in said(nn.BCELoss(), bits)
+    report = eq.checkup(
+        lambda: nn.Linear(6, 3), (X, bits), loss_fn=nn.BCEWithLogitsLoss(), seeds=1
+    )
+    assert report.verdict.trainability is not None
+
+
+def likelihood(log):
+    def loss(output, target):
+        mean, variance = output.chunk(2, 1)
+        return (log(variance) + (target - mean).square() / variance.abs()).mean()
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        torch.log,
+        lambda v: (v + 1e-6).log(),
+        lambda v: v[:, 0].log(),
+        lambda v: v.sqrt(),
+    ],
+)
+def test_the_raw_output_of_a_layer_as_a_variance(log):
+    words = said(likelihood(log), X[:, :1], outputs=2)
+    assert "nan first in" in words
+    assert "take softplus or exp" in words
+    assert "Check the scale" not in words
+
+
+@pytest.mark.parametrize("log", [lambda v: (v.tanh() - 2).log(), lambda v: (v - 100).log()])
+def test_other_negative_numbers_have_no_such_cause(log):
+    words = said(likelihood(log), X[:, :1], outputs=2)
+    assert "softplus" not in words
+    assert words.endswith("Check the scale of the data and of the initial weights.")
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda o, y: nn.functional.gaussian_nll_loss(o[:, :1], y, o[:, 1:]),
+        lambda o, y: -Normal(o[:, :1], o[:, 1:]).log_prob(y).mean(),
+    ],
+)
+def test_pytorchs_own_likelihoods(loss):
+    assert "Take softplus or exp" in said(loss, X[:, :1], outputs=2)
+    # Of what is no number the sign is not the cause.
+    assert "softplus" not in said(lambda o, y: loss(o * math.nan, y), X[:, :1], outputs=2)
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        ([(0, 4)], "holds 1 number that is infinite or missing (nan), in column 4."),
+        ([(0, 1), (3, 1)], "holds 2 numbers that are infinite or missing (nan), in column 1."),
+        ([(0, 1), (3, 5)], "in columns 1, 5 of 6."),
+    ],
+)
+def test_columns_without_numbers_are_named(places, words):
+    x = X.clone()
+    for place in places:
+        x[place] = math.nan
+    with pytest.raises(ValueError, match=r"tensor 1 \(the inputs\) of a batch of tables") as error:
+        refuse_missing((x, CLASSES), "tables")
+    assert words in str(error.value)
+    with pytest.raises(ValueError, match="'features' of a batch") as error:
+        refuse_missing({"labels": CLASSES, "features": x}, "tables")
+    assert words in str(error.value)
+    refuse_missing((X, CLASSES), "tables")
+
+
+def test_targets_without_numbers_have_no_columns():
+    y = X[:, 0].clone()
+    y[3] = math.inf
+    with pytest.raises(ValueError, match=r"\(the targets\).*\[32\], holds 1 number .*\(nan\)\. "):
+        refuse_missing((X, y), "tables")
