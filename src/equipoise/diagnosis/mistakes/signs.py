@@ -1,0 +1,148 @@
+"""Gradients that point up the loss, as hooks that turn their sign leave them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument.random_states import seeded
+from equipoise.instrument.recording.graph import Graph
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+
+# By which part of itself a step along the gradient changes the loss: far above rounding of
+# float32, and little enough for the first order.
+_CHANGE = 1e-3
+# How exactly the loss has to change by minus what the gradient says, and twice.
+_EXACT = 0.05
+# Share of the weights from which turned ones are no multipliers, which are to climb.
+_MUCH = 0.5
+# Cosine of gradients with and without hooks that have turned.
+_TURNED = -0.9
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+_NAMES = 3
+
+
+def of_signs(graph: Graph, model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
+    """Gradients of the wrong sign, for at least half of the weights.
+
+    Where tensors or modules have hooks, gradients with and without them are compared. Without any,
+    the loss is computed a small step along the gradient and one against it: gradients are turned
+    if it changes by minus their squared length, and by half of that over half of the step. Random
+    numbers are the same in all passes. Models with autograd functions of their own are left out
+    there, as these may turn gradients on purpose.
+
+    Args:
+        graph: A traced pass.
+        model: Left bit for bit as it is.
+        loss_fn: Its loss on a batch.
+        batch: On this batch.
+    """
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not all(map(math.isfinite, (graph.loss, *graph.weights.values()))):
+        return []
+    if any(p.dtype not in (torch.float32, torch.float64) for p in trained.values()):
+        return []  # too coarse for small steps
+    if _has_hooks(model):
+        return _by_hooks(model, loss_fn, batch)
+    if abs(graph.loss) < _CHANGE or any(node.function for node in graph.nodes):
+        return []
+    gradients = _gradients(model, loss_fn, batch)
+    square = sum(float(g.double().square().sum()) for g in gradients.values())
+    if not (square > 0 and math.isfinite(square)):
+        return []
+    step = _CHANGE * abs(graph.loss) / square
+    for length in (step, step / 2):
+        up, down = (_loss_at(model, loss_fn, batch, gradients, s) for s in (length, -length))
+        if not abs((up - down) / (2 * length * square) + 1) < _EXACT:
+            return []
+    return [
+        _finding(
+            "A step against the gradient raises the loss of the batch that it was computed on, by "
+            "just as much as it should fall.",
+            "Look for a hook or an operation in the forward pass that turns gradients.",
+        )
+    ]
+
+
+def _finding(detail: str, remedy: str) -> Finding:
+    return Finding("critical", "Gradients have the wrong sign: training climbs", detail, remedy)
+
+
+def _has_hooks(model: nn.Module) -> bool:
+    """Whether gradients may be changed by hooks that were registered before the pass."""
+    return any(p._backward_hooks for p in model.parameters()) or any(
+        getattr(module, name) for module in model.modules() for name in _HOOKS
+    )
+
+
+def _by_hooks(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
+    with_hooks = _gradients(model, loss_fn, batch)
+    without = _gradients(model, loss_fn, batch, hooks=False)
+    turned = [
+        name
+        for name, gradient in with_hooks.items()
+        if name in without and _cosine(gradient, without[name]) < _TURNED
+    ]
+    sizes = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
+    share = sum(sizes[name] for name in turned) / max(1, sum(sizes.values()))
+    if share < _MUCH:
+        return []
+    return [
+        _finding(
+            f"Hooks turn the gradients of {wording.percent(share)} of the weights: "
+            f"{wording.listed(turned, _NAMES)}. Steps against them raise the loss.",
+            "Take the hook away, or the minus in it: register_hook, register_full_backward_hook "
+            "and register_full_backward_pre_hook replace the gradient by what the hook returns.",
+        )
+    ]
+
+
+def _cosine(one: Tensor, other: Tensor) -> float:
+    first, second = one.double().flatten(), other.double().flatten()
+    size = float(first.norm() * second.norm())
+    return float(first @ second) / size if size > 0 else 0.0
+
+
+def _gradients(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, *, hooks: bool = True
+) -> dict[str, Tensor]:
+    """Of the parameters that the loss depends on, with or without the model's hooks."""
+    with untouched(model), seeded(0), torch.inference_mode(False), torch.enable_grad():
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        removed: list[tuple[Any, str, Any]] = []
+        if not hooks:
+            owners: list[Any] = [*model.parameters(), *model.modules()]
+            for owner in owners:
+                for name in _HOOKS:
+                    if getattr(owner, name, None):
+                        removed.append((owner, name, getattr(owner, name)))
+                        setattr(owner, name, type(getattr(owner, name))())
+        try:
+            loss = loss_fn(model, batch)
+            found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        finally:
+            for owner, name, value in removed:
+                setattr(owner, name, value)
+    pairs = zip(trained, found, strict=True)
+    return {name: g.to_dense() if g.is_sparse else g for name, g in pairs if g is not None}
+
+
+def _loss_at(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Any,
+    gradients: Mapping[str, Tensor],
+    length: float,
+) -> float:
+    """The loss of weights that are moved along their gradients, with the same random numbers."""
+    with untouched(model), seeded(0), torch.inference_mode(False), torch.enable_grad():
+        parameters = dict(model.named_parameters())
+        for name, gradient in gradients.items():
+            parameters[name].data.add_(gradient, alpha=length)
+        return float(loss_fn(model, batch).detach())
