@@ -284,7 +284,9 @@ class TestModels:
 
     @pytest.mark.parametrize("effort", [-1, 0, math.nan])
     def test_an_effort_that_is_not_positive_is_refused(self, effort):
-        with pytest.raises(ValueError, match=rf"effort must be a finite number above 0; got {effort}"):
+        with pytest.raises(
+            ValueError, match=rf"effort must be a finite number above 0; got {effort}"
+        ):
             conditioning(nn.Linear(2, 1), normal(5, 2), effort=effort)
 
     def test_a_limit_below_two_is_refused(self):

@@ -1,6 +1,7 @@
 """Remedies are applied exactly, and undone exactly."""
 
 import copy
+import math
 import textwrap
 from pathlib import Path
 
@@ -208,15 +209,27 @@ def test_proposed_groups_divide_the_channels_of_every_norm():
 @pytest.mark.parametrize(
     ("remedy", "message"),
     [
-        ("norm=grup:4", "norm is one of"),
+        ("norm=grup:4", "norm must be one of .* got 'grup'"),
+        ("norm=grup", "norm is one of"),
         ("norm=rms", "does not fit"),
         ("norm=group:3", r"layer '1' \(1 more\) has 8 channels.*take 1, 2, 4, 8;"),
-        ("norm=group:2.5", "groups must be a whole number from 1, got 2.5"),
+        ("norm=group:2.5", "norm=group takes a whole number of at least 1; got 2.5"),
         ("activation=relu", "no activation that could become relu"),
         ("activation=gelu:except=head", "no activation stands at 'head'"),
         ("activation=gelu:but=2", "no remedy is called"),
         ("activation=gelu:except=2:softmax", "no activation stands at '2:softmax'"),
         ("shift", "no remedy is called"),
+        ("shift=nan", r"shift must be a number in \(-inf, inf\); got nan"),
+        ("scale=inf", "scale must be a number in .* got inf"),
+        ("eps=-1", r"eps must be a number in \[0, inf\); got -1"),
+        ("batch=-3", r"batch must be a number in \[1, inf\); got -3"),
+        ("batch=2.5", "batch takes a whole number of at least 1; got 2.5"),
+        ("batch=256", r"made by the loader.*DataLoader\(dataset, batch_size=256\)"),
+        ("bnp=junk", "bnp must be one of beside; got 'junk'"),
+        ("bnp=beside:2", "bnp=beside takes no number; got 2"),
+        ("norm=layer:2", "norm=layer takes no number; got 2"),
+        ("norm=ghost:-8", "norm=ghost takes a whole number of at least 1; got -8"),
+        ("activation=gelu:2", "activation=gelu takes no number; got 2"),
         ("shift=high", "no remedy is called"),
         (Remedy((Edit("weights", None, "", (Factor("9.weight", 2.0),)),)), "'9.weight'"),
         ("no/such/remedy.json", "holds no remedy"),
@@ -314,6 +327,21 @@ def test_a_mix_that_fails_midway_is_undone():
     with pytest.raises(ValueError, match="has no parameter"):
         apply(model, Remedy((Edit("shift", 0.5), Edit("weights", factors=(Factor("x", 2.0),)))))
     assert not model[1].bias.any()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Edit("shift"),
+        lambda: Edit("shift", "0.5"),
+        lambda: Edit("shrift", 0.5),
+        lambda: Factor("0.weight", math.nan),
+        lambda: from_plain(Remedy, {"edits": [to_plain(Edit("eps", 0.1)) | {"value": -0.1}]}),
+    ],
+)
+def test_edits_that_mean_nothing_are_refused_where_they_are_made(make):
+    with pytest.raises(ValueError, match="must be"):
+        make()
 
 
 def test_a_factory_is_refused_with_the_wrapper_named():

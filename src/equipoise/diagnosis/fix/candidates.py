@@ -51,13 +51,13 @@ _WARMUP = 20
 
 def of_starts(model: nn.Module) -> Iterator[Remedy]:
     """Starts of β and γ, and ε."""
-    scales = starts(model, Edit("scale"))
+    scales = starts(model, "scale")
     if scales and all(not bool(scale.detach().any()) for scale in scales.values()):
         yield Remedy((Edit("scale", 1.0),))
         return
     if any(norm.eps > _LARGE_EPS for norm in norms(model)):  # type: ignore[operator]  # a float
         yield Remedy((Edit("eps", _EPS),))
-    shifts = starts(model, Edit("shift")).values()
+    shifts = starts(model, "shift").values()
     if shifts:
         if _largest(shifts) > _UNUSUAL_SHIFT:
             yield Remedy((Edit("shift", 0.0),))

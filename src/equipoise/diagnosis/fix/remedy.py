@@ -5,10 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from equipoise.numerics.checks import check_choice, check_within
+
 KindName: TypeAlias = Literal[
     "shift", "scale", "eps", "weights", "activation", "norm", "bnp", "batch"
 ]
 KINDS: tuple[KindName, ...] = get_args(KindName)
+
+# Kinds that are a number, and where it may lie.
+_RANGES: dict[KindName, str] = {
+    "shift": "(-inf, inf)",
+    "scale": "(-inf, inf)",
+    "eps": "[0, inf)",
+    "batch": "[1, inf)",
+}
+# Choices that may have a number: of groups, of samples, of steps.
+_COUNTED = {("norm", "group"), ("norm", "ghost"), ("norm", "batch_renorm")}
+# Kinds whose name holds a word and perhaps a number.
+_WORDS: tuple[KindName, ...] = ("activation", "norm", "bnp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +32,16 @@ class Factor:
     Args:
         name: The parameter's name in the model.
         value: What it is multiplied by.
+
+    Raises:
+        ValueError: If it is no finite number.
     """
 
     name: str
     value: float
+
+    def __post_init__(self) -> None:
+        check_within(f"the factor of {self.name!r}", self.value, "(-inf, inf)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +60,9 @@ class Edit:
             what its forward() calls.
         also: Of ``activation``, calls of tanh, sigmoid, softplus, hardtanh or hardsigmoid that
             are exchanged, too, although they often are gates or parts of formulas.
+
+    Raises:
+        ValueError: If the value or the choice is none that the kind can have.
     """
 
     kind: KindName
@@ -50,8 +73,21 @@ class Edit:
     also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"an edit is of kind {', '.join(KINDS)}, got {self.kind!r}.")
+        check_choice("the kind of an edit", self.kind, KINDS)
+        if self.kind == "bnp":
+            check_choice("bnp", self.choice, ("beside",))
+        named = f"{self.kind}={self.choice}" if self.choice else self.kind
+        if self.kind in _RANGES:
+            check_within(self.kind, self.value, _RANGES[self.kind])
+        elif self.value is not None and (self.kind, self.choice) not in _COUNTED:
+            if self.kind == "norm":
+                from equipoise.layers.kinds import TARGETS  # loads torch, which reports need not
+
+                check_choice("norm", self.choice, TARGETS)
+            raise ValueError(f"{named} takes no number; got {self.value!r}. Leave it out.")
+        counted = self.kind == "batch" or (self.kind, self.choice) in _COUNTED
+        if counted and self.value is not None and (self.value < 1 or self.value % 1):
+            raise ValueError(f"{named} takes a whole number of at least 1; got {self.value:g}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +123,14 @@ class Remedy:
         """Read a name back.
 
         Raises:
-            ValueError: If it is no name of a remedy, or one whose factors are not in it.
+            ValueError: If it is no name of a remedy, one whose factors are not in it, or its
+                number is out of range.
 
         Examples:
             >>> Remedy.named("norm=group:8 shift=0.5").edits[0]
             Edit(kind='norm', value=8.0, choice='group', factors=(), kept=(), also=())
         """
         return Remedy(tuple(_read(word) for word in name.split()))
-
-
-# Kinds whose name holds a number, and those whose name holds a word and perhaps a number.
-_NUMBERS: tuple[KindName, ...] = ("shift", "scale", "eps", "batch")
-_WORDS: tuple[KindName, ...] = ("activation", "norm", "bnp")
 
 
 _PLACES = ("except", "also")
@@ -115,23 +147,26 @@ def _short(edit: Edit) -> str:
 def _read(word: str) -> Edit:
     kind, equals, rest = word.partition("=")
     choice, _, number = rest.partition(":")
-    try:
-        if kind == "activation" and choice and "=" in number:
-            lists = dict(part.split("=", 1) for part in number.split(";"))
-            if lists.keys() <= {*_PLACES}:
-                kept, also = (
-                    tuple(filter(None, lists.get(word, "").split(","))) for word in _PLACES
-                )
-                return Edit("activation", None, choice, kept=kept, also=also)
-        for known in _NUMBERS:
-            if kind == known and equals:
-                return Edit(known, float(rest))
-        for known in _WORDS:
-            if kind == known and choice:
-                return Edit(known, float(number) if number else None, choice)
-    except ValueError:
-        pass
+    if kind == "activation" and choice and all("=" in part for part in number.split(";")):
+        lists = dict(part.split("=", 1) for part in number.split(";"))
+        if lists.keys() <= {*_PLACES}:
+            kept, also = (tuple(filter(None, lists.get(word, "").split(","))) for word in _PLACES)
+            return Edit("activation", None, choice, kept=kept, also=also)
+    value = _number(rest if kind in _RANGES else number)
+    for known in _RANGES:
+        if kind == known and equals and value is not None:
+            return Edit(known, value)
+    for known in _WORDS:
+        if kind == known and choice and (value is not None or not number):
+            return Edit(known, value, choice)
     raise ValueError(
         f"no remedy is called {word!r}. Names are such as shift=0.5, scale=0.2, eps=1e-5, "
         "activation=gelu, norm=group:8 and bnp=beside; factors of weights are in remedy.json."
     )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -22,8 +22,6 @@ def code(edit: Edit) -> tuple[str, ...]:
 
 def change_model(model: nn.Module, edit: Edit) -> Undo:
     """Set it."""
-    if edit.value is None or not edit.value >= 0:
-        raise ValueError(f"eps must be a number that is not negative, got {edit.value}.")
     found = norms(model)
     if not found:
         raise UnsuitableRemedyError("the model has no norm with an ε.")

@@ -18,7 +18,6 @@ from equipoise.layers.convert import convert
 from equipoise.layers.kinds import (
     SOURCES,
     STATISTICS,
-    TARGETS,
     CannotConvertError,
     exchangeable_kind,
     read,
@@ -34,8 +33,6 @@ def code(edit: Edit) -> tuple[str, ...]:
 
 def change_model(model: nn.Module, edit: Edit) -> Undo:
     """Exchange them; layers keep γ and β, and those of the model's own that are alike stay."""
-    if edit.choice not in TARGETS:
-        raise ValueError(f"norm is one of {', '.join(TARGETS)}, got {edit.choice!r}.")
     _check_groups(model, edit)
     before = places(model)
     # Batch norms hand their running statistics on, which the new layers then change.
@@ -67,8 +64,6 @@ def _check_groups(model: nn.Module, edit: Edit) -> None:
     """Refuse groups that do not divide all channels: ``convert`` would take fewer of them."""
     if edit.choice != "group" or edit.value is None:
         return
-    if edit.value < 1 or edit.value % 1:
-        raise UnsuitableRemedyError(f"groups must be a whole number from 1, got {edit.value:g}.")
     channels = _channels_by_name(model, sources(edit))
     unfit = [name for name, count in channels.items() if count % edit.value]
     if not unfit:

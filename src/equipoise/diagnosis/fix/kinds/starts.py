@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.fix.kinds.kind import Undo, UnsuitableRemedyError, kept
-from equipoise.diagnosis.fix.remedy import Edit
+from equipoise.diagnosis.fix.remedy import Edit, KindName
 from equipoise.diagnosis.fix.words import LETTERS
 from equipoise.instrument.normalisers import is_normaliser
 from equipoise.instrument.recording.graph import Graph
@@ -32,7 +32,7 @@ def code(edit: Edit) -> tuple[str, ...]:
 
 def change_model(model: nn.Module, edit: Edit) -> Undo:
     """Fill them."""
-    tensors = list(starts(model, edit).values())
+    tensors = list(starts(model, edit.kind).values())
     if not tensors:
         raise UnsuitableRemedyError(
             f"no norm of the model has {LETTERS[edit.kind]} ({_NAMES[edit.kind]!r})."
@@ -40,15 +40,15 @@ def change_model(model: nn.Module, edit: Edit) -> Undo:
     restore = kept(tensors)
     with torch.no_grad():
         for tensor in tensors:
-            tensor.fill_(_value(edit))
+            tensor.fill_(cast(float, edit.value))
     return restore
 
 
 def change_graph(graph: Graph, edit: Edit, model: nn.Module) -> Graph:
     """Fill them in the trace."""
     values = {
-        name: torch.full_like(tensor.detach(), _value(edit))
-        for name, tensor in starts(model, edit).items()
+        name: torch.full_like(tensor.detach(), cast(float, edit.value))
+        for name, tensor in starts(model, edit.kind).items()
     }
     return with_values(graph, values)
 
@@ -65,18 +65,12 @@ def with_values(graph: Graph, values: Mapping[str, Tensor]) -> Graph:
     return graph.with_parameters(used)
 
 
-def starts(model: nn.Module, edit: Edit) -> dict[str, Tensor]:
+def starts(model: nn.Module, kind: KindName) -> dict[str, Tensor]:
     """β or γ of every norm, by name."""
-    attribute = _NAMES[edit.kind]
+    attribute = _NAMES[kind]
     found = {}
     for name, module in model.named_modules():
         tensor = getattr(module, attribute, None)
         if is_normaliser(module) and isinstance(tensor, Tensor):
             found[f"{name}.{attribute}".lstrip(".")] = tensor
     return found
-
-
-def _value(edit: Edit) -> float:
-    if edit.value is None:
-        raise ValueError(f"Edit({edit.kind!r}) needs a value, such as 0.5.")
-    return edit.value
