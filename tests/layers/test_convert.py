@@ -353,3 +353,25 @@ class TestErrors:
     def test_options(self, options, message):
         with pytest.raises(ValueError, match=message):
             convert(nn.Identity(), "batch", "group", **options)
+
+    @pytest.mark.parametrize("to", ["none", "layer", lambda source: nn.Identity()])
+    @pytest.mark.parametrize(
+        ("options", "takers"),
+        [
+            ({"groups": 2}, "'group' and 'four_things'"),
+            ({"virtual_batch_size": 4}, "'ghost' and 'four_things'"),
+            ({"example_weight": 0.5}, "'four_things'"),
+            ({"schedule": layers.RenormSchedule()}, "'batch_renorm'"),
+            ({"process_group": object()}, "'synchronised'"),
+        ],
+    )
+    def test_options_of_other_targets(self, to, options, takers):
+        (name,) = options
+        with pytest.raises(ValueError, match=f"{name} is an option of {takers}, and to is"):
+            convert(nn.Identity(), "batch", to, **options)
+
+    def test_lp_norm_is_of_no_kind_and_stays(self):
+        model = nn.Sequential(layers.LpNorm(4, p=1))
+        result = convert(model, SOURCES, "none", inplace=True)
+        assert isinstance(model[0], layers.LpNorm)
+        assert (result.changed, result.skipped) == ((), ())

@@ -121,9 +121,10 @@ def convert(
     * ε, momentum, device, dtype and training mode are kept.
     * ``"layer"`` for channels first is ``nn.GroupNorm(1, C)``, with γ and β per channel.
 
-    Layers are exchanged if their class is exactly one of PyTorch's or of this library.
-    Subclasses, lazy layers, ``nn.SyncBatchNorm``, and layers with hooks or parametrisations
-    stay and are listed. With ``"synchronised"`` a batch norm that would stay is an error,
+    Layers are exchanged if their class is exactly one of PyTorch's, or of this library's, of
+    these kinds. Subclasses, lazy layers, ``nn.SyncBatchNorm``, and layers with hooks or
+    parametrisations stay and are listed. ``LpNorm`` is of none of these kinds, as its statistics
+    are no variances, and stays. With ``"synchronised"`` a batch norm that would stay is an error,
     because processes would silently train with different statistics; only
     ``nn.SyncBatchNorm`` may stay.
 
@@ -150,8 +151,8 @@ def convert(
         The model, with every change and every layer that was skipped and why.
 
     Raises:
-        ValueError: If a kind is unknown, an option out of its range, or a layer cannot be
-            synchronised; the model is then as it was.
+        ValueError: If a kind is unknown, an option is out of its range or one that ``to`` does
+            not take, or a layer cannot be synchronised; the model is then as it was.
         TypeError: If the function ``to`` makes something else than a module.
 
     Examples:
@@ -167,6 +168,7 @@ def convert(
         raise ValueError(f"to must be one of {', '.join(TARGETS)}, or a function; got {to!r}.")
     _check_options(dims, groups, virtual_batch_size, example_weight)
     options = Options(groups, virtual_batch_size, example_weight, schedule, process_group)
+    _check_taken(to, options)
 
     def make(source: Normaliser) -> nn.Module:
         return build(to, source, options) if isinstance(to, str) else to(source)
@@ -229,6 +231,27 @@ def _check_options(
     check_example_weight(example_weight)
     if dims is not None and dims not in (0, 1, 2, 3):
         raise ValueError(f"dims must be 0, 1, 2 or 3; got {dims}. Images [N, C, H, W] have 2.")
+
+
+# Which targets take an option.
+_TAKEN_BY = {
+    "groups": ("group", "four_things"),
+    "virtual_batch_size": ("ghost", "four_things"),
+    "example_weight": ("four_things",),
+    "schedule": ("batch_renorm",),
+    "process_group": ("synchronised",),
+}
+
+
+def _check_taken(to: str | Callable[[Normaliser], nn.Module], options: Options) -> None:
+    """Refuse options that would be without effect."""
+    for name, targets in _TAKEN_BY.items():
+        if to not in targets and getattr(options, name) != getattr(Options(), name):
+            named = repr(to) if isinstance(to, str) else "a function"
+            raise ValueError(
+                f"{name} is an option of {' and '.join(map(repr, targets))}, and to is {named}. "
+                "Leave it out."
+            )
 
 
 def _known_kinds(from_: str | Iterable[str]) -> tuple[str, ...]:
