@@ -6,6 +6,7 @@ one network that has convolutions and a dense layer.
 """
 
 import copy
+import inspect
 import itertools
 from functools import partial
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from equipoise.models import mlp, resnet18
+from equipoise.models.bilinear_cnn import bilinear_cnn
 from equipoise.models.cnn5 import cnn5
 from equipoise.models.norms import NORMS
 from equipoise.models.resnet_cifar import resnet_cifar
@@ -133,3 +135,10 @@ def test_normalisers_from_a_function(name):
 def test_half_precision_stays(name):
     model, (x, _) = build(name, "layer").bfloat16(), inputs(name)
     assert model(x.bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("make", [mlp, cnn5, resnet_cifar, resnet18, vgg, bilinear_cnn])
+def test_choices_are_named(make):
+    """Sizes may stand in order; a call with further bare arguments would not say what they are."""
+    in_order = [p for p in inspect.signature(make).parameters.values() if p.kind != p.KEYWORD_ONLY]
+    assert {p.name for p in in_order} <= {"name", "depth", "in_features", "classes", "in_channels"}

@@ -119,6 +119,7 @@ class ResNet(nn.Module):
 def resnet18(
     classes: int = 10,
     in_channels: int = 3,
+    *,
     small_images: bool = True,
     width: int = 64,
     norm: Norm = "batch",
