@@ -118,6 +118,12 @@ class TestFix:
         )
         assert not any("taken over" in remark for remark in other.remarks)
 
+    def test_runs_of_another_version_of_this_library_are_not(self, tmp_path, monkeypatch):
+        fix(silenced, data(), QUICK, batch_size=16, folder=tmp_path)
+        monkeypatch.setattr("equipoise.diagnosis.fix.runs.version", lambda package: "0.0")
+        other = fix(silenced, data(), QUICK, batch_size=16, folder=tmp_path)
+        assert not any("taken over" in remark for remark in other.remarks)
+
     def test_regression_has_no_accuracy_and_a_custom_loss_is_taken(self):
         x, _ = data()
         options = FixOptions("activations", steps=8, arms=1, seeds=2, rates=(0.01, 0.03))

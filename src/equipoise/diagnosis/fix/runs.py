@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,10 @@ def _without(output: Tensor, axis: int) -> torch.Size:
 
 
 def fingerprint(problem: Problem, *settings: object) -> str:
-    """Tell a model, its data and settings from others by their content."""
+    """Tell a model, its data and settings from others by their content, and recipes by version.
+
+    A run of another version of this library may have been trained in another way.
+    """
     digest = hashlib.sha256()
     model = problem.fresh(problem.seed)
     for name, value in model.state_dict().items():
@@ -229,7 +233,8 @@ def fingerprint(problem: Problem, *settings: object) -> str:
         digest.update(_bytes(value))
     with seeded(problem.seed), torch.no_grad():
         loss = float(problem.loss_fn(model, problem.first))
-    digest.update(repr((loss, str(model), torch.__version__, *settings)).encode())
+    versions = torch.__version__, version("equipoise")
+    digest.update(repr((loss, str(model), versions, *settings)).encode())
     return digest.hexdigest()
 
 
