@@ -147,6 +147,28 @@ def test_a_model_that_build_keeps_is_left_alone():
     assert torch.equal(state, torch.get_rng_state())
 
 
+def test_the_seed_chooses_batch_and_weights():
+    def sizes(seed):
+        found = coordinate_check(standard, "digits", widths=(16, 32), steps=1, seeds=2, seed=seed)
+        return [layer.output.sizes for layer in found.layers]
+
+    assert sizes(3) == sizes(3)
+    assert sizes(3) != sizes(0)
+
+
+def test_progress_counts_the_trainings():
+    told = []
+    coordinate_check(
+        standard,
+        "digits",
+        widths=(16, 32),
+        steps=1,
+        seeds=2,
+        progress=lambda stage, done, total: told.append((done, total)),
+    )
+    assert told == [(done, 4) for done in range(5)]
+
+
 @pytest.mark.parametrize(
     ("build", "options", "message"),
     [

@@ -21,10 +21,11 @@ from equipoise.diagnosis.width.record import CoordinateCheck, LayerOverWidth, Wi
 from equipoise.diagnosis.width.trends import rounded, trend_of
 from equipoise.instrument import modules
 from equipoise.instrument.compiled import uncompiled_name
+from equipoise.instrument.progress import silent
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.tracer import trace
 from equipoise.instrument.snapshot import untouched
-from equipoise.instrument.types import Batch, LossFunction
+from equipoise.instrument.types import Batch, LossFunction, Progress
 from equipoise.numerics.checks import check_size
 from equipoise.records.wording import said
 from equipoise.theory.propagation.propagate import Propagation, propagate
@@ -51,6 +52,8 @@ def coordinate_check(
     loss_fn: Loss | None = None,
     batch_size: int = 64,
     device: torch.device | str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> CoordinateCheck:
     r"""Measure and predict how activations and updates depend on width.
 
@@ -69,6 +72,8 @@ def coordinate_check(
         loss_fn: ``loss_fn(model, batch)``; chosen by the targets if omitted.
         batch_size: Samples in the batch, where the data do not fix it.
         device: Where the model runs; by default where a module is.
+        seed: Of the batch and the first initialisation; the others follow.
+        progress: Called with a stage, finished and total trainings.
 
     Returns:
         For every layer the sizes of output and change over widths, slopes with standard errors,
@@ -89,18 +94,27 @@ def coordinate_check(
     widths = _checked(widths)
     check_size(batch_size=batch_size, steps=steps, seeds=seeds)
     problem = Problem.prepare(
-        partial(build, widths[0]), data, loss_fn=loss_fn, batch_size=batch_size, device=device
+        partial(build, widths[0]),
+        data,
+        loss_fn=loss_fn,
+        batch_size=batch_size,
+        device=device,
+        seed=seed,
     )
+    report, trainings = progress or silent, len(widths) * seeds
     batch, loss = problem.first, problem.loss_fn
     runs: list[list[_Run]] = []
     for width in widths:
         runs.append([])
-        for seed in range(seeds):
-            model = fresh(partial(build, width), batch, seed)
-            if seed == 0:
+        for number in range(seeds):
+            report("training at several widths", (len(runs) - 1) * seeds + number, trainings)
+            model = fresh(partial(build, width), batch, seed + number)
+            if number == 0:
                 rehearse(model, batch, loss, problem.source.name)
             with untouched(model):
-                runs[-1].append(_run(model, batch, loss, optimizer, steps, predicted=seed == 0))
+                run = _run(model, batch, loss, optimizer, steps, predicted=number == 0)
+            runs[-1].append(run)
+    report("training at several widths", trainings, trainings)
     _check_sizes(widths, [row[0].parameters for row in runs])
     names = [
         name for name in runs[0][0].sizes if all(name in r.sizes for row in runs for r in row)
