@@ -76,7 +76,7 @@ def test_other_images_are_refused(shape):
         ({"depth": 0}, "depth must be"),
         ({"heads": 3}, "heads must divide width, got 3 heads for a width of 16"),
         ({"dropout": 1.0}, r"dropout must be a number in \[0, 1\); got 1.0"),
-        ({"dropout": -0.1}, "dropout must lie"),
+        ({"dropout": -0.1}, "dropout must be a number in"),
     ],
 )
 def test_wrong_arguments(changes, message):
