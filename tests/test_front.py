@@ -1,5 +1,8 @@
 """The seven verbs in front, as a script or a notebook uses them."""
 
+import importlib
+import inspect
+import pkgutil
 import subprocess
 import sys
 
@@ -97,3 +100,44 @@ def test_the_first_call_leaves_pythons_generator_as_it_is():
         "assert random.getstate() == before"
     )
     subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+
+def functions_with_options():
+    """Every public function that has options, by room and name."""
+    rooms = [module.name for module in pkgutil.iter_modules(eq.__path__)]
+    for room in ["equipoise", *(f"equipoise.{name}" for name in rooms if name != "__main__")]:
+        module = importlib.import_module(room)
+        for name in getattr(module, "__all__", ()):
+            function = getattr(module, name)
+            if inspect.isfunction(function) and any(
+                parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not inspect._empty
+                for parameter in inspect.signature(function).parameters.values()
+            ):
+                yield f"{room}.{name}", function
+
+
+# Called on tensors in forward passes, which torch.compile traces.
+ON_TENSORS = {
+    f"equipoise.pooling.{name}"
+    for name in (
+        "run_factor",
+        "run_symmetric",
+        "run_matrix",
+        "matrix_power",
+        "log_euclidean",
+        "sqrt_newton_schulz",
+        "bilinear",
+        "upper_triangle",
+    )
+}
+
+
+@pytest.mark.parametrize("function", [pytest.param(f, id=n) for n, f in functions_with_options()])
+def test_every_public_function_refuses_unknown_options_by_its_name(function, request):
+    name = request.node.callspec.id
+    subject = ("relu", 8) if name == "equipoise.predict" else ()
+    message = f"^{function.__name__} has no option 'optoin'"
+    if name in ON_TENSORS:
+        message = "unexpected keyword argument 'optoin'"
+    with pytest.raises(TypeError, match=message):
+        function(*subject, optoin=1)

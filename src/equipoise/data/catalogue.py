@@ -15,6 +15,7 @@ from equipoise.data.resolve import importing, resolve
 from equipoise.data.source import Samples, Source
 from equipoise.data.synthetic import gaussian_noise
 from equipoise.data.user import as_source
+from equipoise.numerics.options import named_options
 
 _SPECS = (
     "digits",
@@ -25,6 +26,7 @@ _SPECS = (
 )
 
 
+@named_options
 def load(spec: str, *, data_dir: str | Path | None = None, download: bool = False) -> Source:
     """Load labelled data by name.
 

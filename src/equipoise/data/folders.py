@@ -6,11 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from equipoise.numerics.options import named_options
+
 
 class DataNotFoundError(ValueError):
     """A data set is in none of the known folders; the message says how to get it."""
 
 
+@named_options
 def find_folder(
     name: str, *, holding: Sequence[str], remedy: str, data_dir: str | Path | None = None
 ) -> Path:

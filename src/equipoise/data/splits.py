@@ -13,6 +13,7 @@ from equipoise.data.images.digits import digits_images
 from equipoise.data.images.named import IMAGE_SETS
 from equipoise.data.images.scaling import to_unit
 from equipoise.data.source import Samples
+from equipoise.numerics.options import named_options
 
 # scikit-learn's digits come without a test set: every fifth sample is one.
 _EVERY = 5
@@ -62,6 +63,7 @@ class Split:
         return Split(scaled(self.train), scaled(self.test))
 
 
+@named_options
 def split(name: str, *, data_dir: str | Path | None = None, download: bool = False) -> Split:
     """Load a named set of images.
 

@@ -28,6 +28,7 @@ from equipoise.layers.kinds import (
     tensor_of,
 )
 from equipoise.numerics.checks import check_size
+from equipoise.numerics.options import named_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class Conversion:
         return "\n".join(lines) or "no layer of that kind"
 
 
+@named_options
 def convert(
     model: nn.Module,
     from_: str | Iterable[str],

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from equipoise.numerics.options import named_options
 from equipoise.numerics.precision import at_least_float32
 
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -40,6 +41,7 @@ class WeightStandardisation(nn.Module):
         return f"eps={self.eps}"
 
 
+@named_options
 def weight_standardise(module: nn.Module, *, eps: float = 1e-5) -> list[str]:
     r"""Standardise the filters of a layer, or of all convolutions inside a module, in place.
 
@@ -90,6 +92,7 @@ def weight_standardise(module: nn.Module, *, eps: float = 1e-5) -> list[str]:
     return standardised
 
 
+@named_options
 def remove_weight_standardisation(module: nn.Module, *, keep_function: bool = True) -> list[str]:
     """Undo :func:`weight_standardise` on a layer, or on all layers inside a module, in place.
 

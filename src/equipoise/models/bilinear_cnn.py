@@ -13,9 +13,11 @@ from equipoise.models.initialisation import glorot_uniform_
 from equipoise.models.norms import Norm, make_norm
 from equipoise.models.stack import stage
 from equipoise.numerics.checks import check_size
+from equipoise.numerics.options import named_options
 from equipoise.pooling.heads.run import RUNPool
 
 
+@named_options
 def bilinear_cnn(
     classes: int = 10,
     in_channels: int = 1,

@@ -13,11 +13,13 @@ from equipoise.models.initialisation import glorot_uniform_
 from equipoise.models.norms import CIFAR_GROUP_SIZE, Norm, make_norm
 from equipoise.models.stack import stage
 from equipoise.numerics.checks import check_choice, check_size
+from equipoise.numerics.options import named_options
 
 _FILTERS = (32, 64, 32)
 _DENSE = 64
 
 
+@named_options
 def cnn5(
     classes: int = 10,
     in_channels: int = 3,

@@ -8,11 +8,13 @@ import torch
 from torch import nn
 
 from equipoise.numerics.checks import check_positive
+from equipoise.numerics.options import named_options
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
+@named_options
 @torch.no_grad()
 def glorot_uniform_(model: _Model, *, generator: torch.Generator | None = None) -> _Model:
     r"""Start linear and convolution layers as TensorFlow does: uniform weights, no bias.
@@ -43,6 +45,7 @@ def glorot_uniform_(model: _Model, *, generator: torch.Generator | None = None) 
     return model
 
 
+@named_options
 @torch.no_grad()
 def he_normal_(
     model: _Model, *, scale: float = 1.0, generator: torch.Generator | None = None

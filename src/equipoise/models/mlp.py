@@ -11,8 +11,10 @@ from torch import nn
 from equipoise.models.norms import CIFAR_GROUP_SIZE, Norm, make_norm
 from equipoise.models.stack import stage
 from equipoise.numerics.checks import check_size
+from equipoise.numerics.options import named_options
 
 
+@named_options
 def mlp(
     in_features: int,
     classes: int,

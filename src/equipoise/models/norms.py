@@ -18,6 +18,7 @@ from equipoise.layers.kinds import Options, build, read
 from equipoise.layers.lp_norm import LpNorm
 from equipoise.layers.noisy_batch_norm import ActivationNoise
 from equipoise.numerics.checks import check_size
+from equipoise.numerics.options import named_options
 
 NormKind = Literal[
     "none",
@@ -48,6 +49,7 @@ _GROUPS = 32
 _ORDERS = {"l1": 1, "l2": 2, "linf": math.inf}
 
 
+@named_options
 def make_norm(
     kind: Norm,
     channels: int,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from equipoise.models.initialisation import he_normal_
 from equipoise.models.norms import Norm, make_norm
 from equipoise.numerics.checks import check_size
+from equipoise.numerics.options import named_options
 
 
 class BasicBlock(nn.Module):
@@ -116,6 +117,7 @@ class ResNet(nn.Module):
         return cast(Tensor, self.fc(self.avgpool(x).flatten(1)))
 
 
+@named_options
 def resnet18(
     classes: int = 10,
     in_channels: int = 3,

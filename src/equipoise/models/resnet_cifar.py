@@ -12,6 +12,7 @@ from equipoise.models.initialisation import he_normal_
 from equipoise.models.norms import CIFAR_GROUP_SIZE, Norm, make_norm
 from equipoise.models.resnet import BasicBlock, convolution
 from equipoise.numerics.checks import check_choice, check_positive, check_size
+from equipoise.numerics.options import named_options
 
 Shortcut = Literal["A", "B"]
 
@@ -156,6 +157,7 @@ class CifarResNet(nn.Module):
         return cast(Tensor, self.fc(self.avgpool(x).flatten(1)))
 
 
+@named_options
 def resnet_cifar(
     depth: int = 20,
     classes: int = 10,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.numerics.checks import check_size, check_within
+from equipoise.numerics.options import named_options
 
 
 class RowTransformer(nn.Module):
@@ -74,6 +75,7 @@ class RowTransformer(nn.Module):
         return x.shape[1] * x.shape[3]
 
 
+@named_options
 def transformer_classifier(
     token_features: int,
     classes: int,

@@ -14,6 +14,7 @@ from equipoise.models.initialisation import he_normal_
 from equipoise.models.norms import Norm, make_norm
 from equipoise.models.stack import stage
 from equipoise.numerics.checks import check_choice, check_size
+from equipoise.numerics.options import named_options
 
 VGGName = Literal["vgg11", "vgg13", "vgg16", "vgg19"]
 
@@ -28,6 +29,7 @@ _CONVOLUTIONS: dict[str, tuple[int, ...]] = {
 _WIDENING = (1, 2, 4, 8, 8)
 
 
+@named_options
 def vgg(
     name: VGGName | Sequence[Sequence[int]] = "vgg16",
     classes: int = 10,

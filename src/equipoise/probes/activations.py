@@ -14,6 +14,7 @@ from equipoise.instrument import modules
 from equipoise.instrument.forward import first_tensor, run_on_batch
 from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.snapshot import untouched
+from equipoise.numerics.options import named_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class LayerActivations:
     dead: float
 
 
+@named_options
 def activations(
     model: nn.Module, batch: Any, *, forward: Callable[[nn.Module, Any], Any] | None = None
 ) -> tuple[LayerActivations, ...]:

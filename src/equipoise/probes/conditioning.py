@@ -24,6 +24,7 @@ from equipoise.instrument.types import Progress
 from equipoise.instrument.unfold import unfold
 from equipoise.numerics.checks import check_positive, check_whole
 from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
+from equipoise.numerics.options import named_options
 from equipoise.probes.record import LayerConditioning
 
 # Multiplications of three decompositions of a matrix, over rows·columns².
@@ -38,6 +39,7 @@ _LARGEST = 4096
 _MOST_ENTRIES = 2**27
 
 
+@named_options
 def conditioning(
     model: nn.Module,
     batch: Any,

@@ -24,6 +24,7 @@ from equipoise.instrument.recording.calls import Calls, DivergedError
 from equipoise.instrument.replay import Replay, dense, differentiate, used_gradients
 from equipoise.instrument.snapshot import parameters_restored, write_values
 from equipoise.instrument.types import LossFunction
+from equipoise.numerics.options import named_options
 from equipoise.numerics.vectors import Reference
 from equipoise.probes.landscape import resolution
 from equipoise.probes.record import CovariateShift, LayerShift
@@ -31,6 +32,7 @@ from equipoise.probes.record import CovariateShift, LayerShift
 Value = TypeVar("Value")
 
 
+@named_options
 def covariate_shift(
     model: nn.Module | Sequence[nn.Module],
     loss_fn: LossFunction,

@@ -19,6 +19,7 @@ from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
 from equipoise.numerics.checks import check_size
 from equipoise.numerics.growth import growth_rate
+from equipoise.numerics.options import named_options
 from equipoise.probes.record import GradientGrowth, LayerGradients
 from equipoise.records.estimate import Estimate
 
@@ -39,6 +40,7 @@ class GrowthInterrupted(KeyboardInterrupt):
         self.finished = finished
 
 
+@named_options
 def gradient_growth(
     model: nn.Module,
     loss_fn: LossFunction,

@@ -17,10 +17,12 @@ from equipoise.instrument.observers import observers_paused
 from equipoise.instrument.replay import Replay
 from equipoise.instrument.snapshot import parameters_restored
 from equipoise.instrument.types import LossFunction
+from equipoise.numerics.options import named_options
 from equipoise.numerics.vectors import Reference, norm
 from equipoise.probes.record import Direction, Landscape
 
 
+@named_options
 def landscape(
     model: nn.Module,
     loss_fn: LossFunction,

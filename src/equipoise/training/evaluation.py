@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.instrument.types import LossFunction
+from equipoise.numerics.options import named_options
 from equipoise.training.record import Evaluation
 
 _ROWS = 1000
 
 
+@named_options
 def evaluate(
     model: nn.Module,
     inputs: Tensor,

@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from equipoise.instrument.clock import Clock
 from equipoise.instrument.types import LossFunction
+from equipoise.numerics.options import named_options
 from equipoise.training.record import Evaluation, History
 
 # Reading a loss waits for the accelerator: steps from one look for divergence to the next.
 _CHECK_EVERY = 50
 
 
+@named_options
 def train(
     model: nn.Module,
     batches: Iterable[Any],

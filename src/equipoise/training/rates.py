@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from equipoise.numerics.options import named_options
+
 
 @dataclass(frozen=True, slots=True)
 class TunedRate:
@@ -29,6 +31,7 @@ class TunedRate:
         return self.scores[0][0] if math.isnan(self.rate) else self.rate
 
 
+@named_options
 def tune_rate(
     score: Callable[[float], float], rates: Sequence[float], *, extensions: int = 2
 ) -> TunedRate:

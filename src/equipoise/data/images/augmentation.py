@@ -7,11 +7,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from equipoise.numerics.checks import check_whole
+from equipoise.numerics.options import named_options
 
 # The margin that CIFAR's 32×32 images are given almost everywhere since He et al. (2016).
 PADDING = 4
 
 
+@named_options
 def crop_and_flip(
     images: Tensor, *, padding: int = PADDING, generator: torch.Generator | None = None
 ) -> Tensor:

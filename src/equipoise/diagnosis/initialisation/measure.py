@@ -35,6 +35,7 @@ from equipoise.diagnosis.initialisation.record import (
 )
 from equipoise.instrument.random_states import RandomStates, seeded
 from equipoise.instrument.snapshot import refuse_lazy
+from equipoise.numerics.options import named_options
 
 # Scale, mean and form; and scale against three other rules.
 _TESTS = 6
@@ -42,6 +43,7 @@ _TRAINED = "the model looks trained"
 _FAULTS = ("missed", "mis-scaled", "fan mode", "residual scaling", "shifted", "reshaped")
 
 
+@named_options
 def initialisation(model: nn.Module, init: Init | None = None) -> Initialisation:
     r"""Compare the weights of a fresh model with what its initialiser promises.
 

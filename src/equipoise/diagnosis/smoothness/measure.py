@@ -31,6 +31,7 @@ from equipoise.diagnosis.smoothness.variants import Change, changed, variants
 from equipoise.instrument.progress import StageCounter
 from equipoise.instrument.types import Progress
 from equipoise.numerics.checks import check_positive, check_whole
+from equipoise.numerics.options import named_options
 from equipoise.training.rates import TunedRate, tune_rate
 
 # What [santurkar2018] trains VGG with. At initialisation no rate is tuned yet, so the points lie
@@ -110,6 +111,7 @@ def smoothness_at_start(problem: Problem, fixes: Mapping[str, Change] | None = N
     return Smoothness("sgd", 0, 1, tuple(arms))
 
 
+@named_options
 def smoothness(
     model: Model,
     data: object = None,

@@ -19,6 +19,7 @@ from equipoise.records import wording
 from equipoise.theory.propagation.propagate import propagate
 
 
+@named_options
 def trainability(
     model: Model,
     data: object = None,

@@ -27,6 +27,7 @@ from equipoise.instrument.recording.tracer import trace
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction, Progress
 from equipoise.numerics.checks import check_size
+from equipoise.numerics.options import named_options
 from equipoise.records.wording import said
 from equipoise.theory.propagation.propagate import Propagation, propagate
 
@@ -41,6 +42,7 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters())
 
 
+@named_options
 def coordinate_check(
     build: Callable[[int], nn.Module],
     data: object,

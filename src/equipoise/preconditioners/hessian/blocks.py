@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from equipoise.numerics.options import named_options
 from equipoise.preconditioners.hessian.preconditioner import (
     ColumnStatistics,
     Preconditioner,
@@ -67,6 +68,7 @@ def weighted_gram(features: Tensor, curvature: Tensor) -> Tensor:
     return torch.einsum("ipa,ipq,iqb->ab", blocks, curvature, blocks)
 
 
+@named_options
 def hessian_block(
     layer: nn.Linear | _ConvNd,
     loss: Callable[[], Tensor],

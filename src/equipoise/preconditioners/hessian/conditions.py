@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise.numerics.options import named_options
 from equipoise.preconditioners.hessian.blocks import HessianBlock, weighted_gram
 from equipoise.preconditioners.hessian.preconditioner import Preconditioner, preconditioner
 
@@ -104,6 +105,7 @@ class BlockConditions:
         return self.features.value**2 * self.curvature.value
 
 
+@named_options
 def condition(matrix: Tensor, *, rounding: float = _UNIT, terms: int = 1) -> Condition:
     r"""Condition number on the range of a matrix.
 
@@ -142,6 +144,7 @@ def _of_singular_values(values: Tensor, shape: tuple[int, int], tolerance: float
     return Condition(value, error, len(kept), shape)
 
 
+@named_options
 def block_conditions(
     block: HessianBlock, transform: Preconditioner | None = None
 ) -> BlockConditions:

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
 
 from equipoise.instrument.unfold import unfold
+from equipoise.numerics.options import named_options
 
 # A deviation of four roundings of the mean is the rounding of a constant column.
 _CONSTANT = 4.0
@@ -112,6 +113,7 @@ def column_statistics(features: Tensor) -> ColumnStatistics:
     return ColumnStatistics(mean, (features - mean).square().mean(0))
 
 
+@named_options
 def preconditioner(
     statistics: ColumnStatistics, *, eps: tuple[float, float] = (0.0, 0.0), bias: bool = True
 ) -> Preconditioner:
@@ -171,6 +173,7 @@ def im2col(conv: _ConvNd, inputs: Tensor, *, group: int = 0) -> Tensor:
     return unfold(conv, inputs.detach().double())[group]
 
 
+@named_options
 def tap_statistics(
     conv: _ConvNd, inputs: Tensor, *, exact: bool = True, group: int = 0
 ) -> ColumnStatistics:

@@ -18,6 +18,7 @@ from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
 from equipoise.numerics.checks import check_size, check_within
 from equipoise.numerics.lanczos.spectrum import SymmetricSpectrum, extremal_spectrum, full_spectrum
+from equipoise.numerics.options import named_options
 from equipoise.probes.hessian import blocks as parameter_blocks
 from equipoise.probes.hessian.blocks import ParameterBlock
 from equipoise.probes.hessian.product import HessianProduct
@@ -28,6 +29,7 @@ from equipoise.records.estimate import Estimate
 Groups = Mapping[str, nn.Parameter | Iterable[nn.Parameter]]
 
 
+@named_options
 def hessian(
     model: nn.Module,
     loss_fn: LossFunction,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from equipoise.numerics.options import named_options
 from equipoise.records.wording import said
 from equipoise.theory.activation.catalogue import (
     Activation,
@@ -75,6 +76,7 @@ _FUNCTION_NAMES: dict[Any, str] = {
 }
 
 
+@named_options
 def as_activation(activation: ActivationLike, *, name: str | None = None) -> Activation:
     """Adapt a name, a module or a callable.
 

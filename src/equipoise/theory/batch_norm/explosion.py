@@ -111,6 +111,7 @@ def depth_scale(rate: Estimate | float) -> float:
     return 1 / logarithm if logarithm else math.inf
 
 
+@named_options
 def max_trainable_depth(rate: Estimate | float, factor: float = TRAINABLE_FACTOR) -> float:
     r"""Depth at which gradients of the first and the last layer differ by e^factor.
 

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from equipoise.numerics.checks import check_whole, check_within
+from equipoise.numerics.options import named_options
 from equipoise.theory.activation.adapt import ActivationLike, as_activation
 from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.covariance.kernels import Kernel, closed_form_kernel
@@ -75,6 +76,7 @@ class CentredSpectrum:
     rounding: float
 
 
+@named_options
 def bn_map(
     cov: ArrayLike | Tensor,
     activation: ActivationLike,

@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.optimize import brentq
 
+from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Activation
@@ -45,6 +46,7 @@ class EdgeOfChaos:
     q: Estimate
 
 
+@named_options
 def edge_of_chaos(
     activation: ActivationLike, *, bias_variance: float = 0.0, near: float | None = None
 ) -> EdgeOfChaos:

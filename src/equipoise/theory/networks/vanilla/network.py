@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.setting import SMALLEST_BATCH, Setting
@@ -67,6 +68,7 @@ class VanillaNetwork:
         return abs(_inverse_log(self.chi_1))
 
 
+@named_options
 def vanilla(
     activation: ActivationLike, *, weight_variance: float, bias_variance: float = 0.0
 ) -> VanillaNetwork:
