@@ -69,6 +69,17 @@ def test_a_wrong_block_would_fail(block, folder):
         run(page, folder)
 
 
+def test_a_step_of_ci_that_was_tried_out_before_is_not_run_again(folder, monkeypatch):
+    page, ran = folder / "page.md", []
+    page.write_text(
+        "```console\n$ equipoise theory\n$ equipoise theory  # exit code 2\n```\n"
+        "```yaml\n- run: equipoise theory >> $SUMMARY\n- run: equipoise report\n```\n"
+    )
+    monkeypatch.setattr("support.howtos._run_command", ran.append)
+    run(page, folder)
+    assert ran == ["equipoise theory", "equipoise theory  # exit code 2", "equipoise report"]
+
+
 def test_the_index_names_every_page():
     listed = re.findall(r"\{doc\}`(\w+)`", INDEX.read_text("utf-8"))
     assert sorted(listed) == [page.stem for page in PAGES]

@@ -21,7 +21,9 @@ def run(page: Path, folder: Path) -> int:
     """Run a page's blocks in a folder, which is the current one and on Python's path.
 
     A block that begins with the name of a file becomes that file; other Python is one session;
-    lines after ``$`` and steps of CI are commands, whose exit code is 0 or the one in a comment.
+    lines after ``$`` and steps of CI are commands, whose exit code is 0 or the one in a comment. A
+    command that was run before, as a step of CI that the page has tried out in a terminal, is not
+    run again.
 
     Returns:
         How many blocks there were.
@@ -30,6 +32,7 @@ def run(page: Path, folder: Path) -> int:
         AssertionError: If a command ends otherwise, or nobody knows how to run a block.
     """
     names: dict[str, object] = {"__name__": page.stem}
+    done: set[str] = set()
     blocks = list(_BLOCK.finditer(page.read_text("utf-8")))
     for block in blocks:
         kind, text = block["kind"], block["text"]
@@ -39,7 +42,10 @@ def run(page: Path, folder: Path) -> int:
             exec(compile(text, f"{page.name}: {text.splitlines()[0]}", "exec"), names)
         elif kind in ("console", "yaml"):
             for command in re.findall(r"^(?:\$|- run:) (.*)$", text, re.MULTILINE):
-                _run_command(command)
+                command = command.partition(">>")[0].strip()
+                if command not in done:
+                    _run_command(command)
+                done.add(command)
         else:
             raise AssertionError(f"{page.name} has a block of {kind}, which is not run.")
     return len(blocks)
@@ -56,7 +62,7 @@ def run_cells(page: Path) -> int:
 
 def _run_command(command: str) -> None:
     expected = _EXIT_CODE.search(command)
-    program, *arguments = shlex.split(command.partition(">>")[0], comments=True)
+    program, *arguments = shlex.split(command, comments=True)
     if program == "equipoise":
         found = main(arguments)
     else:
