@@ -210,7 +210,7 @@ def test_proposed_groups_divide_the_channels_of_every_norm():
     ("remedy", "message"),
     [
         ("norm=grup:4", "norm must be one of .* got 'grup'"),
-        ("norm=grup", "norm is one of"),
+        ("norm=grup", "norm must be one of .* got 'grup'"),
         ("norm=rms", "does not fit"),
         ("norm=group:3", r"layer '1' \(1 more\) has 8 channels.*take 1, 2, 4, 8;"),
         ("norm=group:2.5", "norm=group takes a whole number of at least 1; got 2.5"),

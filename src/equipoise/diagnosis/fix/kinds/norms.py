@@ -18,10 +18,12 @@ from equipoise.layers.convert import convert
 from equipoise.layers.kinds import (
     SOURCES,
     STATISTICS,
+    TARGETS,
     CannotConvertError,
     exchangeable_kind,
     read,
 )
+from equipoise.numerics.checks import check_choice
 from equipoise.theory.propagation.what_if.answer import Changes
 from equipoise.theory.propagation.what_if.norms import KINDS as PREDICTED
 
@@ -33,6 +35,7 @@ def code(edit: Edit) -> tuple[str, ...]:
 
 def change_model(model: nn.Module, edit: Edit) -> Undo:
     """Exchange them; layers keep γ and β, and those of the model's own that are alike stay."""
+    check_choice("norm", edit.choice, TARGETS)
     _check_groups(model, edit)
     before = places(model)
     # Batch norms hand their running statistics on, which the new layers then change.
