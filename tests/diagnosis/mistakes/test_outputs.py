@@ -133,6 +133,14 @@ def test_probabilities_are_told_by_their_sums(after):
     assert found(Net(after=lambda x: after(x).log()), F.nll_loss) == []
 
 
+@pytest.mark.parametrize("after", [lambda x: x + 0.5, lambda x: 2 * x, nn.SiLU()])
+def test_numbers_above_zero_are_no_logarithms(after):
+    """Whatever they are made by, as the sum with a bias behind a product of three axes."""
+    (one,) = found(Net(after=after), F.nll_loss)
+    assert one.title == "NLL of what is no logarithm of a probability"
+    assert found(Net(after=lambda x: after(x).log_softmax(1) + 0.0), F.nll_loss) == []
+
+
 def alignment(output, target):
     """Of two samples with eight steps each."""
     lengths = torch.tensor([8, 8]), torch.tensor([3, 3])

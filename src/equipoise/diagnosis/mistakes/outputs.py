@@ -46,7 +46,7 @@ _RANGES = _BOUNDED | {"_softmax": (0.0, 1.0), "relu": (0.0, math.inf)}
 _MARGIN = 0.01
 # Share of the targets from which it matters.
 _MUCH_BEYOND = 0.1
-# By which sums of probabilities are not 1.
+# By which sums of probabilities are not 1, and logarithms of them above 0.
 _ROUNDING = 1e-3
 _BY_ELEMENT = ("sub", "rsub", "mul", "div", "mse_loss", "smooth_l1_loss", "huber_loss")
 
@@ -181,7 +181,9 @@ def _no_logarithms(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -
     if node.name not in (*_NLL, *_CTC):
         return None
     bounded = _are_probabilities(node, nodes)
-    if not bounded and (origin is None or origin.name not in _NO_LOGARITHMS):
+    made_otherwise = origin is not None and origin.name in _NO_LOGARITHMS
+    above = bool((tensor(node.inputs[0], nodes) > _ROUNDING).any())  # no logarithm of a share is
+    if not (bounded or made_otherwise or above):
         return None
     bounded |= origin is not None and origin.name in ("_softmax", *_BOUNDED)
     if node.name in _CTC:
