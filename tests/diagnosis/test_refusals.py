@@ -81,6 +81,11 @@ def test_other_negative_numbers_have_no_such_cause(log):
     assert words.endswith("Check the scale of the data and of the initial weights.")
 
 
+def test_where_no_target_counts_the_scale_is_not_to_blame():
+    words = said(nn.CrossEntropyLoss(ignore_index=0), torch.zeros(32, dtype=torch.long))
+    assert words.endswith("Look at ignore_index, and at how targets are made.")
+
+
 @pytest.mark.parametrize(
     "loss",
     [

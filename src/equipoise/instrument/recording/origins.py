@@ -47,8 +47,10 @@ def _first(graph: Graph) -> Node | None:
 
 
 def _remedy(graph: Graph) -> str:
-    """What to do about the raw output of a layer where only positive numbers may stand."""
+    """What to do about targets that are ignored, or a layer's raw output where a log is taken."""
     first = _first(graph)
+    if first is not None and first.name in _LIKELIHOODS:
+        return "Look at ignore_index, and at how targets are made."
     if first is None or first.name not in _OF_POSITIVE or not _has(first.outputs, torch.isnan):
         return ""
     layer = _layer_before(first, graph.nodes)
