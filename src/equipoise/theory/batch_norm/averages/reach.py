@@ -8,18 +8,22 @@ The density of u is proportional to :math:`\tanh u\,\operatorname{sech}^{B-3}u\;
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.setting import ConvergenceError
 
 Array = NDArray[np.float64]
 
 # Exponents below this are left out: exp(-42) = 6e-19.
 LEFT_OUT = 42.0
-_FARTHEST = 500.0
+# Densities are followed down to e^-500, and to e^-660 where f is flat or still grows there:
+# products with f² then keep their digits in float64.
+_FARTHEST = 500.0, 660.0
 # Quadratic steps: fine where the density is, which may be far inside.
 _PARTS = np.linspace(0, 1, 193) ** 2
 _TINY = float(np.finfo(float).tiny)
@@ -32,20 +36,53 @@ def exponent(batch_size: int, u: Array) -> Array:
     return np.asarray((batch_size - 3) * np.where(np.abs(u) < 1, near, far))
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Where samples matter.
+
+    Args:
+        end: The u beyond which densities, times f² or its slope's square, are below rounding.
+        size: The largest distance of f from f(β) up to it.
+        whole: Whether that is so; else samples too rare for float64 matter.
+    """
+
+    end: float
+    size: float
+    whole: bool
+
+
 @lru_cache(maxsize=16)
 @np.errstate(over="ignore", invalid="ignore")  # the solver refuses overflows by name
-def range_of(f: Response, batch_size: int, c: float) -> tuple[float, float]:
-    """The u beyond which densities, times f² or its slope's square, are below rounding.
+def range_of(f: Response, batch_size: int, c: float) -> Range:
+    """Find how far out samples matter; farther out where all within the usual range is flat."""
+    found = _within(f, batch_size, c, _FARTHEST[0])
+    return found if found.whole and found.size > 0 else _within(f, batch_size, c, _FARTHEST[1])
 
-    Returns:
-        That u, and the largest distance of f from f(β) up to it.
+
+def whole_range(f: Response, batch_size: int, c: float) -> float:
+    """The u beyond which nothing matters.
+
+    Raises:
+        ConvergenceError: If samples too rare for float64 matter.
     """
+    found = range_of(f, batch_size, c)
+    if found.whole:
+        return found.end
+    raise ConvergenceError(
+        f"averages of activation {f.activation.name} at gamma = {f.gamma:g}, beta = {f.beta:g} "
+        f"are made by samples of density below e^-{_FARTHEST[1]:g}, which float64 cannot follow. "
+        "Move beta to where it varies, use a smaller gamma, or an activation that grows slower."
+    )
+
+
+def _within(f: Response, batch_size: int, c: float, farthest: float) -> Range:
+    """The range among samples of a density above e^-farthest."""
     # Of z + b, weights keep b = c cosh² u at most, which is no more than a power of cosh.
     power = batch_size - 1 if c else batch_size
-    # Farther out either factor alone is below e^-500.
-    log_cosh = _FARTHEST / max(power - 3, 1)
+    # Farther out either factor alone is below e^-farthest.
+    log_cosh = farthest / max(power - 3, 1)
     high = math.asinh(math.sqrt(math.expm1(2 * log_cosh))) if log_cosh < 2 * LEFT_OUT else np.inf
-    high = min(high, math.asinh(math.sqrt(2 * _FARTHEST / c)) if c else 2 * LEFT_OUT)
+    high = min(high, math.asinh(math.sqrt(2 * farthest / c)) if c else 2 * LEFT_OUT)
     u = high * _PARTS
     argument = f.gamma * math.sqrt(batch_size - 1) * np.tanh(u)
     values = f.activation.values(f.beta + np.stack([-argument, argument]))
@@ -59,4 +96,9 @@ def range_of(f: Response, batch_size: int, c: float) -> tuple[float, float]:
     kept = grown > (grown + np.log(u)).max(1, keepdims=True) - LEFT_OUT
     ends = (int(some[-1]) + 1 if some.size else u.size for some in map(np.flatnonzero, kept))
     last = min(max(ends), u.size - 1)
-    return float(u[last]), float(sizes[0, : last + 1].max())
+    size = float(sizes[0, : last + 1].max())
+    # Not where the sphere ends, or tanh u is 1 to the last digit.
+    cut = float(np.tanh(high)) < 1
+    rising = kept[:, -1] | (grown[:, -1] > grown[:, -2])
+    whole = not (cut and size > 0 and np.isfinite(grown).all() and rising.any())
+    return Range(float(u[last]), size, whole)

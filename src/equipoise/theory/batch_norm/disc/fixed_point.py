@@ -327,16 +327,16 @@ class _Scan:
         group = _Group(settings, f)
         B = group.batch_size
         # F averages (f₁ − f₂)²/2, which is at most twice the largest (f − f(β))².
-        end, size = range_of(f, B, _ALMOST_NO_C)
-        if not np.isfinite(size):
+        widest = range_of(f, B, _ALMOST_NO_C)
+        if not np.isfinite(widest.size):
             raise overflow(settings[0])
-        if not size > _SMALLEST:
+        if not widest.size > _SMALLEST:
             return None
-        top = np.log(2 * group.variance * size**2)
+        end, top = widest.end, np.log(2 * group.variance * widest.size**2)
         least, largest = (group.c(np.exp(top - _CANDIDATES[at])) for at in (0, -1))
         c = float(least.min())
         if c * np.sinh(end) ** 2 > 1:  # else the c moves hardly any weight
-            end, _ = range_of(f, B, c)
+            end = range_of(f, B, c).end
         last = float(np.log(np.sinh(end)))
         scale = f.gamma * np.sqrt(B - 1)
         start = np.log(_LINEAR * max(1.0, abs(f.beta)) / scale)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from equipoise.numerics.quadrature import panels
 from equipoise.theory.batch_norm.averages import compute
-from equipoise.theory.batch_norm.averages.reach import range_of
+from equipoise.theory.batch_norm.averages.reach import whole_range
 from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.disc import circles as of
 from equipoise.theory.batch_norm.disc.circles import Circles
@@ -53,7 +53,7 @@ def place(
         c: Bε/κ, not negative.
         circles: Taken where they serve.
     """
-    end, _ = range_of(f, batch_size, 0.8 * c)
+    end = whole_range(f, batch_size, 0.8 * c)
     reach = float(np.tanh(end))
     if circles is None or not circles.serve(reach, 0.8 * c):
         circles = Circles.of(f, batch_size, reach, 0.8 * c)

@@ -27,6 +27,7 @@ from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Kink
 from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.polynomials import farthest, kinked_averages
+from equipoise.theory.batch_norm.averages.reach import whole_range
 from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
 from equipoise.theory.batch_norm.disc.circles import resolving_cuts
 from equipoise.theory.batch_norm.disc.fixed_point import solve_on_disc, solve_without_eps
@@ -229,6 +230,7 @@ def _solve_without_eps(setting: Setting, f: Response) -> Solution:
         return _steep(setting, f)
     averages = compute.averages(f, B, np.ones(1), 0)
     _refuse_no_signal(setting, averages)
+    whole_range(f, B, 0.0)  # Gauss nodes end before samples too rare for float64
     fine = _without_radius(setting, averages)
     for level in range(1, compute.levels(f)):
         averages = compute.averages(f, B, np.ones(1), level)
