@@ -43,11 +43,13 @@ class Range:
     Args:
         end: The u beyond which densities, times f² or its slope's square, are below rounding.
         size: The largest distance of f from f(β) up to it.
+        peak: About the logarithm of E[(f − f(β))²].
         whole: Whether that is so; else samples too rare for float64 matter.
     """
 
     end: float
     size: float
+    peak: float
     whole: bool
 
 
@@ -101,4 +103,4 @@ def _within(f: Response, batch_size: int, c: float, farthest: float) -> Range:
     cut = float(np.tanh(high)) < 1
     rising = kept[:, -1] | (grown[:, -1] > grown[:, -2])
     whole = not (cut and size > 0 and np.isfinite(grown).all() and rising.any())
-    return Range(float(u[last]), size, whole)
+    return Range(float(u[last]), size, float(grown[0].max()), whole)

@@ -27,8 +27,13 @@ Array = NDArray[np.float64]
 
 # If the slope of F exceeds 1 by less than this, κ is below what float64 resolves.
 CRITICAL = 1e-9
-# The scan: steps of log sinh u and of log κ, how far down, and how far below a scale of f.
-_STEP, _CANDIDATES = 0.125, np.arange(0, 40, 0.4)
+# The scan: steps of log sinh u and of log κ, how far down, and from which distance between
+# κ at ε = 0 and its bound on farther down by as much, since only rare samples differ.
+_STEP, _STEP_DOWN, _DOWN, _RARE = 0.125, 0.4, 40.0, 15.0
+# Where nothing is sure to grow, but log F(κ)/κ is known no better than this and might be above 0,
+# steps shrink to a quarter. Steps too long for a rare sample trust themselves by a fifth of what
+# they miss.
+_VAGUE, _FAR_FROM_TRUE, _SHRINK, _SHORTEST = 0.01, 20.0, 4, 2e-4
 _LINEAR, _ALMOST_NO_C = 1e-5, 1e-12
 # Newton's method: the longest step of log κ, and how far it may lead from where nodes were placed.
 _ROOM, _MOST_STEPS, _MOST_PLACES = 0.15, 80, 40
@@ -216,7 +221,7 @@ def _largest_roots(settings: Sequence[Setting], f: Response, scan: _Scan) -> lis
     """
     found: list[float | None] = [None] * len(settings)
     brackets: dict[int, tuple[float, float]] = {}
-    candidates = scan.top[:, None] - _CANDIDATES
+    candidates = scan.top[:, None] - scan.down
     for i, (at, ratios, trusted) in enumerate(
         zip(candidates, *scan.ratios(candidates), strict=True)
     ):
@@ -226,6 +231,12 @@ def _largest_roots(settings: Sequence[Setting], f: Response, scan: _Scan) -> lis
             found[i] = float(at[0])
         elif growing.size:
             brackets[i] = at[growing[0]], at[falling[falling < growing[0]][-1]]
+        elif (
+            scan.step > _SHORTEST
+            and ((trusted > _VAGUE) & (ratios > -_FAR_FROM_TRUE * trusted)).any()
+        ):
+            finer = _Scan.of([settings[i]], f, scan.step / _SHRINK)
+            found[i] = _largest_roots([settings[i]], f, finer)[0] if finer else None
         else:
             high = float(at[falling[-1]] if falling.size else at[0])
             found[i] = _near_critical(settings[i], f, high)
@@ -310,19 +321,23 @@ class _Scan:
     Args:
         group: The settings.
         top: A log κ that no solution exceeds, of shape ``[settings]``.
+        down: Steps from there down to where solutions are looked for.
         at: log sinh u of the circles, ascending in equal steps.
         log_gap: Logarithm of the average of (f₁ − f₂)²/2 over each.
         circles: How they are averaged.
+        step: Of ``at``.
     """
 
     group: _Group
     top: Array
+    down: Array
     at: Array
     log_gap: Array
     circles: Circles
+    step: float
 
     @classmethod
-    def of(cls, settings: Sequence[Setting], f: Response) -> _Scan | None:
+    def of(cls, settings: Sequence[Setting], f: Response, step: float = _STEP) -> _Scan | None:
         """Average over circles, from the largest to those where f is linear; None if f is flat."""
         group = _Group(settings, f)
         B = group.batch_size
@@ -332,8 +347,11 @@ class _Scan:
             raise overflow(settings[0])
         if not widest.size > _SMALLEST:
             return None
-        end, top = widest.end, np.log(2 * group.variance * widest.size**2)
-        least, largest = (group.c(np.exp(top - _CANDIDATES[at])) for at in (0, -1))
+        end, bound = widest.end, np.log(2 * widest.size**2)
+        top = bound + np.log(group.variance)
+        rarity = bound - widest.peak
+        down = np.arange(0, _DOWN + (rarity if rarity > _RARE else 0), _STEP_DOWN)
+        least, largest = (group.c(np.exp(top - down[at])) for at in (0, -1))
         c = float(least.min())
         if c * np.sinh(end) ** 2 > 1:  # else the c moves hardly any weight
             end = range_of(f, B, c).end
@@ -346,17 +364,17 @@ class _Scan:
         # Down to where densities of the largest c lie.
         nearest = float(np.log(2 * LEFT_OUT / (B - 3 + least.max())) / 2)
         start = min(max(start, nearest - 36), nearest - 6)
-        at = np.arange(last, start, -_STEP)[::-1]
+        at = np.arange(last, start, -step)[::-1]
         circles = Circles.of(f, B, float(np.tanh(end)), c)
         gaps = circles.gaps(np.tanh(np.arcsinh(np.exp(at))))
         log_gap = np.log(np.maximum(gaps, np.finfo(float).tiny))
         lowest = min(at[0], -np.log(B + float(largest.max())) / 2 - 13)
-        below = np.arange(at[0] - _STEP, lowest, -_STEP)[::-1]
+        below = np.arange(at[0] - step, lowest, -step)[::-1]
         # Linear there, but beside a fractional power.
         beside = f.has_powers and f.beta in f.kinks[f.powers]
-        power = (log_gap[1] - log_gap[0]) / _STEP if beside else 2.0
+        power = (log_gap[1] - log_gap[0]) / step if beside else 2.0
         log_gap = np.concatenate([log_gap[0] + power * (below - at[0]), log_gap])
-        return cls(group, top, np.concatenate([below, at]), log_gap, circles)
+        return cls(group, top, down, np.concatenate([below, at]), log_gap, circles, step)
 
     def ratios(
         self, log_kappa: Array, rows: NDArray[np.intp] | None = None
