@@ -55,6 +55,24 @@ def test_what_is_to_be_mended_stands_beside_a_good_forecast(healthy, severity):
     assert found.details.endswith(f"from layer to layer. Found as well: {title}")
 
 
+def test_a_critical_mistake_comes_before_any_forecast(healthy):
+    """Such as gradients of the wrong sign, of which theory knows nothing."""
+    mistake = Finding("critical", "Labels 0 and 1 for -1 and 1", "Half are 0.", "Take 2 y - 1.")
+    found = verdict.conclude(None, healthy, [mistake], mistake=mistake)
+    assert found.sentence == "Not ready to train: labels 0 and 1 for -1 and 1"
+    assert found.details.startswith("Take 2 y - 1. But for that, it will train (97 %")
+    assert "Found as well" not in found.details
+    assert found.trainability == healthy
+    unknown = verdict.conclude(None, None, [mistake], mistake=mistake)
+    assert unknown.details == "Take 2 y - 1"
+
+
+def test_what_keeps_it_from_training_comes_before_a_mistake(healthy):
+    mistake = finding("critical", "A mistake")
+    found = verdict.conclude(None, None, [mistake], "", Broken(("a",), True), mistake)
+    assert found.sentence == "Will not train: its gradients are nan"
+
+
 def test_the_forecast_itself_is_not_found_as_well(healthy):
     sentence = conclude(with_rate(1.001), healthy).sentence
     found = conclude(with_rate(1.001), healthy, [finding("warning", sentence)])

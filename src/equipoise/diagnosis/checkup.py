@@ -253,6 +253,7 @@ def checkup(
             findings,
             work.untraced or work.unjudged,
             work.obstacle,
+            next((one for one in work.mistakes if one.severity == "critical"), None),
         ),
         sites=work.sites,
         attribution=work.attribution,

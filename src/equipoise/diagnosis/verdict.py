@@ -25,6 +25,7 @@ def conclude(
     findings: Iterable[Finding],
     unknown: str = "",
     obstacle: Broken | Stuck | Forgotten | None = None,
+    mistake: Finding | None = None,
 ) -> Verdict:
     """Summarise a check-up in two lines.
 
@@ -34,10 +35,16 @@ def conclude(
         findings: All findings; the worst one gives the severity.
         unknown: Why it is not.
         obstacle: What keeps it from training, whatever theory says; may be empty.
+        mistake: A critical one in the use of the model: it may well train, but not to any good.
     """
     found = sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
     if obstacle:
         sentence, details = obstacle.sentence, [obstacle.words]
+    elif mistake is not None:
+        sentence = f"Not ready to train: {_as_clause(mistake.title)}"
+        details = [(mistake.remedy or mistake.detail).rstrip(".")]
+        if trainability is not None:
+            details.append(f"but for that, it {_as_clause(forecast(trainability))}")
     elif trainability is None:
         sentence = "Whether it will train is unknown"
         details = [part for part in (_growth(growth), unknown.rstrip(".")) if part]
@@ -46,7 +53,7 @@ def conclude(
         details = [trainability.reason or _growth(growth)]
         if trainability.depth is not None:
             details.append(depth_in_words(trainability.depth))
-    if not obstacle and not (trainability and trainability.reason):
+    if not (obstacle or mistake) and not (trainability and trainability.reason):
         details += [f"found as well: {one.title}" for one in _serious(found, sentence)[:1]]
     return Verdict(
         severity=found[0].severity if found else None,
@@ -54,6 +61,10 @@ def conclude(
         details=". ".join(map(wording.capital, details)),
         trainability=trainability,
     )
+
+
+def _as_clause(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _serious(findings: Sequence[Finding], sentence: str) -> list[Finding]:
