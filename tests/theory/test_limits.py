@@ -48,8 +48,13 @@ class TestSteepness:
             assert layer_norm("tanh", gamma=gamma).rate.value / gamma == pytest.approx(
                 0.532, rel=1e-3
             )
+        # A step far from β: less by the density there. A step far from 0 has no digits left.
+        assert layer_norm("tanh", gamma=1e16, beta=1.23e15).rate.value / 1e16 == pytest.approx(
+            4 / 3 / np.sqrt(2 * np.pi) * np.exp(-(0.123**2) / 2), rel=1e-12
+        )
+        far = Activation("far step", lambda x: torch.tanh(x - 1.23e17))
         with pytest.raises(ValueError, match="too steep on pre-activations"):
-            layer_norm("tanh", gamma=1e16, beta=1.23e15)  # a step far from 0
+            layer_norm(far, gamma=1e18)
 
     @pytest.mark.parametrize("gamma", [1e-3, 0.3, 7.0])
     def test_moderate_scales_are_not_refused(self, gamma):

@@ -45,6 +45,81 @@ class TestLayerNorm:
             layer_norm("tanh", eps=1.5)
 
 
+def assert_true(estimate, true, at_most):
+    assert abs(estimate.value - true) <= estimate.error <= at_most * abs(true)
+
+
+class TestStatedErrors:
+    """True values by mpmath with 40 digits, from closed forms or by substitution at the kink."""
+
+    @pytest.mark.parametrize(
+        ("beta", "true"),
+        [
+            # Q/((1 + b²)Q − b pdf(b)) with Q = P(z > b), at b = −β
+            (-6.0, 20.364785137353942),
+            (-6.5, 23.506650544999626),
+            (-8.0, 34.417363125287968),
+        ],
+    )
+    def test_relu_in_the_tail(self, beta, true):
+        assert_true(layer_norm("relu", beta=beta).rate, true, 1e-12)
+        assert_true(layer_norm("relu", gamma=-3 / beta, beta=-3.0).rate, true, 1e-12)
+
+    def test_growth_in_the_tail(self):
+        """p² (2p − 3)!!/(2p − 1)!! for xᵖ; q = e^(2γ²) for exp."""
+        assert_true(layer_norm(lambda x: x**12).rate, 144 / 23, 1e-12)
+        assert_true(layer_norm(torch.exp, gamma=1.5).q, 90.017131300521814, 1e-12)
+
+    def test_a_function_that_varies_too_far_out(self):
+        with pytest.raises(ValueError, match="no signal passes"):
+            layer_norm("relu", beta=-40.0)
+        with pytest.raises(ValueError, match="varies too far out"):
+            layer_norm("relu", beta=-35.5)
+
+    @pytest.mark.parametrize(
+        ("alpha", "beta", "true"),
+        [
+            (0.55, 0.5, 1.608636661692523),
+            (0.6, 0.5, 0.9988895580733561),
+            (0.75, 1.0, 0.4036699969371084),
+        ],
+    )
+    def test_powers_beside_zero(self, alpha, beta, true):
+        """Distances to a kink at 0 are exact, whatever β is."""
+        assert_true(layer_norm(f"alpha_relu({alpha})", beta=beta).rate, true, 3e-13)
+
+    @pytest.mark.parametrize(
+        ("alpha", "kink", "beta", "true", "at_most"),
+        [
+            (0.6, 0.0, 1.0, 0.7829480989343573, 1e-12),
+            (0.6, 0.5, 0.0, 1.420489172420481, 2e-3),
+            (0.53, 0.5, 0.0, 3.684990441297927, 0.2),
+            (0.9, 0.5, 0.0, 0.8073889432547575, 1e-12),
+        ],
+    )
+    def test_powers_elsewhere_have_slopes_within_rounding_of_their_kink(
+        self, alpha, kink, beta, true, at_most
+    ):
+        assert_true(layer_norm(lambda x: (x - kink).abs() ** alpha, beta=beta).rate, true, at_most)
+
+    def test_groups_know_them_too(self):
+        """E over the sphere, by the same substitution."""
+        rate = group_norm(lambda x: (x - 0.5).abs() ** 0.6, 990, beta=-1.86824).rate
+        assert_true(rate, 0.095635276109846651, 1e-3)
+
+    def test_a_kink_beyond_the_search(self):
+        """At 25; an integral between kinks, q solved by iteration."""
+        found = layer_norm(
+            lambda x: torch.tanh(x) + torch.relu(x - 25),
+            gamma=16.9463,
+            beta=2.37528,
+            eps=0.0211798,
+            bias_variance=0.198498,
+        )
+        assert_true(found.rate, 2.80485938045376, 1e-13)
+        assert_true(found.q, 12.4524200719272, 1e-13)
+
+
 class TestGroupNorm:
     @pytest.mark.parametrize("m", [4, 5, 8, 64])
     @pytest.mark.parametrize("name", ["identity", "relu", "leaky_relu(0.3)"])

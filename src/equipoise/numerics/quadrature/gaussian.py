@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,12 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Combination = Callable[[Array, Array], Array]
 
-# The density beyond ten standard deviations is below 1e-22.
-_REACH, _WIDTH = 10.0, 2.0
-_WINDOW = np.arange(-_REACH, _REACH + _WIDTH / 2, _WIDTH)
+# The density beyond ten standard deviations is below 1e-22: farther out only where the function
+# grows, or is flat for all others, down to densities that float64 can follow.
+_REACH, _WIDTH, _FARTHEST = 10.0, 2.0, 36.0
+# Squares times densities this far below the largest, in logarithms, are left out.
+_LEFT_OUT = 40.0
+_SEEN = np.linspace(-_FARTHEST, _FARTHEST, 144)  # not 0, where slopes may be infinite
 _RULES = tuple(panels.analytic(count) for count in (20, 28, 40, 56))
 _POWER_RULES = tuple(panels.any_powers(count) for count in (72, 100, 140, 200))
 LEVELS = len(_RULES)
@@ -40,7 +43,9 @@ _CHECKS = np.linspace(-0.98, 0.98, 9)
 _INTERPOLATION = np.polynomial.chebyshev.chebvander(_CHECKS, 15) @ np.linalg.inv(
     np.polynomial.chebyshev.chebvander(_CHEBYSHEV, 15)
 )
-_RESOLVED, _MOST_BISECTIONS = 1e-13, 14
+# Beside a kink that nobody declared, panels end up too narrow to matter. Of two numbers, panels
+# of both multiply: what is left beside such a kink is in the errors.
+_RESOLVED, _MOST_BISECTIONS, _OF_TWO = 1e-13, 48, 14
 _SCALE = 16.0
 # More panels failing at once mean rounding noise, or a function too steep for its reach. What
 # they miss then shows as a difference between levels.
@@ -71,37 +76,54 @@ class Partition:
     Args:
         edges: Ascending, of shape ``[p + 1]``.
         powers: Which edges are fractional powers.
+        reach: How many standard deviations from the mean they end.
         deviation: By how much of the functions' size polynomials miss them where there would have
-            to be too many panels, 0 where all are fine enough.
+            to be too many panels, or the first of them where panels cannot be narrower: 0 where
+            all are fine enough.
+        left_out: What averages of each function's square may miss on panels that are too wide.
+        whole: Whether nothing that matters lies beyond.
     """
 
     edges: Array
     powers: Mask
-    deviation: float = 0.0
+    reach: float
+    deviation: float
+    left_out: Array
+    whole: bool = True
 
 
-def partition(f: Piecewise, std: float) -> Partition:
-    """Cut the reach of a normal number of standard deviation ``std`` into panels."""
-    reach = _REACH * std
-    inside = np.abs(f.kinks) < reach
+def partition(
+    f: Piecewise, std: float, mean: float = 0.0, bisections: int = _MOST_BISECTIONS
+) -> Partition:
+    """Cut the reach of a normal number N(mean, std²) into panels."""
+    reach, whole = _reach(f, std, mean)
+    low, high = mean - reach * std, mean + reach * std
+    inside = (f.kinks > low) & (f.kinks < high)
     kinks = f.kinks[inside]
     # Functions turn on a scale of their own near 0, which a window of a wide density would miss.
     graded = _SCALE ** np.arange(1.0, math.log(max(2 * std, 1.0)) / math.log(_SCALE))
-    edges = np.unique(np.concatenate([_WINDOW * std, -graded, graded, kinks]))
+    window = mean + _window(reach) * std
+    edges = np.unique(np.concatenate([window, -graded, graded, kinks]))
+    edges = edges[(edges >= window[0]) & (edges <= window[-1])]
     left, right = edges[:-1], edges[1:]
     singular = kinks[f.powers[inside]]
     found = [edges]
-    missed = 0.0
-    for _ in range(_MOST_BISECTIONS):
+    missed: float = 0.0
+    left_out: Array = np.zeros(1)
+    for turn in range(bisections + 1):
         middle = (left + right) / 2
-        deviation = _deviation(f.function, left, right, std)
-        coarse = deviation > _RESOLVED
-        coarse &= ~np.isin(left, singular) & ~np.isin(right, singular)
-        coarse &= (left < middle) & (middle < right)
+        deviation, size = _deviation(f.function, left, right, std, mean)
+        failing = (deviation > _RESOLVED).any(0)
+        failing &= ~np.isin(left, singular) & ~np.isin(right, singular)
+        coarse = failing & (left < middle) & (middle < right) & (turn < bisections)
+        if (stuck := failing & ~coarse).any():
+            missed = max(missed, float(deviation[0, stuck].max()))
+            width = (right - left)[stuck] / std
+            left_out = left_out + 0.8 * size**2 * (np.minimum(deviation[:, stuck], 1) @ width)
         if (count := np.count_nonzero(coarse)) == 0:
             break
         if count > _MOST_FAILURES:
-            missed = float(deviation[coarse].max())
+            missed = max(missed, float(deviation[:, coarse].max()))
             break
         found.append(middle[coarse])
         left, right = (
@@ -109,19 +131,49 @@ def partition(f: Piecewise, std: float) -> Partition:
             np.concatenate([middle[coarse], right[coarse]]),
         )
     edges = np.unique(np.concatenate(found))
-    return Partition(edges, np.isin(edges, singular), missed)
+    return Partition(edges, np.isin(edges, singular), reach, missed, left_out, whole)
+
+
+def pair_partition(f: Piecewise, std: float) -> Partition:
+    """The panels of both numbers in averages over two."""
+    return partition(f, std, bisections=_OF_TWO)
+
+
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
+def _reach(f: Piecewise, std: float, mean: float) -> tuple[float, bool]:
+    """Standard deviations beyond which squares times the density are below rounding."""
+    size = 2 * np.log(np.abs(f.function(mean + std * _SEEN))) - _SEEN**2 / 2  # [rows, m]
+    if np.isposinf(size).any():
+        return _REACH, False
+    size = np.where(np.isnan(size), -np.inf, size)
+    kept = (size > size.max(1, keepdims=True) - _LEFT_OUT).any(0)
+    farthest = np.abs(_SEEN[kept]).max(initial=0.0)
+    if farthest == _FARTHEST:
+        return _FARTHEST, False
+    return max(_REACH, float(np.ceil((farthest + 0.5) / _WIDTH) * _WIDTH)), True
+
+
+def _window(reach: float) -> Array:
+    return np.arange(-reach, reach + _WIDTH / 2, _WIDTH)
 
 
 def average(
-    f: Piecewise, std: float, combine: Callable[[Array, Array], Array], level: int
+    f: Piecewise,
+    std: float,
+    combine: Callable[[Array, Array], Array],
+    level: int,
+    mean: float = 0.0,
+    cut: Partition | None = None,
 ) -> Array:
-    r"""Average :math:`E[h(f(x), z)]` over :math:`x = \sigma z`, z standard normal.
+    r"""Average :math:`E[h(f(x), z)]` over :math:`x = \mu + \sigma z`, z standard normal.
 
     Args:
         f: The functions.
         std: σ, positive.
         combine: Maps values ``[rows, m]`` and z ``[m]`` to integrands ``[out, m]``.
         level: Fineness, from 0 to ``LEVELS - 1``.
+        mean: μ.
+        cut: Their partition, if it is known.
 
     Returns:
         The averages, of shape ``[out]``.
@@ -131,9 +183,9 @@ def average(
         >>> average(relu, 2.0, lambda f, z: f**2, 0)  # σ²/2
         array([2.])
     """
-    x, weights = _normal_nodes(partition(f, std), std, level)
+    x, weights = _normal_nodes(cut or partition(f, std, mean), std, level, mean)
     values = np.where(weights > 0, f.function(x), 0.0)
-    return np.asarray(combine(values, x / std) @ weights)
+    return np.asarray(combine(values, (x - mean) / std) @ weights)
 
 
 def pair_average(f: Piecewise, std: float, gap: float, combine: Combination, level: int) -> Array:
@@ -155,12 +207,12 @@ def pair_average(f: Piecewise, std: float, gap: float, combine: Combination, lev
         >>> round(float(average[0]), 12)  # the correlation
         0.25
     """
-    cut = partition(f, std)
+    cut = pair_partition(f, std)
     spread = std * np.sqrt(gap * (2 - gap))
     outer = _refined_towards(cut, f.kinks / (1 - gap) if gap != 1 else f.kinks, spread, std)
     x1, weights1 = _normal_nodes(outer, std, level)
     values = np.where(weights1 > 0, f.function(x1), 0.0)
-    per_outer = (len(cut.edges) + len(_WINDOW)) * _RULES[level].left.size
+    per_outer = (len(cut.edges) + len(_window(cut.reach))) * _RULES[level].left.size
     chunks = range(0, len(x1), max(1, _CHUNK // per_outer))
     total = np.zeros(1)
     for start in chunks:
@@ -172,24 +224,26 @@ def pair_average(f: Piecewise, std: float, gap: float, combine: Combination, lev
     return total
 
 
-def _deviation(function: Callable[[Array], Array], left: Array, right: Array, std: float) -> Array:
-    """By how much of their size interpolating polynomials miss the functions, per panel."""
+def _deviation(
+    function: Callable[[Array], Array], left: Array, right: Array, std: float, mean: float
+) -> tuple[Array, Array]:
+    """By how much of their size polynomials miss the functions, ``[rows, panels]``; the sizes."""
     centre, half = ((left + right) / 2)[:, None], ((right - left) / 2)[:, None]
     nodes, checks = function(centre + half * _CHEBYSHEV), function(centre + half * _CHECKS)
     # Values count by the square root of the density: integrands are products of two.
-    nearest = np.where(left * right < 0, 0.0, np.minimum(np.abs(left), np.abs(right)))
+    nearest = np.maximum(np.maximum(left - mean, mean - right), 0.0)
     matter = np.exp(-((nearest / std) ** 2) / 4)
     with np.errstate(invalid="ignore", divide="ignore"):
         deviation = np.abs(nodes @ _INTERPOLATION.T - checks).max(-1) * matter  # [rows, panels]
-        size = (np.abs(checks).max(-1) * matter).max(-1, keepdims=True)
+        size = (np.abs(checks).max(-1) * matter).max(-1)
         counted = np.isfinite(deviation) & (deviation > 0)
-        relative = np.where(counted, deviation / size, 0.0)
-    return np.asarray(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).max(0))
+        relative = np.where(counted, deviation / size[:, None], 0.0)
+    return np.asarray(np.nan_to_num(relative, nan=np.inf, posinf=np.inf)), size
 
 
 def _refined_towards(cut: Partition, centres: Array, spread: float, std: float) -> Partition:
     """Add edges at geometrically growing distances from the centres."""
-    reach = _REACH * std
+    reach = cut.reach * std
     steps = spread * 2.0 ** np.arange(-1, np.ceil(np.log2(4 * std / spread)))
     around = centres[:, None] + np.concatenate([-steps, [0.0], steps])
     added = around[np.abs(around) < reach]
@@ -197,18 +251,20 @@ def _refined_towards(cut: Partition, centres: Array, spread: float, std: float) 
     singular = cut.edges[cut.powers]
     added = added[(np.abs(added[:, None] - singular) >= spread / 4).all(1)]
     edges = np.unique(np.concatenate([cut.edges, added]))
-    return Partition(edges, np.isin(edges, singular))
+    return replace(cut, edges=edges, powers=np.isin(edges, singular))
 
 
-def _normal_nodes(cut: Partition, std: float, level: int) -> tuple[Array, Array]:
-    """Nodes for N(0, σ²) and their weights, each flat."""
+def _normal_nodes(
+    cut: Partition, std: float, level: int, mean: float = 0.0
+) -> tuple[Array, Array]:
+    """Nodes for N(μ, σ²) and their weights, each flat."""
     ends = np.stack([cut.edges[:-1], cut.edges[1:]], 1)  # [panels, 2]
     points, weights = [], []
     for rule, chosen in _rules(cut.powers[:-1] | cut.powers[1:], level):
         nodes = panels.place(rule, ends[chosen])
         x = nodes.of_edges(ends[chosen]) + nodes.offset
         points.append(x.ravel())
-        weights.append((nodes.weights * _density(x / std) / std).ravel())
+        weights.append((nodes.weights * _density((x - mean) / std) / std).ravel())
     return np.concatenate(points), np.concatenate(weights)
 
 
@@ -251,11 +307,11 @@ def _inner_nodes(
 def _inner_edges(cut: Partition, centres: Array, spread: float) -> _Edges:
     """The partition's edges and a window around each centre, ascending in every row."""
     images = (cut.edges - centres[:, None]) / spread  # [centres, edges]
-    inside = np.abs(images) < _REACH
-    images = np.clip(images, -_REACH, _REACH)
+    inside = np.abs(images) < cut.reach
+    images = np.clip(images, -cut.reach, cut.reach)
     # At the partition's edges the point is known exactly, elsewhere by its image.
     x_images = np.where(inside, cut.edges, centres[:, None] + spread * images)
-    window = np.broadcast_to(_WINDOW, (len(centres), len(_WINDOW)))
+    window = np.tile(_window(cut.reach), (len(centres), 1))
     x_window = centres[:, None] + spread * window
     on_power = np.zeros(window.shape, dtype=bool)
     for edge in np.flatnonzero(cut.powers):

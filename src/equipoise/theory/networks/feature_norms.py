@@ -35,7 +35,13 @@ from equipoise.numerics.quadrature import gaussian
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.averages import compute
-from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
+from equipoise.theory.batch_norm.averages.response import (
+    SLOPES,
+    VALUES,
+    Averages,
+    Response,
+)
+from equipoise.theory.batch_norm.averages.response import unseen_slopes as unseen_within
 from equipoise.theory.batch_norm.fixed_point.radius import (
     RadialGrid,
     RadialLaw,
@@ -49,16 +55,40 @@ from equipoise.theory.batch_norm.setting import (
     SettingOptions,
     as_setting,
 )
-from equipoise.theory.networks.gaussian_averages import refuse_unresolved
+from equipoise.theory.networks.gaussian_averages import (
+    piecewise,
+    refuse_unresolved,
+    unseen_slopes,
+)
 
 Array = NDArray[np.float64]
-# From q and a level of refinement: the next layer's q, and the growth of gradients.
-Layer = Callable[[float, int], tuple[float, float]]
 
-_GOAL, _ROUNDING = 1e-12, 64 * float(np.finfo(float).eps)
+_UNIT = float(np.finfo(float).eps)
+_GOAL, _ROUNDING, _FAR_ROUNDING = 1e-12, 64 * _UNIT, 4 * _UNIT
 # A q below this fraction of the largest counts as no signal; the second allows for rounding.
 _SMALLEST, _KEPT = 1e-14, 1 - 1e-12
 _RADIAL_LEVEL, _LOOSE = 3, 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """What one layer makes of q.
+
+    Args:
+        q: The next layer's q.
+        growth: Of gradients.
+        rounding: By how much rounding moves averages, in units of its own.
+        unseen: Parts of either that quadrature may leave out.
+    """
+
+    q: float
+    growth: float
+    rounding: float
+    unseen: tuple[float, float]
+
+
+# From q and a level of refinement.
+Layer = Callable[[float, int], _Passed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +138,25 @@ def layer_norm(
         Derived in this module from the methods of [yang2019].
     """
     setting = _of_any_batch(setting, SMALLEST_BATCH, options)
-    f = Response.of(setting)
-    kinks = sorted(setting.activation.kinks, key=lambda kink: kink.at)
-    shifted = gaussian.Piecewise(
-        lambda x: np.stack(f(x + f.beta)),
-        f.kinks - f.beta,
-        np.array([k.power for k in kinks], bool),
-    )
+    phi, beta = setting.activation, setting.beta
+    f = piecewise(phi)
 
-    def layer(q: float, level: int) -> tuple[float, float]:
+    def layer(q: float, level: int) -> _Passed:
         variance = q + setting.eps
         std = setting.gamma * math.sqrt(q / variance)
-        mean, square, slope = gaussian.average(shifted, std, _moments, level)
-        own = slope / setting.gamma**2  # with respect to φ's own argument
-        refuse_unresolved(setting.activation.name, shifted, std, mean, square, own)
-        growth = setting.weight_variance * float(slope) / variance
-        return setting.weight_variance * float(square) + setting.bias_variance, growth
+        cut = gaussian.partition(f, std, beta)
+        mean, square, slope, *far = gaussian.average(f, std, _moments, level, beta, cut).tolist()
+        refuse_unresolved(phi.name, cut, std, mean, square, slope)
+        tiny = np.finfo(float).tiny
+        return _Passed(
+            q=setting.weight_variance * square + setting.bias_variance,
+            growth=setting.weight_variance * setting.gamma**2 * slope / variance,
+            rounding=max(far[0] / max(square, tiny), far[1] / max(slope, tiny)),
+            unseen=(
+                float(cut.left_out[0]) / max(square, tiny),
+                (float(cut.left_out[-1]) + unseen_slopes(phi, std, beta)) / max(slope, tiny),
+            ),
+        )
 
     return _solve(setting, layer, gaussian.LEVELS, "Gaussian quadrature on panels")
 
@@ -187,16 +220,42 @@ class _Groups:
         self.breaks = compute.breaks(self.f, setting.batch_size)
         self._kept: dict[int, tuple[RadialGrid, Averages]] = {}
 
-    def layer(self, q: float, level: int) -> tuple[float, float]:
-        """Return the next layer's q and the growth of gradients."""
+    def layer(self, q: float, level: int) -> _Passed:
+        """Give the next layer's q and the growth of gradients."""
         m, variance = self.setting.batch_size, self.setting.weight_variance
         averages, law = self._at(q, level)
         square = averages.square(VALUES, 0) + averages.mean**2
         self._refuse_unresolved(averages, law.radius)
         tau = 1 - (1 - law.radius**2) ** 2
         slopes = (m - 1) * averages.square(SLOPES, 0) - tau * averages.square(SLOPES, 2)
-        following = variance * float(law.weight @ square) + self.setting.bias_variance
-        return following, variance / m * float(law.per_variance @ slopes)
+        growth = float(law.per_variance @ slopes)
+        return _Passed(
+            q=variance * float(law.weight @ square) + self.setting.bias_variance,
+            growth=variance / m * growth,
+            rounding=self._rounding(averages),
+            unseen=(0.0, float(law.per_variance @ self._unseen(law.radius)) / max(growth, 1e-300)),
+        )
+
+    def _unseen(self, radii: Array) -> Array:
+        """What averages of (m - 1) f′² may leave out beside fractional powers, at each radius."""
+        if not self.f.has_powers:
+            return np.zeros_like(radii)
+        m, gamma = self.setting.batch_size, self.f.gamma
+        # With respect to the argument of f: γ and not γR counts the slopes.
+        return (m - 1) * np.array(
+            [unseen_within(replace(self.f, gamma=gamma * R), m) / R**2 for R in radii.tolist()]
+        )
+
+    def _rounding(self, averages: Averages) -> float:
+        """Rounding of w moves its density by w²/(1 - w²/n) times as much."""
+        n = self.setting.batch_size - 1
+        far = max(
+            float(
+                (averages.square(order, 2) / np.maximum(averages.square(order, 0), 1e-300)).max()
+            )
+            for order in (VALUES, SLOPES)
+        )
+        return far / max(1 - far / n, _UNIT)
 
     def _refuse_unresolved(self, averages: Averages, radius: Array) -> None:
         """The lowest eigenvalue on the sphere bounds slopes: E[(n − w²) f′²] ≥ (n − 1) Var f."""
@@ -221,17 +280,18 @@ class _Groups:
         return kept[1], kept[0].law(q)
 
 
-def _moments(values: Array, _: Array) -> Array:
-    return np.stack([values[0], values[0] ** 2, values[1] ** 2])
+def _moments(values: Array, z: Array) -> Array:
+    square, slope = values**2
+    return np.stack([values[0], square, slope, square * z**2, slope * z**2])
 
 
 def _solve(setting: Setting, layer: Layer, levels: int, method: str) -> FeatureNorm:
     """Refine the fixed point of q and the growth there until two levels agree."""
     with np.errstate(over="ignore", invalid="ignore"):
         start = _signal(setting, layer)
-        fine = _settle(setting, layer, 0, start)
+        fine, last = _settle(setting, layer, 0, start)
         for level in range(1, levels):
-            coarse, fine = fine, _settle(setting, layer, level, fine[0])
+            coarse, (fine, last) = fine, _settle(setting, layer, level, fine[0])
             if not np.isfinite(fine).all():
                 raise ValueError(
                     f"activation {setting.activation.name} overflows on normalised features at "
@@ -241,15 +301,18 @@ def _solve(setting: Setting, layer: Layer, levels: int, method: str) -> FeatureN
             change = np.abs(fine - coarse)
             if (change <= _GOAL * np.abs(fine)).all():
                 break
-    errors = change + _ROUNDING * np.abs(fine) * _amplification(setting, layer, fine[0])
+    rounding = _ROUNDING + _FAR_ROUNDING * last.rounding
+    relative = rounding + last.unseen[0]  # the growth follows q
+    errors = change + relative * np.abs(fine) * _amplification(setting, layer, fine[0])
+    errors[1] += last.unseen[1] * fine[1]
     q, rate = (Estimate(float(v), float(e), method) for v, e in zip(fine, errors, strict=True))
     return FeatureNorm(q, rate)
 
 
 def _signal(setting: Setting, layer: Layer) -> float:
     """A first q, the largest that the next layer keeps or enlarges."""
-    low = limit = layer(1.0 if setting.eps == 0 else 1e18 * setting.eps, 0)[0]
-    while setting.eps > 0 and low > _SMALLEST * limit and layer(low, 0)[0] < low * _KEPT:
+    low = limit = layer(1.0 if setting.eps == 0 else 1e18 * setting.eps, 0).q
+    while setting.eps > 0 and low > _SMALLEST * limit and layer(low, 0).q < low * _KEPT:
         low /= 2
     if not low > _SMALLEST * limit:
         raise ValueError(
@@ -260,20 +323,21 @@ def _signal(setting: Setting, layer: Layer) -> float:
     return low
 
 
-def _settle(setting: Setting, layer: Layer, level: int, start: float) -> Array:
+def _settle(setting: Setting, layer: Layer, level: int, start: float) -> tuple[Array, _Passed]:
     """The fixed point of q near a start and the growth there; q is explicit at ε = 0."""
-    if setting.eps == 0:
-        q = layer(1.0, level)[0]
-        return np.array([q, layer(q, level)[1]])
+    if setting.eps == 0:  # and the growth of gradients is like 1/q
+        passed = layer(1.0, level)
+        return np.array([passed.q, passed.growth / passed.q]), passed
 
     def log_ratio(x: float) -> float:
-        return math.log(layer(math.exp(x), level)[0]) - x
+        return math.log(layer(math.exp(x), level).q) - x
 
     centre, reach = math.log(start), 1e-6
     while log_ratio(centre - reach) < 0 or log_ratio(centre + reach) > 0:
         reach *= 8
     q = math.exp(brentq(log_ratio, centre - reach, centre + reach, xtol=1e-15, rtol=1e-15))
-    return np.array([q, layer(q, level)[1]])
+    passed = layer(q, level)
+    return np.array([q, passed.growth]), passed
 
 
 def _amplification(setting: Setting, layer: Layer, q: float) -> float:
@@ -281,7 +345,7 @@ def _amplification(setting: Setting, layer: Layer, q: float) -> float:
     if setting.eps == 0:
         return 1.0
     step = 1e-4
-    ratio = layer(q * (1 + step), 0)[0] / layer(q * (1 - step), 0)[0]
+    ratio = layer(q * (1 + step), 0).q / layer(q * (1 - step), 0).q
     slope = math.log(ratio) / (2 * step)
     if abs(1 - slope) < 1e-9:
         raise ConvergenceError(

@@ -441,3 +441,11 @@ class TestSimulation:
         other = vanilla(name, weight_variance=1.1 * variance, bias_variance=bias)
         means, errors = simulate(name, variance, bias, networks=6)
         assert abs(means[0] - other.q.value) > 4 * errors[0]
+
+
+def test_slopes_within_rounding_of_a_power_are_in_the_error():
+    """σ_w² E[φ′(u)²] at q = 0.8791640369722, by substitution at the kink with 40 digits."""
+    network = vanilla(lambda x: (x - 0.5).abs() ** 0.6, weight_variance=1.0)
+    assert_bounds(network.q, 0.8791640369722223, at_most=1e-13)
+    assert_bounds(network.chi_1, 1.377554003068736, at_most=2e-3)
+    assert network.chi_c.error > 1e-10  # both numbers may lie beside the kink

@@ -29,11 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.theory.activation.catalogue import Activation
+from equipoise.theory.activation.powers import unseen
 from equipoise.theory.batch_norm.setting import Setting
 
 Array = NDArray[np.float64]
 
 VALUES, SLOPES = 0, 1
+# Density of one sample at its centre, at most.
+_PEAK, _UNIT = 0.4, float(np.finfo(float).eps)
 SQUARE_POWERS, PAIR_POWERS = 5, 4
 # A kink just out of reach still slows convergence; one this far out does not.
 _NEARBY = 1.25
@@ -105,6 +108,17 @@ class Response:
             # The slope may be infinite on a kink, where a node falls only by underflow.
             slopes = np.where(np.isin(argument, self.kinks), 0.0, slopes)
         return values, self.gamma * slopes
+
+
+def unseen_slopes(f: Response, batch_size: int) -> float:
+    """What averages E[f′²] over one sample may leave out within rounding of fractional powers."""
+    found, scale = 0.0, f.gamma * float(np.sqrt(batch_size - 1))
+    for part in unseen(f.activation):
+        if abs(part.at - f.beta) <= scale:
+            # Next to the farthest sample the density at B = 4 to 6 has no more than this.
+            cosine2 = min(((part.at - f.beta) / scale) ** 2, 1 - _UNIT)
+            found += part.squares * float(np.exp((batch_size - 4) / 2 * np.log1p(-cosine2)))
+    return _PEAK * f.gamma * found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

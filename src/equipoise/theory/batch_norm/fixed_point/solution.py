@@ -8,7 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.records.estimate import Estimate
-from equipoise.theory.batch_norm.averages.response import VALUES, Averages
+from equipoise.theory.batch_norm.averages.response import (
+    VALUES,
+    Averages,
+    Response,
+    unseen_slopes,
+)
 from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw
 from equipoise.theory.batch_norm.setting import Setting
 from equipoise.theory.batch_norm.spectra import formulas
@@ -20,8 +25,6 @@ UNIT = float(np.finfo(float).eps)
 # Relative change at which refinement over the radius stops.
 _GOAL = 5e-11
 _COUNT = 11
-# Where double exponential rules end.
-_NEAREST = 1e-130
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,22 +190,6 @@ def _error_beside_a_power(setting: Setting) -> float:
 
 
 def _rounding_beside_powers(setting: Setting, slopes: float) -> float:
-    r"""Part of E[f′²] that lies within rounding of a fractional power's kink.
-
-    Floating-point arguments have no points between the kink and its neighbours, where slopes
-    squared like :math:`d^{2\alpha-2}` still have weight; beside 0, quadrature ends at 1e-130.
-    """
-    part, scale = 0.0, setting.gamma * np.sqrt(setting.batch_size - 1)
-    for kink in setting.activation.kinks:
-        if not kink.power or abs(kink.at - setting.beta) > scale:
-            continue
-        near = 4 * max(float(np.spacing(abs(kink.at))), _NEAREST)
-        cosine = (kink.at - setting.beta) / scale
-        density = np.exp((setting.batch_size - 4) / 2 * np.log1p(-min(cosine**2, 1 - UNIT)))
-        for side in (-near, near):
-            _, (at, farther) = setting.activation(kink.at + side * np.array([1.0, 256.0]))
-            if at and farther:
-                # 2α − 1, from slopes that fall like d^(α - 1)
-                power = max(1 + 2 * float(np.log(abs(farther / at))) / np.log(256.0), 1e-3)
-                part += at**2 * near * density / power
-    return float(0.4 * setting.gamma * part / slopes) if part else 0.0
+    """Part of E[f′²] that lies within rounding of a fractional power's kink."""
+    response = Response.of(setting)
+    return unseen_slopes(response, setting.batch_size) / slopes if response.has_powers else 0.0
