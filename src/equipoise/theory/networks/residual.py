@@ -35,7 +35,12 @@ from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.batch_norm.averages import compute
-from equipoise.theory.batch_norm.averages.response import SLOPES, Averages, Response
+from equipoise.theory.batch_norm.averages.response import (
+    SLOPES,
+    Averages,
+    Response,
+    unseen_slopes,
+)
 from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw, radial_grid, without_eps
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
@@ -122,16 +127,23 @@ def residual_growth(
         for at in (level - 1, level)
     )
     error = abs(fine.growth.value - coarse.growth.value) + 64 * _UNIT * blocks * fine.growth.value
+    if _response(setting).has_powers:
+        most = _recursion(setting, blocks, stages, leading, start_variance, level, unseen=1.0)
+        error += most.growth.value - fine.growth.value
     return replace(fine, growth=replace(fine.growth, error=error))
 
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """One stage at a given κ of its input: centred variance of its output, u and v."""
+    """One stage at a given κ of its input: centred variance of its output, u and v.
+
+    ``unseen`` is what u may lack within rounding of fractional powers; v lacks less.
+    """
 
     variance: float
     u: float
     v: float
+    unseen: float
 
 
 def _level(setting: Setting, kappa: float) -> int:
@@ -152,6 +164,7 @@ def _response(setting: Setting) -> Response:
 @lru_cache(maxsize=4096)
 def _stage(setting: Setting, kappa: float, level: int) -> _Branch:
     B, eps = setting.batch_size, setting.eps
+    f = _response(setting)
     averages, law = _averages(setting, None if eps == 0 else kappa, level)
     if eps == 0:
         law = without_eps(B, kappa)
@@ -160,7 +173,12 @@ def _stage(setting: Setting, kappa: float, level: int) -> _Branch:
     scale = setting.weight_variance / B
     u = scale * float(law.per_variance @ ((B - 1) * square(SLOPES, 0) - tau * square(SLOPES, 2)))
     v = scale * float(law.per_variance @ (pair(SLOPES, 0, 0) + tau * pair(SLOPES, 1, 1)))
-    return _Branch(setting.weight_variance * float(law.weight @ averages.kappa), u, v)
+    lost = [
+        unseen_slopes(f if R == 1 else replace(f, gamma=f.gamma * R), B) / R**2
+        for R in (law.radius.tolist() if f.has_powers else [])
+    ]
+    unseen = scale * (B - 1) * float(law.per_variance @ np.array(lost)) if lost else 0.0
+    return _Branch(setting.weight_variance * float(law.weight @ averages.kappa), u, v, unseen)
 
 
 @lru_cache(maxsize=256)
@@ -174,8 +192,16 @@ def _averages(setting: Setting, kappa: float | None, level: int) -> tuple[Averag
 
 
 def _recursion(
-    setting: Setting, blocks: int, stages: int, leading: bool, start: float, level: int
+    setting: Setting,
+    blocks: int,
+    stages: int,
+    leading: bool,
+    start: float,
+    level: int,
+    *,
+    unseen: float = 0.0,
 ) -> ResidualGrowth:
+    """Growth along all blocks, with a part of what u may lack."""
     variances, branches = [start], []
     first = setting.weight_variance if leading else 1.0
     for _ in range(blocks):
@@ -193,7 +219,8 @@ def _recursion(
         inside, row = g, []
         for number, stage in enumerate(reversed(branch)):
             shared = p if number == 0 else 0.0
-            inside = (stage.u + stage.v) * inside + (stage.u / n - stage.v) * shared
+            u = stage.u + unseen * stage.unseen
+            inside = (u + stage.v) * inside + (u / n - stage.v) * shared
             row.append(n * inside)
         before = g
         g += first * inside
@@ -222,6 +249,6 @@ def _exponent(setting: Setting, stages: int, level: int) -> Estimate:
     for _ in range(stages - 1):
         coarse, fine = (_stage(setting, kappa, at) for at in (max(level - 1, 0), level))
         rate = fine.u + fine.v
-        error += abs(coarse.u + coarse.v - rate) / rate + 64 * _UNIT
+        error += (abs(coarse.u + coarse.v - rate) + fine.unseen) / rate + 64 * _UNIT
         value, kappa = value * rate * kappa / fine.variance, fine.variance
     return Estimate(value, error * value, _METHOD)

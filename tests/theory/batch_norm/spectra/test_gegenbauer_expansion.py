@@ -183,3 +183,15 @@ def test_small_batches_and_overflows_are_refused():
     wild = Activation("wild", lambda x: torch.exp(x**4))
     with pytest.raises(ValueError, match="overflows"):
         gegenbauer_expansion(wild, 100, terms=5)
+
+
+def test_slopes_within_rounding_of_a_power_are_in_the_error():
+    """E[(n − w²) f′²] by substitution at the kink, in long double with 90 and 120 nodes."""
+    expansion = gegenbauer_expansion(
+        lambda x: (x - 0.5).abs() ** 0.53, 6, gamma=0.92135, beta=-0.463699, terms=60
+    )
+    energy = expansion.slope_energy
+    assert abs(energy.value - 9.0828108) <= energy.error < 2
+    # A kink at 0 has exact neighbours, and nothing to add.
+    beside_zero = gegenbauer_expansion("alpha_relu(0.75)", 6, beta=0.5, terms=60).slope_energy
+    assert beside_zero.error < 1e-13

@@ -14,7 +14,7 @@ f(w) = φ(γw + β), ρ_k: correlation of ψ_k at two samples, :math:`c_k = 1 - 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, Unpack
 
 import numpy as np
@@ -25,7 +25,7 @@ from equipoise.numerics.options import named_options
 from equipoise.numerics.quadrature import gegenbauer, panels
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.averages.response import Response, unseen_slopes
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 
 Array = NDArray[np.float64]
@@ -184,6 +184,8 @@ def gegenbauer_expansion(
         for value, other in zip(sharp, rough, strict=True)
     )
     second_moment, slope_energy = energies
+    unseen = (B - 1) * unseen_slopes(Response.of(setting), B)
+    slope_energy = replace(slope_energy, error=slope_energy.error + unseen)
     return GegenbauerExpansion(
         batch_size=B,
         coefficients=fine,
