@@ -51,6 +51,14 @@ class Noise(nn.Module):
         return 0 * x.flatten(1)[:, :10] + torch.randn(len(x), 10)
 
 
+def shrinking(gain):
+    """Differences fade from layer to layer: other weights would keep them."""
+    layers = [nn.Linear(64, 64, bias=False) for _ in range(60)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=gain / 8)
+    return flat(*(part for one in layers for part in (one, nn.Tanh())), nn.Linear(64, 10))
+
+
 def flat(*layers):
     return nn.Sequential(nn.Flatten(), *layers)
 
@@ -95,6 +103,8 @@ def test_the_same_for_all_samples(make):
         ),
         lambda: flat(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.95), nn.Linear(32, 10)),
         lambda: eq.models.mlp(64, 10, depth=30, width=64, norm="none"),
+        lambda: shrinking(0.4),
+        lambda: shrinking(0.9),
     ],
 )
 def test_what_differs_or_will(make):

@@ -96,12 +96,13 @@ def forgotten(
     except Exception:  # a model that does not run in evaluation, as detectors without targets
         return Forgotten()
     outputs = [call for call in calls if call.module is model]
-    if not outputs or any(call.spread > _ROUNDING for call in outputs):
+    if not outputs or any(call.spread.differs for call in outputs):
         return Forgotten()
     inner = [call for call in calls if call.module is not model]
-    place = max((i for i, call in enumerate(inner) if call.spread > _ROUNDING), default=-1)
+    place = max((i for i, call in enumerate(inner) if call.spread.differs), default=-1)
     before = inner[place].spread if place >= 0 else _spread(given[:1], count)
-    if before < _AT_ONCE:
+    largest = max(before.size, *(call.spread.size for call in outputs))
+    if before.gap < _AT_ONCE * largest:  # biases alone would hide it
         return Forgotten()
     names = [f"{call.name!r} ({type(call.module).__name__})" for call in inner]
     return Forgotten(
@@ -131,12 +132,25 @@ def conclude_forgotten(found: Forgotten) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Spread:
+    """The largest difference of two rows of tensors, and the largest number there."""
+
+    gap: float
+    size: float
+
+    @property
+    def differs(self) -> bool:
+        """By more than rounding."""
+        return self.gap > _ROUNDING * self.size
+
+
+@dataclass(frozen=True, slots=True)
 class _Call:
     """How far what a module gives differs from sample to sample."""
 
     name: str
     module: nn.Module
-    spread: float
+    spread: _Spread
 
 
 def _draw(model: nn.Module) -> None:
@@ -147,17 +161,20 @@ def _draw(model: nn.Module) -> None:
             parameter.normal_(0.0, _DRAWN)
 
 
-def _spread(values: Sequence[Tensor], count: int) -> float:
-    """The largest difference of two rows of a tensor, in units of its largest number."""
-    largest = 0.0
+def _spread(values: Sequence[Tensor], count: int) -> _Spread:
+    """Of the tensor that differs most; numbers that are not finite differ."""
+    found = _Spread(0.0, 0.0)
     for x in values:
         rows = x.detach().reshape(count, -1)
-        if not rows.is_floating_point():
-            largest = max(largest, float((rows != rows[:1]).any()))
-        elif rows.numel() and bool(rows.any()):
-            gap = float((rows - rows[:1]).abs().max() / rows.abs().max())
-            largest = max(largest, gap if math.isfinite(gap) else 1.0)
-    return largest
+        if not rows.numel():
+            continue
+        rows = rows if rows.is_floating_point() else rows.float()
+        gap, size = float((rows - rows[:1]).abs().max()), float(rows.abs().max())
+        if not math.isfinite(gap):
+            return _Spread(1.0, 1.0)
+        if gap * found.size >= found.gap * size:
+            found = _Spread(gap, size)
+    return found
 
 
 @contextmanager
