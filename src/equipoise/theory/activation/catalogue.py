@@ -58,7 +58,7 @@ class Activation:
         homogeneity: Set if φ is positive-homogeneous.
         turns: Points ever denser towards places where φ is smooth, but turns within less than
             a tenth.
-        unsure: Places that only one of two searches for kinks has seen: errors count what they
+        unsure: Places that only one of three searches for kinks has seen: errors count what they
             change, and ``Estimate.method`` says so. Empty for declared kinks.
 
     Examples:

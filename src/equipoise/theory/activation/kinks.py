@@ -7,6 +7,7 @@ but smooth function passes in the end, a kink fails at every scale.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.theory.activation.catalogue import Kink
+from equipoise.theory.activation.catalogue import Activation, Kink
 
 Array = NDArray[np.float64]
 ValuesAndSlopes = Callable[[Array], tuple[Array, Array]]
@@ -24,6 +25,8 @@ _FIRST_EDGE, _WIDTH, _PANELS = -20.1373, 0.2459, 164
 _DEGREE, _TOLERANCE, _MOST_FAILURES = 16, 1e-11, 160
 _DENSE = 151
 _SHIFT = 0.0617  # of the second grid
+# Values are seen at points this far apart: no wider feature stays between them.
+_SPACING = 1e-4
 # A panel this narrow that still fails holds a kink. Where it only holds a very steep slope,
 # calling that a kink is harmless: quadrature then splits its panels there.
 _NARROW, _SHARP = 1e-3, 1e-8
@@ -38,12 +41,16 @@ class _Interpolation:
     checks = np.sin(np.linspace(-1.5, 1.5, 41)) * 0.999 + 0.0007
     inverse = np.linalg.inv(np.polynomial.chebyshev.chebvander(nodes, _DEGREE))
     matrix = np.polynomial.chebyshev.chebvander(checks, _DEGREE) @ inverse
-    # On the first panels, so that no feature wider than 1e-4 stays between the points.
     dense = np.linspace(-0.9997, 0.9991, _DENSE)
     dense_matrix = np.polynomial.chebyshev.chebvander(dense, _DEGREE) @ inverse
     # The second grid: multiples of the golden ratio.
     other = 2 * (np.arange(1, _DENSE + 1) * 0.6180339887498949 % 1) - 1
     other_matrix = np.polynomial.chebyshev.chebvander(other, _DEGREE) @ inverse
+
+    @classmethod
+    def at(cls, points: Array) -> Array:
+        """Weights of the nodes at points of any shape, ``[..., 17]``."""
+        return np.asarray(np.polynomial.chebyshev.chebvander(points, _DEGREE) @ cls.inverse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,8 @@ class Found:
 def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
     """Locate the kinks of a function on [-20, 20], and where else it turns quickly.
 
-    Two grids that share no point look at every panel. What only one of them sees is narrower
-    than their points are apart.
+    Two grids that share no point look at values and slopes on every panel, a third at values, at
+    points a ten-thousandth apart. What only one of them sees is narrower than that, or flat.
 
     Args:
         function: Returns values and slopes at an array of points.
@@ -83,15 +90,20 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
     left: Array = _FIRST_EDGE + _WIDTH / 2 * np.arange(2 * _PANELS - 1, dtype=np.float64)
     width = np.full(left.size, _WIDTH)
     scale = _scale(function)
+    values = function.values if isinstance(function, Activation) else lambda x: function(x)[0]
     first, second = (
-        ~_smooth(function, left + shift, width, scale, *seen)
+        _look(function, left + shift, width, scale, *seen)
         for shift, seen in (
             (0.0, (_Interpolation.dense, _Interpolation.dense_matrix)),
             (_SHIFT, (_Interpolation.other, _Interpolation.other_matrix)),
         )
     )
-    starts = np.concatenate([left[first], left[second] + _SHIFT])
-    failed, wide = _search(function, name, starts, np.full(starts.size, _WIDTH), scale)
+    # Panels overlap by half: their points lie between each other's.
+    third = _look_closely(function, values, left, width, scale, round(_WIDTH / _SPACING / 2) | 1)
+    grids = (first, 0.0), (second, _SHIFT), (third, 0.0)
+    starts = np.concatenate([left[seen.failing] + shift for seen, shift in grids])
+    extra = np.concatenate([seen.worst[seen.failing] for seen, _ in grids])
+    failed, wide = _search(function, values, name, starts, extra, scale)
     places = _polished(function, _distinct(failed))
     for at in places:
         _refuse_jump(function, at, scale, name)
@@ -107,44 +119,83 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
     for at, size in wide:
         if all(abs(at - k) > size for k in sharp) and all(abs(at - t) > size / 4 for t in turns):
             turns.append(at)
-    unsure = _seen_once(left + _WIDTH / 2, first, second, [*places, *(at for at, _ in wide)])
+    unsure = _seen_once(
+        [(left + _WIDTH / 2 + shift, seen.failing) for seen, shift in grids],
+        [*places, *(at for at, _ in wide)],
+    )
     return Found(kinks, tuple(sorted(turns)), unsure)
 
 
 def _seen_once(
-    middles: Array, first: NDArray[np.bool_], second: NDArray[np.bool_], places: list[float]
+    grids: list[tuple[Array, NDArray[np.bool_]]], places: list[float]
 ) -> tuple[float, ...]:
-    """Middles of panels that fail on one grid, while none near them fails on the other."""
+    """Middles of panels that fail on one grid, while none near them fails on the others.
+
+    The last grid misses nothing wider than its points are apart: what it alone sees of that width
+    is sure.
+    """
     found: list[float] = []
-    for mine, others, at in (
-        (first, second, middles),
-        (second, first, middles + _SHIFT),
-    ):
-        near = others.copy()
-        near[1:] |= others[:-1]
-        near[:-1] |= others[1:]
-        found += at[mine & ~near].tolist()
+    for i, (at, mine) in enumerate(grids):
+        near = np.zeros_like(mine)
+        for k, (_, others) in enumerate(grids):
+            if k != i:
+                near |= others
+                near[1:] |= others[:-1]
+                near[:-1] |= others[1:]
+        alone = at[mine & ~near].tolist()
+        if i + 1 == len(grids):
+            alone = [middle for middle in alone if _extent(places, middle) < _SPACING]
+        found += alone
     return tuple(
         sorted({min(places, key=lambda at: abs(at - middle), default=middle) for middle in found})
     )
 
 
+def _extent(places: list[float], middle: float) -> float:
+    """How far places on a panel lie apart."""
+    inside = [at for at in places if abs(at - middle) <= _WIDTH / 2]
+    return max(inside) - min(inside) if inside else 0.0
+
+
 def _search(
-    function: ValuesAndSlopes, name: str, left: Array, width: Array, scale: Array
+    function: ValuesAndSlopes,
+    values: Callable[[Array], Array],
+    name: str,
+    left: Array,
+    extra: Array,
+    scale: Array,
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Cut failing panels into halves; middles and widths of the narrow and the wide that fail."""
+    """Cut failing panels into halves; middles and widths of the narrow and the wide that fail.
+
+    The points at which a panel failed stay among those at which its halves are seen: else a
+    narrow place falls between these.
+    """
     failed: list[tuple[float, float]] = []
     wide: list[tuple[float, float]] = []
-    seen = _Interpolation.dense, _Interpolation.dense_matrix
+    width = np.full(left.size, _WIDTH)
     fresh = True
     while left.size:
-        failing = (
-            np.full(left.size, True) if fresh else ~_smooth(function, left, width, scale, *seen)
-        )
+        if not fresh:
+            dense = width.max() >= _WIDTH / 16
+            seen = _look(
+                function,
+                left,
+                width,
+                scale,
+                *(
+                    (_Interpolation.dense, _Interpolation.dense_matrix)
+                    if dense
+                    else (_Interpolation.checks, _Interpolation.matrix)
+                ),
+                extra,
+            )
+            failing, extra = seen.failing, seen.worst
+            if (count := math.ceil(width.max() / _SPACING)) > _DENSE:
+                closer = _look_closely(function, values, left, width, scale, count)
+                extra[~failing] = closer.worst[~failing]
+                failing |= closer.failing
+            left, width, extra = left[failing], width[failing], extra[failing]
         fresh = False
-        if left.size and width.max() < _WIDTH / 16:
-            seen = _Interpolation.checks, _Interpolation.matrix
-        left, width = left[failing], width[failing]
         _refuse_not_finite(function, left, width, name)
         if np.count_nonzero(width < _NARROW) > _MOST_FAILURES:
             raise ValueError(
@@ -156,14 +207,17 @@ def _search(
         failed += zip(middle[narrow].tolist(), width[narrow].tolist(), strict=True)
         wide += zip(middle[~narrow].tolist(), width[~narrow].tolist(), strict=True)
         done = width <= _FINEST * np.maximum(1, np.abs(left))
-        left, width = left[~done], width[~done]
+        left, width, extra = left[~done], width[~done], extra[~done]
         # The middle half too: a kink next to the end of one half is well inside it. Of the
         # overlapping thirds that follow, two at most hold the same place.
         left = np.concatenate([left, left + width / 4, left + width / 2])
-        width = np.tile(width / 2, 3)
+        width, extra = np.tile(width / 2, 3), np.tile(extra, (3, 1))
+        inside = (extra >= left[:, None]) & (extra <= (left + width)[:, None])
+        order = np.argsort(-inside.sum(1), kind="stable")
+        left, width, extra, inside = (part[order] for part in (left, width, extra, inside))
+        extra = np.where(inside, extra, (left + width / 2)[:, None])
         _, first = np.unique(np.round((left - _FIRST_EDGE) / (width / 8)), return_index=True)
-        left = left[first]
-        width = width[first]
+        left, width, extra = left[first], width[first], extra[first]
     return failed, wide
 
 
@@ -211,27 +265,84 @@ def _polished(function: ValuesAndSlopes, places: list[float]) -> list[float]:
     ]
 
 
-def _smooth(
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """What was seen on panels.
+
+    Args:
+        failing: Where a polynomial does not follow, of shape ``[panels]``.
+        worst: The point that it follows worst and the node next to it, ``[panels, 2]``.
+    """
+
+    failing: NDArray[np.bool_]
+    worst: Array
+
+
+def _look(
     function: ValuesAndSlopes,
     left: Array,
     width: Array,
     scale: Array,
     points: Array = _Interpolation.checks,
     matrix: Array = _Interpolation.matrix,
-) -> Any:
+    extra: Array | None = None,
+) -> _Seen:
     """Whether values and slopes at points follow the interpolating polynomial, per panel."""
 
-    def at(points: Array) -> Array:
-        x = left[:, None] + width[:, None] * (points + 1) / 2
+    def at(x: Array) -> Array:
         return np.stack(function(x))  # [2, panels, points]
 
-    nodes, checks = at(_Interpolation.nodes), at(points)
-    deviation = np.abs(nodes @ matrix.T - checks).max(-1)  # [2, panels]
+    x_nodes, x = _placed(left, width, _Interpolation.nodes), _placed(left, width, points)
+    nodes, checks = at(x_nodes), at(x)
+    fitted = nodes @ matrix.T
+    if extra is not None:
+        own = _Interpolation.at(2 * (extra - left[:, None]) / width[:, None] - 1)
+        x, checks = np.concatenate([x, extra], 1), np.concatenate([checks, at(extra)], 2)
+        fitted = np.concatenate([fitted, np.einsum("rpn,pen->rpe", nodes, own)], 2)
+    return _judged(left, width, scale, x_nodes, x, fitted, checks)
+
+
+def _look_closely(
+    function: ValuesAndSlopes,
+    values: Callable[[Array], Array],
+    left: Array,
+    width: Array,
+    scale: Array,
+    count: int,
+) -> _Seen:
+    """Whether values at many points follow it."""
+    points = (2 * np.arange(count) + 1) / count - 1
+    x_nodes, x = _placed(left, width, _Interpolation.nodes), _placed(left, width, points)
+    fitted = values(x_nodes) @ _Interpolation.at(points).T
+    return _judged(left, width, scale[:1], x_nodes, x, fitted[None], values(x)[None])
+
+
+def _placed(left: Array, width: Array, points: Array) -> Array:
+    return np.asarray(left[:, None] + width[:, None] * (points + 1) / 2)
+
+
+def _judged(
+    left: Array, width: Array, scale: Array, x_nodes: Array, x: Array, fitted: Array, found: Array
+) -> _Seen:
+    """Compare values found at points with polynomials, each ``[rows, panels, points]``."""
+    deviation = np.abs(fitted - found)
+    largest, least = found.max(-1), found.min(-1)
     # On narrow panels the rounding of x itself moves the values by this much.
-    rounding = 1e-14 * np.maximum(1, np.abs(left)) / width * np.ptp(checks, axis=-1)
-    size = np.maximum(scale[:, None], np.abs(checks).max(-1))
+    rounding = 1e-14 * np.maximum(1, np.abs(left)) / width * (largest - least)
+    size = np.maximum(scale[:, None], np.maximum(largest, -least))
     with np.errstate(invalid="ignore"):
-        return (deviation <= _TOLERANCE * size + rounding).all(0)
+        relative = deviation / (_TOLERANCE * size + rounding)[..., None]
+        failing = ~(relative <= 1).all((0, 2))
+        at = np.where(np.isnan(relative), np.inf, relative).max(0).argmax(1)
+    rows = np.arange(left.size)
+    worst = x[rows, at]
+    node = x_nodes[rows, np.abs(x_nodes - worst[:, None]).argmin(1)]
+    return _Seen(failing, np.stack([worst, node], 1))
+
+
+def _smooth(function: ValuesAndSlopes, left: Array, width: Array, scale: Array) -> Any:
+    """Whether polynomials follow values and slopes, per panel."""
+    return ~_look(function, left, width, scale).failing
 
 
 def _scale(function: ValuesAndSlopes) -> Array:

@@ -238,7 +238,7 @@ class _Groups:
 
     def _unseen(self, radii: Array) -> Array:
         """What averages of (m - 1) f′² may leave out beside fractional powers, at each radius."""
-        if not self.f.has_powers:
+        if not self.f.kinks.size:
             return np.zeros_like(radii)
         m, gamma = self.setting.batch_size, self.f.gamma
         # With respect to the argument of f: γ and not γR counts the slopes.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from equipoise.numerics.quadrature import gaussian
 from equipoise.theory.activation.catalogue import Activation
-from equipoise.theory.activation.powers import unseen
+from equipoise.theory.activation.unseen import unseen
 from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.setting import ConvergenceError
 

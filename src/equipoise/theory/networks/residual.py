@@ -127,7 +127,7 @@ def residual_growth(
         for at in (level - 1, level)
     )
     error = abs(fine.growth.value - coarse.growth.value) + 64 * _UNIT * blocks * fine.growth.value
-    if _response(setting).has_powers:
+    if _response(setting).kinks.size:
         most = _recursion(setting, blocks, stages, leading, start_variance, level, unseen=1.0)
         error += most.growth.value - fine.growth.value
     return replace(fine, growth=replace(fine.growth, error=error))
@@ -175,7 +175,7 @@ def _stage(setting: Setting, kappa: float, level: int) -> _Branch:
     v = scale * float(law.per_variance @ (pair(SLOPES, 0, 0) + tau * pair(SLOPES, 1, 1)))
     lost = [
         unseen_slopes(f if R == 1 else replace(f, gamma=f.gamma * R), B) / R**2
-        for R in (law.radius.tolist() if f.has_powers else [])
+        for R in (law.radius.tolist() if f.kinks.size else [])
     ]
     unseen = scale * (B - 1) * float(law.per_variance @ np.array(lost)) if lost else 0.0
     return _Branch(setting.weight_variance * float(law.weight @ averages.kappa), u, v, unseen)

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.theory.activation.catalogue import Activation
-from equipoise.theory.activation.powers import unseen
+from equipoise.theory.activation.unseen import unseen
 from equipoise.theory.batch_norm.setting import Setting
 
 Array = NDArray[np.float64]

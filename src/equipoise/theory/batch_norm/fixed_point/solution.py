@@ -164,7 +164,7 @@ class Numbers:
         floor *= max(1.0, float(np.sqrt(self.values[0] / self.values[2])))
         floor += 4 * truncation + _error_beside_a_power(setting)
         errors = errors + floor * self.scale
-        errors[3:6] += self.rate * _rounding_beside_powers(setting, slopes)
+        errors[3:6] += self.rate * _rounding_at_kinks(setting, slopes)
         errors += floor * self.amplification(setting) * self.sensitivity
         q, qc, kappa, *rest = (
             Estimate(float(value), float(error), method)
@@ -189,7 +189,6 @@ def _error_beside_a_power(setting: Setting) -> float:
     return float(4 * 10 ** (-130 * (2 * shape.alpha - 1)))
 
 
-def _rounding_beside_powers(setting: Setting, slopes: float) -> float:
-    """Part of E[f′²] that lies within rounding of a fractional power's kink."""
-    response = Response.of(setting)
-    return unseen_slopes(response, setting.batch_size) / slopes if response.has_powers else 0.0
+def _rounding_at_kinks(setting: Setting, slopes: float) -> float:
+    """Part of E[f′²] that lies within rounding of kinks."""
+    return unseen_slopes(Response.of(setting), setting.batch_size) / slopes

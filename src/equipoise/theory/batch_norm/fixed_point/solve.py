@@ -164,7 +164,7 @@ def solve_by_quadrature(setting: Setting) -> Solution:
 
 
 def _unsure(setting: Setting, solution: Solution, places: list[float]) -> Solution:
-    """Count what places that one of two searches has missed would change, if both had."""
+    """Count what places that only one search has seen would change, if none had."""
     phi = setting.activation
 
     def kept(at: float) -> bool:
@@ -175,7 +175,7 @@ def _unsure(setting: Setting, solution: Solution, places: list[float]) -> Soluti
         kinks=tuple(kink for kink in phi.kinks if kept(kink.at)),
         turns=tuple(turn for turn in phi.turns if kept(turn)),
     )
-    note = f"one of two searches for kinks missed x = {places[0]:.4g}"
+    note = f"only one search for kinks saw x = {places[0]:.4g}"
     return solution.widened(_solve(replace(setting, activation=blind)), note)
 
 

@@ -1,0 +1,52 @@
+"""The search for kinks sees what is narrow, and says what it cannot use."""
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise.theory import as_activation, backward_spectrum
+from equipoise.theory.activation.kinks import _search
+
+
+def hat(at, half, slope):
+    return lambda x: torch.tanh(x) + slope * torch.relu(half - (x - at).abs())
+
+
+class TestNarrowHats:
+    @pytest.mark.parametrize(
+        ("at", "half", "slope", "true"),
+        [
+            # Theorem 7 by Gauss–Legendre between the kinks in long double, 60 polynomials
+            (-1.4038456658657767, 5e-4, 40.0, 1.79585141016452),
+            (1.7457682473680123, 2e-4, 50.0, 1.409495128308957),
+            (1.7457682473680123, 5e-5, 60.0, 1.270467660356415),
+        ],
+    )
+    def test_their_rate_is_true(self, at, half, slope, true):
+        """The true value, not tanh's 1.19; the error is that of kinks known to their last bit."""
+        rate = backward_spectrum(hat(at, half, slope), 64).G
+        assert abs(rate.value - true) <= rate.error + 2e-15 < 1e-12
+        assert "search" not in rate.method
+
+    @pytest.mark.parametrize("half", [5e-4, 5e-5])
+    def test_none_of_that_width_is_missed(self, half):
+        for at in np.random.default_rng(5).uniform(-2, 2, 6).tolist():
+            adapted = as_activation(hat(at, half, 40.0))
+            found = sorted(kink.at for kink in adapted.kinks)
+            assert found == pytest.approx([at - half, at, at + half], abs=1e-15)
+            assert adapted.unsure == ()
+
+    def test_a_place_that_made_a_panel_fail_is_followed_into_its_halves(self):
+        """A hat narrower than all points are apart, seen by one of them."""
+        at, half = 0.51234567, 2e-8
+
+        def function(x):
+            inside = abs(x - at) < half
+            return np.maximum(half - abs(x - at), 0), -np.sign(x - at) * inside
+
+        left, scale = np.array([0.4]), np.array([1.0, 1.0])
+        arguments = (function, lambda x: function(x)[0], "hat", left)
+        seen, _ = _search(*arguments, np.array([[at + half / 2, at]]), scale)
+        assert min(abs(place - at) for place, _ in seen) < 3 * half
+        lost, _ = _search(*arguments, np.array([[0.41, 0.42]]), scale)
+        assert not lost
