@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from equipoise.theory import as_activation, backward_spectrum
-from equipoise.theory.activation.kinks import _search
+from equipoise.theory.activation.kinks import _search, find_kinks
 
 
 def hat(at, half, slope):
@@ -50,3 +51,25 @@ class TestNarrowHats:
         assert min(abs(place - at) for place, _ in seen) < 3 * half
         lost, _ = _search(*arguments, np.array([[0.41, 0.42]]), scale)
         assert not lost
+
+
+class TestJumps:
+    @pytest.mark.parametrize("jump", [1e-2, 2e-5, 4e-7])
+    @pytest.mark.parametrize("offset", [0.0, 100.0])
+    def test_small_ones_are_refused(self, jump, offset):
+        """Of 2e-7 of what tanh varies by, whatever is added to it."""
+        with pytest.raises(ValueError, match=r"jumps by .* at x = 0\.3"):
+            as_activation(lambda x: offset + torch.tanh(x) + jump / 2 * torch.sign(x - 0.3))
+
+    @pytest.mark.parametrize(
+        "function",
+        [
+            lambda x: F.hardsigmoid(x) * 1.0,  # 1/6 in float32: jumps by 1e-8
+            lambda x: F.softplus(x, 3.0) * 1.0,  # a shortcut beyond 20: jumps by 7e-10
+            lambda x: 1e6 + torch.relu(x - 0.3),
+            lambda x: torch.relu(x - 0.37) ** 0.53,
+            lambda x: (x - 0.37).abs() ** 0.75,
+        ],
+    )
+    def test_slopes_and_rounding_are_none(self, function):
+        assert as_activation(function).kinks

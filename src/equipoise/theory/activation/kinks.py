@@ -31,6 +31,11 @@ _SPACING = 1e-4
 # calling that a kink is harmless: quadrature then splits its panels there.
 _NARROW, _SHARP = 1e-3, 1e-8
 _FINEST = 4e-14
+# Where normalised samples are.
+_CENTRE = np.linspace(-3, 3, 61) + 0.0137
+# Jumps below this part of what values vary by come from constants in float32, as in some of
+# PyTorch's own functions. Distances at which they are looked for, largest first.
+_SMALL_JUMP, _RADII = 1e-7, 0.5 ** np.arange(5)
 
 
 class _Interpolation:
@@ -106,7 +111,7 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
     failed, wide = _search(function, values, name, starts, extra, scale)
     places = _polished(function, _distinct(failed))
     for at in places:
-        _refuse_jump(function, at, scale, name)
+        _refuse_jump(function, at, name)
         _refuse_infinite_slope(function, at, name)
     gaps = [np.inf, *np.diff(places), np.inf]
     kinks = tuple(
@@ -347,7 +352,7 @@ def _smooth(function: ValuesAndSlopes, left: Array, width: Array, scale: Array) 
 
 def _scale(function: ValuesAndSlopes) -> Array:
     """Sizes of values and slopes where normalised samples are; far out, panels have their own."""
-    values, slopes = function(np.linspace(-3, 3, 61) + 0.0137)
+    values, slopes = function(_CENTRE)
     sizes = np.array([np.abs(values).max(), np.abs(slopes).max()])
     return np.asarray(np.maximum(sizes, np.finfo(float).tiny))
 
@@ -363,11 +368,15 @@ def _refuse_not_finite(function: ValuesAndSlopes, left: Array, width: Array, nam
         )
 
 
-def _refuse_jump(function: ValuesAndSlopes, at: float, scale: Array, name: str) -> None:
-    step = 2e-11 * max(1.0, abs(at))
-    values, slopes = function(np.array([at - step, at + step]))
-    jump = abs(values[1] - values[0]) - 2 * step * np.abs(slopes).max()
-    if jump > 1e-4 * max(scale[0], np.abs(values).max()):
+def _refuse_jump(function: ValuesAndSlopes, at: float, name: str) -> None:
+    """Refuse what slopes on both sides do not explain, at any distance."""
+    r = 2e-11 * max(1.0, abs(at)) * _RADII
+    values, slopes = function(at + r * np.array([[-1.0], [1.0]]))
+    explained = 2 * r * np.maximum.accumulate(np.abs(slopes).max(0)[::-1])[::-1]
+    jump = float((np.abs(values[1] - values[0]) - explained).min())
+    variation = float(np.ptp(function(_CENTRE)[0]))
+    rounding = 64 * float(np.finfo(float).eps) * float(np.abs(values).max())
+    if jump > _SMALL_JUMP * variation + rounding:
         raise ValueError(
             f"activation {name} jumps by {jump:.3g} at x = {at:g}: gradients through a "
             "discontinuous function have no finite growth rate. Use a continuous one."
