@@ -73,3 +73,22 @@ class TestJumps:
     )
     def test_slopes_and_rounding_are_none(self, function):
         assert as_activation(function).kinks
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: x * torch.log(x.abs()), r"not finite at x = 0\. .* repair"),
+        (lambda x: torch.asin(torch.sin(20 * x)), "too many kinks or steep places"),
+        (lambda x: torch.tanh(x).detach(), r"gradient is 0 everywhere.*\.detach"),
+        (lambda x: torch.from_numpy(np.tanh(x.detach().numpy())), "gradient is 0 .* NumPy"),
+        (lambda x: sum(torch.sin(3.0**k * x) / 2.0**k for k in range(30)), "at every scale"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_its_reason(function, reason):
+    with pytest.raises(ValueError, match=reason):
+        as_activation(function)
+
+
+def test_a_constant_has_no_gradient_to_lose():
+    assert find_kinks(lambda x: (np.ones_like(x), np.zeros_like(x)), "constant").kinks == ()

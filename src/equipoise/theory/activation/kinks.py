@@ -24,6 +24,7 @@ ValuesAndSlopes = Callable[[Array], tuple[Array, Array]]
 _FIRST_EDGE, _WIDTH, _PANELS = -20.1373, 0.2459, 164
 _DEGREE, _TOLERANCE, _MOST_FAILURES = 16, 1e-11, 160
 _DENSE = 151
+_EVERYWHERE = 0.5
 _SHIFT = 0.0617  # of the second grid
 # Values are seen at points this far apart: no wider feature stays between them.
 _SPACING = 1e-4
@@ -92,6 +93,7 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
         >>> find_kinks(lambda x: (np.maximum(x, 0.5), (x > 0.5) * 1.0), "shifted relu")
         Found(kinks=(Kink(at=0.5, power=False),), turns=(), unsure=())
     """
+    _refuse_lost_slopes(function, name)
     left: Array = _FIRST_EDGE + _WIDTH / 2 * np.arange(2 * _PANELS - 1, dtype=np.float64)
     width = np.full(left.size, _WIDTH)
     scale = _scale(function)
@@ -110,6 +112,7 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
     extra = np.concatenate([seen.worst[seen.failing] for seen, _ in grids])
     failed, wide = _search(function, values, name, starts, extra, scale)
     places = _polished(function, _distinct(failed))
+    _refuse_not_finite(function, np.array(places), name)
     for at in places:
         _refuse_jump(function, at, name)
         _refuse_infinite_slope(function, at, name)
@@ -201,12 +204,10 @@ def _search(
                 failing |= closer.failing
             left, width, extra = left[failing], width[failing], extra[failing]
         fresh = False
-        _refuse_not_finite(function, left, width, name)
+        inside = left[:, None] + width[:, None] * np.array([0.25, 0.5, 0.75])
+        _refuse_not_finite(function, inside.ravel(), name)
         if np.count_nonzero(width < _NARROW) > _MOST_FAILURES:
-            raise ValueError(
-                f"activation {name} is not piecewise smooth: near {left[-1]:.3g} it varies at "
-                "every scale. Theory needs a function that is smooth between a few kinks."
-            )
+            raise _too_many(name, left, width)
         narrow = width < _NARROW
         middle = left + width / 2
         failed += zip(middle[narrow].tolist(), width[narrow].tolist(), strict=True)
@@ -224,6 +225,20 @@ def _search(
         _, first = np.unique(np.round((left - _FIRST_EDGE) / (width / 8)), return_index=True)
         left, width, extra = left[first], width[first], extra[first]
     return failed, wide
+
+
+def _too_many(name: str, left: Array, width: Array) -> ValueError:
+    if width.sum() > _EVERYWHERE * _PANELS * _WIDTH:
+        return ValueError(
+            f"activation {name} is not piecewise smooth: near {left[-1]:.3g} it varies at "
+            "every scale. Theory needs a function that is smooth between a few kinks."
+        )
+    return ValueError(
+        f"activation {name} has too many kinks or steep places to search for, between "
+        f"{left.min():.3g} and {left.max():.3g}. Declare its kinks, as in "
+        f"Activation({name!r}, function, kinks=(Kink(0.5), ...)), or use one that turns less "
+        "often."
+    )
 
 
 def _distinct(panels: list[tuple[float, float]]) -> list[float]:
@@ -357,9 +372,19 @@ def _scale(function: ValuesAndSlopes) -> Array:
     return np.asarray(np.maximum(sizes, np.finfo(float).tiny))
 
 
-def _refuse_not_finite(function: ValuesAndSlopes, left: Array, width: Array, name: str) -> None:
+def _refuse_lost_slopes(function: ValuesAndSlopes, name: str) -> None:
+    """Refuse a function whose slopes automatic differentiation does not see."""
+    values, slopes = function(_CENTRE + np.array([[0.0], [1e-6]]))
+    if not slopes.any() and np.count_nonzero(values[0] != values[1]) > _CENTRE.size / 2:
+        raise ValueError(
+            f"activation {name} varies, but its gradient is 0 everywhere: automatic "
+            "differentiation cannot see through .detach(), torch.no_grad() or NumPy. Write it "
+            "with torch functions, or give Activation(..., derivative=...)."
+        )
+
+
+def _refuse_not_finite(function: ValuesAndSlopes, x: Array, name: str) -> None:
     """Refuse a function that has no values somewhere inside, as NaN next to a number."""
-    x = (left[:, None] + width[:, None] * np.array([0.25, 0.5, 0.75])).ravel()
     values = function(x)[0]
     if np.isnan(values).any():
         raise ValueError(

@@ -1,6 +1,5 @@
 """Theorem 9: the explosion rate as a weighted mean over the degrees of an activation."""
 
-import math
 import warnings
 
 import numpy as np
@@ -64,8 +63,11 @@ class TestPureActivations:
         assert expansion.gaps == pytest.approx([0, B / (B - 1)], abs=1e-15)
         assert abs(expansion.rate.value - (B - 2) / (B - 3)) <= expansion.rate.error
 
-    def test_a_series_cut_before_its_only_term_has_an_unknown_rate(self, B):
-        assert math.isnan(gegenbauer_expansion("square", B, terms=2).rate.value)
+    @pytest.mark.parametrize(("name", "terms"), [("square", 2), ("relu", 1)])
+    def test_a_series_cut_before_its_first_varying_term_has_no_rate(self, B, name, terms):
+        expansion = gegenbauer_expansion(name, B, terms=terms)
+        with pytest.raises(ValueError, match=f"first {terms} terms .* Use more terms"):
+            _ = expansion.rate
 
 
 @pytest.mark.parametrize("B", [4, 5, 16])

@@ -90,11 +90,17 @@ class GegenbauerExpansion:
         so slowly that what K terms leave out is of order 1/K: ReLU at batch size 16 is wrong by
         5e-4 at K = 3000. Use :func:`explosion_rate` for the number, and this to
         see which degrees it comes from.
+
+        Raises:
+            ValueError: If no term has a part that differs between samples.
         """
         weights = self.gaps * self.coefficients**2
         below, above = float(weights.sum()), float(self.rates @ weights)
         if below <= self._rounding(self.gaps):
-            return Estimate(math.nan, math.nan, self._method)
+            raise ValueError(
+                f"the first {len(self.coefficients)} terms have no part that differs between "
+                "samples, so that they have no rate. Use more terms."
+            )
         rest_below, rest_above = self._rest_of_kappa(), self._rest_of_numerator()
         rate = above / below
         lowest = above / (below + rest_below)
