@@ -107,6 +107,18 @@ class TestStatedErrors:
         rate = group_norm(lambda x: (x - 0.5).abs() ** 0.6, 990, beta=-1.86824).rate
         assert_true(rate, 0.095635276109846651, 1e-3)
 
+    @pytest.mark.parametrize(
+        ("m", "gamma", "eps", "true"),
+        [
+            # over the angle and the radius in long double, panels towards 0
+            (892, 16.0, 1e-8, 8.963266588987008),
+            (8, 16.0, 1e-3, 11.05209359372273),
+            (8, 1000.0, 0.0, 661.9068186111416),
+        ],
+    )
+    def test_groups_of_steep_responses(self, m, gamma, eps, true):
+        assert_true(group_norm("tanh", m, gamma=gamma, eps=eps).rate, true, 1e-11)
+
     def test_a_kink_beyond_the_search(self):
         """At 25; an integral between kinks, q solved by iteration."""
         found = layer_norm(

@@ -20,6 +20,7 @@ The batch size plays no role, and averages over one number suffice.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,10 +32,12 @@ from scipy.optimize import brentq
 
 from equipoise.numerics.checks import check_whole
 from equipoise.numerics.options import named_options
-from equipoise.numerics.quadrature import gaussian
+from equipoise.numerics.quadrature import gaussian, panels
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
+from equipoise.theory.activation.catalogue import Kink
 from equipoise.theory.batch_norm.averages import compute
+from equipoise.theory.batch_norm.averages.polynomials import farthest, kinked_averages
 from equipoise.theory.batch_norm.averages.response import (
     SLOPES,
     VALUES,
@@ -42,6 +45,7 @@ from equipoise.theory.batch_norm.averages.response import (
     Response,
 )
 from equipoise.theory.batch_norm.averages.response import unseen_slopes as unseen_within
+from equipoise.theory.batch_norm.disc.circles import resolving_cuts
 from equipoise.theory.batch_norm.fixed_point.radius import (
     RadialGrid,
     RadialLaw,
@@ -68,6 +72,12 @@ _GOAL, _ROUNDING, _FAR_ROUNDING = 1e-12, 64 * _UNIT, 4 * _UNIT
 # A q below this fraction of the largest counts as no signal; the second allows for rounding.
 _SMALLEST, _KEPT = 1e-14, 1 - 1e-12
 _RADIAL_LEVEL, _LOOSE = 3, 0.01
+# Panels towards what is steep: longest, in standard deviations, and rules.
+_LONGEST, _STEEP_RULES = 1.5, tuple(panels.analytic(count) for count in (14, 20, 28))
+
+
+class _UnresolvedError(ConvergenceError):
+    """Nodes do not resolve where an activation turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +205,20 @@ def group_norm(
     # With fewer features per group the gradient has no second moment.
     group_size = check_whole("group_size", group_size, SMALLEST_BATCH)
     setting = _of_any_batch(setting, group_size, options)
-    layer = _Groups(setting).layer
+    method = f"quadrature over {group_size} features"
     f = Response.of(setting).within(group_size)
-    levels = compute.levels(f)
-    return _solve(setting, layer, levels, f"quadrature over {group_size} features")
+    if f.kinks.size and not (f.activation.turns and not f.has_powers):
+        # Panels between kinks; those of a steep function are narrowed instead.
+        try:
+            return _solve(setting, _Groups(setting).layer, compute.levels(f), method)
+        except _UnresolvedError:
+            if f.has_powers:
+                raise
+    elif not f.activation.turns:
+        with contextlib.suppress(_UnresolvedError):
+            layer = _Groups(setting).layer
+            return _solve(setting, layer, compute.GAUSS_LEVELS, method, settled=True)
+    return _solve(setting, _Groups(setting, steep=True).layer, len(_STEEP_RULES), method)
 
 
 def _of_any_batch(
@@ -213,11 +233,14 @@ def _of_any_batch(
 class _Groups:
     """One layer of groups; averages are reused while q stays near where they were made."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(self, setting: Setting, *, steep: bool = False) -> None:
+        self.setting, self.steep = setting, steep
         m = setting.batch_size
         self.f = Response.of(setting).within(m)
-        self.breaks = compute.breaks(self.f, setting.batch_size)
+        self.breaks = compute.breaks(self.f, m)
+        self.missed = 0.0, 0.0
+        if steep:
+            self.f, self.missed = _cut_where_steep(self.f, m)
         self._kept: dict[int, tuple[RadialGrid, Averages]] = {}
 
     def layer(self, q: float, level: int) -> _Passed:
@@ -229,16 +252,21 @@ class _Groups:
         tau = 1 - (1 - law.radius**2) ** 2
         slopes = (m - 1) * averages.square(SLOPES, 0) - tau * averages.square(SLOPES, 2)
         growth = float(law.per_variance @ slopes)
+        missed = [
+            size * part / float(np.sqrt(law.weight @ averages.square(order, 0)))
+            for size, part, order in zip((0.8, 0.6), self.missed, (VALUES, SLOPES), strict=True)
+        ]
+        unseen = float(law.per_variance @ self._unseen(law.radius)) / max(growth, 1e-300)
         return _Passed(
             q=variance * float(law.weight @ square) + self.setting.bias_variance,
             growth=variance / m * growth,
             rounding=self._rounding(averages),
-            unseen=(0.0, float(law.per_variance @ self._unseen(law.radius)) / max(growth, 1e-300)),
+            unseen=(missed[0], missed[1] + unseen),
         )
 
     def _unseen(self, radii: Array) -> Array:
         """What averages of (m - 1) f′² may leave out beside fractional powers, at each radius."""
-        if not self.f.kinks.size:
+        if not self.f.kinks.size or self.steep:  # cuts are no kinks
             return np.zeros_like(radii)
         m, gamma = self.setting.batch_size, self.f.gamma
         # With respect to the argument of f: γ and not γR counts the slopes.
@@ -262,7 +290,7 @@ class _Groups:
         n = self.setting.batch_size - 1
         energy = n * averages.square(SLOPES, 0) - averages.square(SLOPES, 2)
         if (radius**2 * energy < (1 - _LOOSE) * (n - 1) * averages.square(VALUES, 0)).any():
-            raise ConvergenceError(
+            raise _UnresolvedError(
                 f"activation {self.setting.activation.name} is too steep at gamma = "
                 f"{self.setting.gamma:g}: quadrature does not resolve where it turns. Use a "
                 "smaller gamma."
@@ -271,13 +299,32 @@ class _Groups:
     def _at(self, q: float, level: int) -> tuple[Averages, RadialLaw]:
         m, eps = self.setting.batch_size, self.setting.eps
         if eps == 0:
-            return compute.one_sample_averages(self.f, m, np.ones(1), level), without_eps(m, q)
+            return self._averages(np.ones(1), level), without_eps(m, q)
         kept = self._kept.get(level)
         if kept is None or not kept[0].reaches(q):
             grid = radial_grid(m, eps, q, self.breaks, min(level, _RADIAL_LEVEL))
-            kept = grid, compute.one_sample_averages(self.f, m, grid.radius, level)
+            kept = grid, self._averages(grid.radius, level)
             self._kept[level] = kept
         return kept[1], kept[0].law(q)
+
+    def _averages(self, radii: Array, level: int) -> Averages:
+        m = self.setting.batch_size
+        if not self.steep:
+            return compute.one_sample_averages(self.f, m, radii, level)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return kinked_averages(self.f, m, radii, _STEEP_RULES[level], splits=1, terms=2)
+
+
+def _cut_where_steep(f: Response, m: int) -> tuple[Response, tuple[float, float]]:
+    """The response cut where polynomials follow it, and what they miss of values and slopes."""
+    reach = farthest(f, m, np.ones(1))
+    cuts, missed = resolving_cuts(f, m, f.gamma * reach)
+    # The density of w must be resolved as well, at smaller radii too.
+    grid = np.arange(-reach, reach, _LONGEST)
+    nearer = _LONGEST * 0.5 ** np.arange(1, 48)
+    cuts = np.union1d(cuts, f.beta + f.gamma * np.concatenate([grid, -nearer, nearer]))
+    kinks = tuple(Kink(cut) for cut in cuts.tolist())
+    return replace(f, activation=replace(f.activation, kinks=kinks, turns=())), missed
 
 
 def _moments(values: Array, z: Array) -> Array:
@@ -285,8 +332,14 @@ def _moments(values: Array, z: Array) -> Array:
     return np.stack([values[0], square, slope, square * z**2, slope * z**2])
 
 
-def _solve(setting: Setting, layer: Layer, levels: int, method: str) -> FeatureNorm:
-    """Refine the fixed point of q and the growth there until two levels agree."""
+def _solve(
+    setting: Setting, layer: Layer, levels: int, method: str, *, settled: bool = False
+) -> FeatureNorm:
+    """Refine the fixed point of q and the growth there until two levels agree.
+
+    Raises:
+        _UnresolvedError: If they must, by ``settled``, but do not.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         start = _signal(setting, layer)
         fine, last = _settle(setting, layer, 0, start)
@@ -301,6 +354,9 @@ def _solve(setting: Setting, layer: Layer, levels: int, method: str) -> FeatureN
             change = np.abs(fine - coarse)
             if (change <= _GOAL * np.abs(fine)).all():
                 break
+        else:
+            if settled:
+                raise _UnresolvedError("two levels do not agree")
     rounding = _ROUNDING + _FAR_ROUNDING * last.rounding
     relative = rounding + last.unseen[0]  # the growth follows q
     errors = change + relative * np.abs(fine) * _amplification(setting, layer, fine[0])
