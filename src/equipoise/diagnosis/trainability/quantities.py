@@ -102,7 +102,7 @@ def further(sites: Iterable[Site]) -> str:
     """The end of a sentence about what theory does not reach: whether more time would help."""
     reasons = {site.reason for site in sites}
     for_want_of_time = any(one == NO_TIME or one.endswith("in this time") for one in reasons)
-    return ". `budget=60` lets theory go further." if for_want_of_time else "."
+    return ". A check-up with `budget=60` lets theory go further." if for_want_of_time else "."
 
 
 def up_to_the_output(found: Propagation) -> list[Site]:
