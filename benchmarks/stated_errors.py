@@ -459,7 +459,8 @@ def outside(case: Case, setting: Setting, solution: Solution) -> dict[str, float
 def _not_collapsed(case: Case, setting: Setting) -> dict[str, float]:
     """Values of κ that grow although the library says that every κ shrinks."""
     found = {}
-    for kappa in 10.0 ** np.arange(2, -9, -1.0):
+    # Down to those that only rare samples keep alive.
+    for kappa in 10.0 ** np.concatenate([np.arange(2, -9, -1.0), np.arange(-9, -40, -3.0)]):
         law = TwoAngles(
             *(case.function, setting.batch_size, setting.eps, setting.gamma, setting.beta, kappa),
             count=60 if case.function.power else 14,

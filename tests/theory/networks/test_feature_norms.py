@@ -71,8 +71,12 @@ class TestStatedErrors:
         assert_true(layer_norm(torch.exp, gamma=1.5).q, 90.017131300521814, 1e-12)
 
     def test_a_function_that_varies_too_far_out(self):
-        with pytest.raises(ValueError, match="no signal passes"):
-            layer_norm("relu", beta=-40.0)
+        for flat in (
+            lambda: layer_norm("relu", beta=-40.0),
+            lambda: group_norm("relu", 8, beta=-3),
+        ):
+            with pytest.raises(ValueError, match="no signal passes"):
+                flat()
         with pytest.raises(ValueError, match="varies too far out"):
             layer_norm("relu", beta=-35.5)
 

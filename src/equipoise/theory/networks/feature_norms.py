@@ -253,7 +253,7 @@ class _Groups:
         slopes = (m - 1) * averages.square(SLOPES, 0) - tau * averages.square(SLOPES, 2)
         growth = float(law.per_variance @ slopes)
         missed = [
-            size * part / float(np.sqrt(law.weight @ averages.square(order, 0)))
+            size * part / max(float(np.sqrt(law.weight @ averages.square(order, 0))), 1e-300)
             for size, part, order in zip((0.8, 0.6), self.missed, (VALUES, SLOPES), strict=True)
         ]
         unseen = float(law.per_variance @ self._unseen(law.radius)) / max(growth, 1e-300)
