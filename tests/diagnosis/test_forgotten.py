@@ -59,6 +59,24 @@ def shrinking(gain):
     return flat(*(part for one in layers for part in (one, nn.Tanh())), nn.Linear(64, 10))
 
 
+def counts(seed):
+    """Outputs of a last ReLU, which a drawn bias may silence."""
+    torch.manual_seed(seed)
+    layers = [nn.Linear(64, 16), nn.ReLU()]
+    for _ in range(4):
+        layers += [nn.Linear(16, 16), nn.ReLU()]
+    model = flat(*layers, nn.Linear(16, 1), nn.ReLU())
+    nn.init.constant_(model[-2].bias, 0.5)
+    return model
+
+
+def small_head(factor, dtype=torch.float32):
+    model = flat(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    with torch.no_grad():
+        model[-1].weight.mul_(factor)
+    return model.to(dtype)
+
+
 def flat(*layers):
     return nn.Sequential(nn.Flatten(), *layers)
 
@@ -110,6 +128,28 @@ def test_the_same_for_all_samples(make):
 def test_what_differs_or_will(make):
     torch.manual_seed(0)
     assert not forgotten(make(), cross_entropy, (X, Y))
+
+
+def test_outputs_that_cannot_be_negative():
+    for seed in range(24):
+        assert not forgotten(counts(seed), lambda m, b: m(b[0]).square().mean(), (X, Y))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-4, 1e-8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_last_layer_that_starts_small(factor, dtype):
+    """Beside drawn biases its outputs are rounding, and more so in bfloat16."""
+    torch.manual_seed(0)
+    assert not forgotten(small_head(factor, dtype), cross_entropy, (X.to(dtype), Y))
+
+
+def test_autocast_rounds_too():
+    def loss(model, batch):
+        with torch.autocast("cpu", torch.bfloat16):
+            return cross_entropy(model, batch)
+
+    torch.manual_seed(0)
+    assert not forgotten(small_head(1e-4), loss, (X, Y))
 
 
 def test_a_large_mean_of_the_targets_does_not_hide_what_differs():

@@ -40,7 +40,7 @@ class Forgotten:
     Args:
         samples: How many different ones all gave the same output; 0 if they did not.
         last: The last module whose output differs from sample to sample; empty if none does.
-        first: The next one, whose output does not; empty if there is none.
+        first: The next one to run, whose output does not; empty if there is none.
         by_time: Whether a module of the model takes axis 0 for time.
     """
 
@@ -71,7 +71,8 @@ def forgotten(
     Dropout is off, and batch norms average over the batch. Biases, and whatever starts at zero as
     the last layer of a branch may, are drawn at random for one pass: it is the architecture that
     is judged, and not how it starts. What cannot be run like that is not judged, nor are tensors
-    of several lengths.
+    of several lengths, outputs of fewer digits than float32, outputs that are all zero, as behind
+    a ReLU that the biases silence, and layers whose own weights are small.
 
     Args:
         model: Left bit for bit as it is.
@@ -96,19 +97,24 @@ def forgotten(
     except Exception:  # a model that does not run in evaluation, as detectors without targets
         return Forgotten()
     outputs = [call for call in calls if call.module is model]
-    if not outputs or any(call.spread.differs for call in outputs):
+    if not outputs or any(call.given.differs or call.is_coarse for call in outputs):
         return Forgotten()
     inner = [call for call in calls if call.module is not model]
-    place = max((i for i, call in enumerate(inner) if call.spread.differs), default=-1)
-    before = inner[place].spread if place >= 0 else _spread(given[:1], count)
-    largest = max(before.size, *(call.spread.size for call in outputs))
+    place = max((i for i, call in enumerate(inner) if call.given.differs), default=-1)
+    before = inner[place].given if place >= 0 else _spread(given[:1], count)
+    largest = max(before.size, *(call.given.size for call in outputs))
     if before.gap < _AT_ONCE * largest:  # biases alone would hide it
         return Forgotten()
+    after = inner[place + 1] if place < len(inner) - 1 else None
+    if any(call.given.size == 0 for call in (*outputs, *([after] if after else []))):
+        return Forgotten()  # a ReLU that these biases silence
+    if after is not None and after.took.gap > _ROUNDING * before.gap and after.has_weights:
+        return Forgotten()  # small weights, which training makes larger
     names = [f"{call.name!r} ({type(call.module).__name__})" for call in inner]
     return Forgotten(
         count,
         names[place] if place >= 0 else "",
-        names[place + 1] if 0 <= place < len(names) - 1 else "",
+        names[place + 1] if after is not None and place >= 0 else "",
         any(getattr(module, "batch_first", None) is False for module in model.modules()),
     )
 
@@ -146,11 +152,26 @@ class _Spread:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """How far what a module gives differs from sample to sample."""
+    """How far what a module took and gave differs from sample to sample.
+
+    Args:
+        name: Of the module.
+        module: The module.
+        took: Of its inputs.
+        given: Of its outputs.
+        is_coarse: Whether its outputs have fewer digits than float32.
+    """
 
     name: str
     module: nn.Module
-    spread: _Spread
+    took: _Spread
+    given: _Spread
+    is_coarse: bool
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether it multiplies with a matrix of its own."""
+        return any(p is not None and p.ndim > 1 for p in self.module._parameters.values())
 
 
 def _draw(model: nn.Module) -> None:
@@ -179,21 +200,29 @@ def _spread(values: Sequence[Tensor], count: int) -> _Spread:
 
 @contextmanager
 def _watched(model: nn.Module, count: int, found: list[_Call], end: float) -> Iterator[None]:
+    def rows(values: Any) -> list[Tensor]:
+        return [
+            x
+            for x in leaves(values)
+            if isinstance(x, Tensor) and x.is_floating_point() and x.ndim and len(x) == count
+        ]
+
     def after(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if time.perf_counter() > end:
                 raise TimeoutError
-            rows = [
-                x
-                for x in leaves(output)
-                if isinstance(x, Tensor) and x.is_floating_point() and x.ndim and len(x) == count
-            ]
-            if rows and rows[0].numel():
-                found.append(_Call(name, module, _spread(rows, count)))
+            given = rows(output)
+            if given and given[0].numel():
+                is_coarse = any(x.dtype not in (torch.float32, torch.float64) for x in given)
+                took = _spread(rows((args, kwargs)), count)
+                found.append(_Call(name, module, took, _spread(given, count), is_coarse))
 
         return hook
 
-    handles = [module.register_forward_hook(after(name)) for name, module in model.named_modules()]
+    handles = [
+        module.register_forward_hook(after(name), with_kwargs=True)
+        for name, module in model.named_modules()
+    ]
     try:
         yield
     finally:
