@@ -123,6 +123,12 @@ class TestSoftTargets:
 
         assert found(contrastive, BITS) == []
 
+    @pytest.mark.parametrize("weights", [X[:, :3], X[:, :3].abs(), 3 * X[:, :3].sigmoid()])
+    def test_weights_of_actions_are_none(self, weights):
+        """Advantages and values of all actions, by which a policy's gradient is weighed."""
+        loss = lambda o, t: -(o.log_softmax(-1) * t).sum(-1).mean()  # noqa: E731
+        assert found(loss, weights) == []
+
     def test_maps_have_their_classes_along_axis_1(self):
         def maps(output, target):
             return F.cross_entropy(output.view(4, 8, 3).mT, target.view(4, 8, 3).mT)
@@ -172,6 +178,11 @@ class TestSigns:
             lambda o, t: torch.relu(1 - t * (o * (2 * t.roll(1, 0) - 1))).mean(),  # of products
             lambda o, t: torch.relu(1 - o).mean() + (t * o).mean(),
             lambda o, t: (t * (1 - o)).relu().mean(),
+            lambda o, t: -(1 - t * o.sigmoid()).clamp(min=1e-6).log().mean(),  # noisy or
+            lambda o, t: (1 - t * o.sigmoid()).relu().mean(),
+            lambda o, t: (torch.relu(1 - o * t) * t).sum() / t.sum(),  # a mask of what counts
+            lambda o, t: (F.softplus(-(o * t)) * t).sum() / t.sum(),
+            lambda o, t: torch.relu(1 - o * t).sum() / t.sum(),
         ],
     )
     def test_masks_are_no_labels(self, loss):

@@ -32,7 +32,8 @@ _MANY = 0.01
 _ROWS = 0.1
 # What hands numbers on, but for a factor or a constant.
 _SCALING = {"mul", "div", "add", *ARRANGING}
-_CUT = ("relu", "clamp", "clamp_min", "maximum")
+# Outputs behind these are never below zero: what they are multiplied by is no label of -1 and 1.
+_POSITIVE = ("sigmoid", "_softmax", "exp")
 
 
 def of_codings(graph: Graph, batch: Any) -> list[Finding]:
@@ -153,7 +154,9 @@ def _several(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | Non
     if float(wrong.double().mean()) < _ROWS:
         return None
     low, high = float(sums[several].min()), float(sums[several].max())
-    are_bits = bool(((values == 0) | (values == 1)).all())
+    are_bits = torch.unique(values).numel() <= 2  # also after label smoothing
+    if not are_bits and (bool((values < 0).any()) or high - low > 0.01 * high):
+        return None  # weights of actions, such as advantages
     return Finding(
         "warning",
         "Cross-entropy with targets whose rows do not sum to 1",
@@ -221,8 +224,8 @@ def _zero_for_minus_one(node: Node, nodes: Mapping[int, Node], batch: Any) -> Fi
         return Finding(
             "critical",
             f"Labels 0 and 1 where {name} takes -1 and 1",
-            f"{wording.percent(zeros)} of the labels are 0: for them the loss never asks for an "
-            "output below zero, and at most outputs it has no gradient.",
+            f"{wording.percent(zeros)} of the labels are 0: for them the product is 0, whatever "
+            "the output, and the loss has no gradient.",
             "Take 2 * target - 1.",
         )
     return None
@@ -232,7 +235,7 @@ def _signs(node: Node, nodes: Mapping[int, Node]) -> Iterator[tuple[Made | Given
     """What a loss multiplies outputs by, or chooses their sign by, and its name."""
     if node.name == "soft_margin_loss":
         yield node.inputs[1], "the soft margin loss"
-    elif node.name in _CUT:
+    elif _cuts_at_zero(node, nodes):
         for source in node.inputs:
             for target in _behind_margin(source, nodes):
                 yield target, "a hinge loss"
@@ -246,6 +249,16 @@ def _signs(node: Node, nodes: Mapping[int, Node]) -> Iterator[tuple[Made | Given
                 yield target, "a logistic loss"
     elif node.name == "add" and len(node.inputs) == 2:
         yield from _chosen(node, nodes)
+
+
+def _cuts_at_zero(node: Node, nodes: Mapping[int, Node]) -> bool:
+    """Whether it gives max(x, 0)."""
+    if node.name in ("clamp", "clamp_min"):
+        bounds = (*node.arguments[1:], *node.keywords.values())
+        return [bound for bound in bounds if bound is not None] == [0]
+    if node.name == "maximum":
+        return any(not bool(tensor(one, nodes).any()) for one in node.inputs)
+    return node.name == "relu"
 
 
 def _behind_margin(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Made | Given]:
@@ -273,10 +286,24 @@ def _labels(
     first, second = (before_expanding(one, nodes) for one in product.inputs)
     for target, output in ((first, second), (second, first)):
         last = origin_of(output, nodes)
-        if depends_on_weights(output, nodes) and not (
-            last is not None and last.name in (("mul",) if ranks else ("mul", "sub"))
+        other = () if last is None else (last.name,)
+        if (
+            depends_on_weights(output, nodes)
+            and not {*other} & {"mul", *_POSITIVE, *(() if ranks else ("sub",))}
+            and not _weighs_too(target, product, nodes)
         ):
             yield target
+
+
+def _weighs_too(target: Made | Given, product: Node, nodes: Mapping[int, Node]) -> bool:
+    """Whether a tensor multiplies or counts something else as well, as a mask does."""
+    values = tensor(target, nodes)
+    return any(
+        node.number != product.number
+        and node.name in ("mul", "sum", "div")
+        and any(tensor(before_expanding(one, nodes), nodes) is values for one in node.inputs)
+        for node in nodes.values()
+    )
 
 
 def _chosen(node: Node, nodes: Mapping[int, Node]) -> Iterator[tuple[Made | Given, str]]:
