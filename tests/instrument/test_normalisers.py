@@ -85,6 +85,26 @@ class Normalize(nn.Module):
     """Named after what it does."""
 
 
+class NormConv(nn.Conv2d):
+    """The same of a convolution."""
+
+
+class HeadNorm(nn.Module):
+    """One scale for each head and feature."""
+
+    def __init__(self):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(4, 1, 16))
+
+
+class MapNorm(nn.Module):
+    """One scale for each place of a map."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 4, 4))
+
+
 class GlobalResponseNorm(nn.Module):
     """Scales of shape [1, 1, 1, C] are those of a norm."""
 
@@ -97,7 +117,9 @@ class GlobalResponseNorm(nn.Module):
     ("module", "counts"),
     [
         (NormLinear(3, 8), False),
-        (NormLinear(1, 8), True),  # a column looks like scales
+        (NormConv(3, 8, 1), False),
+        (HeadNorm(), True),
+        (MapNorm(), True),
         (NormalNoise(), False),
         (Normalize(), True),
         (GlobalResponseNorm(), True),

@@ -397,6 +397,20 @@ def _sample(model: nn.Module, problem: Problem) -> Batch:
     return problem.joined(_ROWS) or problem.first
 
 
+def _told(
+    work: _Work, trace: TracedModel, problem: Problem, model: nn.Module
+) -> Sequence[Finding]:
+    """Judge copies of layers and constant ones by the pass; a note if that fails."""
+    if work.initialisation is None:
+        return ()
+    try:
+        found = told_by_order(work.initialisation, trace.graph)
+        work.initialisation = told_by_gradients(found, model, problem.loss_fn, problem.first)
+    except Exception as error:  # it is not to cost the prediction
+        return (Finding("note", "Layers that start alike were not looked at", str(error)),)
+    return ()
+
+
 def _predicted(
     work: _Work, problem: Problem, model: nn.Module, chosen: Plan, passes: int
 ) -> TracedModel | None:
@@ -411,11 +425,11 @@ def _predicted(
     """
     try:
         trace = traced(problem, model)
-        if work.initialisation is not None:
-            found = told_by_order(work.initialisation, trace.graph)
-            work.initialisation = told_by_gradients(found, model, problem.loss_fn, problem.first)
         work.broken = broken(trace.graph)
-        work.mistakes = mistakes(trace.graph, model, problem)
+        work.mistakes = [
+            *_told(work, trace, problem, model),
+            *mistakes(trace.graph, model, problem),
+        ]
         work.without_gradient = frozenset(trace.graph.without_gradient)
         begin = time.process_time()
         propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))

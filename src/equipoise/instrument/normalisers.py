@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 # "NormalNoise" is named after a distribution, "Normalize" after what it does.
 _NAMED_AFTER_A_NORM = re.compile(r"norm(?!al(?!i[sz]))", re.IGNORECASE)
@@ -90,12 +91,14 @@ def is_normaliser(module: nn.Module) -> bool:
     if kind_of(module) is not None:
         return True
     named = _NAMED_AFTER_A_NORM.search(type(module).__name__) is not None
-    return named and not list(module.children()) and not any(map(_is_matrix, module.parameters()))
+    return named and not list(module.children()) and not _has_matrix(module)
 
 
-def _is_matrix(parameter: Tensor) -> bool:
-    """Whether more than one axis is longer than 1; scales may be of shape ``[1, C, 1, 1]``."""
-    return sum(size > 1 for size in parameter.shape) > 1
+def _has_matrix(module: nn.Module) -> bool:
+    """Whether a module mixes features; scales may be of shape ``[1, C, 1, 1]`` or more."""
+    if isinstance(module, nn.Linear | _ConvNd):
+        return True
+    return any(p.ndim == 2 and min(p.shape) > 1 for p in module.parameters())
 
 
 def rows_sharing_statistics(module: nn.Module, rows: int, samples: int) -> int | None:

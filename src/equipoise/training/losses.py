@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,12 +12,21 @@ from torch.nn import functional as F
 from equipoise.instrument.forward import run_on_batch
 
 
+# PyTorch's default of ignore_index.
+_IGNORED = -100
+
+
 class UnsuitableBatchError(ValueError):
     """Model, loss and data do not fit together; the message says why."""
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
-    """Mean cross-entropy of logits, of shape ``[N, classes, ...]``."""
+    """Mean cross-entropy of logits, of shape ``[N, classes, ...]``.
+
+    Raises:
+        UnsuitableBatchError: If there are no logits, or, on a CPU, a class that has none; to look
+            at targets elsewhere would wait for the device, whose own assertion ends the process.
+    """
     logits = run_on_batch(model, batch)
     targets = batch[1]
     if not isinstance(logits, Tensor):
@@ -25,12 +36,22 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
         )
     try:
         return F.cross_entropy(logits, targets)
-    except IndexError as error:  # on a CPU; to look at targets elsewhere would wait for the device
-        raise _unknown_class(logits, targets) or error from error
+    except IndexError as error:
+        found = _unknown_class(logits, targets)
+        if found is None:
+            raise
+        raise found from error
 
 
 def _unknown_class(logits: Tensor, targets: Tensor) -> UnsuitableBatchError | None:
-    largest, classes = int(targets.max()), logits.shape[1 if logits.ndim > 1 else 0]
+    counted = targets[targets != _IGNORED]
+    least, largest = int(counted.min()), int(counted.max())
+    classes = logits.shape[1 if logits.ndim > 1 else 0]
+    if least < 0:
+        return UnsuitableBatchError(
+            f"the data have class {least}, and classes are counted from 0. If it marks what is to "
+            f"be left out, give loss_fn=nn.CrossEntropyLoss(ignore_index={least})."
+        )
     if largest < classes:
         return None
     return UnsuitableBatchError(
@@ -73,18 +94,30 @@ def laid_out_as(output: Tensor, targets: Tensor) -> Tensor:
 def fit(output: Tensor, targets: Tensor) -> bool:
     """Whether numbers belong together one by one: their shapes are equal but for axes of length 1.
 
-    Images also fit their flattened form, ``[N, pixels]``. All other shapes with equally many
-    numbers may be another layout, such as channels last, in which every number met a wrong one.
+    Images also fit their flattened form, ``[N, pixels]``, and tokens theirs, ``[N · T, ...]``. All
+    other shapes with equally many numbers may be another layout, such as channels last, in which
+    every number met a wrong one.
 
     Examples:
         >>> import torch
         >>> fit(torch.zeros(8, 1), torch.zeros(8)), fit(torch.zeros(3, 2), torch.zeros(2, 3))
         (True, False)
     """
-    if 2 in (output.ndim, targets.ndim) and min(output.ndim, targets.ndim) > 1:
-        output, targets = output.flatten(1), targets.flatten(1)
-    first, second = ([size for size in tensor.shape if size != 1] for tensor in (output, targets))
-    return first == second
+    first, second = _longer_than_one(output), _longer_than_one(targets)
+    if first == second or _joins_first_axes(first, second) or _joins_first_axes(second, first):
+        return True
+    if 2 not in (output.ndim, targets.ndim) or min(output.ndim, targets.ndim) < 2:
+        return False
+    return _longer_than_one(output.flatten(1)) == _longer_than_one(targets.flatten(1))
+
+
+def _longer_than_one(tensor: Tensor) -> list[int]:
+    return [size for size in tensor.shape if size != 1]
+
+
+def _joins_first_axes(joined: Sequence[int], apart: Sequence[int]) -> bool:
+    count = len(apart) - len(joined) + 1
+    return count > 1 and [prod(apart[:count]), *apart[count:]] == [*joined]
 
 
 def layout_hint(output: Tensor, targets: Tensor) -> str:
@@ -95,6 +128,6 @@ def layout_hint(output: Tensor, targets: Tensor) -> str:
         >>> layout_hint(torch.zeros(3, 2), torch.zeros(2, 3))
         ' If only the order of the axes differs, permute the targets.'
     """
-    if output.numel() != targets.numel():
+    if sorted(output.shape) != sorted(targets.shape):
         return ""
     return " If only the order of the axes differs, permute the targets."

@@ -21,6 +21,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from equipoise.diagnosis.initialisation.record import Initialisation, InitialisationFault
 from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument.compiled import uncompiled_name
 from equipoise.instrument.recording.graph import Given, Graph, Made
 
 # They hand the output of each layer of a list to the next one.
@@ -127,14 +128,14 @@ def _parting(
 ) -> tuple[str, ...]:
     """Which parameters have gradients that differ from unit to unit."""
     with untouched(model), torch.inference_mode(False), torch.enable_grad():
-        parameters = dict(model.named_parameters())
+        parameters = {uncompiled_name(n): p for n, p in model.named_parameters()}
         trained = [name for name in names if parameters[name].requires_grad]
         loss = loss_fn(model, batch)
         if not trained or not loss.requires_grad:
             return ()
         weights = [parameters[name] for name in trained]
         gradients = torch.autograd.grad(loss, weights, allow_unused=True)
-    modules = dict(model.named_modules())
+    modules = {uncompiled_name(name): module for name, module in model.named_modules()}
     return tuple(
         name
         for name, gradient in zip(trained, gradients, strict=True)
