@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from equipoise.instrument.forward import run_on_batch
 
-
 # PyTorch's default of ignore_index.
 _IGNORED = -100
 

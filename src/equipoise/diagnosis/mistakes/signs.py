@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,11 +53,13 @@ def of_signs(graph: Graph, model: nn.Module, loss_fn: LossFunction, batch: Any) 
         return _by_hooks(model, loss_fn, batch)
     if abs(graph.loss) < _CHANGE or any(node.function for node in graph.nodes):
         return []
-    gradients = _gradients(model, loss_fn, batch)
+    loss, gradients = _gradients(model, loss_fn, batch)
     square = sum(float(g.double().square().sum()) for g in gradients.values())
     if not (square > 0 and math.isfinite(square)):
         return []
     step = _CHANGE * abs(graph.loss) / square
+    if _loss_at(model, loss_fn, batch, gradients, step) > loss:
+        return []  # one pass more is enough for most
     for length in (step, step / 2):
         up, down = (_loss_at(model, loss_fn, batch, gradients, s) for s in (length, -length))
         if not abs((up - down) / (2 * length * square) + 1) < _EXACT:
@@ -82,8 +85,8 @@ def _has_hooks(model: nn.Module) -> bool:
 
 
 def _by_hooks(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
-    with_hooks = _gradients(model, loss_fn, batch)
-    without = _gradients(model, loss_fn, batch, hooks=False)
+    _, with_hooks = _gradients(model, loss_fn, batch)
+    _, without = _gradients(model, loss_fn, batch, hooks=False)
     turned = [
         name
         for name, gradient in with_hooks.items()
@@ -111,9 +114,16 @@ def _cosine(one: Tensor, other: Tensor) -> float:
 
 def _gradients(
     model: nn.Module, loss_fn: LossFunction, batch: Any, *, hooks: bool = True
-) -> dict[str, Tensor]:
-    """Of the parameters that the loss depends on, with or without the model's hooks."""
-    with untouched(model), seeded(0), torch.inference_mode(False), torch.enable_grad():
+) -> tuple[float, dict[str, Tensor]]:
+    """The loss, and its gradients, with or without the model's hooks."""
+    with (
+        untouched(model),
+        seeded(0),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # of hooks, which the user's own steps show
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         removed: list[tuple[Any, str, Any]] = []
         if not hooks:
@@ -130,7 +140,8 @@ def _gradients(
             for owner, name, value in removed:
                 setattr(owner, name, value)
     pairs = zip(trained, found, strict=True)
-    return {name: g.to_dense() if g.is_sparse else g for name, g in pairs if g is not None}
+    dense = {name: g.to_dense() if g.is_sparse else g for name, g in pairs if g is not None}
+    return float(loss.detach()), dense
 
 
 def _loss_at(
