@@ -80,6 +80,20 @@ class TestStatedErrors:
         with pytest.raises(ValueError, match="varies too far out"):
             layer_norm("relu", beta=-35.5)
 
+    def test_where_biases_alone_keep_the_signal_up(self):
+        """q is σ_b² and what 24 standard deviations out adds; smaller q lie beyond reach."""
+        found = layer_norm(
+            "gelu_tanh", gamma=18.497, beta=-113.806, eps=0.114, bias_variance=0.0083378
+        )
+        assert_true(found.q, 0.0083378, 1e-12)
+        assert 0 < found.rate.value < 1e-100
+
+    def test_no_digit_is_no_number(self):
+        """Softplus at 20 standard deviations below 0 is flat but for rounding."""
+        for norm in (layer_norm, lambda *a, **k: group_norm(*a, 8, **k)):
+            with pytest.raises(ValueError, match="no signal passes"):
+                norm(lambda x: torch.logaddexp(3 * x, 0 * x) / 3, beta=-14.0, eps=1e-4)
+
     @pytest.mark.parametrize(
         ("alpha", "beta", "true"),
         [

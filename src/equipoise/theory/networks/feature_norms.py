@@ -68,6 +68,8 @@ from equipoise.theory.networks.gaussian_averages import (
 Array = NDArray[np.float64]
 
 _UNIT = float(np.finfo(float).eps)
+# Nodes in angles round more: at 6 features and γ = 12, 64 roundings were short by a tenth.
+_OF_ANGLES = 32
 _GOAL, _ROUNDING, _FAR_ROUNDING = 1e-12, 64 * _UNIT, 4 * _UNIT
 # A q below this fraction of the largest counts as no signal; the second allows for rounding.
 _SMALLEST, _KEPT = 1e-14, 1 - 1e-12
@@ -217,7 +219,8 @@ def group_norm(
     elif not f.activation.turns:
         with contextlib.suppress(_UnresolvedError):
             layer = _Groups(setting).layer
-            return _solve(setting, layer, compute.GAUSS_LEVELS, method, settled=True)
+            # One level more: the radius may need it.
+            return _solve(setting, layer, compute.GAUSS_LEVELS + 1, method, settled=True)
     return _solve(setting, _Groups(setting, steep=True).layer, len(_STEEP_RULES), method)
 
 
@@ -283,7 +286,7 @@ class _Groups:
             )
             for order in (VALUES, SLOPES)
         )
-        return far / max(1 - far / n, _UNIT)
+        return _OF_ANGLES + far / max(1 - far / n, _UNIT)
 
     def _refuse_unresolved(self, averages: Averages, radius: Array) -> None:
         """The lowest eigenvalue on the sphere bounds slopes: E[(n − w²) f′²] ≥ (n − 1) Var f."""
@@ -302,7 +305,7 @@ class _Groups:
             return self._averages(np.ones(1), level), without_eps(m, q)
         kept = self._kept.get(level)
         if kept is None or not kept[0].reaches(q):
-            grid = radial_grid(m, eps, q, self.breaks, min(level, _RADIAL_LEVEL))
+            grid = radial_grid(m, eps, q, self.breaks, min(level + self.steep, _RADIAL_LEVEL))
             kept = grid, self._averages(grid.radius, level)
             self._kept[level] = kept
         return kept[1], kept[0].law(q)
@@ -361,22 +364,32 @@ def _solve(
     relative = rounding + last.unseen[0]  # the growth follows q
     errors = change + relative * np.abs(fine) * _amplification(setting, layer, fine[0])
     errors[1] += last.unseen[1] * fine[1]
+    if not (errors < np.abs(fine)).all():
+        raise ConvergenceError(
+            f"not a digit of q and the rate of {setting.activation.name} is known at gamma = "
+            f"{setting.gamma:g}, beta = {setting.beta:g}: it varies too rarely, turns too "
+            "steeply, or its slopes barely have a second moment. Move beta, or use another."
+        )
     q, rate = (Estimate(float(v), float(e), method) for v, e in zip(fine, errors, strict=True))
     return FeatureNorm(q, rate)
 
 
 def _signal(setting: Setting, layer: Layer) -> float:
     """A first q, the largest that the next layer keeps or enlarges."""
-    low = limit = layer(1.0 if setting.eps == 0 else 1e18 * setting.eps, 0).q
-    while setting.eps > 0 and low > _SMALLEST * limit and layer(low, 0).q < low * _KEPT:
-        low /= 2
-    if not low > _SMALLEST * limit:
-        raise ValueError(
-            f"no signal passes {setting.activation.name} at eps = {setting.eps:g}, gamma = "
-            f"{setting.gamma:g}, beta = {setting.beta:g}: pre-activations die out with depth. Use "
-            "a smaller eps, or move beta."
-        )
-    return low
+    q = limit = layer(1.0 if setting.eps == 0 else 1e18 * setting.eps, 0).q
+    if setting.eps == 0 and q > 0:
+        return q
+    # At a small q, where φ is flat, averages may have no digits left: larger ones were not kept.
+    with contextlib.suppress(ConvergenceError):
+        while q > _SMALLEST * limit:
+            if layer(q, 0).q >= q * _KEPT:
+                return q
+            q /= 2
+    raise ValueError(
+        f"no signal passes {setting.activation.name} at eps = {setting.eps:g}, gamma = "
+        f"{setting.gamma:g}, beta = {setting.beta:g}: pre-activations die out with depth. Use "
+        "a smaller eps, or move beta."
+    )
 
 
 def _settle(setting: Setting, layer: Layer, level: int, start: float) -> tuple[Array, _Passed]:
@@ -388,10 +401,12 @@ def _settle(setting: Setting, layer: Layer, level: int, start: float) -> tuple[A
     def log_ratio(x: float) -> float:
         return math.log(layer(math.exp(x), level).q) - x
 
-    centre, reach = math.log(start), 1e-6
-    while log_ratio(centre - reach) < 0 or log_ratio(centre + reach) > 0:
-        reach *= 8
-    q = math.exp(brentq(log_ratio, centre - reach, centre + reach, xtol=1e-15, rtol=1e-15))
+    centre, down, up = math.log(start), 1e-6, 1e-6
+    while log_ratio(centre - down) < 0:
+        down *= 8
+    while log_ratio(centre + up) > 0:
+        up *= 8
+    q = math.exp(brentq(log_ratio, centre - down, centre + up, xtol=1e-15, rtol=1e-15))
     passed = layer(q, level)
     return np.array([q, passed.growth]), passed
 
