@@ -88,6 +88,11 @@ class TestStatedErrors:
         assert_true(found.q, 0.0083378, 1e-12)
         assert 0 < found.rate.value < 1e-100
 
+    def test_flat_for_every_feature_of_a_group(self):
+        """No feature of 8 is beyond √7 standard deviations: biases pass, gradients do not."""
+        found = group_norm("relu", 8, beta=-2.8, bias_variance=0.25)
+        assert (found.q.value, found.rate.value, found.rate.error) == (0.25, 0.0, 0.0)
+
     def test_no_digit_is_no_number(self):
         """Softplus at 20 standard deviations below 0 is flat but for rounding."""
         for norm in (layer_norm, lambda *a, **k: group_norm(*a, 8, **k)):
