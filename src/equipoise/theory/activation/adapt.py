@@ -83,7 +83,7 @@ def as_activation(activation: ActivationLike, *, name: str | None = None) -> Act
     Args:
         activation: A name such as ``"relu"`` or ``"alpha_relu(1.5)"``, an activation module,
             any elementwise callable on float64 tensors, or an :class:`Activation`. Kinks of a
-            callable are searched for on [-20, 20] by two independent grids; where only one sees
+            callable are searched for on [-20, 20] by three independent grids; where only one sees
             something, errors are wider and say so. Declare kinks yourself by building an
             :class:`Activation`.
         name: Name of a callable in reports; by default its own.
