@@ -22,8 +22,7 @@ from equipoise.data.resolve import importing, resolve
 from equipoise.data.source import Samples, Source
 from equipoise.diagnosis.inputs.adapt import CRITERIA, Loss
 from equipoise.diagnosis.record import Examination
-from equipoise.diagnosis.refusals import is_pair
-from equipoise.instrument.batches import shapes
+from equipoise.instrument.batches import is_pair, shapes
 from equipoise.models.mlp import mlp
 from equipoise.records.wording import closest, first_sentence
 

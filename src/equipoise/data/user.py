@@ -22,7 +22,7 @@ from equipoise.data.source import (
     randomness_from,
     shuffled_indices,
 )
-from equipoise.instrument.batches import fields, mapped, plain, tensors
+from equipoise.instrument.batches import fields, is_pair, mapped, plain, tensors
 from equipoise.instrument.types import Batch
 from equipoise.records.wording import said
 
@@ -268,7 +268,7 @@ def _one_batch(data: object) -> Any:
         # they are one batch, such as triplets.
         alike = isinstance(data, list) and len({part.shape for part in data}) == 1
         return tuple(data) if len(data) > 1 and not (alike and len(data) > 2) else None
-    if isinstance(data, list) or all(_is_pair(part) for part in data):
+    if isinstance(data, list) or all(_is_sample(part) for part in data):
         return None
     return data if tensors(data) else None
 
@@ -280,13 +280,13 @@ def _named_tensors(data: object) -> Any:
     return data if tensors(data) else None
 
 
-def _is_pair(part: object) -> bool:
+def _is_sample(part: object) -> bool:
     return isinstance(part, tuple | list) and len(part) == 2 and isinstance(part[1], Tensor)
 
 
 def _from_batch(batch: Any, name: str) -> Source:
     """Rows of equally long tensors are drawn in any number; another nest is one batch."""
-    if isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(x, Tensor) for x in batch):
+    if is_pair(batch):
         return Samples(name, batch[0], batch[1])
     lengths = {len(tensor) if tensor.ndim else -1 for tensor in tensors(batch)}
     rows = lengths.pop() if len(lengths) == 1 else 0
@@ -397,7 +397,7 @@ def _as_batch(item: object, name: str) -> Batch:
         batch = tuple(batch)
     if not tensors(batch):
         raise ValueError(f"{name} yields batches without a tensor: {_form(item)}. {_WRAP}")
-    if isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(x, Tensor) for x in batch):
+    if is_pair(batch):
         inputs, targets = batch
         if not inputs.ndim or not targets.ndim or len(inputs) != len(targets):
             raise ValueError(

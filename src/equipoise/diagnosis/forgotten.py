@@ -7,21 +7,17 @@ the loss falls to that of guessing, and stays there.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument import LossFunction
 from equipoise.instrument.batches import tensors
-from equipoise.instrument.forward import with_gradients_inside
+from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.normalisers import shares_batch_statistics
-from equipoise.instrument.random_states import seeded
-from equipoise.instrument.trees import leaves
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -85,15 +81,16 @@ def forgotten(
     if count < _FEWEST or any(len(x) != count for x in given):
         return Forgotten()
     calls: list[_Call] = []
+
+    def look(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
+        outputs = rows_of_samples(output, count)
+        if outputs and outputs[0].numel():
+            is_coarse = any(x.dtype not in (torch.float32, torch.float64) for x in outputs)
+            took = _spread(rows_of_samples(arguments, count), count)
+            calls.append(_Call(name, module, took, _spread(outputs, count), is_coarse))
+
     try:
-        with untouched(model), torch.no_grad(), seeded(0):
-            model.eval()
-            for module in model.modules():
-                if shares_batch_statistics(module):
-                    module.train()
-            _draw(model)
-            with _watched(model, count, calls, time.perf_counter() + patience):
-                with_gradients_inside(lambda: loss_fn(model, batch))
+        evaluate_once(model, loss_fn, batch, look, patience=patience, prepare=_prepare)
     except Exception:  # a model that does not run in evaluation, as detectors without targets
         return Forgotten()
     outputs = [call for call in calls if call.module is model]
@@ -174,7 +171,11 @@ class _Call:
         return any(p is not None and p.ndim > 1 for p in self.module._parameters.values())
 
 
-def _draw(model: nn.Module) -> None:
+def _prepare(model: nn.Module) -> None:
+    """Let batch norms average over the batch, and draw biases and what starts at zero."""
+    for module in model.modules():
+        if shares_batch_statistics(module):
+            module.train()
     for name, parameter in model.named_parameters():
         if not parameter.is_floating_point() or not parameter.numel():
             continue
@@ -196,35 +197,3 @@ def _spread(values: Sequence[Tensor], count: int) -> _Spread:
         if gap * found.size >= found.gap * size:
             found = _Spread(gap, size)
     return found
-
-
-@contextmanager
-def _watched(model: nn.Module, count: int, found: list[_Call], end: float) -> Iterator[None]:
-    def rows(values: Any) -> list[Tensor]:
-        return [
-            x
-            for x in leaves(values)
-            if isinstance(x, Tensor) and x.is_floating_point() and x.ndim and len(x) == count
-        ]
-
-    def after(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if time.perf_counter() > end:
-                raise TimeoutError
-            given = rows(output)
-            if given and given[0].numel():
-                is_coarse = any(x.dtype not in (torch.float32, torch.float64) for x in given)
-                took = _spread(rows((args, kwargs)), count)
-                found.append(_Call(name, module, took, _spread(given, count), is_coarse))
-
-        return hook
-
-    handles = [
-        module.register_forward_hook(after(name), with_kwargs=True)
-        for name, module in model.named_modules()
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -21,8 +21,8 @@ from equipoise.data.source import Source
 from equipoise.data.user import as_source
 from equipoise.diagnosis.inputs.adapt import Loss, check_loss, find_loss, warm_up
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
-from equipoise.diagnosis.refusals import failed, is_pair, refuse_missing, shape_in_words
-from equipoise.instrument.batches import cast, moved, samples, tensors
+from equipoise.diagnosis.refusals import failed, refuse_missing, shape_in_words
+from equipoise.instrument.batches import cast, is_pair, moved, samples, tensors
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.kept_batches import copied, on_copies
 from equipoise.instrument.normalisers import is_batch_norm

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from equipoise.instrument.batches import fields, shapes, tensors
+from equipoise.instrument.batches import fields, is_pair, shapes, tensors
 from equipoise.instrument.types import Batch
 from equipoise.records.wording import count, first_sentence, listed
 
@@ -127,10 +127,3 @@ def _columns(missing: Tensor) -> str:
 def shape_in_words(batch: Batch) -> str:
     """Of the inputs of a pair, and of all tensors of another batch."""
     return str(list(batch[0].shape)) if is_pair(batch) else shapes(batch)
-
-
-def is_pair(batch: Batch) -> bool:
-    """Whether a batch is an (input, target) pair of tensors."""
-    return (
-        isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(x, Tensor) for x in batch)
-    )

@@ -64,6 +64,13 @@ def tensors(batch: Any) -> list[Tensor]:
     return found
 
 
+def is_pair(batch: Any) -> bool:
+    """Whether a batch is an (input, target) pair of tensors."""
+    return (
+        isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(x, Tensor) for x in batch)
+    )
+
+
 def samples(batch: Any) -> int:
     """How many samples a batch holds; 0 if it has no tensors.
 

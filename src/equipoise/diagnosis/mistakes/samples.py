@@ -7,21 +7,17 @@ takes numbers of one sample for those of another, raise no error: the shapes fit
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument import LossFunction
 from equipoise.instrument.batches import mapped, tensors
-from equipoise.instrument.forward import with_gradients_inside
+from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.normalisers import is_normaliser
-from equipoise.instrument.random_states import RandomStates, seeded
-from equipoise.instrument.trees import leaves
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -154,20 +150,25 @@ class Pass:
     states: tuple[Tensor, ...]
 
 
-class _TooLongError(Exception):
-    """A pass takes longer than its patience."""
-
-
 def _recorded(
     model: nn.Module, loss_fn: LossFunction, batch: Any, count: int, patience: float
 ) -> Pass:
     found: list[Call] = []
-    with untouched(model), torch.no_grad(), seeded(0):
-        model.eval()
-        with _watched(model, count, found, time.perf_counter() + patience):
-            with_gradients_inside(lambda: loss_fn(model, batch))
-        states = RandomStates(model).torch_states()
-    return Pass(found, states)
+    middle = count // 4 * 2
+
+    def look(name: str, module: nn.Module, given: Any, output: Any) -> None:
+        chosen = slice(middle, middle + 1) if name else slice(0, None, 2)
+
+        def rows(values: Any) -> list[Tensor]:
+            return [x[chosen].detach().clone() for x in rows_of_samples(values, count)]
+
+        outputs = rows(output)
+        if not name:  # a table of all pairs is meant to depend on others
+            outputs = [x for x in outputs if x.shape[1:] != (count,)]
+        if outputs:
+            found.append(Call(name, module, rows(given), outputs))
+
+    return Pass(found, evaluate_once(model, loss_fn, batch, look, patience=patience))
 
 
 def _drew_otherwise(first: Pass, second: Pass) -> bool:
@@ -181,41 +182,6 @@ def _changes(first: Pass, second: Pass) -> list[tuple[float, float]]:
     if [one.name for one in first.calls] != [one.name for one in second.calls]:
         return []
     return list(map(_change, first.calls, second.calls))
-
-
-@contextmanager
-def _watched(model: nn.Module, count: int, found: list[Call], end: float) -> Iterator[None]:
-    def rows(values: Any, chosen: slice) -> list[Tensor]:
-        return [
-            x[chosen].detach().clone()
-            for x in leaves(values)
-            if isinstance(x, Tensor) and x.is_floating_point() and x.ndim and len(x) == count
-        ]
-
-    def after(name: str) -> Callable[..., None]:
-        middle = count // 4 * 2
-        chosen = slice(middle, middle + 1) if name else slice(0, None, 2)
-
-        def hook(module: nn.Module, args: Any, given: Any, output: Any) -> None:
-            if time.perf_counter() > end:
-                raise _TooLongError
-            outputs = rows(output, chosen)
-            if not name:  # a table of all pairs is meant to depend on others
-                outputs = [x for x in outputs if x.shape[1:] != (count,)]
-            if outputs:
-                found.append(Call(name, module, rows((args, given), chosen), outputs))
-
-        return hook
-
-    handles = [
-        module.register_forward_hook(after(name), with_kwargs=True)
-        for name, module in model.named_modules()
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _change(before: Call, after: Call) -> tuple[float, float]:
