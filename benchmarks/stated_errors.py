@@ -544,6 +544,20 @@ def summarise(records: list[dict[str, Any]]) -> bool:
     return not bad and not crashed
 
 
+def stored(path: Path | None, seed: int) -> list[dict[str, Any]]:
+    """Records of a file of JSON lines that were drawn by a seed; none without a file."""
+    if path is None or not path.exists():
+        return []
+    return [r for r in map(json.loads, path.read_text("utf-8").splitlines()) if r["seed"] == seed]
+
+
+def store(path: Path | None, record: dict[str, Any]) -> None:
+    """Append a record to such a file, if there is to be one."""
+    if path is not None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+
 def main() -> int:
     """Examine settings, print the summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -557,10 +571,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="two settings")
     parser.add_argument("--strict", action="store_true", help="exit code 1 if any is outside")
     arguments = parser.parse_args()
-    records: list[dict[str, Any]] = []
-    if arguments.records and arguments.records.exists():
-        lines = arguments.records.read_text("utf-8").splitlines()
-        records = [r for r in map(json.loads, lines) if r["seed"] == arguments.seed]
+    records = stored(arguments.records, arguments.seed)
     done = {r["number"] for r in records}
     wanted = 2 if arguments.quick else arguments.settings
     left = [number for number in range(wanted) if number not in done]
@@ -572,9 +583,7 @@ def main() -> int:
             examined = stack.enter_context(pool).imap_unordered(work, left, chunksize=4)
         for record in examined:
             records.append(record)
-            if arguments.records:
-                with arguments.records.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(record) + "\n")
+            store(arguments.records, record)
     well = summarise(records)
     return 0 if well or not arguments.strict else 1
 

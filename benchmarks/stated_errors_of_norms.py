@@ -15,7 +15,6 @@ setting ends in another error than ``ValueError``. A setting takes about half a 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -34,7 +33,7 @@ from equipoise.records import Estimate
 from equipoise.theory import as_activation, group_norm, layer_norm, vanilla
 from reference import one_sample
 from reference.two_angles import Function
-from stated_errors import FAMILIES, UnjudgedError, within
+from stated_errors import FAMILIES, UnjudgedError, store, stored, within
 
 Reference = Callable[[Function, float, int], tuple[Any, ...]]
 KINDS = ("layer norm", "group norm", "vanilla")
@@ -163,18 +162,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="three settings")
     parser.add_argument("--strict", action="store_true", help="exit code 1 if any is outside")
     arguments = parser.parse_args()
-    records: list[dict[str, Any]] = []
-    if arguments.records and arguments.records.exists():
-        lines = arguments.records.read_text("utf-8").splitlines()
-        records = [r for r in map(json.loads, lines) if r["seed"] == arguments.seed]
+    records = stored(arguments.records, arguments.seed)
     done = {r["number"] for r in records}
     for number in range(3 if arguments.quick else arguments.settings):
         if number in done:
             continue
         records.append(examine(number, arguments.seed, arguments.limit))
-        if arguments.records:
-            with arguments.records.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(records[-1]) + "\n")
+        store(arguments.records, records[-1])
     well = summarise(records)
     return 0 if well or not arguments.strict else 1
 

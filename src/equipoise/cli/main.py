@@ -347,8 +347,8 @@ def _prepare_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            # Stays open until the process ends.
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            devnull = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open to the end
+            setattr(sys, name, devnull)
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 

@@ -340,7 +340,7 @@ def _run(
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
     work.stuck = stuck(model, loss, problem.more(), work.without_gradient)
-    work.forgotten = forgotten(model, loss, problem.first)
+    work.forgotten = forgotten(model, loss, problem.first, problem.patience)
     work.broken = work.broken or broken(None, growth)
     if work.obstacle:
         work.trainability = None
@@ -407,7 +407,9 @@ def _told(
         found = told_by_order(work.initialisation, trace.graph)
         work.initialisation = told_by_gradients(found, model, problem.loss_fn, problem.first)
     except Exception as error:  # it is not to cost the prediction
-        return (Finding("note", "Layers that start alike were not looked at", str(error)),)
+        return (
+            Finding("note", "Layers that start alike were not looked at", wording.said(error)),
+        )
     return ()
 
 

@@ -151,6 +151,11 @@ class Problem:
         """The first batch."""
         return self.held[0]
 
+    @property
+    def patience(self) -> float:
+        """Seconds that a pass in evaluation may take, where some models do more: a step, or ½."""
+        return max(0.5, self.step_seconds)
+
     def fresh(self, seed: int | None = None) -> nn.Module:
         """Build the model with a seed, or with the current random state."""
         return fresh(self.build, self.first, seed)

@@ -15,7 +15,7 @@ By hand, with ``model`` and, of BNP, ``optimizer``:
 
 import equipoise
 from equipoise.diagnosis import fixed
-from equipoise.diagnosis.fix.remedy import Edit, Factor, Remedy  # noqa: F401
+from equipoise.diagnosis.fix.remedy import Edit, Factor, Remedy  # noqa: F401 - for REMEDY
 
 REMEDY = {remedy!r}
 

@@ -20,9 +20,6 @@ from equipoise.instrument.recording.graph import Graph
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
-# Seconds of a pass in evaluation, where a training step takes less.
-_PATIENCE = 0.5
-
 
 def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
     """What is wrong with the use of a model, and not with its initialisation.
@@ -35,7 +32,6 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
         problem: What is checked.
     """
     loss, first = problem.loss_fn, problem.first
-    patience = max(_PATIENCE, problem.step_seconds)
     looks: dict[str, Callable[[], list[Finding]]] = {
         "outputs": lambda: of_outputs(graph, first, assumed=problem.loss_is_assumed),
         "codings of targets": lambda: of_codings(graph, first),
@@ -45,7 +41,7 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
         "targets": lambda: of_targets(graph, first, problem.more),
         "forgotten time steps": lambda: of_memory(model, loss, first),
         "signs of gradients": lambda: of_signs(graph, model, loss, first),
-        "samples that see each other": lambda: of_samples(model, loss, first, patience),
+        "samples that see each other": lambda: of_samples(model, loss, first, problem.patience),
     }
     found: list[Finding] = []
     failed: dict[str, str] = {}

@@ -22,8 +22,8 @@ _FEWEST_STEPS, _PART = 16, 0.5
 def of_memory(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
     """Early time steps whose gradient has vanished on the way back from the end.
 
-    With PyTorch's weights the forget gate of an LSTM starts at one half, so that the gradient of a
-    loss at the end halves with every step back.
+    With PyTorch's weights the forget gate of an LSTM starts at about one half, so that the
+    gradient of a loss at the end shrinks with every step back.
 
     Args:
         model: Left bit for bit as it is.

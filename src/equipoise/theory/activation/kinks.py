@@ -66,7 +66,7 @@ class Found:
     Args:
         kinks: Its kinks, ascending.
         turns: Points ever denser towards what is narrow but smooth, ascending.
-        unsure: Places that only one of two independent grids saw: others like them may have
+        unsure: Places that only one of three independent grids saw: others like them may have
             been missed.
     """
 
