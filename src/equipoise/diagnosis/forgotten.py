@@ -1,4 +1,4 @@
-"""Models whose output is the same for every sample, whatever their weights.
+"""Models whose output is the same for every sample, also with other biases.
 
 A token that sees only those of other samples, a mean over what was normalised over the same axis:
 the loss falls to that of guessing, and stays there.
