@@ -220,6 +220,13 @@ class TwoAngles:
         slope = variance * (moved @ self.half_gap) / total / kappa
         return F, slope
 
+    def rounding(self, kappa, variance=1.0):
+        """F(κ) of samples that differ by their values' last bits alone, at most."""
+        base, b, _ = self.weights(kappa)
+        weight = base * (self.B - 3 + b)
+        bits = np.finfo(self.real).eps * np.abs(self.f[0])
+        return variance * (weight @ (bits * bits)) / weight.sum()
+
     def numbers(self, kappa, variance=1.0):
         """Every number at a given κ."""
         B, n, real = self.B, self.B - 1, self.real
