@@ -38,7 +38,7 @@ from equipoise_papers.santurkar2018.training import (
 )
 
 BY_NAME = {experiment.name.split(".")[1]: experiment for experiment in EXPERIMENTS}
-TRAININGS = [name for name in BY_NAME if name != "theorems"]
+TRAININGS = [name for name in BY_NAME if name not in {"fig7", "theorems"}]
 VGG = ProbedTraining("vgg", "digits", "batch", 0.1, 32, 4, 0, 2, 3)
 DLN = ProbedTraining("dln", "gaussian", "none", 1e-6, 0, 4, 0, 2, 3)
 

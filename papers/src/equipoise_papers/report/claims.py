@@ -200,7 +200,7 @@ SANTURKAR2018 = {
         "“Noisy” BatchNorm layers have significantly higher ICS than standard networks, yet "
         "perform better from an optimization perspective",
         "Fig. 7, caption",
-        ("layer inputs are less stable*",),
+        ("with noisy BN a step changes the mean*", "with noisy BN a step changes the variance*"),
     ),
     "Fig. 8": Claim(
         "Is σ large in practice, so that γ/σ flattens the loss?",

@@ -1,8 +1,8 @@
 """Figures of "How Does Batch Normalization Help Optimization?" [santurkar2018]."""
 
-from equipoise_papers.santurkar2018 import figures, theorems
+from equipoise_papers.santurkar2018 import fig7, figures, theorems
 
-EXPERIMENTS = (*figures.EXPERIMENTS, theorems.EXPERIMENT)
+EXPERIMENTS = (*figures.EXPERIMENTS, fig7.EXPERIMENT, theorems.EXPERIMENT)
 
 # Whole figures: what they show, and their panels.
 FIGURES = {

@@ -151,25 +151,6 @@ def noisy(results: Results) -> tuple[Check, ...]:
     )
 
 
-def moments(results: Results) -> tuple[Check, ...]:
-    """Fig. 7."""
-    standard, noised = (drifts(runs_of(results, n)) for n in ("none", "noisy"))
-    stable = lower_by_factor(
-        "layer inputs are less stable with noisy BN than in the standard network",
-        standard,
-        noised,
-        _names("none", "noisy"),
-    )
-    if stable.holds is False:
-        # The source compares successive steps, over which noise changes as much.
-        found = f"{stable.found}; between looks, over which networks drift and noise does not grow"
-        stable = replace(stable, found=found, holds=None)
-    return (
-        stable,
-        _lower_loss("yet it trains better", results, "noisy", "none"),
-    )
-
-
 def shift_vgg(results: Results) -> tuple[Check, ...]:
     """Figs. 3 and 6, VGG."""
     a, b = (average(runs_of(results, n), cosine, slice(0, 1)) for n in _BN)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-_COLOURS = {
+COLOURS = {
     "none": style.INK,
     "batch": style.PALETTE[1],
     "noisy": style.PALETTE[0],
@@ -47,9 +46,9 @@ def curves(axes: Axes, results: Mapping[ProbedTraining, Run], *, wide: bool = Fa
         columns = list(zip(*(run.curve.losses for run in finished), strict=False))
         steps = finished[0].curve.steps[: len(columns)]
         mean = [sum(column) / len(column) for column in columns]
-        axes.plot(steps, mean, color=_COLOURS[norm], label=LABELS[norm])
+        axes.plot(steps, mean, color=COLOURS[norm], label=LABELS[norm])
         low, high = list(map(min, columns)), list(map(max, columns))
-        axes.fill_between(steps, low, high, color=_COLOURS[norm], alpha=0.12, linewidth=0)
+        axes.fill_between(steps, low, high, color=COLOURS[norm], alpha=0.12, linewidth=0)
     axes.set_yscale("log")
     axes.set_xlabel("step")
     axes.set_ylabel("training loss")
@@ -89,7 +88,7 @@ def lines(
             steps,
             middle,
             yerr=(middle - low, high - middle),
-            color=_COLOURS[norm],
+            color=COLOURS[norm],
             marker=".",
             elinewidth=0.8,
             label=LABELS[norm],
@@ -130,7 +129,7 @@ def bands(
             steps,
             low,
             high,
-            color=_COLOURS[norm],
+            color=COLOURS[norm],
             alpha=0.3,
             label=LABELS[norm],
             linewidth=1,
@@ -206,7 +205,7 @@ def changes_over_distance(
         ]
         for look in looks
     ]
-    colour = _COLOURS[norm]
+    colour = COLOURS[norm]
     for points in seeds if len(seeds) > 1 else ():
         axes.plot(*zip(*points, strict=True), color=colour, linestyle=dash, alpha=0.35, lw=0.6)
     means = [
@@ -226,7 +225,7 @@ def histograms(
         (run,) = runs_of(results, norm)
         for row, layer in enumerate(layers):
             axes = panels[row][column]
-            _ridges(axes, run, layer, _COLOURS[norm])
+            _ridges(axes, run, layer, COLOURS[norm])
             if not row:
                 axes.set_title(LABELS[norm], fontsize=8)
             if not column:
@@ -260,7 +259,7 @@ def quantiles(
     for column, norm in enumerate(norms):
         for row, layer in enumerate(layers):
             axes = panels[row][column]
-            distribution(axes, runs_of(results, norm)[0], layer, _COLOURS[norm])
+            distribution(axes, runs_of(results, norm)[0], layer, COLOURS[norm])
             if not row:
                 axes.set_title(LABELS[norm], fontsize=8)
             if not column:
@@ -297,44 +296,10 @@ def distributions_below(
         layers = [a.layer for a in run.looks[0].activations]
         layer = layers[len(layers) // 2]
         axes = figure.add_subplot(lower[place], sharey=first)
-        distribution(axes, run, layer, _COLOURS[norm])
+        distribution(axes, run, layer, COLOURS[norm])
         axes.set_title(f"one unit of {layer}, {LABELS[norm]}", fontsize=7)
         axes.set_xlabel("step", fontsize=7)
         if first is None:
             axes.set_ylabel("output of the unit", fontsize=7)
         first = first or axes
     return [figure.add_subplot(upper[place]) for place in range(top)]
-
-
-def changes_of_moments(figure: FigureBase, results: Mapping[ProbedTraining, Run]) -> None:
-    """How far mean and variance of one unit move from look to look, for each layer and moment."""
-    any_run = next(iter(results.values()))
-    layers = [a.layer for a in any_run.looks[0].activations]
-    panels = figure.subplots(2, len(layers), sharex=True, sharey="row", squeeze=False)
-    for row, moment in enumerate(("mean", "variance")):
-        for axes, layer in zip(panels[row], layers, strict=True):
-            for norm in norms_of(results):
-                _moves(axes, runs_of(results, norm), layer, moment, norm)
-            axes.set_yscale("log")
-            axes.tick_params(labelsize=6)
-            if not row:
-                axes.set_title(layer, fontsize=8)
-        panels[row][0].set_ylabel(f"change of the {moment}", fontsize=7)
-    panels[-1][0].set_xlabel("step", fontsize=7)
-    panels[0][0].legend(fontsize=6)
-
-
-def _moves(axes: Axes, runs: Sequence[Run], layer: str, moment: str, norm: Normaliser) -> None:
-    """Geometric means over seeds, with their range."""
-    columns: dict[int, list[float]] = {}
-    for run in runs:
-        known = [next(a for a in look.activations if a.layer == layer) for look in run.looks]
-        for look, (before, now) in zip(run.looks[1:], pairwise(known), strict=True):
-            move = abs(getattr(now, moment) - getattr(before, moment))
-            if 0 < move < float("inf"):
-                columns.setdefault(look.step, []).append(move)
-    steps = sorted(columns)
-    middle = [statistics.geometric_mean(columns[step]) for step in steps]
-    axes.plot(steps, middle, color=_COLOURS[norm], label=LABELS[norm], linewidth=1)
-    low, high = ([pick(columns[step]) for step in steps] for pick in (min, max))
-    axes.fill_between(steps, low, high, color=_COLOURS[norm], alpha=0.15, linewidth=0)

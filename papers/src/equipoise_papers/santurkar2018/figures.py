@@ -219,16 +219,6 @@ EXPERIMENTS = (
         claims.landscape_random,
     ),
     _experiment(
-        "fig7",
-        "Change of mean and variance between looks, under noisy BN",
-        "Noisy BN's layer inputs are less stable than even the standard network's; it trains "
-        "well all the same.",
-        lambda scale: grids.vgg_cells(scale, _NOISED),
-        drawing.changes_of_moments,
-        claims.moments,
-        "lines are geometric means over seeds, bands their range",
-    ),
-    _experiment(
         "fig8",
         "Distributions in the deep linear network",
         "σ tends to be large in practice, so that γ/σ makes the loss flatter.",

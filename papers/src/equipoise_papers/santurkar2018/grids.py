@@ -26,11 +26,14 @@ LABELS: dict[str, str] = {
     "l2": "ℓ₂",
     "linf": "ℓ∞",
 }
-CHOICES = (
+OF_TRAINING = (
     "smoke: digits, small: Fashion-MNIST in place of CIFAR-10, with six 3 × 3 convolutions of 12, "
     "24 and 48 channels and a dense layer of 64; paper: VGG-16 on CIFAR-10 from --data-dir",
     "plain SGD without momentum or weight decay, batch 128, rate 0.1; Glorot; the normaliser "
     "before the activation; inputs standardised per channel",
+)
+CHOICES = (
+    *OF_TRAINING,
     "deep linear network: 25 layers of 10 × 10, 1,000 Gaussian samples, full batch, rate 10⁻⁶, "
     "squared loss summed over samples; the normaliser after every layer",
     "probes look at one batch in training mode: 8 points along the gradient, ½ to 4 times the "
@@ -45,7 +48,7 @@ CHOICES = (
     "several seeds; where a figure compares training, each normaliser also has its best rate of "
     "a grid",
 )
-_RATE, _BATCH = 0.1, 128
+RATE, BATCH = 0.1, 128
 _RATES = (0.03, 0.1, 0.3)
 _LINEAR_RATE = 1e-6
 # With the loss averaged over the 1,000 samples, the same rate moves weights a thousandth as far.
@@ -77,7 +80,7 @@ def _vgg(
         "small": ("fashion-mnist", 150, small_seeds, small_looks),
         "paper": ("cifar10", 15_000, 3, 150),
     }[scale]
-    make = partial(kind, "vgg", name, rate=_RATE, batch_size=_BATCH, steps=steps, looks=looks)
+    make = partial(kind, "vgg", name, rate=RATE, batch_size=BATCH, steps=steps, looks=looks)
     return tuple(make(norm=norm, seed=seed) for norm in norms for seed in range(seeds))
 
 
@@ -89,7 +92,7 @@ def sampled_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[Sampled, .
         "paper": ("cifar10", 15_000, 3),
     }[scale]
     make = partial(
-        Sampled, "vgg", name, rate=_RATE, batch_size=_BATCH, steps=steps, looks=looks, seed=0
+        Sampled, "vgg", name, rate=RATE, batch_size=BATCH, steps=steps, looks=looks, seed=0
     )
     return tuple(make(norm=norm) for norm in norms)
 
@@ -99,12 +102,12 @@ def rate_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTrainin
     if scale == "smoke":
         return ()
     name, steps = {"small": ("fashion-mnist", 150), "paper": ("cifar10", 15_000)}[scale]
-    make = partial(ProbedTraining, "vgg", name, batch_size=_BATCH, steps=steps, looks=0)
+    make = partial(ProbedTraining, "vgg", name, batch_size=BATCH, steps=steps, looks=0)
     return tuple(
         make(norm=norm, rate=rate, seed=seed)
         for norm in norms
         for rate in _RATES
-        if rate != _RATE
+        if rate != RATE
         for seed in range(3)
     )
 

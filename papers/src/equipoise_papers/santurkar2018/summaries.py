@@ -13,6 +13,11 @@ from equipoise_papers.judging import Difference, difference, standard_error
 from equipoise_papers.santurkar2018.training import Look, Normaliser, ProbedTraining, Run
 
 _WEIGHTS = ("Conv2d", "Linear")
+# What trainings on Fashion-MNIST leave out.
+SMALLER_VGG = (
+    "CIFAR-10, the full VGG and 15,000 steps: Fashion-MNIST, six convolutions of 12 to 48 "
+    "channels and {steps:,} steps at this scale"
+)
 # Of the deep linear network.
 _PAPER_STEPS = 10_000
 
@@ -147,13 +152,23 @@ def drifts(runs: Sequence[Run]) -> list[float]:
 
 def _drift(run: Run) -> float:
     moves = [
-        abs(now.mean - before.mean) / math.sqrt(before.variance)
-        + abs(math.log(now.variance / before.variance)) / 2
+        move((before.mean, before.variance), (now.mean, now.variance))
         for earlier, later in pairwise(run.looks)
         for before, now in zip(earlier.activations, later.activations, strict=True)
         if min(before.variance, now.variance) > 0
     ]
     return statistics.fmean(moves) if moves else math.nan
+
+
+def move(before: tuple[float, float], now: tuple[float, float]) -> float:
+    r"""How far a distribution moves: :math:`|\Delta\mu| / \sigma + |\Delta\log\sigma|`.
+
+    Args:
+        before: Mean and variance.
+        now: The same later.
+    """
+    (mean, variance), (later, varies) = before, now
+    return abs(later - mean) / math.sqrt(variance) + abs(math.log(varies / variance)) / 2
 
 
 def deviations(runs: Sequence[Run]) -> list[float]:
@@ -297,8 +312,7 @@ def _left_out(results: Mapping[ProbedTraining, Run]) -> tuple[str, ...]:
     mine = [cell for cell in results if cell.data == "fashion-mnist"]
     steps = max(cell.steps for cell in mine)
     return (
-        "CIFAR-10, the full VGG and 15,000 steps: Fashion-MNIST, six convolutions of 12 to 48 "
-        f"channels and {steps:,} steps at this scale",
+        SMALLER_VGG.format(steps=steps),
         "the whole test set: 2,000 images",
         *_few_looks(mine),
         *_short_linear(results),

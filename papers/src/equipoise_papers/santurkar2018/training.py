@@ -30,7 +30,7 @@ _REACH = {"vgg": (0.5, 4.0), "dln": (0.01, 30.0)}
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _TEST_SAMPLES = 2000
 # Samples in a step of an excerpt on a CPU, and its test images.
-_EXCERPT = 8
+EXCERPT_SAMPLES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +145,14 @@ class ProbedTraining(Cell[Run]):
         if self.network != "vgg" or self.runs_on().type != "cpu":
             cell = replace(self, steps=steps, looks=min(self.looks, 1))
             return Excerpt(cell, self.steps, pairs)
-        size = min(self.batch_size, _EXCERPT)
+        size = min(self.batch_size, EXCERPT_SAMPLES)
         part = {field.name: getattr(self, field.name) for field in fields(ProbedTraining)}
         cell = _Begun(**part | {"steps": steps, "looks": 0, "batch_size": size})
         share = self.batch_size / size
         return Excerpt(
             cell,
             math.ceil(self.steps * share),
-            math.ceil(max(pairs * share, _TEST_SAMPLES / _EXCERPT)),
+            math.ceil(max(pairs * share, _TEST_SAMPLES / EXCERPT_SAMPLES)),
             replace(cell, steps=1, looks=1) if self.looks else None,
         )
 
@@ -175,7 +175,7 @@ class ProbedTraining(Cell[Run]):
     def run(self) -> Run:
         """Train once, with probes on the way."""
         device = self.runs_on()
-        samples, test = _samples(self.data)
+        samples, test = samples_of(self.data)
         loss_fn = summed_squared_error if self.network == "dln" else cross_entropy
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
@@ -292,8 +292,6 @@ class _Looks:
 
 def _activations(model: nn.Module, inputs: Tensor, bins: int) -> tuple[Activations, ...]:
     """One unit of the first, a middle and the last hidden layer, on the same inputs."""
-    names = [name for name, module in model.named_modules() if _is_observed(module)]
-    chosen = dict.fromkeys((names[0], names[len(names) // 2], names[-2]))
     found: list[Activations] = []
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
@@ -306,7 +304,10 @@ def _activations(model: nn.Module, inputs: Tensor, bins: int) -> tuple[Activatio
 
         return record
 
-    handles = [model.get_submodule(name).register_forward_hook(hook(name)) for name in chosen]
+    handles = [
+        model.get_submodule(name).register_forward_hook(hook(name))
+        for name in observed_layers(model)
+    ]
     try:
         with untouched(model), torch.no_grad():
             model(inputs)
@@ -321,22 +322,32 @@ def _histogram(unit: Tensor, bins: int) -> Histogram:
     return Histogram(low, high, tuple(map(int, torch.histc(unit, bins, low, high).tolist())))
 
 
-def _is_observed(module: nn.Module) -> bool:
-    """Whether the paper calls the output a layer input: it is before the activation function."""
-    return isinstance(module, nn.Conv2d | nn.Linear)
+def observed_layers(model: nn.Module) -> tuple[str, ...]:
+    """Names of the first, a middle and the last hidden layer.
+
+    The paper calls their outputs layer inputs: they are before the activation function.
+    """
+    kinds = nn.Conv2d | nn.Linear
+    names = [name for name, module in model.named_modules() if isinstance(module, kinds)]
+    return tuple(dict.fromkeys((names[0], names[len(names) // 2], names[-2])))
 
 
 def _build(cell: ProbedTraining, samples: Samples) -> nn.Module:
     if cell.network == "dln":
         return deep_linear(samples.inputs.shape[1], 25, norm=cell.norm)
-    # Small maps and few channels, so that a training takes seconds; the paper's VGG has 64 to 512.
+    return vgg_for(cell.data, cell.norm, samples)
+
+
+def vgg_for(name: str, norm: Normaliser, samples: Samples) -> nn.Module:
+    """The network for a set of images, with Glorot's weights.
+
+    Small maps and few channels, so that a training takes seconds; the paper's has 64 to 512.
+    """
     plan: Literal["vgg16"] | tuple[tuple[int, ...], ...] = ((12, 12), (24, 24), (48, 48))
-    if cell.data == "cifar10":
+    if name == "cifar10":
         plan = "vgg16"
-    side = 4 if cell.data == "fashion-mnist" else 1
-    net = models.vgg(
-        plan, 10, samples.inputs.shape[1], norm=cell.norm, dense=(64,), head_size=side
-    )
+    side = 4 if name == "fashion-mnist" else 1
+    net = models.vgg(plan, 10, samples.inputs.shape[1], norm=norm, dense=(64,), head_size=side)
     return models.glorot_uniform_(net)
 
 
@@ -354,7 +365,7 @@ def _accuracy(model: nn.Module, test: Samples, count: int) -> float:
 
 
 @cache
-def _samples(name: str) -> tuple[Samples, Samples | None]:
+def samples_of(name: str) -> tuple[Samples, Samples | None]:
     """Training and test samples, cached because all cells of a worker use the same."""
     if name == "gaussian":
         return gaussian_regression(), None
