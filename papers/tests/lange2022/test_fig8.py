@@ -30,18 +30,37 @@ class TestFig8:
         cells = fig8.cells("small")
         as_printed = {cell: self.course(cell, gain=1e6) for cell in cells}
         as_found = {cell: self.course(cell, gain=20) for cell in cells}
-        assert [check.holds for check in fig8.judge(as_printed).checks][:4] == [True] * 4
-        assert not fig8.judge(as_found).checks[3].holds
+        assert [check.holds for check in fig8.judge(as_printed).checks][:5] == [True] * 5
+        assert not fig8.judge(as_found).checks[4].holds
 
     @pytest.mark.parametrize(("bad", "holds"), [(1, True), (3, False)])
     def test_one_look_of_twenty_refutes_nothing(self, bad, holds):
         def course(cell):
             (good, _), curve = self.course(cell, gain=1e6).looks, Curve((10,), (0.3,))
             worse = dataclasses.replace(good, hessian=good.preconditioned / 2)
-            return fig8.Course(curve, (*[worse] * bad, *[good] * (20 - bad)))
+            return fig8.Course(curve, (0.5,) * 20, (*[worse] * bad, *[good] * (20 - bad)))
 
         checks = fig8.judge({cell: course(cell) for cell in fig8.cells("small")}).checks
-        assert checks[1].holds is holds
+        assert checks[2].holds is holds
+
+    def test_sooner_is_in_the_first_half(self):
+        """The last look and the one before the first step do not count."""
+        cells = fig8.cells("small")
+
+        def verdict(early):
+            found = {}
+            for cell in cells:
+                course, helped = self.course(cell, gain=20), cell.method == "bnp_paper"
+                rises = (0.9, early if helped else 0.5, 0.1, 0.9)
+                found[cell] = dataclasses.replace(
+                    course,
+                    accuracies=tuple(share + 0.001 * cell.seed for share in rises),
+                    looks=course.looks * 2,
+                )
+            return fig8.judge(found).checks[1].holds
+
+        assert verdict(early=0.6) is True
+        assert verdict(early=0.4) is False
 
     def test_figure_is_drawn(self):
         results = {cell: self.course(cell, gain=20) for cell in fig8.cells("small")}
@@ -53,10 +72,14 @@ class TestFig8:
         course = fig8.WatchedTraining("digits", "bnp_paper", 60, 20, 2, 0).run()
         assert [look.step for look in course.looks] == [0, 10, 20]
         assert course.looks[0].rank <= 60
+        assert len(course.accuracies) == 3
+        assert course.accuracies[0] < course.accuracies[-1] <= 1
         assert from_plain(fig8.Course, to_plain(course)) == course
 
     def course(self, cell, gain):
         rank = 60 if cell.rows == 60 else 101
         look = fig8.Look(0, rank, 1e9 * gain, 1e9, 1e6, 1e5)
         final = (0.3 if cell.method == "bnp_paper" else 0.4) + 0.001 * cell.seed
-        return fig8.Course(Curve((10,), (final,)), (look, dataclasses.replace(look, step=10)))
+        accuracies = (0.1, 1 - final)
+        looks = look, dataclasses.replace(look, step=10)
+        return fig8.Course(Curve((10,), (final,)), accuracies, looks)

@@ -6,14 +6,14 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from equipoise import data, models, preconditioners
 from equipoise.instrument import Batch
-from equipoise.training import Curve, cross_entropy, train
+from equipoise.training import Curve, cross_entropy, evaluate, train
 from equipoise_papers.devices import moved, training_device
 from equipoise_papers.experiments import style
 from equipoise_papers.experiments.experiment import Experiment, Scale
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _BATCH = 60
 _FEW, _MANY = 60, 2000
+_TEST_SAMPLES = 2000
 _RATES = {"vanilla": 0.1, "bnp_paper": 0.5}
 
 
@@ -59,9 +60,16 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A training and its condition numbers."""
+    """A training, its test accuracies and its condition numbers.
+
+    Args:
+        curve: Training loss against steps.
+        accuracies: On test images, at each look.
+        looks: Condition numbers.
+    """
 
     curve: Curve
+    accuracies: tuple[float, ...]
     looks: tuple[Look, ...]
 
 
@@ -95,7 +103,8 @@ class WatchedTraining(Cell[Course]):
 
     def run(self) -> Course:
         """Train, and compute condition numbers on the way."""
-        samples, device = data.split(self.data).train, self.runs_on()
+        split, device = data.split(self.data), self.runs_on()
+        samples, test = split.train, split.test
         generator = torch.Generator().manual_seed(self.seed)
         held = next(samples.batches(min(self.rows, len(samples)), 1, generator))
         method = METHODS[self.method]
@@ -104,15 +113,18 @@ class WatchedTraining(Cell[Course]):
             model = models.glorot_uniform_(_network(samples.inputs.shape[1:])).to(device)
             stepper = optimizer(method, model, _RATES[self.method])
             batches = moved(samples.batches(_BATCH, self.steps, generator), device)
+            x, y = (part[:_TEST_SAMPLES].to(device) for part in (test.inputs, test.targets))
             looks = [_look(model, held, 0)]
+            accuracies = [_accuracy(model, (x, y))]
 
             def listener(step: int, loss: float) -> None:
                 if step % (self.steps // self.looks) == 0:
                     looks.append(_look(model, held, step))
+                    accuracies.append(_accuracy(model, (x, y)))
 
             with attached(method, model, stepper):
                 history = train(model, batches, cross_entropy, stepper, listener=listener)
-        return Course(history.curve(), tuple(looks))
+        return Course(history.curve(), tuple(accuracies), tuple(looks))
 
 
 def cells(scale: Scale) -> tuple[WatchedTraining, ...]:
@@ -132,6 +144,13 @@ def cells(scale: Scale) -> tuple[WatchedTraining, ...]:
 
 def _network(shape: torch.Size) -> nn.Sequential:
     return models.mlp(shape.numel(), 10, depth=2, width=100, norm="none")
+
+
+def _accuracy(model: nn.Module, test: Batch) -> float:
+    x, y = test
+    found = evaluate(model, x, y, cross_entropy).accuracy
+    assert found is not None  # Targets are classes.
+    return found
 
 
 def _look(model: nn.Module, held: Batch, step: int) -> Look:
@@ -157,8 +176,7 @@ def _look(model: nn.Module, held: Batch, step: int) -> Look:
 def draw(figure: FigureBase, results: Mapping[WatchedTraining, Course]) -> None:
     """Draw training, condition numbers, and the gain beside the promised one."""
     training, *panels = figure.subplots(2, 3, sharex=True).T
-    _draw_training(training[0], results)
-    training[1].set_axis_off()
+    _draw_training(training[0], training[1], results)
     for (upper, lower), rows in zip(panels, (_FEW, _MANY), strict=True):
         for index, method in enumerate(_RATES):
             looks = _means(results, method, rows)
@@ -183,41 +201,31 @@ def draw(figure: FigureBase, results: Mapping[WatchedTraining, Course]) -> None:
     (above, below), _ = panels
     above.set_ylabel("κ of the Hessian", fontsize=8)
     below.set_ylabel("gain: κ over κ with P", fontsize=8)
-    _explain(training[1], "upper left", "training and upper row", above)
-    _explain(training[1], "lower left", "lower row", below)
+    for axes in (above, below):
+        axes.legend(fontsize=5, handlelength=3)
 
 
-def _explain(
-    axes: Axes, place: Literal["upper left", "lower left"], title: str, panel: Axes
-) -> None:
-    """Add a panel's legend in other axes, where ``axes.legend`` would replace the last one."""
-    from matplotlib.legend import Legend
-
-    legend = Legend(
-        axes,
-        *panel.get_legend_handles_labels(),
-        title=title,
-        title_fontproperties={"weight": "bold", "size": 7},
-        fontsize=7,
-        loc=place,
-        alignment="left",
-        borderpad=0,
-        labelspacing=0.3,
-    )
-    axes.add_artist(legend)
-
-
-def _draw_training(axes: Axes, results: Mapping[WatchedTraining, Course]) -> None:
+def _draw_training(upper: Axes, lower: Axes, results: Mapping[WatchedTraining, Course]) -> None:
+    """Training loss above test accuracy, as means over seeds; rows change no training."""
     for index, method in enumerate(_RATES):
-        runs = [c.curve for cell, c in results.items() if cell.method == method]
-        if runs:
-            losses = list(map(statistics.fmean, zip(*(c.losses for c in runs), strict=True)))
-            axes.plot(runs[0].steps, losses, color=style.PALETTE[index])
-    axes.set_yscale("log")
-    axes.set_title("training", fontsize=8)
-    axes.set_ylabel("training loss", fontsize=8)
-    axes.set_xlabel("step", fontsize=8)
-    axes.tick_params(labelsize=7, which="both", labelbottom=True)
+        courses = _by_seed(results, method)
+        if not courses:
+            continue
+        colour, label = style.PALETTE[index], METHODS[method].label
+        curves = [course.curve for course in courses]
+        losses = list(map(statistics.fmean, zip(*(c.losses for c in curves), strict=True)))
+        upper.plot(curves[0].steps, losses, color=colour, label=label)
+        shares = [course.accuracies for course in courses]
+        percent = [100 * statistics.fmean(at_look) for at_look in zip(*shares, strict=True)]
+        lower.plot([look.step for look in courses[0].looks], percent, color=colour)
+    upper.set_yscale("log")
+    upper.set_title("training", fontsize=8)
+    upper.set_ylabel("training loss", fontsize=8)
+    upper.legend(fontsize=6)
+    lower.set_ylabel("test accuracy, %", fontsize=8)
+    lower.set_xlabel("step", fontsize=8)
+    for axes in (upper, lower):
+        axes.tick_params(labelsize=7, which="both")
 
 
 def judge(results: Mapping[WatchedTraining, Course]) -> Verdict:
@@ -230,12 +238,20 @@ def judge(results: Mapping[WatchedTraining, Course]) -> Verdict:
     of_many = [math.sqrt(promise) for promise in _promises(results, _MANY)]
     plain, helped = (_losses(results, method) for method in _RATES)
     faster = difference(helped, plain)
+    unhelped, better = (_early_accuracies(results, method) for method in _RATES)
+    sooner = difference(better, unhelped)
     checks = (
         Check(
             "BNP accelerates convergence",
             f"training loss of the second half {spread(helped, 3)} with BNP, {spread(plain, 3)} "
             f"without, difference {faster.words(3)}",
             faster.below(),
+        ),
+        Check(
+            "its test accuracy rises sooner (mean over the first half of the steps)",
+            f"{spread(better)} % with BNP, {spread(unhelped)} % without, difference "
+            f"{sooner.words(1)} points",
+            sooner.above(),
         ),
         Check(
             "preconditioning reduces the condition number of the Hessian (at nine looks of ten)",
@@ -270,6 +286,7 @@ def judge(results: Mapping[WatchedTraining, Course]) -> Verdict:
     steps, looks = max((cell.steps, cell.looks) for cell in results)
     left = (
         "CIFAR-10: Fashion-MNIST at this scale, no colour images",
+        f"the whole test set: {_TEST_SAMPLES:,} images",
         f"trainings over epochs: {steps:,} steps, condition numbers every {steps // looks}",
     )
     return Verdict(checks, left, fidelity="stand-in data")
@@ -306,12 +323,28 @@ def _ranks(results: Mapping[WatchedTraining, Course], rows: int) -> str:
 
 
 def _losses(results: Mapping[WatchedTraining, Course], method: str) -> list[float]:
-    """Training loss of the second half of the steps, seed by seed; rows change no training."""
-    curves = {cell.seed: c.curve for cell, c in results.items() if cell.method == method}
+    """Training loss of the second half of the steps, seed by seed."""
     return [
-        statistics.fmean(curve.losses[len(curve.losses) // 2 :])
-        for _, curve in sorted(curves.items())
+        statistics.fmean(course.curve.losses[len(course.curve.losses) // 2 :])
+        for course in _by_seed(results, method)
     ]
+
+
+def _early_accuracies(results: Mapping[WatchedTraining, Course], method: str) -> list[float]:
+    """Mean test accuracy over looks of the first half, in per cent, seed by seed.
+
+    The look before the first step has learnt nothing and is left out.
+    """
+    return [
+        100 * statistics.fmean(course.accuracies[1 : len(course.accuracies) // 2 + 1])
+        for course in _by_seed(results, method)
+    ]
+
+
+def _by_seed(results: Mapping[WatchedTraining, Course], method: str) -> list[Course]:
+    """One of each seed; rows change no training."""
+    courses = {cell.seed: c for cell, c in results.items() if cell.method == method}
+    return [course for _, course in sorted(courses.items())]
 
 
 def _means(results: Mapping[WatchedTraining, Course], method: str, rows: int) -> list[Look]:
