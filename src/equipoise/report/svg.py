@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from equipoise.records import wording
@@ -131,7 +131,8 @@ def log_scale(axes: Axes) -> None:
     subs = (1.0,) if decades > 2 else (1.0, 2.0, 5.0) if decades > 0.6 else tuple(range(1, 10))
     axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=7))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
+    ticks = axes.yaxis.get_majorticklocs
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, ticks())))
 
 
 def drawable(value: float, *, log: bool = True) -> bool:
@@ -139,7 +140,13 @@ def drawable(value: float, *, log: bool = True) -> bool:
     return (value > 1e-250 or not log) and abs(value) < 1e250
 
 
-def _tick(value: float) -> str:
+def _tick(value: float, ticks: Iterable[float]) -> str:
+    """Write a tick's value, with as many digits as tell it from the other ticks.
+
+    Examples:
+        >>> _tick(3.1e-4, [2e-4, 3.1e-4]), _tick(3.1e-4, [3e-4, 3.1e-4, 3.2e-4])
+        ('3×10⁻⁴', '3.1×10⁻⁴')
+    """
     if value <= 0:
         return ""
     power = math.log10(value)
@@ -147,7 +154,9 @@ def _tick(value: float) -> str:
         return f"{value:g}"
     if abs(power - round(power)) < 1e-6:
         return wording.power_of_ten(round(power))
-    return wording.number(value, 1)
+    others = {float(tick) for tick in ticks}
+    enough = (n for n in range(1, 6) if len({wording.number(x, n) for x in others}) == len(others))
+    return wording.number(value, next(enough, 6))
 
 
 def legend(axes: Axes, columns: int = 2) -> None:

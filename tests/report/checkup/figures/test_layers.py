@@ -107,6 +107,19 @@ class TestGradients:
             hostile.growth
         )
 
+    def test_ticks_of_a_narrow_range_differ(self, deep):
+        """Five ticks of a network that is even all read 3×10⁻⁴."""
+        even = tuple(
+            dataclasses.replace(
+                layer, gradient=Estimate(2.8e-4 * 1.01**i, 0.0, "measured"), weight_gradient=None
+            )
+            for i, layer in enumerate(deep.growth.layers[:13])
+        )
+        drawn = gradient_figure(dataclasses.replace(deep.growth, layers=even))
+        ticks = [text for text in WORDS.findall(drawn) if "10⁻⁴" in text]
+        assert len(ticks) > 2
+        assert len(ticks) == len(set(ticks))
+
     def test_nothing_to_draw(self, deep):
         lost = Estimate(math.nan, math.nan, "measured")
         layers = tuple(
