@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from equipoise.records import Estimate
 from equipoise.report.checkup.page import render_checkup
 from equipoise.report.checkup.terminal.overview import print_checkup
 from equipoise.report.checkup.words.fix import answer, further, rows
@@ -37,10 +38,30 @@ def test_a_choice_that_may_be_chance_says_so():
     assert rows(unsure)[1].verdict == "ahead"
 
 
+def test_what_is_ahead_by_chance_alone_is_named():
+    """Two seeds can hardly tell: the picture shows a loss that falls to half."""
+    gains = tuple(dataclasses.replace(gain, helps=False, ahead=True) for gain in fixing().gains)
+    unsure = dataclasses.replace(fixing(), best=None, gains=gains, seeds=2)
+    assert answer(unsure) == (
+        "No remedy is better beyond chance over 2 seeds; ahead is start every norm's shift β at "
+        "0.5: loss in evaluation mode on held-out data 0.26 ± 0.02 instead of 0.66 ± 0.02."
+    )
+
+
+def test_a_large_gap_is_written_like_other_numbers():
+    first, *rest = fixing().arms
+    far = dataclasses.replace(first, held_out=Estimate(7e9, 7e9, "measured"))
+    row, *_ = rows(dataclasses.replace(fixing(), arms=(far, *rest)))
+    assert row.gap == "+7×10⁹"
+    near = dataclasses.replace(first, held_out=Estimate(first.loss.value - 0.5, 0.1, "measured"))
+    row, *_ = rows(dataclasses.replace(fixing(), arms=(near, *rest)))
+    assert row.gap == "−0.50"
+
+
 def test_every_arm_has_a_row_but_those_that_were_not_trained():
     plain, shift, groups = rows(fixing())
     assert (plain.verdict, shift.verdict, groups.verdict) == ("–", "best", "not better")
-    assert (shift.gap, shift.accuracy, shift.predicted) == ("+0.1", "90 %", "80 %")
+    assert (shift.gap, shift.accuracy, shift.predicted) == ("+0.10", "90 %", "80 %")
     assert groups.loss == "3 of 3 diverged"
 
 

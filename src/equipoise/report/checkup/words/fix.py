@@ -39,13 +39,26 @@ def answer(fix: Fix) -> str:
             return "Stopped before remedies could be judged."
         if not fix.gains:
             return "No remedy could be judged."
-        return "No remedy trains this model measurably better."
-    what, (after, before) = _ranked(fix), (_value(winner, fix), _value(plain, fix))
+        ahead = _first_ahead(fix)
+        if ahead is None or plain is None:
+            return "No remedy trains this model measurably better."
+        return (
+            f"No remedy is better beyond chance over {wording.count(fix.seeds, 'seed')}; ahead is "
+            f"{_gained(ahead, plain, fix)}"
+        )
     doubt = "" if fix.is_sure else " Over so few seeds that may be chance."
-    return (
-        f"{wording.capital(winner.name)}: {what} {wording.spread(after)} instead of "
-        f"{wording.spread(before)}.{doubt}"
-    )
+    return f"{wording.capital(_gained(winner, plain, fix))}{doubt}"
+
+
+def _first_ahead(fix: Fix) -> Arm | None:
+    """The arm of the best rank whose mean is better, though that may be chance."""
+    ahead = {gain.name for gain in fix.gains if gain.ahead}
+    return next((arm for arm in fix.arms if arm.name in ahead and not arm.diverged), None)
+
+
+def _gained(arm: Arm, plain: Arm, fix: Fix) -> str:
+    after, before = wording.spread(_value(arm, fix)), wording.spread(_value(plain, fix))
+    return f"{arm.name}: {_ranked(fix)} {after} instead of {before}."
 
 
 def conditions(fix: Fix, *, gap: bool = True) -> str:
@@ -88,7 +101,7 @@ def _row(arm: Arm, fix: Fix) -> ArmRow:
         rate=f"≥ {rate}" if arm.at_edge and arm.rates and arm.rate == arm.rates[-1][0] else rate,
         loss=diverged if arm.diverged else _spread(arm.loss),
         held_out="–" if arm.diverged else _spread(arm.held_out),
-        gap="–" if arm.diverged or math.isnan(arm.gap) else f"{arm.gap:+.2g}",
+        gap="–" if arm.diverged else _signed(arm.gap),
         accuracy="–" if arm.accuracy is None else wording.percent(arm.accuracy.value),
         step=f"{1000 * arm.step_seconds:.3g} ms",
         verdict="–" if gain is None else _verdict(gain.helps, arm, fix),
@@ -111,6 +124,12 @@ def _ranked(fix: Fix) -> str:
 
 def _value(arm: Arm, fix: Fix) -> Estimate:
     return arm.held_out if fix.judged_by == "held-out" else arm.loss
+
+
+def _signed(value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    return ("+" if value > 0 else "") + wording.number(value, 2)
 
 
 def _spread(value: Estimate) -> str:
