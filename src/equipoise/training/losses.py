@@ -36,16 +36,26 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
     try:
         return F.cross_entropy(logits, targets)
     except IndexError as error:
-        found = _unknown_class(logits, targets)
+        found = unknown_class(targets, logits.shape[1 if logits.ndim > 1 else 0])
         if found is None:
             raise
         raise found from error
 
 
-def _unknown_class(logits: Tensor, targets: Tensor) -> UnsuitableBatchError | None:
+def unknown_class(targets: Tensor, classes: int) -> UnsuitableBatchError | None:
+    """What is wrong with labels of which some have no logit; None if all have one.
+
+    Examples:
+        >>> import torch
+        >>> unknown_class(torch.tensor([0, 3, -100]), classes=4) is None
+        True
+        >>> print(unknown_class(torch.tensor([0, 4]), classes=4))
+        the data have class 4, but the model returned only 4 logits. Give it at least one ...
+    """
     counted = targets[targets != _IGNORED]
+    if not counted.numel():
+        return None
     least, largest = int(counted.min()), int(counted.max())
-    classes = logits.shape[1 if logits.ndim > 1 else 0]
     if least < 0:
         return UnsuitableBatchError(
             f"the data have class {least}, and classes are counted from 0. If it marks what is to "

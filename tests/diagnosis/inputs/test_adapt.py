@@ -167,6 +167,14 @@ CASES = {
         chain(6, C), (X, F.one_hot(CLASSES, C).float()), "with probabilities",
         lambda m: F.cross_entropy(m(X), CLASSES),
     ),
+    "one-hot labels as whole numbers": (
+        chain(6, C), (X, F.one_hot(CLASSES, C)), "with probabilities",
+        lambda m: F.cross_entropy(m(X), CLASSES),
+    ),
+    "several labels of a sample": (
+        chain(6, C), (X, (X[:, :C] > 0).long()), "binary cross-entropy of logits",
+        lambda m: F.binary_cross_entropy_with_logits(m(X), (X[:, :C] > 0).float()),
+    ),
     "segmentation with void": (
         nn.Conv2d(3, C, 1), (IMAGES, void[:, None]), "255 ignored",
         lambda m: F.cross_entropy(m(IMAGES), void, ignore_index=255),
@@ -369,6 +377,10 @@ class TestRefusals:
     def test_classes_beyond_the_outputs(self):
         with pytest.raises(UnsuitableBatchError, match="have class 4, but the model returned"):
             find_loss(chain(6, 3), (X, CLASSES))
+
+    def test_classes_counted_from_below_zero(self):
+        with pytest.raises(UnsuitableBatchError, match=r"have class -1.*ignore_index=-1"):
+            find_loss(chain(6, C), (X, CLASSES - 1))
 
     def test_no_outputs_that_weights_change(self):
         class Detached(nn.Linear):

@@ -18,6 +18,7 @@ from equipoise.training.losses import (
     laid_out_as,
     layout_hint,
     squared_error,
+    unknown_class,
 )
 
 # Where outputs with names keep what is compared with targets.
@@ -232,12 +233,13 @@ def _by_tensors(output: Tensor, target: Any) -> Objective:
         )
     if not isinstance(target, Tensor):
         raise UnsuitableBatchError(f"the batch has no targets, and the model no loss. {_WHICH}")
+    if target.shape == output.shape and _are_probabilities(target):
+        return Objective(
+            f"cross-entropy of {output.shape[1]} classes with probabilities",
+            lambda output, target: F.cross_entropy(output, target.to(output.dtype)),
+        )
     if not target.is_floating_point():
         return by_classes(output, target)
-    if target.shape == output.shape and target.ndim > 1 and _are_probabilities(target, output):
-        return Objective(
-            f"cross-entropy of {output.shape[1]} classes with probabilities", F.cross_entropy
-        )
     if (
         (target.shape == output.shape or _is_one_logit(output, target))
         and _are_bits(target)
@@ -252,7 +254,7 @@ def _by_tensors(output: Tensor, target: Any) -> Objective:
 def by_classes(output: Tensor, target: Tensor) -> Objective:
     """Whole numbers: classes along an axis of the output, bits, or counts."""
     shape = tuple(target.shape)
-    if output.ndim > 2 and tuple(output.shape[:-1]) == shape and output.ndim == 3:
+    if output.ndim == 3 and tuple(output.shape[:-1]) == shape:
         _check_classes(target, output.shape[-1])
         return Objective(
             f"cross-entropy of {output.shape[-1]} tokens at every position", _last_axis
@@ -331,9 +333,9 @@ def _varies(target: Tensor) -> bool:
     return bool((target != target.flatten()[0]).any())
 
 
-def _are_probabilities(target: Tensor, output: Tensor) -> bool:
+def _are_probabilities(target: Tensor) -> bool:
     """One-hot or smoothed labels: rows that sum to 1."""
-    if target.ndim != 2 or target.shape[1] < 2:
+    if target.ndim != 2 or target.shape[1] < 2 or target.is_complex():
         return False
     return bool((target >= 0).all() and (target.sum(1) - 1).abs().max() < 1e-3)
 
@@ -344,11 +346,9 @@ def _has_void(target: Tensor, classes: int) -> bool:
 
 
 def _check_classes(target: Tensor, classes: int) -> None:
-    if target.numel() and int(target.max()) >= classes:
-        raise UnsuitableBatchError(
-            f"the data have class {int(target.max())}, but the model returned only {classes} "
-            "logits. Give it at least one output per class."
-        )
+    error = unknown_class(target, classes)
+    if error is not None:
+        raise error
 
 
 def _unfit(output: Tensor, target: Tensor) -> UnsuitableBatchError:
