@@ -103,7 +103,11 @@ BAD = {
     "no such name": (("nets.py:bild",), "nets.py has no 'bild'"),
     "no name": (("nets.py",), "Expected path/to/file.py:name"),
     "factory raises": (("nets.py:raises",), "raised RuntimeError: no such checkpoint"),
-    "unknown argument": (("nets.py:build", "--arg", "dept=3"), "unexpected keyword argument"),
+    "unknown argument": (("nets.py:build", "--arg", "dept=3"), "Did you mean 'depth'? It takes "),
+    "lacking argument": (
+        ("torch.nn:Linear", "--arg", "in_features=3"),
+        "give --arg out_features=VALUE",
+    ),
     "malformed argument": (("nets.py:build", "--arg", "depth"), "--arg takes NAME=VALUE"),
     "no name of an argument": (("nets.py:build", "--arg", "=3"), "--arg takes NAME=VALUE"),
     "not a factory": (("nets.py:number",), "nets.py:number is a int, not a model factory"),
@@ -215,7 +219,7 @@ class TestFixing:
         [
             (("--fix", "--steps", 2), "steps must be a whole number of at least 4; got 2"),
             (("--fix", "magic"), "'bnp'"),
-            (("--fix", "--budget", "soon"), "'soon' is no time"),
+            (("--fix", "--budget", "soon"), "'soon' is no time; write 60s, 5m or 1h"),
             (
                 ("--fix", "--budget", "0s"),
                 "budget must be a number in [1, inf]; got 0.0. It is in seconds",

@@ -47,13 +47,17 @@ def test_help_names_missing_and_broken_commands(equipoise, installed):
         (("theory", "relu"), "unrecognized arguments: relu. Did you mean --activation relu?"),
         (("theory", "--activatoin=relu"), "--activatoin=relu. Did you mean '--activation'?"),
         (("report", "here", "there"), "unrecognized arguments: there."),
+        (("nets.py:build",), "Did you mean 'equipoise checkup nets.py:build'?"),
+        (("fix", "nets.py:build"), "Did you mean 'equipoise checkup --fix'?"),
+        (("checkup", "--model", "nets.py:build"), "The model stands without an option"),
+        (("checkup", "nets.py:build", "--lr", "0.1"), "unrecognized arguments: --lr 0.1.\n"),
     ],
 )
 def test_what_may_have_been_meant_is_suggested(equipoise, given, words):
     done = equipoise(*given)
     assert (done.code, done.out) == (2, "")
     assert words in done.err
-    command = "" if given == ("chekup",) else f" {given[0]}"
+    command = f" {given[0]}" if given[0] in ("checkup", "report", "theory") else ""
     assert done.err.startswith(f"usage: equipoise{command} [-h]")
 
 

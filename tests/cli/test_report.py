@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from equipoise.report.checkup.markdown import markdown
 from equipoise.report.checkup.store import save
 from support.report_examples import interrupted_checkup
 
@@ -34,6 +35,13 @@ def test_nothing_is_computed(equipoise, stored, monkeypatch):
     for name in ("diagnosis.checkup.checkup", "probes.gradient_growth", "theory.explosion_rate"):
         monkeypatch.setattr(f"equipoise.{name}", fail)
     assert equipoise("report", "kept").code == 130
+
+
+def test_the_folder_of_a_checkup_is_looked_in_and_markdown_is_printed(equipoise, stored):
+    stored.rename(stored.with_name("equipoise-report"))
+    done = equipoise("report", "--markdown")
+    assert done.code == 130
+    assert done.out == f"{markdown(interrupted_checkup())}\nReport: equipoise-report/report.html\n"
 
 
 @pytest.mark.parametrize("path", ["kept", "kept/report.json"])

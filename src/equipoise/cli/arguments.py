@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # --help does not wait for torch
+    from rich.console import Console
+
+    from equipoise.diagnosis.record import Checkup
 
 # A full disk, a quota, and a limit on the size of files (ulimit -f).
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -16,6 +22,8 @@ _ROOM = 4 * 2**20
 _LONGEST = 200
 # Of the default model: gradients then differ by e^12, past half of what still trains.
 DEPTH = 64
+# Where a check-up writes, and where its report is looked for.
+DIRECTORY = "equipoise-report"
 
 
 def add_inputs(parser: ArgumentParser) -> None:
@@ -60,9 +68,33 @@ def add_inputs(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--loss",
         default="auto",
-        help="auto, cross-entropy, mse, or file.py:name of a function (model, batch) → scalar",
+        help="auto, cross-entropy, mse, or file.py:name of a function of (model, batch) or of "
+        "(output, target)",
     )
     parser.add_argument("--device", default="cpu", help="such as cpu, cuda, mps")
+
+
+def add_forms(parser: ArgumentParser) -> None:
+    """Declare how much of a check-up is printed, and as what."""
+    parser.add_argument(
+        "--full", action="store_true", help="print the whole report, not its first screen alone"
+    )
+    parser.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print a summary in Markdown, such as for a pull request",
+    )
+
+
+def print_as_asked(checkup: Checkup, args: Namespace, console: Console) -> None:
+    """Print a check-up in the form that :func:`add_forms` has declared."""
+    from equipoise.report.checkup.markdown import markdown
+    from equipoise.report.checkup.terminal.overview import print_checkup
+
+    if args.markdown:
+        print(markdown(checkup))
+    else:
+        print_checkup(checkup, console, full=args.full)
 
 
 def whole(most: int) -> Callable[[str], int]:

@@ -7,7 +7,14 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equipoise.cli.arguments import add_inputs, check_writable, whole
+from equipoise.cli.arguments import (
+    DIRECTORY,
+    add_forms,
+    add_inputs,
+    check_writable,
+    print_as_asked,
+    whole,
+)
 from equipoise.cli.flags import in_flags
 from equipoise.cli.imports import import_at_once
 
@@ -22,6 +29,7 @@ if TYPE_CHECKING:  # --help does not wait for torch
 _MOST_TRAININGS = 3
 # Budget of --fix for the default model.
 _DEFAULT_SECONDS = 20.0
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -74,14 +82,7 @@ def configure(parser: ArgumentParser) -> None:
         action="store_true",
         help="and to those of the Hessian of one unit of every layer; takes long",
     )
-    parser.add_argument(
-        "--full", action="store_true", help="print the whole report, not its first screen alone"
-    )
-    parser.add_argument(
-        "--markdown",
-        action="store_true",
-        help="print a summary in Markdown, such as for a pull request",
-    )
+    add_forms(parser)
     parser.add_argument(
         "--steps",
         type=whole(10_000_000),
@@ -103,7 +104,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("equipoise-report"),
+        default=Path(DIRECTORY),
         metavar="DIR",
         help="where report.json and report.html go (default: %(default)s)",
     )
@@ -152,12 +153,12 @@ def _fix(args: Namespace) -> FixOptions | None:
 
 
 def _seconds(text: str) -> float:
-    """Seconds of a time such as 60s, 5m or 90."""
-    number, unit = (text[:-1], text[-1:]) if text[-1:] in ("s", "m") else (text, "s")
+    """Seconds of a time such as 60s, 5m, 1h or 90."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
     try:
-        return float(number) * (60.0 if unit == "m" else 1.0)
+        return float(number) * _UNITS[unit]
     except ValueError as error:
-        raise ArgumentTypeError(f"{text!r} is no time; write 60s or 5m") from error
+        raise ArgumentTypeError(f"{text!r} is no time; write 60s, 5m or 1h") from error
 
 
 def save(checkup: Checkup, args: Namespace) -> Path:
@@ -181,10 +182,4 @@ def verify(checkup: Checkup, args: Namespace) -> None:
 
 def show(checkup: Checkup, args: Namespace, console: Console) -> None:
     """Print the report."""
-    from equipoise.report.checkup.markdown import markdown
-    from equipoise.report.checkup.terminal.overview import print_checkup
-
-    if args.markdown:
-        print(markdown(checkup))
-    else:
-        print_checkup(checkup, console, full=args.full)
+    print_as_asked(checkup, args, console)

@@ -32,6 +32,11 @@ from equipoise.cli.signals import EndsSoon
 _GROUP = "equipoise.commands"
 _ELSEWHERE = dict.fromkeys(("gather", "reproduce", "sweep"), "equipoise-papers")
 
+# Functions of the library that the command line calls by another name.
+_OF_PYTHON = {"fix": "checkup --fix", "measure": "probe", "predict": "theory"}
+# Options in whose place the model stands alone.
+_MODEL = ("model", "net", "network", "module", "target")
+
 # Conventions of the shell: failure, bad usage, and ended by Ctrl-C. A result that was measured but
 # could not be written where it was asked for has a code of its own.
 _FAILED, _BAD_INPUT, _NOT_WRITTEN, _INTERRUPTED = 1, 2, 3, 130
@@ -109,11 +114,12 @@ def _parsed(
     if first and not first.startswith("-") and first not in commands:
         from equipoise.records.wording import closest  # --help does not wait for it
 
-        known = [*commands, *_ELSEWHERE]
-        parser.error(
-            f"there is no command {first!r}.{closest(first, known)} Commands are "
-            f"{', '.join(commands)}."
-        )
+        meant = closest(first, [*commands, *_ELSEWHERE])
+        if first in _OF_PYTHON:
+            meant = f" Did you mean 'equipoise {_OF_PYTHON[first]}'?"
+        elif ":" in first or first.endswith(".py"):
+            meant = f" Did you mean 'equipoise checkup {first}'?"
+        parser.error(f"there is no command {first!r}.{meant} Commands are {', '.join(commands)}.")
     args, strays = parser.parse_known_args(given)
     if strays:
         hint = _meant(strays[0], parsers[args.command], commands[args.command])
@@ -126,7 +132,13 @@ def _meant(stray: str, parser: argparse.ArgumentParser, command: Command) -> str
     from equipoise.records.wording import closest
 
     if stray.startswith("-"):
-        return closest(stray.partition("=")[0], parser._option_string_actions)
+        word = stray.partition("=")[0].lstrip("-")
+        places = [action.metavar for action in parser._get_positional_actions()]
+        if word in _MODEL and "TARGET" in places:
+            return " The model stands without an option: file.py:factory."
+        # Compared without the dashes, in which all options are alike.
+        known = [option[2:] for option in parser._option_string_actions if option[:2] == "--"]
+        return closest(word, known).replace("'", "'--", 1)
     option = getattr(command, "WORDS_BELONG_TO", None)
     return "" if option is None else f" Did you mean {option} {stray}?"
 

@@ -6,6 +6,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from equipoise.cli.arguments import DIRECTORY, add_forms, print_as_asked
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -15,11 +17,14 @@ if TYPE_CHECKING:
 def configure(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "directory", type=Path, metavar="DIR", help="folder with report.json, or a JSON file"
+        "directory",
+        type=Path,
+        nargs="?",
+        default=Path(DIRECTORY),
+        metavar="DIR",
+        help="folder with report.json, or a JSON file (default: %(default)s)",
     )
-    parser.add_argument(
-        "--full", action="store_true", help="print the whole report, not its first screen alone"
-    )
+    add_forms(parser)
 
 
 def run(args: Namespace) -> Checkup:
@@ -39,6 +44,4 @@ def save(checkup: Checkup, args: Namespace) -> Path:
 
 def show(checkup: Checkup, args: Namespace, console: Console) -> None:
     """Print the report."""
-    from equipoise.report.checkup.terminal.overview import print_checkup
-
-    print_checkup(checkup, console, full=args.full)
+    print_as_asked(checkup, args, console)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
@@ -95,11 +96,40 @@ def choose_target(
             "returns a torch.nn.Module."
         )
 
+    _check_keywords(spec, found, keywords)
+
     def build() -> nn.Module:
         with importing(spec):  # factories may import late
             return cast(nn.Module, found(**keywords))
 
     return name, build
+
+
+def _check_keywords(spec: str, factory: Callable[..., Any], keywords: Mapping[str, Any]) -> None:
+    """Refuse arguments that a factory does not take, and the lack of those that it needs.
+
+    Raises:
+        ValueError: Naming those that it takes.
+    """
+    try:
+        taken = inspect.signature(factory).parameters
+    except (ValueError, TypeError):  # some built-in callables have none
+        return
+    named = {
+        name: one
+        for name, one in taken.items()
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    }
+    any_name = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+    for name in keywords:
+        if name not in named and not any_name:
+            raise ValueError(
+                f"{spec} takes no argument {name!r} (--arg {name}={keywords[name]})."
+                f"{closest(name, named)} It takes {', '.join(named) or 'none'}."
+            )
+    for name, one in named.items():
+        if one.default is one.empty and name not in keywords:
+            raise ValueError(f"{spec} needs an argument {name!r}: give --arg {name}=VALUE.")
 
 
 def _sizes(source: Source, batch_size: int) -> tuple[int, int]:
