@@ -40,6 +40,10 @@ class TestASetting:
         with pytest.raises(ValueError, match=f"batch_size must be a whole number, got {size!r}"):
             eq.predict("relu", size)
 
+    def test_a_model_without_its_data(self):
+        with pytest.raises(ValueError, match="a model is predicted with its data"):
+            eq.predict(digits_cnn)
+
     def test_a_class_of_activations(self):
         with pytest.raises(TypeError, match=r"give what it makes, such as GELU\(\)"):
             eq.predict(nn.GELU, 64)
@@ -115,6 +119,11 @@ class TestAModel:
         assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
         assert torch.equal(state, torch.random.get_rng_state())
         assert all(parameter.grad is None for parameter in model.parameters())
+
+    def test_a_misspelt_change_is_answered_with_the_closest(self):
+        found = eq.predict(digits_cnn, "digits", batch_size=8)
+        with pytest.raises(TypeError, match=r"no option 'batchsize'\. Did you mean 'batch_size'"):
+            found.what_if(batchsize=2)
 
     def test_what_is_not_predicted_says_why(self):
         class Sorted(nn.Module):

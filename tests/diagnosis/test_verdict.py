@@ -161,3 +161,13 @@ def test_comparisons_are_found_by_their_quantity():
     checkup = deep_checkup()
     assert checkup.comparison(GROWTH) is checkup.comparisons[0]
     assert dataclasses.replace(checkup, comparisons=()).comparison(GROWTH) is None
+
+
+def test_printed_a_checkup_is_its_verdict_and_headlines():
+    """As a record of numbers it would be 100 kB."""
+    deep = deep_checkup()
+    first, *rest = str(deep).splitlines()
+    assert first == f"{deep.target} on {deep.data}: {deep.verdict}"
+    assert deep.verdict.sentence in first
+    assert len(rest) == len(deep.headlines) > 0
+    assert all(one.title in line for one, line in zip(deep.headlines, rest, strict=True))

@@ -76,6 +76,7 @@ FRONT = {
     "predict a model": ((None,), {"batches": 2}, "predict has no option 'batches'"),
     "assert_trainable": ((None,), {"atleast": 0.5}, "Did you mean 'at_least'?"),
     "fix": ((None,), {"budget": 10}, r"belongs in options, as in options=FixOptions\(budget=10"),
+    "checkup": ((None,), {"criterion": 3}, "has no option 'criterion'. Did you mean 'loss_fn'?"),
     "measure": (
         (None,),
         {"steps": 10},

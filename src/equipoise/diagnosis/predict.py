@@ -92,7 +92,15 @@ def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
     if named or isinstance(given, Number) or (given is None and not _brings_data(subject)):
         check_options("predict", options, get_type_hints(SettingOptions))
         sizes: Any = None if given is None else [given]  # checked by the setting
-        (prediction,) = prediction_table([subject], sizes, **options)
+        try:
+            (prediction,) = prediction_table([subject], sizes, **options)
+        except ValueError as error:
+            if given is None and callable(subject):
+                raise ValueError(
+                    f"{error} Without a second argument the first is an activation; a model is "
+                    "predicted with its data: a DataLoader, a Dataset, a batch, or a name."
+                ) from error
+            raise
         return prediction
     check_options("predict", options, ("loss_fn", "batch_size", "device", "seed"))
     problem = Problem.prepare(subject, given, **options)

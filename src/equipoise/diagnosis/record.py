@@ -140,6 +140,15 @@ class Verdict:
         """That the model trains; ``None`` if it could not be traced."""
         return None if self.trainability is None else self.trainability.probability
 
+    def __str__(self) -> str:
+        """Sentence and details.
+
+        Examples:
+            >>> print(Verdict("good", "Will train (98 %)", "It has 4 equal blocks", None))
+            Will train (98 %). It has 4 equal blocks
+        """
+        return f"{self.sentence}. {self.details}" if self.details else self.sentence
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination(Shown):
@@ -238,6 +247,12 @@ class Checkup(Examination):
             replace(one, title=_ADVICE) if one.title == self.verdict.sentence else one
             for one in telling[:_HEADLINES]
         )
+
+    def __str__(self) -> str:
+        """What a line of a log has room for: verdict and headlines; :meth:`show` prints more."""
+        lines = [f"{self.target} on {self.data}: {self.verdict}"]
+        lines += [f"{one.severity}: {one.title}. {one.remedy or ''}" for one in self.headlines]
+        return "\n".join(line.rstrip() for line in lines)
 
     def comparison(self, quantity: str) -> Comparison | None:
         """Return the comparison of a quantity, or None if it was not compared."""

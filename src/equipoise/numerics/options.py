@@ -10,6 +10,9 @@ from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints, is_typeddi
 
 from equipoise.records.wording import closest
 
+# What other libraries call it, and ours.
+_ELSEWHERE = {"criterion": "loss_fn", "loader": "data", "dataloader": "data"}
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -72,7 +75,7 @@ def check_options(
                     f"{function} has no option {wrong!r}: it belongs in {name}, as in "
                     f"{name}={record.__name__}({wrong}={given[wrong]!r})."
                 )
-        hint = closest(wrong, known) or f" It takes {', '.join(known)}."
+        hint = closest(_ELSEWHERE.get(wrong, wrong), known) or f" It takes {', '.join(known)}."
         raise TypeError(f"{function} has no option {wrong!r}.{hint}")
 
 

@@ -85,6 +85,16 @@ class Tuning:
     reason: str
     ranking: tuple[Ranked, ...] = ()
 
+    def __str__(self) -> str:
+        """The best value, and what it achieves.
+
+        Examples:
+            >>> print(tune("relu", 64, depth=60, knob="beta"))
+            beta = 0.4006: the nearest beta at which gradients grow ×1.306 per layer
+        """
+        best = self.best if isinstance(self.best, str) else f"{self.best:.4g}"
+        return f"{self.knob} = {best}: {self.reason}"
+
 
 @named_options
 def tune(

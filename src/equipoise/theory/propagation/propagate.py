@@ -13,6 +13,7 @@ import numpy as np
 
 from equipoise.instrument.recording.graph import Graph, Node
 from equipoise.instrument.threads import one_thread
+from equipoise.numerics.options import named_options
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.propagation.attribution import (
     BRANCHES,
@@ -82,6 +83,7 @@ class Propagation:
             lines.append(f"  {share.kind:<22} ×{share.each:.4g} each, {of}")
         return "\n".join(lines)
 
+    @named_options
     def what_if(
         self,
         *,
