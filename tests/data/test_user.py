@@ -191,10 +191,12 @@ def test_other_objects_are_refused_at_once(data, message):
         (lambda: iter(()), r"thing is empty"),
         (iter(()), r"one-shot iterator that ended after 0 of 1"),
         ([{"text": "a"}], r"without a tensor: a dict with the keys \['text'\]. Wrap it"),
+        ([(X[0], 3), (X[1], 4)], r"single samples, the first with the target 3; .* DataLoader"),
+        (list(TensorDataset(X, Y)), r"single samples, the first with the target 0"),
         ([("a", "b", "c")], r"without a tensor: a tuple of 3"),
-        ([3], r"without a tensor: a int"),
+        ([3], r"without a tensor: an int"),
         ([(X, Y[:5])], r"shape \[12, 2\] with targets of shape \[5\]"),
-        ([(X, torch.tensor(1.0))], r"targets of shape \[\]"),
+        ([(X, torch.tensor(1.0))], "single samples, the first with the target 1.0"),
     ],
 )
 def test_other_batches_are_refused_when_drawn(data, message):

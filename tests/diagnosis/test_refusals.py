@@ -37,6 +37,33 @@ def test_labels_are_brought_to_the_form_of_cross_entropy(target, change):
     assert torch.isfinite(nn.CrossEntropyLoss()(torch.zeros(32, 3), changed.long()))
 
 
+def test_labels_are_recognised_without_a_loss_too():
+    with pytest.raises(ValueError, match=r"no loss fits both\. .*give y\.squeeze\(1\)\.long\(\)"):
+        eq.checkup(lambda: nn.Linear(6, 3), (X, COLUMN.float()))
+    with pytest.raises(ValueError, match=r"no loss fits both\. Give a loss of your own"):
+        eq.checkup(lambda: nn.Linear(6, 3), (X, X[:, 0]))
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int64])
+@pytest.mark.parametrize("layer", [nn.Linear(4, 3), nn.Conv1d(1, 3, 2), nn.BatchNorm1d(4)])
+def test_inputs_that_are_whole_numbers(layer, kind):
+    whole = torch.ones(32, 4, dtype=kind)
+    batch = (whole[:, None] if isinstance(layer, nn.Conv1d) else whole, CLASSES)
+    with pytest.raises(ValueError, match=r"whole numbers: give x\.float\(\)"):
+        eq.checkup(nn.Sequential(layer, nn.Flatten()), batch)
+
+
+def test_indices_beyond_an_embedding():
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Flatten())
+    with pytest.raises(ValueError, match="too few rows: the largest number in the batch is 31"):
+        eq.checkup(model, (torch.arange(32)[:, None], CLASSES))
+
+
+def test_a_loss_of_three_arguments():
+    with pytest.raises(ValueError, match="needs 3 arguments, 'model', 'x' and 'y', and is called"):
+        eq.checkup(lambda: nn.Linear(6, 3), (X, CLASSES), loss_fn=lambda model, x, y: None)
+
+
 def test_numbers_that_are_no_labels_are_not_rounded():
     assert "y.long()" not in said(nn.CrossEntropyLoss(), X[:, 0])
 

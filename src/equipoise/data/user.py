@@ -397,6 +397,11 @@ def _as_batch(item: object, name: str) -> Batch:
         batch = tuple(batch)
     if not tensors(batch):
         raise ValueError(f"{name} yields batches without a tensor: {_form(item)}. {_WRAP}")
+    if _is_sample_with_target(batch):
+        raise ValueError(
+            f"{name} yields single samples, the first with the target {batch[1]}; batches are "
+            "expected. Give a DataLoader of it, DataLoader(samples, batch_size=64)."
+        )
     if is_pair(batch):
         inputs, targets = batch
         if not inputs.ndim or not targets.ndim or len(inputs) != len(targets):
@@ -405,6 +410,13 @@ def _as_batch(item: object, name: str) -> Batch:
                 f"{list(targets.shape)}; expected one target for each input."
             )
     return batch
+
+
+def _is_sample_with_target(item: object) -> bool:
+    """A tensor and one number."""
+    if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], Tensor)):
+        return False
+    return isinstance(item[1], int | float) or (isinstance(item[1], Tensor) and not item[1].ndim)
 
 
 _WRAP = "Wrap it in a function that yields batches of tensors."
@@ -416,4 +428,4 @@ def _form(item: object) -> str:
         return f"a {kind} of {len(item)}"
     if isinstance(item, Mapping):
         return f"a {kind} with the keys {list(item)}"
-    return f"a {kind}"
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

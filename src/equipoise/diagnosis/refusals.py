@@ -28,6 +28,14 @@ _KNOWN = (
         "before the loss.",
     ),
 )
+# What an embedding says of a row that it lacks.
+_OF_ROWS = re.compile(r"^index out of range in self$")
+# What layers say of pixels that are still bytes, and of other whole numbers.
+_OF_WHOLE = re.compile(
+    r"Input type \((unsigned char|long|int|short)( int)?\)"
+    r"|same dtype, but got (Byte|Long|Int|Short) and"
+    r"|not implemented for '(Byte|Long|Int|Short)'"
+)
 _OF_CLASSES = re.compile(r"multi-target not supported|(dtype|scalar type).*\bLong\b")
 _COLUMNS = 3
 
@@ -60,18 +68,38 @@ def failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
 
 def _remedy(batch: Batch, words: str) -> str:
     """What to do about a complaint that is known; empty of another."""
-    if _OF_CLASSES.search(words) and (found := _of_labels(batch)):
+    if _OF_CLASSES.search(words) and is_pair(batch) and (found := labels_hint(batch[1])):
         return found
+    if _OF_ROWS.search(words):
+        return _of_rows(batch)
+    if _OF_WHOLE.search(words):
+        return "The inputs are whole numbers: give x.float(), or x.float() / 255 of pixels."
     if re.search(r"\bnan\b", words):  # the sign is not the cause
         return ""
     return next((remedy for known, remedy in _KNOWN if known.search(words)), "")
 
 
-def _of_labels(batch: Batch) -> str:
-    """How to bring labels to the form that cross-entropy takes; empty if there are none."""
-    if not is_pair(batch):
-        return ""
-    target = batch[1]
+def _of_rows(batch: Batch) -> str:
+    whole = [
+        x for x in tensors(batch) if not (x.is_floating_point() or x.is_complex()) and x.numel()
+    ]
+    largest = max((int(x.max()) for x in whole), default=0)
+    return (
+        "An embedding has too few rows: the largest number in the batch is "
+        f"{largest}, and positions are counted from 0, too. Raise num_embeddings."
+    )
+
+
+def labels_hint(target: Tensor) -> str:
+    """How to bring labels to the form that cross-entropy takes; empty if there are none.
+
+    Examples:
+        >>> labels_hint(torch.zeros(8, 1))
+        'Cross-entropy takes labels of shape [samples] and type int64, and these have shape [8, 1]
+        and type float32: give y.squeeze(1).long().'
+        >>> labels_hint(torch.rand(8, 1))
+        ''
+    """
     is_column = target.ndim == 2 and target.shape[1] == 1
     is_float = target.is_floating_point()
     if is_float and bool((target != target.round()).any()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -64,9 +65,25 @@ def says_what_it_takes(given: Any) -> bool:
     return told or names[0] in (*_OF_MODELS, *_OF_OUTPUTS)
 
 
+def needed_arguments(given: Any) -> list[str]:
+    """Names of the arguments by position that a loss cannot do without; empty if it has no say.
+
+    Examples:
+        >>> needed_arguments(lambda model, batch, scale=1.0, *more: None)
+        ['model', 'batch']
+    """
+    parameters = _parameters(given).values()
+    by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [one.name for one in by_position if one.default is one.empty]
+
+
 def _arguments(given: Any) -> list[str]:
+    return list(_parameters(given))
+
+
+def _parameters(given: Any) -> Mapping[str, inspect.Parameter]:
     try:
         called = given.forward if isinstance(given, nn.Module) else given
-        return list(inspect.signature(called).parameters)
+        return inspect.signature(called).parameters
     except (TypeError, ValueError):
-        return []
+        return {}

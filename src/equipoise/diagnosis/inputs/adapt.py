@@ -16,7 +16,7 @@ from equipoise.diagnosis.inputs import objectives
 from equipoise.diagnosis.inputs.calls import Call, calls, is_input, takes_time
 from equipoise.diagnosis.inputs.frameworks import is_lightning, step_loss
 from equipoise.diagnosis.inputs.objectives import Objective
-from equipoise.instrument.criteria import is_criterion, says_what_it_takes
+from equipoise.instrument.criteria import is_criterion, needed_arguments, says_what_it_takes
 from equipoise.instrument.forward import with_gradients_inside
 from equipoise.instrument.kept_batches import copied
 from equipoise.instrument.snapshot import untouched
@@ -75,10 +75,15 @@ class Found:
 
 
 def check_loss(given: object) -> None:
-    """Refuse the name of a loss that is not known, and a class in the place of an instance.
+    """Refuse unknown names of losses, classes, and functions that do not take two arguments.
 
     Raises:
         ValueError: Naming those that are known.
+
+    Examples:
+        >>> check_loss(lambda model, x, y: None)
+        Traceback (most recent call last):
+        ValueError: the loss needs 3 arguments, 'model', 'x' and 'y', and is called with two: ...
     """
     if isinstance(given, type):
         raise ValueError(
@@ -88,6 +93,13 @@ def check_loss(given: object) -> None:
         raise ValueError(
             f"unknown loss {given!r}; known are {', '.join(CRITERIA)}, and functions of (model, "
             f"batch).{closest(given, CRITERIA)}"
+        )
+    needed = needed_arguments(given)
+    if len(needed) > 2:
+        names = f"{', '.join(map(repr, needed[:-1]))} and {needed[-1]!r}"
+        raise ValueError(
+            f"the loss needs {len(needed)} arguments, {names}, and is called with two: (model, "
+            "batch), where batch is what the loader yields, or (output, target)."
         )
 
 

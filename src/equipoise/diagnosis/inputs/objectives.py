@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn import functional as F
 
+from equipoise.diagnosis.refusals import labels_hint
 from equipoise.instrument.batches import fields, tensors
 from equipoise.training.losses import (
     UnsuitableBatchError,
@@ -352,8 +353,11 @@ def _check_classes(target: Tensor, classes: int) -> None:
 
 
 def _unfit(output: Tensor, target: Tensor) -> UnsuitableBatchError:
+    hint = layout_hint(output, target)
+    if output.ndim == 2 and 1 <= target.ndim <= 2 and len(output) == target.numel():
+        hint = hint or f" {labels_hint(target)}".rstrip()
     return UnsuitableBatchError(
         f"the model returned shape {tuple(output.shape)}, the targets have shape "
         f"{tuple(target.shape)} ({str(target.dtype).removeprefix('torch.')}); no loss fits both."
-        f"{layout_hint(output, target)} {_WHICH}"
+        f"{hint} {_WHICH}"
     )
