@@ -149,7 +149,10 @@ class TestBadInput:
 
 def test_the_command_line_tells_how_to_see_where_a_model_failed(equipoise):
     done = checkup(equipoise, "nets.py:build", "--data", "random:3x9x9:10")
-    end = "64x16). Give data of the shape that the model takes. (--debug shows where)\n"
+    end = (
+        "64x16). Give data of the shape that the model takes, such as 'random:3x32x32:10'. "
+        "(--debug shows where)\n"
+    )
     assert done.err.endswith(end)
 
 

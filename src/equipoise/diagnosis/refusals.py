@@ -59,7 +59,7 @@ def failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
     by_torch = bool(frames) and f"{os.sep}torch{os.sep}" in frames[-1].filename
     remedy = _remedy(batch, str(error)) if by_torch else ""
     if by_torch and not remedy and _OF_SHAPES.search(words):
-        remedy = "Give data of the shape that the model takes."
+        remedy = "Give data of the shape that the model takes, such as 'random:3x32x32:10'."
     return FailedOnBatchError(
         f"the model or the loss failed on a batch of {data} with inputs of shape "
         f"{shape_in_words(batch)}: {words} {remedy}".rstrip()
