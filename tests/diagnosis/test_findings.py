@@ -46,9 +46,10 @@ def comparison(outcome):
     return Comparison("gradient growth per layer", predicted, measured, 2.1, outcome)
 
 
-def layer(raw=10.0, scaled=5.0, rows=64, columns=11, zero=0, constant=0, skipped=None):
+def layer(raw=10.0, scaled=5.0, rows=64, columns=11, zero=0, constant=0, skipped=None, of=0):
+    kappas = raw, scaled, scaled, 1.0
     return LayerConditioning(
-        "fc", "Linear", rows, columns, raw, scaled, scaled, 1.0, zero, constant, "svd", skipped
+        "fc", "Linear", rows, columns, *kappas, zero, constant, "svd", skipped, of
     )
 
 
@@ -202,6 +203,14 @@ class TestOthers:
         assert {finding.severity for finding in findings} == {"note"}
         assert ["6 directions" in f.detail for f in findings] == [True, False]
         assert ["3 of 10 inputs" in f.detail for f in findings] == [False, True]
+
+    def test_a_small_sample_of_rows_is_no_small_batch(self):
+        """Of a ResNet-18 at a batch of 64, 12 layers were said to have too few rows; 5 have."""
+        (large,) = conclude(None, [], NORMS, [], [layer(rows=5, columns=11, zero=6)], [])
+        assert conclude(None, [], NORMS, [], [layer(rows=5, columns=11, zero=6, of=90)], []) == ()
+        (small,) = conclude(None, [], NORMS, [], [layer(rows=5, columns=11, zero=6, of=8)], [])
+        assert "a batch gives 5 rows for 11 columns, so that 6 directions" in large.detail
+        assert "a batch gives 8 rows for 11 columns, so that 3 directions" in small.detail
 
     def test_skipped_layers_are_not_judged(self):
         nan = float("nan")

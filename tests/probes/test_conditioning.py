@@ -325,6 +325,24 @@ class TestSamples:
         assert sampled.rows < exact.rows == sampled.sampled_from
         assert abs(math.log(sampled.raw / exact.raw)) < 3 * sampled.sampling_error
 
+    @pytest.mark.parametrize("effort", [1e6, 1.1e6, 1.3e6, 2e6])
+    def test_no_sample_is_nearly_square(self, effort):
+        """100 Gaussian rows have a condition number of thousands, all 2000 of 1.6."""
+        layer, inputs = nn.Linear(100, 2), normal(2000, 100).float()
+        (exact,) = conditioning(layer, inputs)
+        (sampled,) = conditioning(layer, inputs, effort=effort)
+        assert sampled.sampled_from == 2000
+        assert not 0.5 < sampled.rows / 100 < 1.9
+        assert sampled.raw < 7 * exact.raw
+        assert sampled.sampling_error < 1
+
+    def test_what_a_layer_leaves_the_next_may_take(self):
+        model = nn.Sequential(nn.Linear(4, 100), nn.Linear(100, 2))
+        inputs = normal(2000, 4).float()
+        both = conditioning(model, inputs, effort=3e7)
+        (alone,) = conditioning(model[1], model[0](inputs).detach(), effort=1.5e7)
+        assert both[1].rows > alone.rows
+
     def test_enough_effort_takes_all_rows(self):
         layer, inputs = nn.Linear(4, 2), torch.randn(64, 4)
         assert conditioning(layer, inputs, effort=1e9) == conditioning(layer, inputs)

@@ -10,6 +10,7 @@ from equipoise.diagnosis.comparison import AGREEMENT
 from equipoise.diagnosis.preconditioning.findings import WORTHWHILE
 from equipoise.diagnosis.record import PROFILE, Comparison, Recommendation
 from equipoise.diagnosis.trainability.judge import REASONS
+from equipoise.probes.conditioning import ROWS_PER_COLUMN
 from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records import wording
 from equipoise.records.estimate import Estimate
@@ -23,9 +24,6 @@ _BALANCED = 3.0
 # A step of e^3 beyond the fitted rate is a factor 20.
 _LARGE_STEP = 3.0
 _ILL_CONDITIONED = 1e4
-# With fewer rows the smallest singular values are those of the sample: twice as many Gaussian rows
-# as columns have a condition number of (√2 + 1)/(√2 - 1) = 5.8 by chance alone.
-_ROWS_PER_COLUMN = 2
 # With fewer, the variance that batch norm divides by has a relative error above 35 %.
 _ENOUGH_ROWS = 16
 # With fewer, the expectation of 1/variance is infinite.
@@ -298,7 +296,7 @@ def _coverage(sites: Sequence[Site]) -> list[Finding]:
 def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
     measured = [c for c in conditioning if c.skipped is None]
     findings = []
-    enough = [c for c in measured if c.rows >= _ROWS_PER_COLUMN * c.columns]
+    enough = [c for c in measured if c.rows >= ROWS_PER_COLUMN * c.columns]
     ill = [c for c in enough if c.raw > _ILL_CONDITIONED and c.raw > WORTHWHILE * c.scaled]
     if ill:
         worst = max(ill, key=lambda c: c.raw / c.scaled)
@@ -312,15 +310,16 @@ def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
                 "Standardise the data, normalise before that layer, or precondition its gradient.",
             )
         )
-    short = [c for c in measured if c.rows < c.columns]
+    short = [c for c in measured if c.batch_rows < c.columns]
     if short:
-        widest = max(short, key=lambda c: c.columns / c.rows)
+        widest = max(short, key=lambda c: c.columns / c.batch_rows)
         findings.append(
             Finding(
                 "note",
                 f"The batch is smaller than the fan-in of {wording.count(len(short), 'layer')}",
-                f"At {widest.layer} a batch gives {widest.rows} rows for {widest.columns} "
-                f"columns, so that {wording.count(widest.zero_singular_values, 'direction')} of "
+                f"At {widest.layer} a batch gives {widest.batch_rows} rows for "
+                f"{widest.columns} columns, so that "
+                f"{wording.count(widest.rank_lost or 0, 'direction')} of "
                 "the weights get no gradient. Condition numbers ignore these directions.",
             )
         )

@@ -30,6 +30,10 @@ from equipoise.probes.record import LayerConditioning
 # Multiplications of three decompositions of a matrix, over rows·columns².
 _DECOMPOSITION = 10.0
 _FEWEST_ROWS = 32
+# With fewer rows the smallest singular values are those of the sample: twice as many Gaussian rows
+# as columns have a condition number of (√2 + 1)/(√2 - 1) = 5.8 by chance alone, as many as columns
+# one of thousands. So have half as many, on their range.
+ROWS_PER_COLUMN = 2
 # Of a grouped convolution, the groups that are measured where the effort is limited: of all rows,
 # and of a sample.
 _MOST_GROUPS, _GROUPS = 16, 4
@@ -66,9 +70,10 @@ def conditioning(
             the batch, with its first element if it is a tuple or list, or with keywords if it
             is a mapping.
         largest: Layers whose smaller side, rows or columns, exceeds this are skipped.
-        effort: Multiplications that all layers together may take; where they would take more,
-            a random sample of rows is measured, and of many groups of a convolution some. By
-            default all are.
+        effort: Multiplications that all layers together may take; where a layer would take more
+            than its share of what is left, a random sample of rows is measured, at least twice
+            as many as columns or at most half as many, and of many groups of a convolution some.
+            By default all are.
         progress: Called with the stage, finished layers and their total number.
 
     Returns:
@@ -97,16 +102,20 @@ def conditioning(
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
     }
     found: dict[nn.Module, LayerConditioning] = {}
+    left = effort
 
     def hook(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
+        nonlocal left
         inputs = first_tensor(args, kwargs)
         if module not in found and inputs is not None:
-            share = None if effort is None else effort / len(watched)
-            found[module] = _measure(
-                watched[module], module, inputs.detach(), output, largest, share
-            )
+            share = None if left is None else left / (len(watched) - len(found))
+            one = _measure(watched[module], module, inputs.detach(), output, largest, share)
+            found[module] = one
+            if left is not None and share is not None and one.skipped is None:
+                smaller = min(one.rows, one.columns)
+                left -= min(share, _DECOMPOSITION * one.rows * one.columns * smaller)
             if progress is not None:
                 progress("measuring conditioning", len(found), len(watched))
 
@@ -169,12 +178,16 @@ def _affordable(rows: int, columns: int, effort: float) -> int:
     """How many rows can be decomposed, three times in three forms, with so many multiplications.
 
     Examples:
-        >>> _affordable(10**6, 100, 1e7), _affordable(50, 100, 1e7)
-        (100, 50)
+        >>> _affordable(10**6, 100, 2e7), _affordable(50, 100, 1e7)
+        (200, 50)
+        >>> _affordable(10**6, 100, 1e7)  # 100 rows would have a condition number of their own
+        50
     """
     many = effort / (_DECOMPOSITION * columns**2)  # with more rows than columns
     few = (effort / (_DECOMPOSITION * columns)) ** 0.5
-    return min(rows, max(_FEWEST_ROWS, int(many if many > columns else min(few, columns))))
+    if min(many, rows) < ROWS_PER_COLUMN * columns and many < rows:
+        many = min(few, columns / ROWS_PER_COLUMN)
+    return min(rows, max(_FEWEST_ROWS, int(many)))
 
 
 def _sampled(
@@ -195,7 +208,10 @@ def _sampled(
     spectra = [extended_spectra(matrix, unit=unit) for matrix in exact[:_GROUPS]]
     number = max(range(len(spectra)), key=lambda i: spectra[i].raw)
     worst = spectra[number]
-    half = extended_spectra(exact[number, : len(chosen) // 2], unit=unit)
+    part = len(chosen) // 2
+    if len(chosen) > features:  # half of them may be about as many as columns
+        part = max(part, 3 * features // 2)
+    half = extended_spectra(exact[number, :part], unit=unit)
     record = _record(name, kind, len(chosen), features + 1, worst)
     error = abs(math.log(worst.raw / half.raw))
     return replace(record, sampled_from=rows, sampling_error=error)

@@ -90,7 +90,12 @@ class LayerConditioning:
         sampled_from: How many rows there are, if condition numbers are those of a sample of
             ``rows`` of them; 0 if all were taken.
         sampling_error: Size of the logarithm of the raw condition number over that of half of
-            the sample.
+            the sample, or of one and a half times as many rows as columns if that is more.
+
+    Examples:
+        >>> sample = LayerConditioning("0", "Linear", 5, 11, 2, 2, 2, 2, 6, 0, "svd", None, 90)
+        >>> sample.batch_rows, sample.rank_lost
+        (90, None)
     """
 
     layer: str
@@ -107,6 +112,18 @@ class LayerConditioning:
     skipped: str | None = None
     sampled_from: int = 0
     sampling_error: float = 0.0
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of the batch, of which a sample may have been measured."""
+        return self.sampled_from or self.rows
+
+    @property
+    def rank_lost(self) -> int | None:
+        """Directions without a gradient; ``None`` where the sample is too small to tell."""
+        if self.sampled_from and self.rows < self.columns:
+            return self.columns - self.batch_rows if self.batch_rows < self.columns else None
+        return self.zero_singular_values
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,16 @@ def test_what_is_not_finite_is_worst(hostile):
     assert overview.worst_first(hostile.conditioning)[0].raw == math.inf
 
 
+def test_condition_numbers_of_a_sample_are_marked(deep):
+    layer = dataclasses.replace(deep.conditioning[0], sampled_from=0, raw=30.0)
+    part = dataclasses.replace(layer, layer="fc", sampled_from=10**6, sampling_error=math.log(2))
+    assert [overview.condition(one, one.raw) for one in (layer, part)] == ["30.0", "≈30.0"]
+    assert overview.sampled([layer]) == ""
+    assert "At fc a part of the sample differs from the whole by ×2.00" in overview.sampled(
+        [layer, part]
+    )
+
+
 def test_slight_causes_are_left_out(deep):
     kinds = [share.kind for share in overview.attribution(deep)]
     assert kinds == ["normalisers", "elementwise functions"]

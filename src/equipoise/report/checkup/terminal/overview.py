@@ -234,12 +234,11 @@ def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -
     if ranked:
         table = new_table(["layer"], ("raw", "centred", "and scaled", "rank lost", "constant"))
         for layer in ranked[:_MOST_CONDITIONED]:
+            kappas = (layer.raw, layer.centred, layer.scaled)
             table.add_row(
                 text(layer.layer),
-                wording.number(layer.raw, 2),
-                wording.number(layer.centred, 2),
-                wording.number(layer.scaled, 2),
-                f"{layer.zero_singular_values:,}",
+                *(overview.condition(layer, value, 2) for value in kappas),
+                "–" if layer.rank_lost is None else f"{layer.rank_lost:,}",
                 f"{layer.constant_features:,}",
             )
         console.print(table)
@@ -248,6 +247,8 @@ def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -
             "that do not vary over the batch",
             console,
         )
+        if said := overview.sampled(ranked):
+            remark(said, console)
     if len(ranked) > _MOST_CONDITIONED:
         remark(f"The worst {_MOST_CONDITIONED} of {len(ranked)} layers.", console)
     for reason, names in overview.skipped_by_reason(conditioning).items():

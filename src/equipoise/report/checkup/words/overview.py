@@ -76,6 +76,24 @@ def worst_first(conditioning: Sequence[LayerConditioning]) -> list[LayerConditio
     )
 
 
+def condition(layer: LayerConditioning, value: float, digits: int = 3) -> str:
+    """Write a condition number, and mark that of a sample of rows."""
+    return ("≈" if layer.sampled_from else "") + wording.number(value, digits)
+
+
+def sampled(layers: Sequence[LayerConditioning]) -> str:
+    """Say what the mark means and how far samples may be off; empty if there are none."""
+    samples = [layer for layer in layers if layer.sampled_from]
+    if not samples:
+        return ""
+    worst = max(samples, key=lambda layer: layer.sampling_error)
+    factor = wording.factor(math.exp(min(worst.sampling_error, 700.0)))
+    return (
+        f"≈: of a random sample of the layer's rows. At {worst.layer} a part of the sample "
+        f"differs from the whole by {factor}, at other layers by less."
+    )
+
+
 def skipped_by_reason(conditioning: Sequence[LayerConditioning]) -> dict[str, list[str]]:
     """Collect the names of unmeasured layers under each reason."""
     return by_reason((layer.skipped, layer.layer) for layer in conditioning)
