@@ -105,8 +105,14 @@ class Clock:
             self.parts[name] = self.parts.get(name, 0.0) + self._now() - begin
 
     def _now(self, *, wait: bool = True) -> float:
-        if wait and self._device.type == "mps":  # the only device of its type
-            torch.mps.synchronize()
-        elif wait and self._device.type not in ("cpu", "meta"):
-            torch.get_device_module(self._device).synchronize(self._device)
+        if wait:
+            wait_for(self._device)
         return time.perf_counter()
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has done what was asked of it; a CPU always has."""
+    if device.type == "mps":  # the only device of its type
+        torch.mps.synchronize()
+    elif device.type not in ("cpu", "meta"):
+        torch.get_device_module(device).synchronize(device)

@@ -30,6 +30,26 @@ def places(model: nn.Module) -> dict[str, nn.Module]:
     return dict(model.named_modules(remove_duplicate=False))
 
 
+def children_first(model: nn.Module) -> list[nn.Module]:
+    """Every module once, in order, each after the modules inside it, as ``model.apply`` does.
+
+    Examples:
+        >>> inner = nn.Sequential(nn.ReLU())
+        >>> [type(module).__name__ for module in children_first(nn.Sequential(inner, inner))]
+        ['ReLU', 'Sequential', 'Sequential']
+    """
+    found: dict[nn.Module, None] = {}
+
+    def visit(module: nn.Module) -> None:
+        for child in module.children():
+            if child not in found:
+                visit(child)
+        found[module] = None
+
+    visit(model)
+    return list(found)
+
+
 def put(model: nn.Module, name: str, module: nn.Module) -> None:
     """Let the model hold another module under a name."""
     parent, _, leaf = name.rpartition(".")

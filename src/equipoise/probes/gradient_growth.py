@@ -142,7 +142,7 @@ def _reset_parameters(model: nn.Module, replicate: int) -> None:
     unchanged = []
     # Children first: a parent, such as attention, may reset what its children hold.
     names = {module: name for name, module in model.named_modules()}
-    for module in _children_first(model):
+    for module in modules.children_first(model):
         name = names[module]
         reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         own = [p for p in module._parameters.values() if p is not None]
@@ -173,14 +173,6 @@ def _redraws(own: list[nn.Parameter], reset: Callable[[], Any]) -> bool:
                 p.copy_(old)
                 complete = complete and not (p.numel() > 1 and float(old.double().std()) > 0)
     return complete
-
-
-def _children_first(module: nn.Module) -> dict[nn.Module, None]:
-    """Every module once, in order, each after the modules inside it."""
-    found: dict[nn.Module, None] = {}
-    for child in module.children():
-        found |= _children_first(child)
-    return found | {module: None}
 
 
 def _summary(passes: Passes) -> GradientGrowth:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.initialisation.laws import Law, joined, law_of
 from equipoise.instrument.compiled import uncompiled_name
+from equipoise.instrument.modules import children_first
 
 Init: TypeAlias = Callable[[Any], object]
 
@@ -56,7 +57,7 @@ def own_laws(model: nn.Module) -> dict[str, Law]:
     names = {id(module): name for name, module in model.named_modules()}
     laws: dict[str, Law] = {}
     known: dict[object, dict[str, Law]] = {}
-    for module in _children_first(model):
+    for module in children_first(model):
         reset = _reset_of(module)
         if reset is None:
             continue
@@ -83,7 +84,7 @@ def init_laws(model: nn.Module, init: Init) -> dict[str, Law]:
     """
 
     def to_modules() -> None:
-        for module in _children_first(model):
+        for module in children_first(model):
             init(module)
 
     def to_weights() -> None:
@@ -109,7 +110,7 @@ def init_laws(model: nn.Module, init: Init) -> dict[str, Law]:
 
 
 def _reset(model: nn.Module) -> None:
-    for module in _children_first(model):
+    for module in children_first(model):
         reset = _reset_of(module)
         if reset is not None:
             with contextlib.suppress(Exception):  # a user's reset may want arguments
@@ -130,14 +131,6 @@ def _form(module: nn.Module) -> object:
         for name, _, parameter in parameters_by_owner(module)
     )
     return type(module), module.extra_repr(), parameters
-
-
-def _children_first(model: nn.Module) -> list[nn.Module]:
-    def depth(name: str) -> int:
-        return name.count(".") + bool(name)
-
-    named = sorted(model.named_modules(), key=lambda item: -depth(item[0]))
-    return [module for _, module in named]
 
 
 def _laws_drawn(

@@ -21,6 +21,7 @@ from equipoise.diagnosis.second_order.matrices import (
     recorded_calls,
 )
 from equipoise.diagnosis.second_order.record import MatrixSpectrum, SecondOrderPooling
+from equipoise.instrument.clock import wait_for
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
@@ -175,13 +176,10 @@ def _cost(layer: Layer, call: Call, gradient: Tensor, whole: Callable[[], None])
 
 
 def _seconds(work: Callable[[], None], device: torch.device) -> float:
-    """CPU time, which other programs do not lengthen; on a GPU, elapsed time."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        begin = time.perf_counter()
-        work()
-        torch.cuda.synchronize(device)
-        return time.perf_counter() - begin
-    begin = time.process_time()
+    """CPU time, which other programs do not lengthen; elsewhere, elapsed time."""
+    now = time.process_time if device.type == "cpu" else time.perf_counter
+    wait_for(device)
+    begin = now()
     work()
-    return time.process_time() - begin
+    wait_for(device)
+    return now() - begin
