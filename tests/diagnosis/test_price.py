@@ -19,6 +19,16 @@ def test_by_default_nothing_optional_is_run():
     assert chosen.seconds == STEPS * 0.5 + SECONDS
 
 
+def test_more_initialisations_and_batches_cost_their_passes():
+    """20 initialisations of a ResNet took 10 s instead of the 7 that were told."""
+    usual = plan(0.5, layers=20)
+    many = plan(0.5, layers=20, passes=40)
+    assert many.seconds == usual.seconds + 30 * 0.5
+    assert plan(0.5, layers=20, passes=2).seconds == usual.seconds
+    # What theory may take does not suffer for it.
+    assert many.theory_seconds(1.0, passes=40) == usual.theory_seconds(1.0, passes=10)
+
+
 def test_what_is_asked_for_is_run_whatever_the_budget():
     chosen = plan(10.0, layers=20, asked=["smoothness"], budget=1)
     assert run(chosen) == {"smoothness"}

@@ -180,9 +180,12 @@ def checkup(
         fresh = problem.fresh(seed)
         if problem.device.type == "cpu":
             refine_threads(lambda: problem.rehearse(fresh))
+        redraw = seeds > 1 and draws_new_weights(fresh, problem.fresh(seed + 1))
+        passes = len(problem.held) * (seeds if redraw else 1)
         chosen = plan(
             problem.step_seconds,
             layers=sum(isinstance(m, nn.Linear | _ConvNd) for m in fresh.modules()),
+            passes=passes,
             asked=[name for name, wanted in asked.items() if wanted],
             budget=budget,
         )
@@ -190,7 +193,7 @@ def checkup(
             memory = memory_in_words(fresh, free_memory(problem.device))
             notice(f"{chosen.notice} {memory}".rstrip())
         try:
-            _run(work, problem, fresh, seeds, chosen, report)
+            _run(work, problem, fresh, seeds if redraw else 1, chosen, report)
             changes = fixes(work.remedies)
             if chosen.smoothness:
                 work.smoothness = smoothness_at_start(problem, changes)
@@ -315,10 +318,9 @@ def _run(
         work.initialisation = initialisation(model)
     except ValueError as error:  # weights that cannot be copied or are without values
         work.unchecked = str(error)
-    redraw = seeds > 1 and draws_new_weights(model, problem.fresh(seed + 1))
+    redraw = seeds > 1
     report("predicting", 0, 1)
-    passes = len(problem.held) * (seeds if redraw else 1)
-    trace = _predicted(work, problem, model, chosen, passes)
+    trace = _predicted(work, problem, model, chosen, len(problem.held) * seeds)
     report("predicting", 1, 1)
 
     def measure(change: Callable[[], None] | None, replicates: int, stage: str) -> GradientGrowth:

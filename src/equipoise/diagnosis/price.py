@@ -15,6 +15,8 @@ from equipoise.records import wording
 # What the default check-up should cost: passes, and what does not depend on the model's size.
 # benchmarks/first_minute.py tells for which models it does.
 STEPS, SECONDS = 25, 3.0
+# Measured passes among them: 5 initialisations see 2 batches each.
+_PASSES = 10
 # Processor time that theory may take at most, beyond so many steps, and at least.
 THEORY_STEPS, THEORY_SECONDS = 8, 3.0
 _LEAST_THEORY = 1.0
@@ -71,7 +73,7 @@ class Plan:
             >>> round(plan(0.1, layers=10).seconds_left(2.0, passes=10), 1)
             1.2
         """
-        whole = max(STEPS * self.step_seconds + SECONDS, self.seconds / 2)
+        whole = max(_steps(passes) * self.step_seconds + SECONDS, self.seconds / 2)
         to_come = (passes + _LATER_STEPS) * self.step_seconds + _LATER_SECONDS
         return whole - spent - to_come
 
@@ -100,6 +102,7 @@ def plan(
     step_seconds: float,
     *,
     layers: int,
+    passes: int = _PASSES,
     asked: Sequence[str] = (),
     budget: float | None = None,
 ) -> Plan:
@@ -108,6 +111,7 @@ def plan(
     Args:
         step_seconds: What one training step takes.
         layers: Layers with weights.
+        passes: That are measured, over all initialisations and batches.
         asked: Names of parts that are run in any case.
         budget: Seconds for all together; by default nothing beyond the default is run.
 
@@ -116,8 +120,10 @@ def plan(
         ['preconditioning=True', 'smoothness=True', 'hessian=True']
         >>> plan(0.1, layers=10, budget=100).left_out
         ()
+        >>> [round(plan(0.1, layers=10, passes=n).seconds, 1) for n in (2, 10, 100)]
+        [5.5, 5.5, 14.5]
     """
-    spent = STEPS * step_seconds + SECONDS
+    spent = _steps(passes) * step_seconds + SECONDS
     prices = {
         "smoothness": 2 * _OF_SMOOTHNESS * step_seconds,
         "preconditioning": _OF_PRECONDITIONING * step_seconds + 0.3 * layers,
@@ -146,6 +152,11 @@ def plan(
         spent,
         step_seconds,
     )
+
+
+def _steps(passes: int) -> int:
+    """The default's, and what is measured beyond it."""
+    return STEPS + max(0, passes - _PASSES)
 
 
 def memory_in_words(model: nn.Module, free: int | None) -> str:
