@@ -22,12 +22,12 @@ def stacked_losses(
 ) -> Tensor:
     """Losses ``[K]`` from outputs, inputs and targets ``[K, B, ...]``.
 
-    The losses of :mod:`equipoise.training` are computed for all models at once, others model by
-    model, with K calls.
+    The losses of :mod:`equipoise.training` are computed for all models at once, others, and
+    squared errors of targets in another shape, model by model, with K calls.
     """
     # Compared by identity, because a loss need not be hashable.
     for known, compute in _AT_ONCE:
-        if known is loss_fn:
+        if known is loss_fn and (compute is _cross_entropy or outputs.shape == targets.shape):
             return compute(outputs, targets)
     return losses_one_by_one(loss_fn, outputs, inputs, targets)
 
@@ -103,8 +103,7 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
-    targets = targets.reshape(outputs.shape).to(outputs.dtype)
-    return F.mse_loss(outputs, targets, reduction="none").flatten(1)
+    return F.mse_loss(outputs, targets.to(outputs.dtype), reduction="none").flatten(1)
 
 
 def summed_squared_error(model: nn.Module, batch: Batch) -> Tensor:
