@@ -6,7 +6,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from equipoise.diagnosis.inputs.frameworks import copied, own_data, step_loss, taken_apart
+from equipoise.diagnosis.inputs.frameworks import (
+    copy_without_trainer,
+    own_data,
+    step_loss,
+    taken_apart,
+)
 from equipoise.diagnosis.problem import Problem
 from equipoise.training.losses import UnsuitableBatchError
 
@@ -91,7 +96,7 @@ def test_a_module_without_a_loader_asks_for_one():
 
 def test_the_trainer_is_not_copied():
     module = Module(trainer=Uncopiable())
-    assert copied(module)._trainer is None
+    assert copy_without_trainer(module)._trainer is None
     assert module._trainer is not None
 
 
@@ -99,7 +104,7 @@ def test_what_cannot_be_copied_says_so():
     module = Module()
     module.handle = Uncopiable()
     with pytest.raises(ValueError, match=r"cannot be copied .*holds a process.* Give a function"):
-        copied(module)
+        copy_without_trainer(module)
 
 
 class Trainer:

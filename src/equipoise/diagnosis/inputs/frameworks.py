@@ -42,7 +42,7 @@ def taken_apart(subject: Any) -> Given:
     if is_trainer(subject):
         return _of_trainer(subject)
     if isinstance(subject, nn.Module):
-        return Given(lambda: copied(subject))
+        return Given(lambda: copy_without_trainer(subject))
     if callable(subject):
         return Given(subject)
     raise ValueError(
@@ -62,7 +62,7 @@ def _of_trainer(trainer: Any) -> Given:
     model, make = trainer.model, getattr(trainer, "model_init", None)
 
     def build() -> nn.Module:
-        made = copied(model) if make is None else make()
+        made = copy_without_trainer(model) if make is None else make()
         return made.train() if isinstance(made, nn.Module) else made
 
     return Given(
@@ -104,7 +104,7 @@ def own_data(model: nn.Module) -> Any:
     return model if own else None
 
 
-def copied(model: nn.Module) -> nn.Module:
+def copy_without_trainer(model: nn.Module) -> nn.Module:
     """Copy a module, but not the trainer that it is attached to.
 
     Raises:

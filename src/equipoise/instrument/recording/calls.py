@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.recording.effects import (
     CallSurroundings,
-    copied,
+    cloned,
     is_hooked,
     is_plain,
     requires_gradient,
@@ -169,7 +169,7 @@ class Calls:
             self._next = call.after
             if call.random_states is not None:
                 self.random_states.set_torch_states(call.random_states)
-            return copied(call.output) if call.overwritten else call.output
+            return cloned(call.output) if call.overwritten else call.output
         self._next += 1
         output = forward(*args, **kwargs)
         if self._next != call.after:
@@ -177,7 +177,7 @@ class Calls:
         # An output that requires a gradient, such as one of the batch, must stay in the graph.
         if call.repeatable and call.ended <= until and not requires_gradient(output):
             call.cached = True
-            call.output = copied(output) if call.overwritten else output
+            call.output = cloned(output) if call.overwritten else output
             for inner in self.calls[call.number + 1 : call.after]:
                 inner.cached, inner.output = False, None  # no longer needed
         return output

@@ -146,7 +146,7 @@ def _is_tensor(value: Any) -> bool:
     return type(value) is Tensor or isinstance(value, Tensor)
 
 
-def copied(output: Any) -> Any:
+def cloned(output: Any) -> Any:
     """The same containers with copies of the tensors."""
     return trees.replaced(Tensor, Tensor.clone, output)
 
