@@ -20,7 +20,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Bytes that a report may need: the largest of the tests' have 1 MB, of a model of 200 layers.
 _ROOM = 4 * 2**20
 _LONGEST = 200
-# Of the default model: gradients then differ by e^12, past half of what still trains.
+# Of the default model: its gradients differ by e^26, and about 41 of its 63 blocks could train.
 DEPTH = 64
 # Where a check-up writes, and where its report is looked for.
 DIRECTORY = "equipoise-report"
