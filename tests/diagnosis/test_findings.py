@@ -8,7 +8,7 @@ import pytest
 from equipoise.diagnosis.findings import advice, conclude
 from equipoise.diagnosis.record import Comparison, Recommendation
 from equipoise.probes.record import GradientGrowth, LayerConditioning, LayerGradients
-from equipoise.records import Estimate, Finding
+from equipoise.records import Estimate, Finding, wording
 from equipoise.theory.propagation.sites import Share, Site
 
 ORDER = ["critical", "warning", "note", "good"]
@@ -185,6 +185,13 @@ class TestOthers:
     def test_causes_are_named(self):
         finding = first(growth(1.6), [], NORMS, [], [])
         assert "it comes from normalisers (×1.60 each, 20 on the way)" in finding.detail
+
+    def test_the_change_over_the_depth_is_that_of_the_fit(self):
+        """The first layer's own gradient, which stands beside it, has the data's scale."""
+        found = conclude(growth(1.6, first=1e9), [], NORMS, [], [])
+        times = wording.number(1.6**19)
+        told = f"At that rate it becomes e^8.9 ({times} times) larger over the 20 layers."
+        assert any(told in finding.detail for finding in found)
 
     def test_what_works_against_it_is_no_cause(self):
         shares = (Share("pooling", 1, 1.0, -2.0),)

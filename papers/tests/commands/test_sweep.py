@@ -62,6 +62,13 @@ def test_status_counts_cells(equipoise, shards):
     assert line.split()[:7] == [NAME, "smoke", "1", "of", "2", "0", "1"]
 
 
+def test_status_is_what_is_asked_for(equipoise, shards):
+    Path("part1").rename("reproduction")
+    asked = equipoise("sweep", "status", "reproduction")
+    assert asked.code == 0
+    assert equipoise("sweep").out == asked.out
+
+
 def test_status_as_json(equipoise, shards):
     done = equipoise("sweep", "status", "part1", "--json")
     (row,) = done.json["rows"]

@@ -180,8 +180,8 @@ def _depth(growth: GradientGrowth, rate: Estimate, attribution: Sequence[Share])
     ratio = wording.number(math.exp(min(abs(exponent), 700)))
     detail = (
         f"The squared gradient norm changes {wording.factor(rate)} per layer towards the input "
-        f"({wording.count(growth.replicates, 'initialisation')}). Over the {len(layers)} layers "
-        f"it is e^{abs(exponent):.1f} ({ratio} times) {word} at the first layer than at the last."
+        f"({wording.count(growth.replicates, 'initialisation')}). At that rate it becomes "
+        f"e^{abs(exponent):.1f} ({ratio} times) {word} over the {len(layers)} layers."
     )
     if abs(exponent) <= _BALANCED:
         return Finding("good", "Gradients stay balanced over the depth", detail)

@@ -14,7 +14,13 @@ if TYPE_CHECKING:  # --help does not wait for torch
 
 def configure(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("action", choices=("status",), help="status: count finished cells")
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=("status",),
+        default="status",
+        help="status: count finished cells, the default",
+    )
     parser.add_argument(
         "directory",
         nargs="?",

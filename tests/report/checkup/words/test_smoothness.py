@@ -34,6 +34,14 @@ class TestWords:
         row = words.measurement_rows(smooth_arm("unchanged", 7.0))[1]
         assert (row.step, row.beta, row.reliable, row.shift) == ("15", "8.4", "1.2", "0.45")
 
+    def test_the_ends_of_a_range_can_be_told_apart(self):
+        arm = smooth_arm("unchanged", 7.0)
+        run = arm.runs[0]
+        narrow = dataclasses.replace(run.measurements[0], losses=(1.091, 1.104), loss=1.1)
+        runs = (dataclasses.replace(run, measurements=(narrow,)),)
+        row, *_ = words.measurement_rows(dataclasses.replace(arm, runs=runs))
+        assert row.losses == "1.09 … 1.10"
+
     def test_a_step_outside_of_the_points_is_a_bound(self):
         below, above = (words.measurement_rows(smooth_arm("x", beta))[0] for beta in (70.0, 0.7))
         assert (below.reliable, above.reliable) == ("< 0.5", "> 4")

@@ -88,9 +88,10 @@ def _row(arm: SmoothnessArm, measurements: Sequence[SmoothnessMeasurement]) -> M
 
 
 def _range(bands: Iterable[tuple[float, float]]) -> str:
-    """Write the medians of both ends."""
+    """Write the medians of both ends, with as many digits as tell them apart."""
     low, high = map(_median, zip(*bands, strict=True))
-    return f"{wording.number(low, 2)} … {wording.number(high, 2)}"
+    digits = next((n for n in (2, 3, 4) if wording.number(low, n) != wording.number(high, n)), 4)
+    return f"{wording.number(low, digits)} … {wording.number(high, digits)}"
 
 
 def _median(values: Iterable[float]) -> float:
