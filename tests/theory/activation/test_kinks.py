@@ -52,6 +52,23 @@ class TestNarrowHats:
         lost, _ = _search(*arguments, np.array([[0.41, 0.42]]), scale)
         assert not lost
 
+    def test_what_is_steep_is_followed_down_to_half_the_width_at_which_it_passes(self):
+        """Narrow panels are cut into eighths: what fails at a half of one must not be lost."""
+
+        def narrowest(steepness):
+            def function(x):
+                y = np.tanh(steepness * (x - 0.51234567))
+                return y, steepness * (1 - y * y)
+
+            left, scale = np.array([0.4]), np.array([1.0, steepness])
+            search = _search(
+                function, lambda x: function(x)[0], "steep", left, left[:, None], scale
+            )
+            return min(width for _, width in search[0]) * steepness
+
+        widths = [narrowest(steepness) for steepness in 2e4 * 1.5 ** np.arange(6)]
+        assert max(widths) < 2.5 * min(widths)
+
 
 class TestJumps:
     @pytest.mark.parametrize("jump", [1e-2, 2e-5, 4e-7])

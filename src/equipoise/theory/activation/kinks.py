@@ -1,7 +1,7 @@
 """Find where an arbitrary elementwise function is not smooth.
 
 A panel passes when the values and slopes at fresh points agree with the polynomial through its
-nodes. Panels that fail are cut into halves that overlap, so that no kink hides at an end: a steep
+nodes. Panels that fail are cut into pieces that overlap, so that no kink hides at an end: a steep
 but smooth function passes in the end, a kink fails at every scale.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,19 @@ _DEGREE, _TOLERANCE, _MOST_FAILURES = 16, 1e-11, 160
 _DENSE = 151
 _EVERYWHERE = 0.5
 _SHIFT = 0.0617  # of the second grid
+# Into how many parts a jump of the slope is bracketed at a time.
+_SECTIONS = 16
 # Values are seen at points this far apart: no wider feature stays between them.
 _SPACING = 1e-4
 # A panel this narrow that still fails holds a kink. Where it only holds a very steep slope,
 # calling that a kink is harmless: quadrature then splits its panels there.
 _NARROW, _SHARP = 1e-3, 1e-8
 _FINEST = 4e-14
+# Into how many pieces panels are cut, the wide and the narrow. The wide end where what is smooth
+# begins to pass, and are kept: they say how densely panels must lie there.
+_HALVES, _EIGHTHS = 2, 8
+# Points looked at in one go, so that arrays stay in the cache.
+_CHUNK = 25_000
 # Where normalised samples are.
 _CENTRE = np.linspace(-3, 3, 61) + 0.0137
 # Jumps below this part of what values vary by come from constants in float32, as in some of
@@ -39,24 +46,45 @@ _CENTRE = np.linspace(-3, 3, 61) + 0.0137
 _SMALL_JUMP, _RADII = 1e-7, 0.5 ** np.arange(5)
 
 
-class _Interpolation:
-    """The polynomial through Chebyshev nodes on [-1, 1], read at points between them."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grid:
+    """Points of a panel, as parts of its width, at which the polynomial through its nodes is read.
 
-    nodes = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
-    # Irregular, and denser than the nodes: a second, independent grid.
-    checks = np.sin(np.linspace(-1.5, 1.5, 41)) * 0.999 + 0.0007
-    inverse = np.linalg.inv(np.polynomial.chebyshev.chebvander(nodes, _DEGREE))
-    matrix = np.polynomial.chebyshev.chebvander(checks, _DEGREE) @ inverse
-    dense = np.linspace(-0.9997, 0.9991, _DENSE)
-    dense_matrix = np.polynomial.chebyshev.chebvander(dense, _DEGREE) @ inverse
-    # The second grid: multiples of the golden ratio.
-    other = 2 * (np.arange(1, _DENSE + 1) * 0.6180339887498949 % 1) - 1
-    other_matrix = np.polynomial.chebyshev.chebvander(other, _DEGREE) @ inverse
+    Args:
+        places: The nodes, then the points.
+        weights: Of the nodes in the polynomial, at every point: ``[points, 17]``.
+    """
+
+    places: Array
+    weights: Array
 
     @classmethod
-    def at(cls, points: Array) -> Array:
-        """Weights of the nodes at points of any shape, ``[..., 17]``."""
-        return np.asarray(np.polynomial.chebyshev.chebvander(points, _DEGREE) @ cls.inverse)
+    def of(cls, points: Array) -> _Grid:
+        """Read it at points on [-1, 1]."""
+        return cls((np.concatenate([_NODES, points]) + 1) / 2, _weights(points))
+
+
+_NODES = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
+_INVERSE = np.linalg.inv(np.polynomial.chebyshev.chebvander(_NODES, _DEGREE))
+
+
+def _weights(points: Array) -> Array:
+    """Weights of the nodes at points of any shape on [-1, 1], ``[..., 17]``."""
+    angles = np.arccos(np.clip(points, -1, 1))[..., None]
+    return np.asarray(np.cos(angles * np.arange(_DEGREE + 1)) @ _INVERSE)
+
+
+# Irregular, and denser than the nodes: a second, independent grid.
+_CHECKS = _Grid.of(np.sin(np.linspace(-1.5, 1.5, 41)) * 0.999 + 0.0007)
+_FIRST = _Grid.of(np.linspace(-0.9997, 0.9991, _DENSE))
+# Multiples of the golden ratio.
+_SECOND = _Grid.of(2 * (0.6180339887498949 * np.arange(1.0, _DENSE + 1) % 1) - 1)
+
+
+@lru_cache(maxsize=8)
+def _even(count: int) -> _Grid:
+    """Points at equal distances."""
+    return _Grid.of((2 * np.arange(count) + 1) / count - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,35 +126,31 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
     width = np.full(left.size, _WIDTH)
     scale = _scale(function)
     values = function.values if isinstance(function, Activation) else lambda x: function(x)[0]
-    first, second = (
-        _look(function, left + shift, width, scale, *seen)
-        for shift, seen in (
-            (0.0, (_Interpolation.dense, _Interpolation.dense_matrix)),
-            (_SHIFT, (_Interpolation.other, _Interpolation.other_matrix)),
-        )
-    )
+    first = _look(function, left, width, scale, _FIRST)
+    second = _look(function, left + _SHIFT, width, scale, _SECOND)
     # Panels overlap by half: their points lie between each other's.
-    third = _look_closely(function, values, left, width, scale, round(_WIDTH / _SPACING / 2) | 1)
+    third = _look_closely(values, left, width, scale, round(_WIDTH / _SPACING / 2) | 1)
     grids = (first, 0.0), (second, _SHIFT), (third, 0.0)
     starts = np.concatenate([left[seen.failing] + shift for seen, shift in grids])
     extra = np.concatenate([seen.worst[seen.failing] for seen, _ in grids])
     failed, wide = _search(function, values, name, starts, extra, scale)
     places = _polished(function, _distinct(failed))
-    _refuse_not_finite(function, np.array(places), name)
-    for at in places:
-        _refuse_jump(function, at, name)
-        _refuse_infinite_slope(function, at, name)
-    gaps = [np.inf, *np.diff(places), np.inf]
-    kinks = tuple(
-        Kink(at, _is_power(function, at, min(1e-3, gaps[i] / 4, gaps[i + 1] / 4)))
-        for i, at in enumerate(places)
-    )
+    _refuse_not_finite(values, np.array(places), name)
+    kinks: tuple[Kink, ...] = ()
+    if places:
+        at = np.array(places)
+        _refuse_jumps(function, values, at, name)
+        _refuse_infinite_slopes(function, at, name)
+        gaps = np.diff(at, prepend=-np.inf, append=np.inf) / 4
+        powers = _are_powers(function, at, np.minimum(1e-3, np.minimum(gaps[:-1], gaps[1:])))
+        kinks = tuple(map(Kink, places, powers.tolist()))
     # What passes in the end may be narrow and smooth: panels must narrow towards it.
-    sharp = [k for k in places if min(w + abs(at - k) for at, w in failed) < _SHARP]
+    sharp = [k for k in places if min(w + abs(middle - k) for middle, w in failed) < _SHARP]
     turns: list[float] = []
-    for at, size in wide:
-        if all(abs(at - k) > size for k in sharp) and all(abs(at - t) > size / 4 for t in turns):
-            turns.append(at)
+    for middle, size in wide:
+        apart = all(abs(middle - k) > size for k in sharp)
+        if apart and all(abs(middle - t) > size / 4 for t in turns):
+            turns.append(middle)
     unsure = _seen_once(
         [(left + _WIDTH / 2 + shift, seen.failing) for seen, shift in grids],
         [*places, *(at for at, _ in wide)],
@@ -173,58 +197,100 @@ def _search(
     extra: Array,
     scale: Array,
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Cut failing panels into halves; middles and widths of the narrow and the wide that fail.
+    """Cut failing panels into pieces; middles and widths of the narrow and the wide that fail.
 
-    The points at which a panel failed stay among those at which its halves are seen: else a
+    The points at which a panel failed stay among those at which its pieces are seen: else a
     narrow place falls between these.
     """
     failed: list[tuple[float, float]] = []
     wide: list[tuple[float, float]] = []
-    width = np.full(left.size, _WIDTH)
-    fresh = True
-    while left.size:
-        if not fresh:
-            dense = width.max() >= _WIDTH / 16
-            seen = _look(
-                function,
-                left,
-                width,
-                scale,
-                *(
-                    (_Interpolation.dense, _Interpolation.dense_matrix)
-                    if dense
-                    else (_Interpolation.checks, _Interpolation.matrix)
-                ),
-                extra,
-            )
-            failing, extra = seen.failing, seen.worst
-            if (count := math.ceil(width.max() / _SPACING)) > _DENSE:
-                closer = _look_closely(function, values, left, width, scale, count)
-                extra[~failing] = closer.worst[~failing]
-                failing |= closer.failing
-            left, width, extra = left[failing], width[failing], extra[failing]
-        fresh = False
+    panels = _Panels(left, np.full(left.size, _WIDTH), extra)
+    while panels.left.size:
+        left, width = panels.left, panels.width
         inside = left[:, None] + width[:, None] * np.array([0.25, 0.5, 0.75])
-        _refuse_not_finite(function, inside.ravel(), name)
-        if np.count_nonzero(width < _NARROW) > _MOST_FAILURES:
-            raise _too_many(name, left, width)
+        _refuse_not_finite(values, inside.ravel(), name)
         narrow = width < _NARROW
+        if np.count_nonzero(narrow) > _MOST_FAILURES:
+            raise _too_many(name, left, width)
         middle = left + width / 2
         failed += zip(middle[narrow].tolist(), width[narrow].tolist(), strict=True)
         wide += zip(middle[~narrow].tolist(), width[~narrow].tolist(), strict=True)
-        done = width <= _FINEST * np.maximum(1, np.abs(left))
-        left, width, extra = left[~done], width[~done], extra[~done]
-        # The middle half too: a kink next to the end of one half is well inside it. Of the
-        # overlapping thirds that follow, two at most hold the same place.
-        left = np.concatenate([left, left + width / 4, left + width / 2])
-        width, extra = np.tile(width / 2, 3), np.tile(extra, (3, 1))
+        finest = _FINEST * np.maximum(1, np.abs(left))
+        panels = panels.some(width > finest)
+        parts = _HALVES
+        if narrow.all() and (2 * width >= _EIGHTHS * finest).all():
+            parts = _EIGHTHS
+        found = _failing_parts(function, values, panels, scale, parts)
+        if parts != _HALVES:
+            # What fails as a whole, but nowhere near in parts, is as wide as something between.
+            near = np.abs(panels.middle[:, None] - found.middle) <= panels.width[:, None]
+            lost = np.flatnonzero(~near.any(1))
+            if lost.size:
+                halves = _failing_parts(function, values, panels.some(lost), scale, _HALVES)
+                found = found.beside(halves)
+        panels = found
+    return failed, wide
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Panels:
+    """Panels, and two points at which each or the panel above failed."""
+
+    left: Array
+    width: Array
+    extra: Array
+
+    @property
+    def middle(self) -> Array:
+        return np.asarray(self.left + self.width / 2)
+
+    def some(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> _Panels:
+        return _Panels(self.left[chosen], self.width[chosen], self.extra[chosen])
+
+    def beside(self, others: _Panels) -> _Panels:
+        return _Panels(
+            np.concatenate([self.left, others.left]),
+            np.concatenate([self.width, others.width]),
+            np.concatenate([self.extra, others.extra]),
+        )
+
+    def cut(self, parts: int) -> _Panels:
+        """Cut each into equal pieces, and as many that overlap two of them.
+
+        A kink next to the end of one piece is well inside another. Of overlapping pieces two at
+        most hold the same place.
+        """
+        width = np.tile(self.width / parts, 2 * parts - 1)
+        starts = np.arange(2 * parts - 1) / (2 * parts)
+        left = (self.left + starts[:, None] * self.width).ravel()
+        extra = np.tile(self.extra, (2 * parts - 1, 1))
         inside = (extra >= left[:, None]) & (extra <= (left + width)[:, None])
         order = np.argsort(-inside.sum(1), kind="stable")
-        left, width, extra, inside = (part[order] for part in (left, width, extra, inside))
+        where = np.round((left - _FIRST_EDGE) / (width / 8)) + 1j * width
+        order = order[np.unique(where[order], return_index=True)[1]]
         extra = np.where(inside, extra, (left + width / 2)[:, None])
-        _, first = np.unique(np.round((left - _FIRST_EDGE) / (width / 8)), return_index=True)
-        left, width, extra = left[first], width[first], extra[first]
-    return failed, wide
+        return _Panels(left, width, extra).some(order)
+
+
+def _failing_parts(
+    function: ValuesAndSlopes,
+    values: Callable[[Array], Array],
+    panels: _Panels,
+    scale: Array,
+    parts: int,
+) -> _Panels:
+    """Pieces of panels that fail."""
+    if not panels.left.size:
+        return panels
+    cut = panels.cut(parts)
+    grid = _FIRST if cut.width.max() >= _WIDTH / 16 else _CHECKS
+    seen = _look(function, cut.left, cut.width, scale, grid, cut.extra)
+    failing, extra = seen.failing, seen.worst
+    if (count := math.ceil(cut.width.max() / _SPACING)) > _DENSE:
+        closer = _look_closely(values, cut.left, cut.width, scale, count)
+        extra[~failing] = closer.worst[~failing]
+        failing |= closer.failing
+    return _Panels(cut.left, cut.width, extra).some(failing)
 
 
 def _too_many(name: str, left: Array, width: Array) -> ValueError:
@@ -253,7 +319,10 @@ def _distinct(panels: list[tuple[float, float]]) -> list[float]:
 
 
 def _polished(function: ValuesAndSlopes, places: list[float]) -> list[float]:
-    """Bisect to the last bit where the slope jumps or changes sign: E[φ′²] moves with the kink."""
+    """Close in, to the last bit, on where the slope jumps or changes sign.
+
+    E[φ′²] moves with the kink.
+    """
     if not places:
         return places
     at = np.array(places)
@@ -268,12 +337,14 @@ def _polished(function: ValuesAndSlopes, places: list[float]) -> list[float]:
     signs = ~jumps & (np.sign(left) != np.sign(right)) & np.isfinite(jump)
     jumps |= signs
     low, high = at - reach, at + reach
+    inner = np.arange(1, _SECTIONS)[:, None] / _SECTIONS
     for _ in range(100):
-        middle = (low + high) / 2
-        slope = function(middle)[1]
+        ends = np.concatenate([low[None], low + (high - low) * inner, high[None]])
+        slope = function(ends[1:-1])[1]
         nearer = np.abs(slope - left) < np.abs(slope - right)
         on_left = np.where(signs, np.sign(slope) == np.sign(left), nearer)
-        low, high = np.where(on_left, middle, low), np.where(on_left, high, middle)
+        passed = np.where(on_left.all(0), _SECTIONS - 1, np.argmin(on_left, 0))
+        low, high = (np.take_along_axis(ends, passed[None] + i, 0)[0] for i in (0, 1))
         if (high - low <= unit)[jumps].all():
             break
     found = np.where(jumps, low, at)
@@ -291,7 +362,8 @@ class _Seen:
 
     Args:
         failing: Where a polynomial does not follow, of shape ``[panels]``.
-        worst: The point that it follows worst and the node next to it, ``[panels, 2]``.
+        worst: The point that it follows worst and the node next to it, ``[panels, 2]``; 0 where
+            it follows.
     """
 
     failing: NDArray[np.bool_]
@@ -303,66 +375,84 @@ def _look(
     left: Array,
     width: Array,
     scale: Array,
-    points: Array = _Interpolation.checks,
-    matrix: Array = _Interpolation.matrix,
+    grid: _Grid = _CHECKS,
     extra: Array | None = None,
 ) -> _Seen:
     """Whether values and slopes at points follow the interpolating polynomial, per panel."""
-
-    def at(x: Array) -> Array:
-        return np.stack(function(x))  # [2, panels, points]
-
-    x_nodes, x = _placed(left, width, _Interpolation.nodes), _placed(left, width, points)
-    nodes, checks = at(x_nodes), at(x)
-    fitted = nodes @ matrix.T
-    if extra is not None:
-        own = _Interpolation.at(2 * (extra - left[:, None]) / width[:, None] - 1)
-        x, checks = np.concatenate([x, extra], 1), np.concatenate([checks, at(extra)], 2)
-        fitted = np.concatenate([fitted, np.einsum("rpn,pen->rpe", nodes, own)], 2)
-    return _judged(left, width, scale, x_nodes, x, fitted, checks)
+    return _judged(function, left, width, scale, grid, extra)
 
 
 def _look_closely(
-    function: ValuesAndSlopes,
-    values: Callable[[Array], Array],
-    left: Array,
-    width: Array,
-    scale: Array,
-    count: int,
+    values: Callable[[Array], Array], left: Array, width: Array, scale: Array, count: int
 ) -> _Seen:
     """Whether values at many points follow it."""
-    points = (2 * np.arange(count) + 1) / count - 1
-    x_nodes, x = _placed(left, width, _Interpolation.nodes), _placed(left, width, points)
-    fitted = values(x_nodes) @ _Interpolation.at(points).T
-    return _judged(left, width, scale[:1], x_nodes, x, fitted[None], values(x)[None])
-
-
-def _placed(left: Array, width: Array, points: Array) -> Array:
-    return np.asarray(left[:, None] + width[:, None] * (points + 1) / 2)
+    return _judged(lambda x: (values(x),), left, width, scale[:1], _even(count))
 
 
 def _judged(
-    left: Array, width: Array, scale: Array, x_nodes: Array, x: Array, fitted: Array, found: Array
+    function: Callable[[Array], tuple[Array, ...]],
+    left: Array,
+    width: Array,
+    scale: Array,
+    grid: _Grid,
+    extra: Array | None = None,
 ) -> _Seen:
-    """Compare values found at points with polynomials, each ``[rows, panels, points]``."""
-    deviation = np.abs(fitted - found)
-    largest, least = found.max(-1), found.min(-1)
-    # On narrow panels the rounding of x itself moves the values by this much.
-    rounding = 1e-14 * np.maximum(1, np.abs(left)) / width * (largest - least)
-    size = np.maximum(scale[:, None], np.maximum(largest, -least))
-    with np.errstate(invalid="ignore"):
-        relative = deviation / (_TOLERANCE * size + rounding)[..., None]
-        failing = ~(relative <= 1).all((0, 2))
+    """Compare what a function returns at points with polynomials through its nodes."""
+    found = _Seen(np.zeros(left.size, dtype=bool), np.zeros((left.size, 2)))
+    step = max(1, _CHUNK // grid.places.size)
+    for start in range(0, left.size, step):
+        some = slice(start, start + step)
+        own = None if extra is None else extra[some]
+        _judge(function, left[some], width[some], scale, grid, own, found, start)
+    return found
+
+
+@np.errstate(invalid="ignore")
+def _judge(
+    function: Callable[[Array], tuple[Array, ...]],
+    left: Array,
+    width: Array,
+    scale: Array,
+    grid: _Grid,
+    extra: Array | None,
+    found: _Seen,
+    start: int,
+) -> None:
+    """Judge some panels, and note what was found from a row on."""
+    x = left[:, None] + width[:, None] * grid.places
+    own = None
+    if extra is not None:
+        x = np.concatenate([x, extra], 1)
+        own = _weights(2 * (extra - left[:, None]) / width[:, None] - 1)
+    count = _NODES.size
+    misses = []
+    passing = np.ones(left.size, dtype=bool)
+    for every, typical in zip(function(x), scale, strict=True):
+        nodes, checks = every[:, :count], every[:, count:]
+        miss = np.empty_like(checks)
+        points = len(grid.weights)
+        np.matmul(nodes, grid.weights.T, out=miss[:, :points])
+        if own is not None:
+            miss[:, points:] = (own @ nodes[..., None])[..., 0]
+        miss -= checks
+        np.abs(miss, out=miss)
+        largest, least = checks.max(1), checks.min(1)
+        # On narrow panels the rounding of x itself moves the values by this much.
+        rounding = 1e-14 * np.maximum(1, np.abs(left)) / width * (largest - least)
+        allowed = _TOLERANCE * np.maximum(typical, np.maximum(largest, -least)) + rounding
+        most = miss.max(1)
+        passing &= (most <= allowed) & (most < np.inf)
+        misses.append((miss, allowed))
+    failing = np.flatnonzero(~passing)
+    if failing.size:
+        relative = np.stack([miss[failing] / most[failing, None] for miss, most in misses])
         at = np.where(np.isnan(relative), np.inf, relative).max(0).argmax(1)
-    rows = np.arange(left.size)
-    worst = x[rows, at]
-    node = x_nodes[rows, np.abs(x_nodes - worst[:, None]).argmin(1)]
-    return _Seen(failing, np.stack([worst, node], 1))
-
-
-def _smooth(function: ValuesAndSlopes, left: Array, width: Array, scale: Array) -> Any:
-    """Whether polynomials follow values and slopes, per panel."""
-    return ~_look(function, left, width, scale).failing
+        rows = x[failing]
+        worst = rows[np.arange(failing.size), count + at]
+        node = np.abs(rows[:, :count] - worst[:, None]).argmin(1)
+        found.failing[start + failing] = True
+        found.worst[start + failing, 0] = worst
+        found.worst[start + failing, 1] = rows[np.arange(failing.size), node]
 
 
 def _scale(function: ValuesAndSlopes) -> Array:
@@ -383,43 +473,52 @@ def _refuse_lost_slopes(function: ValuesAndSlopes, name: str) -> None:
         )
 
 
-def _refuse_not_finite(function: ValuesAndSlopes, x: Array, name: str) -> None:
+def _refuse_not_finite(values: Callable[[Array], Array], x: Array, name: str) -> None:
     """Refuse a function that has no values somewhere inside, as NaN next to a number."""
-    values = function(x)[0]
-    if np.isnan(values).any():
+    missing = np.isnan(values(x))
+    if missing.any():
         raise ValueError(
-            f"activation {name} is not finite at x = {x[np.isnan(values)][0]:.4g}. Normalised "
+            f"activation {name} is not finite at x = {x[missing][0]:.4g}. Normalised "
             "samples reach such values; restrict or repair the function."
         )
 
 
-def _refuse_jump(function: ValuesAndSlopes, at: float, name: str) -> None:
+def _refuse_jumps(
+    function: ValuesAndSlopes, values: Callable[[Array], Array], places: Array, name: str
+) -> None:
     """Refuse what slopes on both sides do not explain, at any distance."""
-    r = 2e-11 * max(1.0, abs(at)) * _RADII
-    values, slopes = function(at + r * np.array([[-1.0], [1.0]]))
-    explained = 2 * r * np.maximum.accumulate(np.abs(slopes).max(0)[::-1])[::-1]
-    jump = float((np.abs(values[1] - values[0]) - explained).min())
-    variation = float(np.ptp(function(_CENTRE)[0]))
-    rounding = 64 * float(np.finfo(float).eps) * float(np.abs(values).max())
-    if jump > _SMALL_JUMP * variation + rounding:
+    r = 2e-11 * np.maximum(1, np.abs(places))[:, None] * _RADII  # [places, distances]
+    beside, slopes = function(places[:, None] + r * np.array([-1.0, 1.0])[:, None, None])
+    steepest = np.maximum.accumulate(np.abs(slopes).max(0)[:, ::-1], axis=1)[:, ::-1]
+    jumps = (np.abs(beside[1] - beside[0]) - 2 * r * steepest).min(1)
+    rounding = 64 * np.finfo(float).eps * np.abs(beside).max((0, 2))
+    found = np.flatnonzero(jumps > _SMALL_JUMP * np.ptp(values(_CENTRE)) + rounding)
+    if found.size:
         raise ValueError(
-            f"activation {name} jumps by {jump:.3g} at x = {at:g}: gradients through a "
-            "discontinuous function have no finite growth rate. Use a continuous one."
+            f"activation {name} jumps by {jumps[found[0]]:.3g} at x = {places[found[0]]:g}: "
+            "gradients through a discontinuous function have no finite growth rate. Use a "
+            "continuous one."
         )
 
 
-def _refuse_infinite_slope(function: ValuesAndSlopes, at: float, name: str) -> None:
-    for side in (-1.0, 1.0):
-        slopes = np.abs(function(at + side * np.array([1e-8, 1e-6, 1e-4]))[1])
-        # A power at all distances: a narrow bump only looks like one from afar.
-        if slopes.min() > 0 and (slopes[:-1] / slopes[1:]).min() >= 100**0.499:
-            raise ValueError(
-                f"the slope of activation {name} grows like the distance to {at:g} to a power "
-                "of -1/2 or below: E[φ′²] is infinite and gradients have no finite growth rate."
-            )
+def _refuse_infinite_slopes(function: ValuesAndSlopes, places: Array, name: str) -> None:
+    distances = np.array([-1.0, 1.0])[:, None, None] * np.array([1e-8, 1e-6, 1e-4])
+    slopes = np.abs(function(places[:, None] + distances)[1])  # [2, places, distances]
+    # A power at all distances: a narrow bump only looks like one from afar.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        growth = (slopes[..., :-1] / slopes[..., 1:]).min(-1)
+    found = ((slopes.min(-1) > 0) & (growth >= 100**0.499)).any(0)
+    if found.any():
+        raise ValueError(
+            f"the slope of activation {name} grows like the distance to {places[found][0]:g} to "
+            "a power of -1/2 or below: E[φ′²] is infinite and gradients have no finite growth "
+            "rate."
+        )
 
 
-def _is_power(function: ValuesAndSlopes, at: float, width: float) -> bool:
+def _are_powers(function: ValuesAndSlopes, places: Array, widths: Array) -> NDArray[np.bool_]:
     """Whether a polynomial fails on either side, as it does for a fractional power."""
-    scale = 1e3 * _scale(function)
-    return not _smooth(function, np.array([at - width, at]), np.full(2, width), scale).all()
+    sides = np.concatenate([places - widths, places]), np.tile(widths, 2)
+    return np.asarray(
+        _look(function, *sides, 1e3 * _scale(function)).failing.reshape(2, -1).any(0)
+    )
