@@ -110,9 +110,14 @@ class Nodes:
         return np.asarray(values.take(self.edge, axis=-1))
 
     def turn(self) -> tuple[Array, Array]:
-        """1 − cos and sin of offsets that are angles, exact also where these are tiny."""
+        """1 − cos and sin of offsets, angles within ±π: exact also where these are tiny."""
         half = np.sin(self.offset / 2)
-        return 2 * half * half, np.sin(self.offset)
+        square = half * half
+        sine = np.sqrt(1 - square)
+        sine *= half
+        sine += sine
+        square += square
+        return square, sine
 
     def on_circle(self, angles: Array, cosines: Array) -> tuple[Array, Array, Array]:
         """Place nodes on panels of angles.

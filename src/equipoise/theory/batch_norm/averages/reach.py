@@ -29,11 +29,9 @@ _PARTS = np.linspace(0, 1, 193) ** 2
 _TINY = float(np.finfo(float).tiny)
 
 
-def exponent(batch_size: int, u: Array) -> Array:
-    """(B - 3) log cosh u without rounding near 0."""
-    far = np.abs(u) - np.log(2) + np.log1p(np.exp(-2 * np.abs(u)))
-    near = np.log1p(2 * np.sinh(np.minimum(np.abs(u), 1.0) / 2) ** 2)
-    return np.asarray((batch_size - 3) * np.where(np.abs(u) < 1, near, far))
+def exponent(batch_size: int, sinh2: Array) -> Array:
+    """(B - 3) log cosh u, from sinh² u."""
+    return np.asarray((batch_size - 3) / 2 * np.log1p(sinh2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,8 @@ def _within(f: Response, batch_size: int, c: float, farthest: float) -> Range:
     growth = np.abs(values[:, 1:] - values[:, :-1]).max(0) / steps
     sizes = np.stack([np.abs(values[:, 1:] - values[:, :1]).max(0), growth])
     u = u[1:]
-    left = -exponent(power, u) - c / 2 * np.sinh(u) ** 2
+    sinh2 = np.sinh(u) ** 2
+    left = -exponent(power, sinh2) - c / 2 * sinh2
     # Ends where f itself ends are no growth: only the largest so far counts.
     grown = left + 2 * np.log(np.maximum(np.maximum.accumulate(sizes, 1), _TINY))
     kept = grown > (grown + np.log(u)).max(1, keepdims=True) - LEFT_OUT

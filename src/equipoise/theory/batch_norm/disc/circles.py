@@ -33,6 +33,8 @@ _DEGREE_OF = np.array(
         [0, 0, 0, 0, 2, 2, 2, 1, 2, 2, 2, -2, 0, 2, -2, 0, 0, 2, 2],
     ]
 )
+# Points to look at in one go, so that arrays stay in the cache.
+POINTS = 25_000
 _POWERS_OF_Y = _DEGREE_OF[1] + np.where(np.arange(COUNT) < SLOPE, 0, 2)
 
 _DEGREE = 16
@@ -54,10 +56,7 @@ _SPARE = 1.6
 _SEEN = np.linspace(-1, 1, 120)
 _ANYWHERE, _STEEP = np.linspace(-20, 20, 161), 1e3
 # A function of a wider band is cut instead.
-_WIDEST_BAND, _BAND_GOAL, _FREQUENCIES = 150, 1e-8, 256
-_COSINES = np.cos(
-    np.pi * np.outer(np.arange(_FREQUENCIES) + 0.5, np.arange(_FREQUENCIES)) / _FREQUENCIES
-)
+_WIDEST_BAND, _BAND_GOAL, _FREQUENCIES = 320, 1e-8, 512
 # Rules between cuts, coarse and fine: of polynomials, beside powers, and beside infinite slopes.
 _BETWEEN = panels.analytic(10), panels.analytic(14)
 _POWERS = panels.positive_powers(28), panels.positive_powers(40)
@@ -161,10 +160,15 @@ class Circles:
 
     def gaps(self, rho: Array) -> Array:
         """The average of (f₁ − f₂)²/2 alone, over the coarser nodes, of shape ``[radii]``."""
-        *_, x1, x2, weights = self._nodes(rho, False)
-        gap = self.f.activation.values(x1) - self.f.activation.values(x2)
-        weights = np.broadcast_to(weights, gap.shape)
-        return np.asarray(np.einsum("rm,rm,rm->r", weights, gap, gap) / 2)
+        found = np.empty(rho.size)
+        step = max(1, POINTS // self.points(False))
+        for start in range(0, rho.size, step):
+            some = slice(start, start + step)
+            *_, x1, x2, weights = self._nodes(rho[some], False)
+            gap = self.f.activation.values(x1) - self.f.activation.values(x2)
+            weights = np.broadcast_to(weights, gap.shape)
+            found[some] = np.einsum("rm,rm,rm->r", weights, gap, gap) / 2
+        return found
 
     def _nodes(
         self, rho: Array, fine: bool, excess: Array | None = None
@@ -290,7 +294,7 @@ def _products(left: Array, right: Array) -> Array:
 
 
 def _band(f: Response, reach: float) -> int:
-    """Nodes on half a circle that resolve products of values and slopes, at most 256.
+    """Nodes on half a circle that resolve products of values and slopes.
 
     Products of what decays like a power have the same decay, and m nodes see frequencies up to
     2m: the frequencies of f itself from m on need only be small.
@@ -298,7 +302,8 @@ def _band(f: Response, reach: float) -> int:
     phi = np.pi * (np.arange(_FREQUENCIES) + 0.5) / _FREQUENCIES
     radii = reach * np.array([1.0, 0.7])[:, None]
     both = np.stack(f(f.gamma * radii * np.cos(phi) + f.beta))
-    size = np.abs(both @ _COSINES)  # f is even in φ: [2, radii, frequencies]
+    # f is even in φ: [2, radii, frequencies], the last of them left out
+    size = np.abs(np.fft.rfft(np.concatenate([both, both[..., ::-1]], -1)))[..., :-1]
     size = (size / np.maximum(size.max(-1, keepdims=True), np.finfo(float).tiny)).max((0, 1))
     return max(12, int(np.flatnonzero(size > _BAND_GOAL)[-1]) + 6)
 

@@ -34,9 +34,12 @@ _STEP, _STEP_DOWN, _DOWN, _RARE = 0.125, 0.4, 40.0, 15.0
 # steps shrink to a quarter. Steps too long for a rare sample trust themselves by a fifth of what
 # they miss.
 _VAGUE, _FAR_FROM_TRUE, _SHRINK, _SHORTEST = 0.01, 20.0, 4, 2e-4
+# Most solutions are found among the first κ from above.
+_AT_FIRST = 24
 _LINEAR, _ALMOST_NO_C = 1e-5, 1e-12
 # Newton's method: the longest step of log κ, and how far it may lead from where nodes were placed.
 _ROOM, _MOST_STEPS, _MOST_PLACES = 0.15, 80, 40
+_SQUARE = 1e-18
 # Problems whose log c lie within this share their nodes.
 _LIKE_C = 0.2
 # Weights held at once.
@@ -223,7 +226,7 @@ def _largest_roots(settings: Sequence[Setting], f: Response, scan: _Scan) -> lis
     brackets: dict[int, tuple[float, float]] = {}
     candidates = scan.top[:, None] - scan.down
     for i, (at, ratios, trusted) in enumerate(
-        zip(candidates, *scan.ratios(candidates), strict=True)
+        zip(candidates, *_from_above(scan, candidates), strict=True)
     ):
         growing = np.flatnonzero(ratios > trusted)
         falling = np.flatnonzero(ratios < -trusted)
@@ -250,6 +253,19 @@ def _largest_roots(settings: Sequence[Setting], f: Response, scan: _Scan) -> lis
             part = _crossing(*ratios[last : last + 2].tolist())
             found[i] = float(at[last] + (at[1] - at[0]) * part)
     return found
+
+
+def _from_above(scan: _Scan, candidates: Array) -> tuple[Array, Array]:
+    """The ratios and how far they can be trusted, down to where every setting's are decided.
+
+    What is below is nan: the largest solution is above.
+    """
+    found = np.full((2, *candidates.shape), np.nan)
+    for some in (slice(0, _AT_FIRST), slice(_AT_FIRST, None)):
+        found[:, :, some] = scan.ratios(candidates[:, some])
+        if (found[0] > found[1]).any(1).all():
+            break
+    return found[0], found[1]
 
 
 def _near_critical(setting: Setting, f: Response, high: float) -> float | None:
@@ -308,7 +324,9 @@ def _newton(group: _Group, law: DiscLaw, start: Array) -> tuple[Array, NDArray[n
         step = np.clip(ratio / np.maximum(1 - slope, 1e-12), -_ROOM, _ROOM)
         log_kappa[moving] += step
         good[moving] = law.serves(some.c(np.exp(log_kappa[moving])), 2 * _ROOM)
-        moving = moving[good[moving] & (np.abs(step) >= 4e-16)]
+        # The next step would be about the square of this one over 1 − F′.
+        settled = (np.abs(step) < 4e-16) | (step * step < _SQUARE * (1 - slope))
+        moving = moving[good[moving] & ~settled]
         if not moving.size:
             break
     return log_kappa, good

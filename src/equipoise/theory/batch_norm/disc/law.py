@@ -68,10 +68,14 @@ class DiscLaw:
 
     def map(self, c: Array) -> tuple[Array, Array]:
         r"""F(κ)/σ_w², and its logarithmic slope :math:`d\log F/d\log\kappa`."""
-        base, b, s = self.base(c)
-        part = base * (self.batch_size - 3 + b) * self.averages[of.GAP]
+        return self._map(*self.base(c))
+
+    def _map(self, base: Array, b: Array, s: Array) -> tuple[Array, Array]:
+        total = b + (self.batch_size - 3)
+        part = base * total
+        part *= self.averages[of.GAP]
         value = part.sum(1)
-        moved = (part * (s / 2 - b / (self.batch_size - 3 + b))).sum(1)
+        moved = np.einsum("pr,pr->p", part, s / 2 - b / total)
         # The nodes' own normalisation moves by rounding and truncation alone.
         return value, np.divide(moved, value, out=np.zeros_like(value), where=value != 0)
 
@@ -158,7 +162,7 @@ class DiscLaw:
                 variance / B * along_g,
                 variance * along_l,
                 variance * along_m,
-                variance * gap / kappa * self.map(c)[1],
+                variance * gap / kappa * self._map(base, b, s)[1],
                 variance / (2 * kappa * n) * up_l,
                 variance / (B * kappa) * up_m,
                 variance * mean**2 + shared,
@@ -177,7 +181,7 @@ class Density:
 
     def __init__(self, batch_size: int, u: Array) -> None:
         self._sinh2, self._tanh = np.sinh(u) ** 2, np.tanh(u)
-        self._decay = exponent(batch_size, u)
+        self._decay = exponent(batch_size, self._sinh2)
 
     def __call__(self, c: float | Array) -> tuple[Array, Array, Array]:
         """The density; b; and s."""

@@ -24,14 +24,18 @@ from equipoise.theory.batch_norm.disc.law import Density, DiscLaw
 
 Array = NDArray[np.float64]
 
-_SMOOTH = (panels.analytic(14), panels.analytic(20))
-_ROOTS = (panels.half_powers(16), panels.half_powers(24))
-# Longest panel: in u, and in standard deviations.
-_LONGEST, _LONGEST_SPREADS = 1.2, 1.6
+# Coarser and finer rules, on panels shorter than a part of the longest and on others.
+_SMOOTH = (panels.analytic(14), panels.analytic(20)), (panels.analytic(18), panels.analytic(25))
+_ROOTS = (
+    (panels.half_powers(16), panels.half_powers(24)),
+    (panels.half_powers(22), panels.half_powers(30)),
+)
+# Longest panel: in u, and in standard deviations. Which part of it is short.
+_LONGEST, _LONGEST_SPREADS, _SHORT = 1.2, 3.2, 0.55
 _GOAL, _MOST_ROUNDS = 3e-12, 12
 _NOISE, _STEADY = 1e-4, 0.6
-# Points held at once, and in all: beyond, panels stay as they are and the error says so.
-_CHUNK, _MOST_POINTS = 300_000, 3_000_000
+# Points in all: beyond, panels stay as they are and the error says so.
+_MOST_POINTS = 3_000_000
 # What each average is compared with: the size of its own kind.
 _SIZE_OF = np.arange(of.COUNT)
 _SIZE_OF[[of.PAIR]] = of.OWN
@@ -57,12 +61,16 @@ def place(
     reach = float(np.tanh(end))
     if circles is None or not circles.serve(reach, 0.8 * c):
         circles = Circles.of(f, batch_size, reach, 0.8 * c)
-    left, right, singular = _first_panels(circles, c, end)
+    longest = min(_LONGEST, _LONGEST_SPREADS / float(np.sqrt(batch_size - 3 + c)))
+    left, right, singular = _first_panels(circles, longest, end)
     kept: list[list[tuple[Array, Array, Array]]] = [[], []]
     sizes = np.zeros((3, of.COUNT))
     points, before, steady = 0, np.inf, 0
     for turn in range(_MOST_ROUNDS):
-        parts = [_on_panels(circles, left, right, singular, fine=fine) for fine in (False, True)]
+        short = right - left < _SHORT * longest
+        parts = [
+            _on_panels(circles, left, right, singular, short, fine=fine) for fine in (False, True)
+        ]
         points += sum(part[0].size * circles.points(bool(i)) for i, part in enumerate(parts))
         sums = [_contributions(batch_size, c, *part) for part in parts]
         sizes = np.maximum(sizes, np.abs(sums[1]).sum(0))
@@ -100,11 +108,10 @@ def place(
 
 
 def _first_panels(
-    circles: Circles, c: float, end: float
+    circles: Circles, longest: float, end: float
 ) -> tuple[Array, Array, NDArray[np.bool_]]:
     """Left and right ends of panels, and which ends behave like half-integer powers."""
     f, B = circles.f, circles.batch_size
-    longest = min(_LONGEST, _LONGEST_SPREADS / np.sqrt(B - 3 + c))
     at = np.empty(0)
     if f.kinks.size and not f.is_homogeneous:
         at = np.arctanh(compute.breaks(f, B))
@@ -115,11 +122,14 @@ def _first_panels(
     scale = f.gamma * np.sqrt(B - 1)
     gaps = np.diff(circles.cuts, prepend=-np.inf, append=np.inf)
     narrow = np.minimum(gaps[:-1], gaps[1:]) < scale * np.tanh(longest) / 2
-    one = np.abs(circles.cuts[narrow] - f.beta) / scale
-    near = np.concatenate([one, one * np.sqrt(2 * (B - 1) / (B - 2))])
-    near = np.arctanh(near[near < np.tanh(end)])
-    near = near[(abs(near[:, None] - at) > 1e-9 * longest).all(1)]
-    edges = np.unique(np.concatenate([[0.0], at, near, [end]]))
+    edges = np.concatenate([[0.0], at, [end]])
+    if narrow.any():
+        one = np.abs(circles.cuts[narrow] - f.beta) / scale
+        near = np.concatenate([one, one * np.sqrt(2 * (B - 1) / (B - 2))])
+        near = np.arctanh(near[near < np.tanh(end)])
+        near = near[(abs(near[:, None] - at) > 1e-9 * longest).all(1)]
+        edges = np.concatenate([edges, near])
+    edges = np.unique(edges)
     parts = []
     for a, b in pairwise(edges.tolist()):
         cuts = np.linspace(a, b, max(1, int(np.ceil((b - a) / longest))) + 1)
@@ -130,18 +140,24 @@ def _first_panels(
 
 
 def _on_panels(
-    circles: Circles, left: Array, right: Array, singular: NDArray[np.bool_], *, fine: bool
+    circles: Circles,
+    left: Array,
+    right: Array,
+    singular: NDArray[np.bool_],
+    short: NDArray[np.bool_],
+    *,
+    fine: bool,
 ) -> tuple[Array, Array, Array]:
     """Nodes, weights, each ``[panels, m]``, and averages ``[19, panels, m]``, of one rule."""
-    smooth, roots = _SMOOTH[fine], _ROOTS[fine]
-    if circles.f.has_powers:
-        roots = circles.rules[fine]
-    count = max(smooth.left.size, roots.left.size) if singular.any() else smooth.left.size
-    edge, offset, weights = np.zeros((3, left.size, count))
+    ends, powers = singular.any(1), circles.f.has_powers
+    used = []
+    for rough, those in ((0, short), (1, ~short)):
+        roots = circles.rules[fine] if powers else _ROOTS[rough][fine]
+        both = (_SMOOTH[rough][fine], those & ~ends), (roots, those & ends)
+        used += [(rule, which) for rule, which in both if which.any()]
+    edge, offset, weights = np.zeros((3, left.size, max(rule.left.size for rule, _ in used)))
     width = (right - left)[:, None]
-    for rule, chosen in ((smooth, ~singular.any(1)), (roots, singular.any(1))):
-        if not chosen.any():
-            continue
+    for rule, chosen in used:
         m = rule.left.size  # nodes beyond are without weight
         near = rule.left <= rule.right
         edge[chosen, :m] = np.where(near, left[chosen, None], right[chosen, None])
@@ -150,19 +166,20 @@ def _on_panels(
     u = edge + offset
     places = np.flatnonzero(weights > 0)
     averages = np.zeros((of.COUNT, u.size))
-    step = max(1, _CHUNK // circles.points(fine))
+    rho, near_edge, away = (part.ravel()[places] for part in (np.tanh(u), edge, offset))
+    step = max(1, of.POINTS // circles.points(fine))
     for start in range(0, places.size, step):
-        some = places[start : start + step]
-        rho, near_edge, away = (part.ravel()[some] for part in (np.tanh(u), edge, offset))
+        some = slice(start, start + step)
         excess = None
         if circles.f.has_powers:
-            excess = rho[:, None] - circles.met
+            excess = rho[some, None] - circles.met
             with np.errstate(divide="ignore"):
                 touch = np.arctanh(np.minimum(circles.met, 1.0))
-            exact = abs(near_edge[:, None] - touch) <= 1e-14 * touch
-            from_edge = np.sinh(away) / (np.cosh(near_edge) * np.cosh(near_edge + away))
+            exact = abs(near_edge[some, None] - touch) <= 1e-14 * touch
+            from_edge = np.sinh(away[some])
+            from_edge /= np.cosh(near_edge[some]) * np.cosh(near_edge[some] + away[some])
             excess = np.where(exact, from_edge[:, None], excess)
-        averages[:, some] = circles.averages(rho, excess, fine=fine)
+        averages[:, places[some]] = circles.averages(rho[some], excess, fine=fine)
     return u, weights, averages.reshape(of.COUNT, *u.shape)
 
 
