@@ -107,5 +107,18 @@ def test_what_cannot_be_used_is_refused_with_its_reason(function, reason):
         as_activation(function)
 
 
+def test_what_varies_at_every_scale_is_refused_by_a_few_of_its_panels():
+    """On all of them it would be called at some ten million points."""
+    seen = []
+
+    def rough(x):
+        seen.append(x.size)
+        return np.sin(1e6 * x), 1e6 * np.cos(1e6 * x)
+
+    with pytest.raises(ValueError, match="at every scale"):
+        find_kinks(rough, "rough")
+    assert sum(seen) < 1e6
+
+
 def test_a_constant_has_no_gradient_to_lose():
     assert find_kinks(lambda x: (np.ones_like(x), np.zeros_like(x)), "constant").kinks == ()

@@ -25,6 +25,7 @@ _FIRST_EDGE, _WIDTH, _PANELS = -20.1373, 0.2459, 164
 _DEGREE, _TOLERANCE, _MOST_FAILURES = 16, 1e-11, 160
 _DENSE = 151
 _EVERYWHERE = 0.5
+_SAMPLE = 8  # panels that show whether a function varies at every scale
 _SHIFT = 0.0617  # of the second grid
 # Into how many parts a jump of the slope is bracketed at a time.
 _SECTIONS = 16
@@ -133,6 +134,9 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
     grids = (first, 0.0), (second, _SHIFT), (third, 0.0)
     starts = np.concatenate([left[seen.failing] + shift for seen, shift in grids])
     extra = np.concatenate([seen.worst[seen.failing] for seen, _ in grids])
+    if starts.size > _MOST_FAILURES:
+        few = np.linspace(0, starts.size - 1, _SAMPLE).astype(int)
+        _refuse_roughness(function, name, starts[few], scale)
     failed, wide = _search(function, values, name, starts, extra, scale)
     places = _polished(function, _distinct(failed))
     _refuse_not_finite(values, np.array(places), name)
@@ -293,12 +297,28 @@ def _failing_parts(
     return _Panels(cut.left, cut.width, extra).some(failing)
 
 
+def _refuse_roughness(function: ValuesAndSlopes, name: str, left: Array, scale: Array) -> None:
+    """Refuse what varies at every scale on a few panels, without a search of all of them."""
+    length, size = left.size * _WIDTH, _WIDTH
+    while left.size and size >= _NARROW:
+        size /= 2
+        left = np.concatenate([left, left + size])
+        _refuse_not_finite(function, left + size / 2, name)
+        left = left[_look(function, left, np.full(left.size, size), scale).failing]
+    if size * left.size > _EVERYWHERE * length:
+        raise _rough(name, left[-1])
+
+
+def _rough(name: str, at: float) -> ValueError:
+    return ValueError(
+        f"activation {name} is not piecewise smooth: near {at:.3g} it varies at every scale. "
+        "Theory needs a function that is smooth between a few kinks."
+    )
+
+
 def _too_many(name: str, left: Array, width: Array) -> ValueError:
     if width.sum() > _EVERYWHERE * _PANELS * _WIDTH:
-        return ValueError(
-            f"activation {name} is not piecewise smooth: near {left[-1]:.3g} it varies at "
-            "every scale. Theory needs a function that is smooth between a few kinks."
-        )
+        return _rough(name, left[-1])
     return ValueError(
         f"activation {name} has too many kinks or steep places to search for, between "
         f"{left.min():.3g} and {left.max():.3g}. Declare its kinks, as in "
