@@ -71,6 +71,7 @@ def draw_svg(name: str, label: str, height: float, paint: Callable[[Figure], Non
     import io
 
     from matplotlib import rc_context, rcParamsDefault
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     target = io.StringIO()
@@ -82,7 +83,9 @@ def draw_svg(name: str, label: str, height: float, paint: Callable[[Figure], Non
         paint(figure)
         for axes in figure.axes:
             axes.patch.set_visible(False)
-        figure.savefig(target, format="svg", metadata={"Date": None})
+        # `savefig` would first draw it once to no file, for the layout that drawing makes anyway.
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(target, metadata={"Date": None})
     return _inline(target.getvalue(), name, label)
 
 

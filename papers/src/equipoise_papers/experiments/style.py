@@ -70,9 +70,17 @@ def empty_figure(rows: int = 1, columns: int = 1) -> Figure:
 
 def save_figure(figure: Figure, folder: Path) -> Path:
     """Write ``figure.png`` and ``figure.svg``, each whole or not at all; return the former."""
-    for kind, metadata in (("svg", {"Date": None}), ("png", {})):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    # `savefig` would first draw each once to no file, for the layout that drawing makes anyway.
+    for kind, canvas, options in (
+        ("svg", FigureCanvasSVG, {"metadata": {"Date": None}}),
+        ("png", FigureCanvasAgg, {}),
+    ):
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
+        figure.set_dpi(_DOTS_PER_INCH)  # the former sets its own
+        getattr(canvas(figure), f"print_{kind}")(buffer, **options)
         write_bytes(folder / f"figure.{kind}", buffer.getvalue())
     return folder / "figure.png"
 
