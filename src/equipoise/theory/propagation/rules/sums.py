@@ -80,11 +80,12 @@ def add(call: Call) -> Result:
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
             return found
         inputs = []
-        for original, like, other, factor in zip(
-            _inputs(call), (a, b), (b, a), (1.0, sign), strict=True
+        places = _places(output, a, b)
+        for original, like, looks, factor in zip(
+            _inputs(call), (a, b), (places, _turned(places)), (1.0, sign), strict=True
         ):
             if isinstance(original, Moments) and not original.is_constant:
-                seen = _seen_by_part(output, like, other)
+                seen = _seen_by_part(output, like, looks)
                 weight = _weight_of_part(gradient.weight, seen)
                 pairs = unaligned(gradient.pairs * factor**2, like, original)
                 share = _share_of_latent(gradient.weight, output, like, seen)
@@ -163,6 +164,7 @@ def _excess_of_part(
 
 # The average of a function of a sum's latent, given the latent of a part.
 _Seen: TypeAlias = Callable[[Array], Array]
+_Places: TypeAlias = Callable[[], tuple[Indices, Array]]
 
 
 def _share_of_latent(weight: Array, output: Moments, like: Moments, seen: _Seen | None) -> float:
@@ -189,19 +191,37 @@ def _weight_of_part(weight: Array, seen: _Seen | None) -> Array:
     return np.asarray(found / (found @ latent.nodes()[1]))
 
 
-def _seen_by_part(output: Moments, part: Moments, other: Moments) -> _Seen | None:
+def _places(output: Moments, a: Moments, b: Moments) -> _Places:
+    """Where on the sum's latent two parts add up to, found once for both.
+
+    The nodes below and how far beyond, each of shape ``[M, M]``: a's nodes, b's nodes.
+    """
+
+    @cache
+    def places() -> tuple[Indices, Array]:
+        rising = np.maximum.accumulate(output.typical)
+        found = np.interp(a.typical[:, None] + b.typical, rising, np.arange(len(rising)))
+        below = found.astype(np.intp)
+        return below, found - below
+
+    return places
+
+
+def _turned(places: _Places) -> _Places:
+    """The same with the parts exchanged."""
+
+    def turned() -> tuple[Indices, Array]:
+        below, beyond = places()
+        return below.T, beyond.T
+
+    return turned
+
+
+def _seen_by_part(output: Moments, part: Moments, places: _Places) -> _Seen | None:
     """How averages follow; ``None`` if the part has the sum's own latent."""
     if part.latent == output.latent:
         return None
     _, weights = latent.nodes()
-    rising = np.maximum.accumulate(output.typical)
-
-    @cache
-    def places() -> tuple[Indices, Array]:
-        sums = part.typical[:, None] + other.typical
-        found = np.interp(sums, rising, np.arange(len(rising)))
-        below = found.astype(np.intp)
-        return below, found - below
 
     def seen(values: Array) -> Array:
         below, beyond = places()
