@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from equipoise.instrument import random_states
-from equipoise.instrument.random_states import RandomStates
+from equipoise.instrument.random_states import RandomStates, seed_torch, seeded
 
 
 class Owner(nn.Module):
@@ -177,3 +177,25 @@ class TestCheckpoint:
         with pytest.raises(ValueError, match=f"on 1 {what}, this one has 0. Go on with"):
             RandomStates(nn.ReLU()).load_state_dict(saved)
         assert torch.equal(torch.get_rng_state(), here)
+
+
+class TestSeeded:
+    def test_it_draws_what_the_seed_says_and_restores(self):
+        torch.manual_seed(5)
+        expected, before = torch.rand(3), torch.get_rng_state()
+        with seeded(5):
+            assert torch.equal(torch.rand(3), expected)
+        assert torch.equal(torch.get_rng_state(), before)
+
+    @pytest.mark.skipif(torch.accelerator.is_available(), reason="seeds an accelerator too")
+    def test_no_stack_is_noted_for_an_accelerator_that_may_come(self, monkeypatch):
+        monkeypatch.setattr(torch, "manual_seed", pytest.fail)
+        with seeded(5):
+            pass
+
+    def test_accelerators_are_seeded(self, monkeypatch):
+        seeds = []
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+        monkeypatch.setattr(torch, "manual_seed", seeds.append)
+        seed_torch(5)
+        assert seeds == [5]

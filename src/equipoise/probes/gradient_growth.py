@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from equipoise.instrument import modules
 from equipoise.instrument.kept_batches import on_copies
 from equipoise.instrument.layer_watch import LayerPass, LayerWatch
+from equipoise.instrument.random_states import seed_torch
 from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
@@ -107,7 +108,7 @@ def gradient_growth(
             modules.unfreeze(model)
             for replicate in range(replicates):
                 if redraw and initialize is not None:
-                    torch.manual_seed(seed + replicate)
+                    seed_torch(seed + replicate)
                     initialize(model, replicate)
                     torch.clear_autocast_cache()  # of the weights before
                 row = []
