@@ -2,11 +2,13 @@
 
 import pytest
 
+from equipoise_papers.experiments.style import save_figure
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 from papers_support.toy_experiments import Calculator, squares
 from support.settings import one_thread, pytest_collection, pytest_collection_finish, seeded
 
 __all__ = [
+    "blank_figures",
     "calculator",
     "one_thread",
     "pytest_collection",
@@ -14,6 +16,17 @@ __all__ = [
     "seeded",
     "toy",
 ]
+
+
+@pytest.fixture
+def blank_figures(monkeypatch):
+    """Write empty pictures: they take most of the time of a few small cells."""
+
+    def save(figure, folder):
+        figure.clear()
+        return save_figure(figure, folder)
+
+    monkeypatch.setattr("equipoise_papers.reproduction.outputs.save_figure", save)
 
 
 @pytest.fixture

@@ -10,8 +10,10 @@ import pytest
 
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 
-NAMES = ("yang2019.fig1d", "yang2019.fig4b")  # their smoke scales take a tenth of a second
+NAMES = ("yang2019.fig1d", "lange2022.fig2")  # their smoke scales take a tenth of a second
 SMOKE = ("--scale", "smoke")
+
+pytestmark = pytest.mark.usefixtures("blank_figures")
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +41,7 @@ def test_all_prints_every_verdict_and_tells_how_far_it_is(equipoise):
     done = equipoise("reproduce", "all", *SMOKE)
     assert done.code == 0
     assert done.err.startswith("1 of 2: yang2019.fig1d: holds, ")
-    assert "2 of 2: yang2019.fig4b: " in done.err
+    assert "2 of 2: lange2022.fig2: " in done.err
     for name in NAMES:
         assert name in done.out
         assert Path("reproduction", name, "smoke", "verdict.json").is_file()

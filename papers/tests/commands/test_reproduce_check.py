@@ -15,6 +15,8 @@ NAME = "yang2019.fig1d"  # two cells, a tenth of a second
 SMOKE = ("--scale", "smoke")
 CHECK = ("reproduce", "check", *SMOKE, "--page", "docs", "--cells", "2", "--out", "new")
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 
 @pytest.fixture
 def page(equipoise, monkeypatch):

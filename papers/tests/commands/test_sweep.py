@@ -9,6 +9,8 @@ from papers_support.toy_tasks import rewrite
 
 NAME = "yang2019.fig1d"  # two cells, a tenth of a second
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 
 @pytest.fixture
 def shards(equipoise):
