@@ -42,8 +42,9 @@ class Calculator:
 
 
 def draw(figure, results):
-    axes = figure.subplots()
-    axes.plot([cell.value for cell in results], [record.value for record in results.values()])
+    """Without axes, which take most of the time of three squares."""
+    for cell, record in results.items():
+        figure.text(cell.value / 4, record.value / 10, f"{record.value:g}")
 
 
 def judge(results):
