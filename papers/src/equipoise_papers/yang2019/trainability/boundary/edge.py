@@ -148,9 +148,12 @@ def crossing(depths: Sequence[int], accuracies: Sequence[float], least: float) -
 
 def of_line(edges: Sequence[Edge]) -> Ratio:
     """Boundary over 16ξ, in columns that the line crosses and whose boundary was seen."""
-    crossed = [e for e in edges if e.line_inside]
-    seen = [math.log(e.depth / e.predicted) for e in crossed if e.inside]
-    return mean_ratio(seen, unseen=len(crossed) - len(seen))
+    seen = _seen_logs(edges)
+    return mean_ratio(seen, unseen=sum(e.line_inside for e in edges) - len(seen))
+
+
+def _seen_logs(edges: Sequence[Edge]) -> list[float]:
+    return [math.log(e.depth / e.predicted) for e in edges if e.line_inside and e.inside]
 
 
 def of_each_other(some: Sequence[Edge], others: Sequence[Edge]) -> Ratio:
@@ -165,7 +168,8 @@ def of_each_other(some: Sequence[Edge], others: Sequence[Edge]) -> Ratio:
 
 def fitted_factor(edges: Sequence[Edge]) -> float:
     r"""The f of the line :math:`f\,\xi` through the boundaries, nan if none is seen."""
-    return PAPER_FACTOR * of_line(edges).value
+    seen = _seen_logs(edges)  # without the interval, as this is drawn a thousand times
+    return PAPER_FACTOR * math.exp(statistics.fmean(seen)) if seen else math.nan
 
 
 def disagreement(edges: Sequence[Edge], line: Callable[[Edge], float]) -> float:
@@ -175,7 +179,7 @@ def disagreement(edges: Sequence[Edge], line: Callable[[Edge], float]) -> float:
         edges: Boundaries of the panel's columns.
         line: Depth of the line in a column; it is limited to the span.
     """
-    return statistics.fmean(abs(_log_share(e, line(e)) - _log_share(e, e.depth)) for e in edges)
+    return statistics.fmean([abs(_log_share(e, line(e)) - _log_share(e, e.depth)) for e in edges])
 
 
 def paper_line(e: Edge) -> float:
