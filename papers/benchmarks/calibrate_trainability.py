@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -22,9 +21,10 @@ from matplotlib.figure import Figure
 import equipoise.diagnosis
 from equipoise.files import write_text
 from equipoise_papers.experiments import style
-from equipoise_papers.reproduction.archive import unpack
+from equipoise_papers.reproduction.archive import packed_records
 from equipoise_papers.reproduction.compute import collect
 from equipoise_papers.reproduction.folders import cell_store
+from equipoise_papers.reproduction.outputs import finished
 from equipoise_papers.trainability import fitting, longer
 from equipoise_papers.trainability.calibrate import BASES, calibration, table
 from equipoise_papers.trainability.drawing import draw_benchmark
@@ -53,12 +53,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--figure", type=Path, metavar="FILE")
     args = parser.parse_args()
-    with TemporaryDirectory() as scratch:
-        if args.records is None:
-            unpack(KEPT, out=scratch, only=[EXPERIMENT.name])
-        store = cell_store(EXPERIMENT, args.records or Path(scratch))
-        read = collect(EXPERIMENT, "small", store)
-    results = {result.cell: result.record for result in read if result.record is not None}
+    if args.records is None:
+        results = packed_records(KEPT, EXPERIMENT, "small")
+    else:
+        results = finished(collect(EXPERIMENT, "small", cell_store(EXPERIMENT, args.records)))
     short = outcomes(results)
     known = longer.read(args.longer)
     found = longer.continued(short, known)

@@ -17,14 +17,11 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from equipoise_papers.reproduction.archive import unpack
-from equipoise_papers.reproduction.compute import collect
-from equipoise_papers.reproduction.folders import cell_store
+from equipoise_papers.reproduction.archive import packed_records
 from equipoise_papers.sweeps.backends import Engine
 from equipoise_papers.sweeps.grid import sweep
 from equipoise_papers.sweeps.store import CellStore
@@ -53,7 +50,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
-    kept = records()
+    kept = packed_records(KEPT, EXPERIMENT, "small")
     first = outcomes(kept)
     seen = [(number, one) for number, one in limits(first).items() if is_seen(one.observed)]
     predicted = dict(sorted(seen, key=lambda item: item[0])[: args.designs])
@@ -62,14 +59,6 @@ def main() -> None:
     everyone = [first, *map(outcomes, others)]
     print_limits(predicted, [observed(found, predicted) for found in everyone])
     print_labels(first, everyone, wanted)
-
-
-def records() -> Results:
-    """The benchmark's kept records, by cell."""
-    with TemporaryDirectory() as scratch:
-        unpack(KEPT, out=scratch, only=[EXPERIMENT.name])
-        read = collect(EXPERIMENT, "small", cell_store(EXPERIMENT, Path(scratch)))
-    return {result.cell: result.record for result in read if result.record is not None}
 
 
 def limits(found: Sequence[Outcome]) -> dict[int, DepthLimit]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
-from equipoise_papers.reproduction.archive import unpack
+from equipoise_papers.reproduction.archive import packed_records
 from equipoise_papers.reproduction.compute import collect
 from equipoise_papers.reproduction.folders import cell_store
+from equipoise_papers.reproduction.outputs import finished
 from equipoise_papers.trainability import longer
 from equipoise_papers.trainability.experiment import EXPERIMENT
 from equipoise_papers.trainability.outcome import outcomes
@@ -35,11 +35,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="train none, and say how many wait")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    with TemporaryDirectory() as scratch:
-        if args.records is None:
-            unpack(KEPT, out=scratch, only=[EXPERIMENT.name])
-        read = collect(EXPERIMENT, "small", cell_store(EXPERIMENT, args.records or Path(scratch)))
-    results = {result.cell: result.record for result in read if result.record is not None}
+    if args.records is None:
+        results = packed_records(KEPT, EXPERIMENT, "small")
+    else:
+        results = finished(collect(EXPERIMENT, "small", cell_store(EXPERIMENT, args.records)))
     known = longer.read(args.file)
     waiting = list(longer.missing(outcomes(results), known))
     print(f"{len(known)} networks known, {len(waiting)} to train")

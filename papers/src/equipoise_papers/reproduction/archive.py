@@ -14,10 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from equipoise.files import write_bytes
-from equipoise_papers.experiments.experiment import Scale
+from equipoise.records import from_plain
+from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.reproduction.catalogue import EXPERIMENTS
 from equipoise_papers.reproduction.folders import cell_store, cells_folder
 from equipoise_papers.reproduction.gather import Gathered, gather
+from equipoise_papers.sweeps.cell import Cell
 from equipoise_papers.sweeps.store import SCHEMA, digest, is_undamaged
 
 SUFFIX = ".jsonl.xz"
@@ -110,6 +112,24 @@ def read_packed(
             )
         found[archive.name.removesuffix(SUFFIX)] = documents
     return found
+
+
+def packed_records(
+    source: str | Path, experiment: Experiment, scale: Scale
+) -> dict[Cell[Any], Any]:
+    """Read an experiment's packed records by cell; cells without one are left out.
+
+    Raises:
+        ValueError: If there is nothing to read, or a file is damaged.
+    """
+    store = cell_store(experiment, Path())
+    documents = read_packed(source, [store.name])[store.name]
+    found = ((cell, documents.get(store.digest(cell))) for cell in experiment.cells(scale))
+    return {
+        cell: from_plain(cell.record_type, document["record"])
+        for cell, document in found
+        if document is not None and document["record"] is not None
+    }
 
 
 def _archives(source: str | Path, only: Collection[str] | None) -> list[Path]:
