@@ -18,8 +18,9 @@ checkup: $(VENV)/.ready
 	$(BIN)/equipoise checkup --out checkup-report
 
 # Everything that CI runs; pytest comes last. Compiled files are kept, as many tests start Python.
-# Threads wait without spinning, which would cost the other worker its core. One room's tests alone
-# with ROOM=…
+# Threads wait without spinning, which would cost the other worker its core. Workers get half of the
+# tests each and steal from each other's end, so that few modules compute their fixtures twice. One
+# room's tests alone with ROOM=…
 test: $(VENV)/.ready-to-develop
 ifeq ($(ROOM),)
 	$(BIN)/ruff format --check .
@@ -31,13 +32,14 @@ else ifeq ($(strip $(TESTED)),)
 	$(error there is no room $(ROOM): name a folder of tests/, or papers/ and a folder of papers/tests/)
 endif
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE \
-		$(BIN)/python -m pytest --numprocesses auto --durations 15 $(TESTED)
+		$(BIN)/python -m pytest --numprocesses auto --dist worksteal --durations 15 \
+		$(TESTED)
 
 # The tests with the oldest versions that pyproject.toml and papers/pyproject.toml allow. These warn
 # of their own old age. Needs Python 3.11 or 3.12, for which NumPy 1.26 has wheels.
 floors: $(FLOORS)/.ready
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(FLOORS)/bin/python -m pytest --numprocesses auto \
-		-W ignore::DeprecationWarning -W ignore::FutureWarning $(TESTED)
+		--dist worksteal -W ignore::DeprecationWarning -W ignore::FutureWarning $(TESTED)
 
 format: $(VENV)/.ready-to-develop
 	$(BIN)/ruff format .
