@@ -465,8 +465,8 @@ def network(build, x, seed):
 def averages(tensor, like):
     """Products of elements at two positions, averaged over features and samples."""
     x = features_last(tensor, like.layout)  # [samples, positions, features]
-    same = np.einsum("npc,nqc->pq", x, x) / x[:, 0].size
-    total = np.einsum("pc,qc->pq", x.sum(0), x.sum(0)) / x[:, 0].size
+    flat, summed = x.swapaxes(0, 1).reshape(x.shape[1], -1), x.sum(0)
+    same, total = (of @ of.T / x[:, 0].size for of in (flat, summed))
     order = [atom for atom in like.layout.with_role("position") if atom.size > 1]
     pairs = Exchangeable(same, (total - same) / (len(x) - 1), len(x))
     return arranged(pairs, order, like.order)
