@@ -287,6 +287,36 @@ class TestLimits:
         assert [s.operation for s in found if s.reason] == ["sum"]  # of the loss
 
 
+class Steps(nn.Module):
+    """A recurrent layer, which PyTorch computes in one operation, and a layer for every step."""
+
+    def __init__(self, embedded, **options):
+        super().__init__()
+        self.enter = nn.Embedding(11, 8) if embedded else nn.Identity()
+        self.steps = nn.LSTM(8, 32, **options)
+        self.last = nn.Linear(64 if options.get("bidirectional") else 32, 5)
+
+    def forward(self, x):
+        return self.last(self.steps(self.enter(x))[0])
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_first": True}, {"num_layers": 2}, {"batch_first": True, "bidirectional": True}],
+)
+def test_steps_of_a_recurrent_layer_have_axes(embedded, options):
+    x = integers(11, 32, 9) if embedded else drawn(32, 9, 8)
+    if not options.get("batch_first"):
+        x = x.transpose(0, 1)
+    torch.manual_seed(0)
+    steps = Steps(embedded, **options)
+    sites = propagate(trace(steps, x, lambda model, x: model(x).square().mean())).sites
+    (last,) = (site for site in sites if site.operation in ("addmm", "mm", "bmm"))
+    assert last.is_predicted
+    assert 0.5 < last.second_moment / last.measured_second_moment < 2
+
+
 class Summed(nn.Module):
     """A sum that no rule knows."""
 

@@ -89,7 +89,7 @@ class Forward:
                 _check_size(result.output, node)
         except Exception as error:  # whatever an operation is, the others are predicted
             self.reasons[node.number] = reason_of(node, error, "the rule for")
-            result = self._cut(node, leaves)
+            result = self._cut(call, leaves)
         outputs, pullbacks = zip(*result, strict=True)
         self.values[node.number] = [_cut_off(node, output) for output in outputs]
         self.pullbacks[node.number] = [self._way_back(node, pullback) for pullback in pullbacks]
@@ -166,8 +166,10 @@ class Forward:
             layout = Layout((*known[1].layout.axes, (Atom.new("open", shape[-1]),)))
         if node.name == "cat" and call.argument("dim") == 0 and all(map(_are_samples, known)):
             self._rows.add(shape[0])  # such as two views of each sample
+        if layout is None and node.name == "cat":
+            layout = _of_joined(call, known)
         if layout is None and data:
-            layout = self._data(node).layout
+            layout = self._data(call).layout
         parameter = " and ".join(sorted(names)) if names and not data else None
         return _all_known(node, Known(node.outputs[0], layout, parameter, data))
 
@@ -176,8 +178,9 @@ class Forward:
         shape = node.outputs[0].shape
         return node.name in _DRAWN and bool(shape) and shape[0] in self._rows
 
-    def _cut(self, node: Node, leaves: Sequence[Value]) -> Result:
+    def _cut(self, call: Call, leaves: Sequence[Value]) -> Result:
         """Go on from measured moments, if the axes are those of an input."""
+        node = call.node
         for output in () if self.stopped else node.outputs[:1]:
             for leaf in leaves:
                 if isinstance(leaf, Moments) and leaf.layout.shape == tuple(output.shape):
@@ -191,13 +194,15 @@ class Forward:
                     parts = [value for value in leaves if isinstance(value, Moments)]
                     return Result(found.made_of(*parts), None, others)
         data = any(not isinstance(leaf, Known) or leaf.data for leaf in leaves)
-        return _all_known(node, self._data(node) if data else None)
+        return _all_known(node, self._data(call) if data else None)
 
-    def _data(self, node: Node) -> Known:
+    def _data(self, call: Call) -> Known:
         """The values of an output as if they were the batch's."""
+        node = call.node
         shape = tuple(node.outputs[0].shape)
-        whole = bool(shape) and shape[0] in self._rows
-        layout = Layout.of_batch(shape, self.graph.samples) if whole else None
+        layout = _of_recurrent(call)
+        if layout is None and shape and shape[0] in self._rows:
+            layout = Layout.of_batch(shape, self.graph.samples)
         return Known(node.outputs[0], layout, data=True)
 
     def _value(self, source: Made | Given) -> Value:
@@ -213,6 +218,32 @@ class Forward:
             found = Known(source.value, layout, name, data)
             self._given[id(source.value)] = found
         return found
+
+
+def _of_recurrent(call: Call) -> Layout | None:
+    """Of what a recurrent layer gives: features for the samples and steps that it was given."""
+    shape = tuple(call.node.outputs[0].shape)
+    given = call.arguments[0] if call.node.name in _RECURRENT else None
+    layout = given.layout if isinstance(given, Known | Moments) else None
+    if layout is None or layout.shape[:-1] != shape[:-1]:
+        return None
+    return Layout((*layout.axes[:-1], (Atom.new("open", shape[-1]),)))
+
+
+def _of_joined(call: Call, known: Sequence[Known]) -> Layout | None:
+    """Of tensors that are joined along an axis of features, as two directions of time are."""
+    layouts = [leaf.layout for leaf in known if leaf.layout is not None]
+    ndim = call.node.outputs[0].ndim
+    axis = call.argument("dim") % max(1, ndim)
+    others = {layout.axes[:axis] + layout.axes[axis + 1 :] for layout in layouts}
+    if len(layouts) < len(known) or len(others) != 1:
+        return None
+    joined = [layout.axes[axis] for layout in layouts]
+    if any(atom.role != "open" for atoms in joined for atom in atoms):
+        return None
+    axes = layouts[0].axes
+    width = call.node.outputs[0].shape[axis]
+    return Layout((*axes[:axis], (Atom.new("open", width),), *axes[axis + 1 :]))
 
 
 def _are_samples(data: Known) -> bool:
