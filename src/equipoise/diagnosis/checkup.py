@@ -342,7 +342,8 @@ def _run(
 
     growth = work.growth = measure(None, seeds, "measuring gradients")
     work.stuck = stuck(model, loss, problem.more(), work.without_gradient)
-    work.forgotten = forgotten(model, loss, problem.first, problem.patience)
+    graph = None if trace is None else trace.graph
+    work.forgotten = forgotten(model, loss, problem.first, problem.patience, graph)
     work.broken = work.broken or broken(None, growth)
     if work.obstacle:
         work.trainability = None

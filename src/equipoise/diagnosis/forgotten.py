@@ -18,6 +18,7 @@ from equipoise.instrument import LossFunction
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.normalisers import shares_batch_statistics
+from equipoise.instrument.recording.graph import Graph
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -60,7 +61,11 @@ class Forgotten:
 
 
 def forgotten(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, patience: float = 3.0
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Any,
+    patience: float = 3.0,
+    graph: Graph | None = None,
 ) -> Forgotten:
     """Find an output that does not depend on the input.
 
@@ -68,14 +73,18 @@ def forgotten(
     the last layer of a branch may, are drawn at random for one pass: it is the architecture that
     is judged, and not how it starts. What cannot be run like that is not judged, nor are tensors
     of several lengths, outputs of fewer digits than float32, outputs that are all zero, as behind
-    a ReLU that the biases silence, and layers whose own weights are small.
+    a ReLU that the biases silence, layers whose own weights are small, and models with autograd
+    functions of their own: neurons that never spike have gradients by surrogates, and will.
 
     Args:
         model: Left bit for bit as it is.
         loss_fn: Runs it on a batch.
         batch: Whose first axes are those of samples.
         patience: Seconds that the pass may take.
+        graph: A traced pass, if there is one.
     """
+    if graph is not None and any(node.function for node in graph.nodes):
+        return Forgotten()
     given = [x for x in tensors(batch) if x.ndim]
     count = len(given[0]) if given else 0
     if count < _FEWEST or any(len(x) != count for x in given):

@@ -73,7 +73,7 @@ def trainability(
     fresh = problem.fresh(problem.seed)
     graph = trace(fresh, problem.first, problem.loss_fn)
     never = stuck(fresh, problem.loss_fn, problem.more(), graph.without_gradient)
-    deaf = forgotten(fresh, problem.loss_fn, problem.first, problem.patience)
+    deaf = forgotten(fresh, problem.loss_fn, problem.first, problem.patience, graph)
     for finding in [
         *conclude_broken(broken(graph)),
         *conclude_stuck(never),
