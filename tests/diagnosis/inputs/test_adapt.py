@@ -34,6 +34,13 @@ class Two(nn.Module):
         return self.left(left) + self.right(right)
 
 
+class Pointwise(Two):
+    """Its inputs have the names of coordinates, and one that targets often have."""
+
+    def forward(self, x, y):
+        return super().forward(x, y)
+
+
 class Language(nn.Module):
     """Logits and, if it is given targets, a loss."""
 
@@ -202,6 +209,10 @@ CASES = {
     "two inputs side by side": (
         Two(), (X, X, CLASSES), "model(batch[0], batch[1])",
         lambda m: F.cross_entropy(m(X, X), CLASSES),
+    ),
+    "two inputs called x and y": (
+        Pointwise(), (X, X + 1, CLASSES), "model(batch[0], batch[1])",
+        lambda m: F.cross_entropy(m(X, X + 1), CLASSES),
     ),
     "two named inputs": (
         Two(), {"left": X, "right": X, "label": CLASSES}, "left=batch['left']",

@@ -197,7 +197,7 @@ def _by_position(signature: _Signature, listed: Sequence[Any]) -> Iterator[Call]
     if wanted and wanted[0] == last:
         paths: tuple[Path, ...] = tuple((i,) for i in range(count))
         yield Call(positions=paths, target=(last,))
-    elif not wanted and signature.required == count and not signature.many:
+    elif signature.required == count > 1 + bool(wanted) and not signature.many:
         yield Call(positions=tuple((i,) for i in range(count)))
     first = listed[0]
     if isinstance(first, Mapping):
@@ -210,7 +210,9 @@ def _by_position(signature: _Signature, listed: Sequence[Any]) -> Iterator[Call]
     ):
         yield Call(tuple((0, i) for i in range(len(first))), target=(last,))
     inputs = min(last, len(signature.positional)) if not signature.many else last
-    if count > 2 and inputs >= max(2, signature.required) and not wanted:
+    # What is required is no target, whatever its name: x and y are coordinates, too.
+    is_plain = not wanted or wanted[0] < signature.required == inputs
+    if count > 2 and inputs >= max(2, signature.required) and is_plain:
         yield Call(tuple((i,) for i in range(inputs)), target=(last,))
     target = 1 if signature.required <= 1 else last
     yield Call(((0,),), target=(target,))
