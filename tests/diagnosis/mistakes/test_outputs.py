@@ -261,12 +261,32 @@ def test_a_column_of_outputs_against_a_row_of_targets(loss, turned):
     else:
         (one,) = found(Net(after=column), loss, target)
     assert one.title == "Every output is compared with every target"
+    assert one.severity == "critical"
     shapes = ("[16]", "[16, 1]") if turned else ("[16, 1]", "[16]")
     assert "Outputs of shape {} meet targets of shape {}".format(*shapes) in one.detail
     # The twins: one shape, and pairs that are meant.
     assert found(Net(after=lambda x: x[:, 0]), loss, target) == []
     assert found(Net(after=column), loss, target[:, None]) == []
     assert found(Net(after=column), lambda o, t: (o - o[:, 0]).square().mean(), target) == []
+
+
+def test_maps_of_one_channel_against_maps_without():
+    maps, masks = torch.randn(8, 3, 5, 5), torch.randint(0, 2, (8, 5, 5)).float()
+
+    def titles(target):
+        loss = lambda m, b: (m(b[0]).sigmoid() - b[1]).square().mean()  # noqa: E731
+        graph = trace(nn.Conv2d(3, 1, 1), (maps, target), loss)
+        return [(one.title, one.severity) for one in of_outputs(graph, (maps, target))]
+
+    assert titles(masks) == [("Every output is compared with every target", "critical")]
+    assert titles(masks[:, None]) == []
+
+
+def test_pairs_may_be_meant():
+    """A distance between two samples of numbers compares each with each."""
+    pairs = lambda output, target: (output[:, 0][:, None] - target).abs().mean()  # noqa: E731
+    (one,) = found(Net(), pairs, torch.randn(16))
+    assert one.severity == "warning"
 
 
 @pytest.mark.parametrize(
@@ -298,16 +318,6 @@ def test_an_output_bias_at_the_targets_mean_is_the_remedy():
     with torch.no_grad():
         model.last.bias.fill_(50.0)
     assert found(model, F.mse_loss, 50 + torch.randn(16, 3)) == []
-
-
-def test_a_log_softmax_over_the_samples():
-    (one,) = found(Net(after=nn.LogSoftmax(0)), F.nll_loss)
-    assert one.title == "Log-softmax over the samples"
-    # Similarities of samples have one on either axis.
-    both = lambda output, _: F.nll_loss(  # noqa: E731
-        (output @ output.T).log_softmax(0), torch.arange(16)
-    )
-    assert found(Net(), both) == []
 
 
 @pytest.mark.parametrize(

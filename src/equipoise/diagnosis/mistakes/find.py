@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from equipoise.diagnosis.mistakes.classes import of_classes
 from equipoise.diagnosis.mistakes.codings import of_codings
 from equipoise.diagnosis.mistakes.inputs import of_inputs
 from equipoise.diagnosis.mistakes.layers import of_layers
@@ -34,6 +35,7 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
     loss, first = problem.loss_fn, problem.first
     looks: dict[str, Callable[[], list[Finding]]] = {
         "outputs": lambda: of_outputs(graph, first, assumed=problem.loss_is_assumed),
+        "axes of classes": lambda: of_classes(graph),
         "codings of targets": lambda: of_codings(graph, first),
         "inputs": lambda: of_inputs(graph, first),
         "layers": lambda: of_layers(graph, model),

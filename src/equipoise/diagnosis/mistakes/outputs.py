@@ -9,6 +9,7 @@ from typing import Any
 
 from equipoise.diagnosis.mistakes.bounds import narrow
 from equipoise.diagnosis.mistakes.sources import (
+    ARRANGING,
     PRODUCTS,
     before_expanding,
     before_layers,
@@ -143,13 +144,6 @@ def _before_a_loss(node: Node, origin: Node | None, *, ends_in_nll: bool) -> Fin
             + "Where they are cut there is no gradient.",
             "Return what goes into the ReLU.",
         )
-    if node.name == _CROSS_ENTROPY and ends_in_nll and _axis(node) == 0 and _is_table(node):
-        return Finding(
-            "warning",
-            "Log-softmax over the samples",
-            "Its axis is 0, that of the samples: classes do not compete, and samples do.",
-            "Take the axis of the classes: log_softmax(dim=1), or cross-entropy of the logits.",
-        )
     return None
 
 
@@ -157,12 +151,6 @@ def _axis(node: Node) -> int:
     """The axis of a softmax, from the front."""
     axis = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim", 1)
     return int(axis) % max(1, node.outputs[0].ndim)
-
-
-def _is_table(node: Node) -> bool:
-    """Whether rows are samples and columns classes, and not both samples, as of similarities."""
-    shape = node.outputs[0].shape
-    return len(shape) == 2 and shape[0] != shape[1]
 
 
 def _least(node: Node, low: float, high: float) -> str | None:
@@ -244,21 +232,34 @@ def _crossed(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | Non
     """A column of outputs that meets a row of targets: each is compared with every other."""
     if node.name not in _BY_ELEMENT or len(node.inputs) < 2:
         return None
-    operands = (before_expanding(source, nodes) for source in node.inputs[:2])
-    row, column = sorted((shape(one, nodes) for one in operands), key=len)
-    if len(row) != 1 or row[0] < 2 or column != (row[0], 1):
+    operands = [before_expanding(source, nodes) for source in node.inputs[:2]]
+    row, column = sorted(operands, key=lambda one: len(shape(one, nodes)))
+    samples, *rest = shape(row, nodes) or (0,)
+    if samples < 2 or shape(column, nodes) != (samples, 1, *rest):
         return None
     compared = _compared(node, nodes, batch)
     if compared is None:
         return None
     output, target = (shape(one, nodes) for one in compared)
     return Finding(
-        "warning",
+        "warning" if _was_given_an_axis(column, nodes) else "critical",
         "Every output is compared with every target",
         f"Outputs of shape {list(output)} meet targets of shape {list(target)}, which makes "
-        f"{[row[0], row[0]]}: the best that a model can learn is the targets' mean.",
-        "Give both one shape: squeeze the one with two axes, .squeeze(1), or unsqueeze the other.",
+        f"{[samples, samples, *rest]}: the best that a model can learn is the targets' mean.",
+        "Give both one shape: squeeze the longer one, .squeeze(1), or unsqueeze the other.",
     )
+
+
+def _was_given_an_axis(column: Made | Given, nodes: Mapping[int, Node]) -> bool:
+    """Whether the second axis was put there, as where all pairs are meant."""
+    while isinstance(column, Made) and column.node in nodes:
+        node = nodes[column.node]
+        if node.name not in ARRANGING or not node.inputs:
+            return False
+        if node.name != "transpose" and len(shape(node.inputs[0], nodes)) < node.outputs[0].ndim:
+            return True
+        column = node.inputs[0]
+    return False
 
 
 def _compared(
