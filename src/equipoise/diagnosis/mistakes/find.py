@@ -8,6 +8,7 @@ from torch import nn
 
 from equipoise.diagnosis.mistakes.classes import of_classes
 from equipoise.diagnosis.mistakes.codings import of_codings
+from equipoise.diagnosis.mistakes.draws import of_draws
 from equipoise.diagnosis.mistakes.inputs import of_inputs
 from equipoise.diagnosis.mistakes.layers import of_layers
 from equipoise.diagnosis.mistakes.memory import of_memory
@@ -37,6 +38,7 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
         "outputs": lambda: of_outputs(graph, first, assumed=problem.loss_is_assumed),
         "axes of classes": lambda: of_classes(graph),
         "codings of targets": lambda: of_codings(graph, first),
+        "random numbers": lambda: of_draws(graph, assumed=problem.loss_is_assumed),
         "inputs": lambda: of_inputs(graph, first),
         "layers": lambda: of_layers(graph, model),
         "parameters without a gradient": lambda: of_reach(graph, model, loss, problem.more()),

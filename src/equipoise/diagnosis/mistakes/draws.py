@@ -1,0 +1,140 @@
+"""Random numbers that cannot be predicted, or that let no gradient through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from equipoise.diagnosis.mistakes.sources import (
+    ARRANGING,
+    before_layers,
+    depends_on_weights,
+    shape,
+    tensor,
+    users_of,
+)
+from equipoise.instrument.recording.graph import Graph, Made, Node
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+from equipoise.theory.propagation.call import OF_SHAPES
+
+_DRAWN = ("randn", "rand", "normal", "uniform", "randint", "randn_like", "rand_like")
+_DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
+# What may be made of noise by scaling it.
+_SCALED = {*ARRANGING, *OF_SHAPES, "mul", "div", "add", "sub", "neg", "empty", "empty_like"}
+# Standard deviations from zero at which a mean is what there is to learn.
+_CENTRED = 0.5
+
+
+def of_draws(graph: Graph, *, assumed: bool = False) -> list[Finding]:
+    """Targets that are noise, and samples of a law that weights make.
+
+    Args:
+        graph: A traced pass.
+        assumed: Whether the loss is one that the user has not given: without targets it may be
+            the distance to noise, on purpose.
+    """
+    nodes = {node.number: node for node in graph.nodes}
+    inside = before_layers(graph)
+    found = {}
+    for node in graph.nodes:
+        one = _without_gradient(node, nodes) if node.number in inside else None
+        if one is None and not assumed and node.number not in inside:
+            one = _noise_as_target(node, nodes)
+        if one is not None:
+            found[one.title] = one
+    return [*found.values()]
+
+
+def _noise_as_target(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+    if node.name not in _DIFFERENCES or len(node.inputs) < 2:
+        return None
+    first, second = node.inputs[:2]
+    for output, target in ((first, second), (second, first)):
+        if not (isinstance(output, Made) and isinstance(target, Made)):
+            continue
+        if shape(output, nodes) != shape(target, nodes) or not depends_on_weights(output, nodes):
+            continue
+        draws = _draws_alone(target, nodes)
+        if not draws or draws & _leading_to(output, nodes):
+            continue
+        values = tensor(target, nodes).detach().double()
+        if values.numel() < 2 or not abs(values.mean()) < _CENTRED * values.std():
+            continue
+        drawn = wording.listed(sorted({nodes[number].name for number in draws}), 3)
+        return Finding(
+            "critical",
+            "The targets are noise that the model is not given",
+            f"Outputs of shape {list(shape(output, nodes))} are compared with numbers that "
+            f"{drawn} draws anew in every pass, and that nothing of the model's input depends "
+            "on: the best that it can learn is their mean.",
+            "Draw them once, and compare with the numbers that went into the input: noise = "
+            "torch.randn_like(x), model(x + noise), and the error to that noise.",
+        )
+    return None
+
+
+def _draws_alone(source: Made, nodes: Mapping[int, Node]) -> set[int]:
+    """The draws that a tensor is made of; none if it is made of anything else as well."""
+    found, seen, left = set[int](), set[int](), [source]
+    while left:
+        node = nodes[left.pop().node]
+        if node.number in seen:
+            continue
+        seen.add(node.number)
+        if node.name in _DRAWN:
+            if _of_a_law(node):
+                return set()
+            found.add(node.number)
+        elif node.name not in _SCALED or any(not isinstance(one, Made) for one in node.inputs):
+            return set()
+        else:
+            left += [one for one in node.inputs if isinstance(one, Made)]
+    return found
+
+
+def _of_a_law(node: Node) -> bool:
+    """Whether mean or deviation are tensors."""
+    operator = node.operator
+    return not isinstance(operator, type) and "Tensor" in operator._overloadname
+
+
+def _leading_to(source: Made, nodes: Mapping[int, Node]) -> set[int]:
+    found, left = {source.node}, [source.node]
+    while left:
+        for one in nodes[left.pop()].inputs:
+            if isinstance(one, Made) and one.node not in found:
+                found.add(one.node)
+                left.append(one.node)
+    return found
+
+
+def _without_gradient(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+    """A draw whose law has gradients and which layers take; of actions, none is to pass."""
+    if node.name != "normal" or not _of_a_law(node):
+        return None
+    if not any(_has_gradient(one, nodes) for one in node.inputs if isinstance(one, Made)):
+        return None
+    if any(
+        user.name == "sub" and any(depends_on_weights(one, nodes) for one in user.inputs)
+        for user in users_of(node.number, nodes)
+    ):
+        return None  # the logarithm of its probability: a score function
+    where = f" in {node.module!r}" if node.module else ""
+    return Finding(
+        "warning",
+        "No gradient passes what is drawn",
+        f"normal{where} draws numbers whose mean or deviation weights make, and layers take "
+        "them: through these numbers, the weights before get no gradient.",
+        "Take mean + std * torch.randn_like(std), or rsample() of a torch.distributions.Normal "
+        "instead of sample().",
+    )
+
+
+def _has_gradient(source: Made, nodes: Mapping[int, Node]) -> bool:
+    """Whether it had one where it was made; sample() expands it without."""
+    while not depends_on_weights(source, nodes):
+        node = nodes[source.node]
+        if node.name not in {*ARRANGING, "expand"} or not isinstance(node.inputs[0], Made):
+            return False
+        source = node.inputs[0]
+    return True
