@@ -9,6 +9,7 @@ from torch import nn
 from equipoise.diagnosis.mistakes.classes import of_classes
 from equipoise.diagnosis.mistakes.codings import of_codings
 from equipoise.diagnosis.mistakes.draws import of_draws
+from equipoise.diagnosis.mistakes.future import of_future
 from equipoise.diagnosis.mistakes.inputs import of_inputs
 from equipoise.diagnosis.mistakes.layers import of_layers
 from equipoise.diagnosis.mistakes.memory import of_memory
@@ -45,6 +46,9 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
         "targets": lambda: of_targets(graph, first, problem.more),
         "forgotten time steps": lambda: of_memory(model, loss, first),
         "signs of gradients": lambda: of_signs(graph, model, loss, first),
+        "steps that are seen before they are predicted": lambda: of_future(
+            graph, model, loss, first, problem.patience
+        ),
         "samples that see each other": lambda: of_samples(model, loss, first, problem.patience),
     }
     found: list[Finding] = []

@@ -1,0 +1,158 @@
+"""Models that see the next step, which they are to predict."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import equipoise as eq
+from equipoise.diagnosis.mistakes.future import of_future
+from equipoise.instrument.recording.tracer import trace
+
+TOKENS = torch.randint(0, 11, (16, 20), generator=torch.Generator().manual_seed(0))
+PAIR = TOKENS[:, :-1], TOKENS[:, 1:]
+WAVES = torch.randn(16, 24, 3, generator=torch.Generator().manual_seed(0)).cumsum(1)
+
+
+class Attention(nn.Module):
+    """One layer of attention, with or without a mistake."""
+
+    def __init__(self, mask=torch.tril, axis=-1, fill=-math.inf, position=True):
+        super().__init__()
+        self.embed, self.place = nn.Embedding(11, 16), nn.Embedding(20, 16)
+        self.project, self.last = nn.Linear(16, 48), nn.Linear(16, 11)
+        self.mask, self.axis, self.fill = mask, axis, fill
+
+    def forward(self, tokens):
+        x = self.embed(tokens) + self.place(torch.arange(tokens.shape[1]))
+        q, k, v = self.project(x).chunk(3, -1)
+        scores = q @ k.mT / 4
+        seen = self.mask(torch.ones_like(scores[0])).bool()
+        weights = scores.masked_fill(~seen, self.fill).softmax(self.axis)
+        return self.last(x + weights @ v)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.embed, self.steps = nn.Embedding(11, 8), nn.GRU(8, 16, batch_first=True, **options)
+        self.last = nn.LazyLinear(11)
+
+    def forward(self, tokens):
+        return self.last(self.steps(self.embed(tokens))[0])
+
+
+class Filters(nn.Module):
+    """Convolutions over time, padded on one side or on both."""
+
+    def __init__(self, left, right, norm=None):
+        super().__init__()
+        self.padding, self.first = (left, right), nn.Conv1d(3, 16, 3)
+        self.norm, self.last = norm or nn.Identity(), nn.Conv1d(16, 3, 1)
+
+    def forward(self, x):
+        x = F.pad(x.mT, self.padding)
+        return self.last(self.norm(self.first(x)).relu()).mT
+
+
+def tokens_loss(model, batch):
+    return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+
+def shifted_loss(model, batch):
+    return F.cross_entropy(model(batch)[:, :-1].mT, batch[:, 1:])
+
+
+def waves_loss(model, batch):
+    return F.mse_loss(model(batch[0]), batch[1])
+
+
+def severities(model, batch, loss):
+    torch.manual_seed(0)
+    graph = trace(model, batch, loss)
+    return [finding.severity for finding in of_future(graph, model, loss, batch)]
+
+
+class TestTokens:
+    @pytest.mark.parametrize(
+        "model",
+        [
+            Attention(mask=lambda x: x),
+            Attention(mask=torch.triu),
+            Attention(fill=0.0),
+            Attention(axis=-2, fill=-1e9),
+            Recurrent(bidirectional=True),
+        ],
+    )
+    def test_that_are_seen(self, model):
+        model(PAIR[0])
+        assert severities(model, PAIR, tokens_loss) == ["critical"]
+        assert severities(model, TOKENS, shifted_loss) == ["critical"]
+        by_name = {"tokens": TOKENS, "labels": TOKENS}
+        loss = lambda m, b: shifted_loss(m, b["tokens"])  # noqa: E731
+        assert severities(model, by_name, loss) == ["critical"]
+
+    @pytest.mark.parametrize("model", [Attention(), Attention(fill=-1e9), Recurrent()])
+    def test_that_are_not_seen(self, model):
+        model(PAIR[0])
+        assert severities(model, PAIR, tokens_loss) == []
+        assert severities(model, TOKENS, shifted_loss) == []
+
+    def test_that_are_ignored(self):
+        """As of a prefix that is given as a whole."""
+        hidden = PAIR[1].clone()
+        hidden[:, :12] = -100
+        assert severities(Attention(mask=lambda x: x), (PAIR[0], hidden), tokens_loss) == []
+
+    def test_other_targets(self):
+        everything = Attention(mask=lambda x: x)
+        for target in (PAIR[0], PAIR[1].roll(1, 0), PAIR[1].flip(1), PAIR[1] % 5):
+            assert severities(everything, (PAIR[0], target), tokens_loss) == []
+        constant = torch.ones_like(PAIR[0])
+        assert severities(everything, (constant, constant), tokens_loss) == []
+
+    def test_a_sequence_that_is_copied(self):
+        class Copying(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.read, self.write = Attention(mask=lambda x: x), Attention()
+
+            def forward(self, source, written):
+                return self.write(written) + self.read(source)
+
+        loss = lambda m, b: F.cross_entropy(m(b[0], b[1])[:, :-1].mT, b[1][:, 1:])  # noqa: E731
+        assert severities(Copying(), (TOKENS.clone(), TOKENS), loss) == []
+
+
+class TestSeries:
+    @pytest.mark.parametrize(
+        ("model", "expected"),
+        [
+            (Filters(2, 0), []),
+            (Filters(2, 0, nn.BatchNorm1d(16)), []),
+            (Filters(1, 1), ["critical"]),
+            (Filters(2, 0, nn.GroupNorm(1, 16)), ["warning"]),  # a trace of later steps
+            (nn.Linear(3, 3), []),
+        ],
+    )
+    def test_of_numbers(self, model, expected):
+        batch = WAVES[:, :-1], WAVES[:, 1:]
+        assert severities(model, batch, waves_loss) == expected
+
+    def test_differences_inside_of_a_model_are_no_loss(self):
+        class Changes(nn.Linear):
+            def forward(self, x):
+                return super().forward(F.pad(x[:, 1:] - x[:, :-1], (0, 0, 0, 1)))
+
+        batch = WAVES, torch.arange(16) % 3
+        loss = lambda m, b: F.cross_entropy(m(b[0]).mean(1), b[1])  # noqa: E731
+        assert severities(Changes(3, 3), batch, loss) == []
+
+
+def test_the_check_up_says_so():
+    found = eq.checkup(lambda: Attention(mask=lambda x: x), PAIR)
+    assert found.verdict.sentence == (
+        "Not ready to train: the model sees the steps that it is to predict"
+    )
