@@ -204,6 +204,12 @@ class TestOthers:
         findings = conclude(None, [], NORMS, [], [layer(raw, scaled)], [])
         assert any(finding.severity == "warning" for finding in findings) == warns
 
+    def test_of_hidden_layers_it_is_a_note(self):
+        """Many that train well have some, and norms before them may do harm."""
+        findings = conclude(None, [], NORMS, [], [layer(1e2, 1e2), layer(1e6, 1e2)], [])
+        assert [f.severity for f in findings] == ["note"]
+        assert findings[0].title == "Inputs of 1 layer are ill-conditioned"
+
     def test_small_batches_and_constant_inputs_are_notes(self):
         layers = [layer(rows=5, columns=11, zero=6), layer(constant=3)]
         findings = conclude(None, [], NORMS, [], layers, [])
