@@ -127,6 +127,18 @@ class TestPlantedMistakes:
         model[2].weight.data *= 1.5
         assert told(model) == {"mis-scaled": {"2.weight"}}
 
+    def test_blocks_that_draw_their_own_weights_say_nothing_of_other_layers(self):
+        class Drawn(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.up, self.down = nn.Linear(32, 32), nn.Linear(32, 32)
+                self.apply(kaiming)
+
+        model = nn.Sequential(nn.Linear(16, 32), *(Drawn() for _ in range(5)), nn.Linear(32, 50))
+        assert initialisation(model).faults == ()
+        model[3].up.reset_parameters()  # one inside of them is missed all the same
+        assert [f.kind for f in initialisation(model).faults] == ["missed"]
+
     def test_a_small_last_layer_is_an_exception(self):
         model = mlp(64, 128, 96, 160, 10)
         model[3].weight.data *= 0.01

@@ -227,7 +227,10 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
     for one in kind:
         judgement = judged[one.name]
         common = one.layer.law.is_constant or one.place in together or _is_end(one, kind)
-        elsewhere = judgement.verdict == "missed" and _is_of_one_place(kind, rule, limit)
+        elsewhere = judgement.verdict == "missed" and (
+            _is_of_one_place(kind, rule, limit)
+            or (not _is_in_a_block(one) and _is_of_blocks(kind, rule, limit))
+        )
         if elsewhere or (common and judgement.verdict in ("mis-scaled", "residual scaling")):
             judged[one.name] = replace(judgement, verdict="exception")
     return judged
@@ -246,6 +249,18 @@ def _is_of_one_place(kind: Sequence[Found], rule: Rule, limit: float) -> bool:
     places = {place for place, count in Counter(map(place, kind)).items() if count > 1}
     follow = {place(one) for one in kind if _follows(rule, one.layer, limit)}
     return len(follow) == 1 and follow < places
+
+
+def _is_of_blocks(kind: Sequence[Found], rule: Rule, limit: float) -> bool:
+    """Whether a rule is that of repeated blocks alone, which may draw their weights themselves."""
+    places, follow = blocks_of(kind), [one for one in kind if _follows(rule, one.layer, limit)]
+    return all(_is_in_a_block(one) and places[one.name] > 1 for one in follow)
+
+
+def _is_in_a_block(one: Found) -> bool:
+    """Whether it belongs to a module that is numbered, and is not numbered itself."""
+    *path, owner, _ = ["", *one.name.split(".")]
+    return any(part.isdecimal() for part in path) and not owner.isdecimal()
 
 
 def _follows(rule: Rule, layer: Layer, limit: float) -> bool:
