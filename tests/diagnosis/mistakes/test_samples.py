@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise.diagnosis.mistakes.samples import of_samples
+from equipoise.instrument.recording.tracer import trace
 from support.model_state import differences, fingerprint
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -274,8 +275,17 @@ def test_a_decoder_is_left_alone_after_its_time():
     assert of_samples(Decoding(), cross_entropy, BATCH, patience=0.05) == []
 
 
+def test_neighbours_may_be_held_by_the_code():
+    neighbours = (torch.rand(32, 32, generator=torch.Generator().manual_seed(0)) < 0.2).float()
+    model = Net(operation=lambda x: torch.tensordot(neighbours, x, 1))
+    graph = trace(model, BATCH, cross_entropy)
+    assert of_samples(model, cross_entropy, BATCH) != []
+    assert of_samples(model, cross_entropy, BATCH, graph=graph) == []
+
+
 def test_layers_as_wide_as_the_batch_hide_nothing():
     mixing = Net(operation=lambda x: x - 3 * x.mean(0))
     wide = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16), mixing)
-    (finding,) = of_samples(wide, cross_entropy, BATCH)
+    graph = trace(wide, BATCH, cross_entropy)
+    (finding,) = of_samples(wide, cross_entropy, BATCH, graph=graph)
     assert "before '3.head' (Linear)" in finding.detail

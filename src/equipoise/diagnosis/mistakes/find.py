@@ -49,7 +49,9 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
         "steps that are seen before they are predicted": lambda: of_future(
             graph, model, loss, first, problem.patience
         ),
-        "samples that see each other": lambda: of_samples(model, loss, first, problem.patience),
+        "samples that see each other": lambda: of_samples(
+            model, loss, first, problem.patience, graph
+        ),
     }
     found: list[Finding] = []
     failed: dict[str, str] = {}

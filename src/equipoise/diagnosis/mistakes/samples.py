@@ -18,6 +18,7 @@ from equipoise.instrument import LossFunction
 from equipoise.instrument.batches import mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.normalisers import is_normaliser
+from equipoise.instrument.recording.graph import Given, Graph
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -28,7 +29,11 @@ _ROUNDING = 1e-3
 
 
 def of_samples(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, patience: float = 3.0
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Any,
+    patience: float = 3.0,
+    graph: Graph | None = None,
 ) -> list[Finding]:
     """Outputs for some samples that change with the other samples of the batch.
 
@@ -42,13 +47,14 @@ def of_samples(
         loss_fn: Runs it on a batch.
         batch: Whose first axes are those of samples.
         patience: Seconds that one of three passes may take; decoders may do more in evaluation.
+        graph: A traced pass, if there is one.
     """
     given = [x for x in tensors(batch) if x.ndim]
     lengths = {len(x) for x in given}
     if len(lengths) != 1 or any(x.layout is not torch.strided for x in given):
         return []
     (count,) = lengths
-    if count < _FEWEST or _is_list_of_samples(batch) or _holds_pairs(model, given, count):
+    if count < _FEWEST or _is_list_of_samples(batch) or _holds_pairs(model, given, graph, count):
         return []
     try:
         again, first, second = (
@@ -108,11 +114,16 @@ def _is_list_of_samples(batch: Any) -> bool:
     )
 
 
-def _holds_pairs(model: nn.Module, given: Sequence[Tensor], count: int) -> bool:
+def _holds_pairs(
+    model: nn.Module, given: Sequence[Tensor], graph: Graph | None, count: int
+) -> bool:
     """Whether there is a number for each pair of rows, as the neighbours in one graph."""
     if any(tuple(x.shape) == (count, count) for x in given):
         return True
     held = [*model.buffers(), *(v for m in model.modules() for v in vars(m).values())]
+    if graph is not None:
+        constants = (x for node in graph.nodes for x in node.inputs if isinstance(x, Given))
+        held += [x.value for x in constants if x.kind == "data"]
     return any(isinstance(x, Tensor) and tuple(x.shape[-2:]) == (count, count) for x in held)
 
 
