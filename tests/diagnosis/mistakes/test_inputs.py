@@ -142,3 +142,34 @@ def test_numbers_beside_an_embedding_are_judged(scale, expected):
     batch = scale * X, torch.arange(32) % 4, Y
     graph = trace(Tabular(), batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
     assert [finding.title for finding in of_inputs(graph, batch)] == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "turned"),
+    [
+        ((8, 28, 28, 3), True),
+        ((8, 32, 32, 1), True),
+        ((8, 3, 28, 28), False),
+        ((8, 28, 28, 28), False),
+        ((8, 64, 100, 1), False),  # electrodes by time
+        ((8, 4, 4, 4), False),
+    ],
+)
+def test_channels_that_are_last(shape, turned):
+    x, y = torch.randn(shape), torch.arange(8) % 3
+    model = nn.Sequential(nn.Conv2d(shape[1], 8, 3, padding=1), nn.Flatten(), nn.LazyLinear(3))
+    model(x)
+    graph = trace(model, (x, y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    found = [finding.title for finding in of_inputs(graph, (x, y))]
+    assert found == (["Images have their channels last"] if turned else [])
+
+
+def test_images_that_a_model_turns_itself():
+    class Turning(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x.permute(0, 3, 1, 2))
+
+    x, y = torch.randn(8, 28, 28, 3), torch.arange(8) % 3
+    model = Turning(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 26 * 26, 3))
+    graph = trace(model, (x, y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    assert of_inputs(graph, (x, y)) == []

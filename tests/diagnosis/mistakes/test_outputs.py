@@ -298,6 +298,8 @@ def test_pairs_may_be_meant():
         (torch.randn(16, 3), False),
         (2 + 3 * torch.randn(16, 3), False),
         (50 + torch.randn(16, 3), True),
+        (1e-3 * torch.randn(16, 3), True),
+        (0.1 * torch.randn(16, 3), False),
         (300 * torch.randn(16, 3), True),
     ],
 )
@@ -376,6 +378,8 @@ def test_dropout_of_nearly_everything():
     (one,) = found(Net(between=nn.Dropout(0.9)))
     assert (one.severity, one.title) == ("warning", "Dropout with p = 0.9")
     assert one.remedy == "If p is what was to be kept, write 0.1."
+    (one,) = found(Net(between=nn.Dropout(0.95)))
+    assert (one.severity, one.title) == ("critical", "Dropout with p = 0.95")
     assert found(Net(between=nn.Dropout(0.5))) == []
     assert found(Net(between=nn.Dropout(0.9).eval())) == []
 

@@ -21,6 +21,8 @@ from equipoise.records.finding import Finding
 # Features whose mean is so many of their standard deviations from zero, or that are so large.
 _FAR, _LARGE = 10.0, 30.0
 OFF = "Inputs far from mean 0 and standard deviation 1"
+# Of images; and rows from which they are hardly channels.
+_CHANNELS, _ROWS = (1, 3, 4), 16
 # Where an operation has its left factor.
 _LEFT = {"addmm": 1, "baddbmm": 1}
 # Fewer samples tell little of a spread.
@@ -36,13 +38,38 @@ def of_inputs(graph: Graph, batch: Any) -> list[Finding]:
         graph: A traced pass.
         batch: On this batch.
     """
+    turned = _channels_last(graph, batch)
     entering = [values.detach().double() for values in _entering(graph, batch)]
     if not entering or not all(bool(values.isfinite().all()) for values in entering):
-        return []
+        return turned
     if all(bool((values == values[:1]).all()) for values in entering):
         return [_CONSTANT]
     largest = max(entering, key=lambda values: values.numel())  # beside it are times, for instance
-    return _judged(largest)
+    return [*turned, *_judged(largest)]
+
+
+def _channels_last(graph: Graph, batch: Any) -> list[Finding]:
+    """Square images, whose rows a convolution takes for channels."""
+    nodes = {node.number: node for node in graph.nodes}
+    for node in graph.nodes:
+        if node.name != "convolution":
+            continue
+        source = node.inputs[0]
+        given = tuple(tensor(source, nodes).shape)
+        if len(given) != 4 or given[3] not in _CHANNELS or not given[1] == given[2] >= _ROWS:
+            continue
+        if not depends_on_weights(source, nodes) and is_of(batch, source, nodes):
+            return [
+                Finding(
+                    "warning",
+                    "Images have their channels last",
+                    f"A convolution is given {list(given)}, and takes the {given[1]} rows of an "
+                    f"image for its channels and the {given[3]} channels for its columns.",
+                    "Permute images before: x.permute(0, 3, 1, 2), for a layer of "
+                    f"{given[3]} input channels.",
+                )
+            ]
+    return []
 
 
 def _entering(graph: Graph, batch: Any) -> Iterator[Tensor]:

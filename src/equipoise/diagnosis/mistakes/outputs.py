@@ -42,6 +42,8 @@ _NO_LOGARITHMS = (*PRODUCTS, "_softmax", "sigmoid", "tanh", "relu")
 _DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
 # Targets that are so many standard deviations from the outputs, or vary so many times as much.
 _FAR, _WIDE = 5.0, 30.0
+# Outputs that vary more are too large themselves.
+_USUAL = 3.0
 # Between which activations give numbers; targets may lie beyond by a part of that, as by rounding.
 _RANGES = _BOUNDED | {"_softmax": (0.0, 1.0), "relu": (0.0, math.inf)}
 _MARGIN = 0.01
@@ -329,7 +331,8 @@ def _far_from(
         return None
     if abs(float(output.mean())) > abs(float(target.mean())):
         off = 0.0  # it is the outputs that are far away
-    if off > _FAR * max(spread, most) or spread > _WIDE * most:
+    is_small = 0 < _WIDE * spread < float(output.std()) < _USUAL
+    if off > _FAR * max(spread, most) or spread > _WIDE * most or is_small:
         return Finding(
             "warning",
             "Targets on another scale than the outputs",
