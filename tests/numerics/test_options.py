@@ -1,14 +1,18 @@
 """Unknown keywords are refused by the function's own name, known ones arrive."""
 
 import inspect
+import types
 import typing
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 import equipoise as eq
 from equipoise import pooling, theory
 from equipoise.numerics.options import named_options
+
+MODEL = torch.nn.Linear(1, 1)
 
 
 class Shared(typing.TypedDict, total=False):
@@ -48,6 +52,58 @@ class TestNamedOptions:
         with pytest.raises(TypeError) as error:
             layer(3, **wrong)
         assert str(error.value) == words
+
+
+@named_options
+def measured(
+    layer: torch.nn.Module,
+    names: typing.Sequence[str] = (),
+    progress: typing.Callable[[], None] | None = None,
+    width: int = 1,
+    *,
+    whole: bool = True,
+):
+    for _ in names:
+        progress()
+    return layer.training, width + 1, whole
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("arguments", "options", "words"),
+        [
+            (
+                (3,),
+                {},
+                "layer of measured must be a torch.nn.Module; got 3, which is of type int.",
+            ),
+            ((MODEL, 5), {}, "names of measured must be something to iterate over; got 5, which"),
+            (
+                (MODEL, "a"),
+                {"progress": 2},
+                "progress of measured must be a function or None; got 2",
+            ),
+        ],
+    )
+    def test_the_argument_is_named_that_a_function_stumbles_over(self, arguments, options, words):
+        with pytest.raises(TypeError) as error:
+            measured(*arguments, **options)
+        assert str(error.value).startswith(words)
+        assert isinstance(error.value.__cause__, AttributeError | TypeError)
+
+    def test_flags_are_true_or_false(self):
+        with pytest.raises(ValueError, match="whole must be True or False; got 'no'"):
+            measured(MODEL, whole="no")
+
+    def test_what_serves_as_one_is_taken(self):
+        assert measured(types.SimpleNamespace(training=False)) == (False, 2, True)
+
+    def test_other_failures_are_left_alone(self):
+        """Of numbers the function knows more, and an error that it raises says more."""
+        with pytest.raises(TypeError, match="can only concatenate str"):
+            measured(MODEL, width="one")
+        with pytest.raises(TypeError, match=r"track needs a torch\.nn\.Module, got int"):
+            eq.track(3)
 
 
 def passes_options_on(public):
