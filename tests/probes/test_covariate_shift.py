@@ -208,6 +208,11 @@ class TestEdges:
             assert (layer.l2, layer.gradient_norm, layer.zero_gradient) == (0.0, 0.0, True)
             assert math.isnan(layer.cosine)
 
+    @pytest.mark.parametrize("rate", [math.nan, math.inf, 1e300, 10**400])
+    def test_rates_that_weights_cannot_hold_are_refused(self, rate):
+        with pytest.raises(ValueError, match="a learning rate, must be a number within"):
+            covariate_shift(nn.Linear(2, 2), lambda m, x: m(x).sum(), torch.ones(3, 2), rate)
+
     def test_one_sample_under_batch_norm_is_refused_and_leaves_no_trace(self):
         model = build("batch norm and dropout")
         before = fingerprint(model)

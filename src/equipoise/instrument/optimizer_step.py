@@ -63,6 +63,17 @@ def check_update(
             "update must be a learning rate, a torch.optim.Optimizer or a function of the model, "
             f"got {type(update).__name__}."
         )
+    elif isinstance(update, int | float):
+        _check_rate(update, parameters)
+
+
+def _check_rate(rate: float, parameters: Sequence[Tensor]) -> None:
+    """Refuse a learning rate that the weights' type cannot hold."""
+    largest = min(torch.finfo(p.dtype).max for p in parameters)
+    if not -largest <= rate <= largest:
+        raise ValueError(
+            f"update, a learning rate, must be a number within ±{largest:.3g}; got {rate!r}."
+        )
 
 
 def _check_optimizer(
@@ -108,7 +119,7 @@ def parameters_after_step(
     values = saved.values(parameters)
     if isinstance(update, int | float):
         pairs = zip(values, gradients, strict=True)
-        return tuple(p if g is None else torch.add(p, g, alpha=-update) for p, g in pairs)
+        return tuple(p if g is None else torch.add(p, g, alpha=-float(update)) for p, g in pairs)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = None if gradient is None else gradient.clone()
     try:

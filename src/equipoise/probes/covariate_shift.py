@@ -82,11 +82,11 @@ def covariate_shift(
         is ``nan`` and ``zero_gradient`` is set.
 
     Raises:
-        TypeError: If the update or an entry of ``stateful`` has the wrong type, or ``loss_fn``
-            returns something else than a tensor of real numbers.
-        ValueError: If that has several numbers or no graph, if the model has no trainable
-            parameter or split or lazy ones, if the optimiser does not train it or has step
-            hooks without ``stateful``, or if a layer is unknown or has no parameter of its own.
+        TypeError: If the update or an entry of ``stateful`` has the wrong type.
+        ValueError: If ``loss_fn`` returns anything but a tensor with one real number and a graph,
+            if the learning rate is not finite, if the model has no trainable parameter or split
+            or lazy ones, if the optimiser does not train it or has step hooks without
+            ``stateful``, or if a layer is unknown or has no parameter of its own.
 
     Examples:
         >>> import torch

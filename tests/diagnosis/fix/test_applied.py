@@ -349,6 +349,12 @@ def test_a_factory_is_refused_with_the_wrapper_named():
         apply(network, "shift=0.5")
 
 
+@pytest.mark.parametrize("given", [3, ["norm=layer"], torch.ones(2)])
+def test_what_is_no_remedy_is_refused(given):
+    with pytest.raises(ValueError, match="a remedy is given by its name, such as 'norm=group:8'"):
+        apply(nn.Linear(2, 2), given)
+
+
 def test_the_best_of_a_fix_in_which_nothing_helped_is_refused():
     with pytest.raises(ValueError, match="None where none helps"):
         apply(nn.Linear(2, 2), None)

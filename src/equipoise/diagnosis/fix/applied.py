@@ -160,6 +160,11 @@ def as_remedy(given: Remedy | str | Path) -> Remedy:
             raise ValueError(
                 f"{path} holds no remedy: {error}. Name the remedy.json of a saved fix."
             ) from error
+    if not isinstance(given, str):
+        raise ValueError(
+            "a remedy is given by its name, such as 'norm=group:8', its file or itself; got "
+            f"{given!r:.60}."
+        )
     return Remedy.named(given)
 
 

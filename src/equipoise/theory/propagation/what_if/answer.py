@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from equipoise.instrument.recording.graph import Graph
+from equipoise.numerics.checks import check_whole, check_within
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.propagation.what_if.activations import with_activation
 from equipoise.theory.propagation.what_if.batch import with_batch_size
@@ -13,6 +14,10 @@ from equipoise.theory.propagation.what_if.blocks import with_depth
 from equipoise.theory.propagation.what_if.norms import with_affine, with_norm
 from equipoise.theory.propagation.what_if.residuals import with_residual_scale
 from equipoise.theory.propagation.what_if.weights import with_gain, with_width
+
+# Well within what float32 holds, so that squares of squares are numbers in float64.
+_NUMBERS = "[-1e30, 1e30]"
+_MOST = 10**12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,7 @@ class Changes:
         """
         if self == Changes():
             raise ValueError("name at least one change, such as batch_size=2.")
+        self._check_numbers()
         for option, value, of, given in (
             ("groups", self.groups, "norm", self.norm),
             ("block", self.block, "depth", self.depth),
@@ -78,3 +84,16 @@ class Changes:
         if self.batch_size is not None:
             graph = with_batch_size(graph, self.batch_size)
         return graph
+
+    def _check_numbers(self) -> None:
+        """Refuse what is no number, or beyond the numbers that weights may have."""
+        for name in ("gamma", "beta", "eps", "residual_scale", "depth", "width"):
+            value = getattr(self, name)
+            if value is not None:
+                check_within(name, value, _NUMBERS)
+        if self.gain is not None:
+            factors = self.gain if isinstance(self.gain, Mapping) else {"gain": self.gain}
+            for name, factor in factors.items():
+                check_within(str(name), factor, _NUMBERS)
+        if self.batch_size is not None and check_whole("batch_size", self.batch_size, 1) > _MOST:
+            raise ValueError(f"batch_size must be at most {_MOST:,}; got {self.batch_size:,}.")
