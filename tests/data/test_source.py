@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from equipoise.data import Samples, Source
+from equipoise.data.source import shuffled_indices
 
 
 def numbered(count, classes=None):
@@ -86,3 +87,13 @@ def test_generator_of_another_device_is_refused():
 def test_samples_must_be_labelled(inputs, targets, message):
     with pytest.raises(ValueError, match=message):
         Samples("bad", inputs, targets)
+
+
+def test_so_many_samples_that_their_order_would_not_fit():
+    drawn = list(shuffled_indices(10**12, 64, 20, torch.Generator().manual_seed(0)))
+    found = torch.cat(drawn)
+    assert len(found.unique()) == len(found) == 64 * 20
+    assert int(found.min()) >= 0
+    assert 4e11 < found.double().mean() < 6e11
+    again = torch.cat(list(shuffled_indices(10**12, 64, 20, torch.Generator().manual_seed(0))))
+    assert torch.equal(found, again)

@@ -1,5 +1,6 @@
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -217,13 +218,62 @@ def test_samples_that_do_not_stack_are_refused():
         next(as_source(Ragged(), "ragged").batches(2, 1, seeded()))
 
 
-def test_a_fault_inside_the_loader_surfaces_whole():
-    def faulty():
-        yield X, Y
-        raise OSError("disk on fire")
+class TestFaultsOfTheUsersCode:
+    """Each names the data, where it was, and what was raised, which is its cause."""
 
-    with pytest.raises(OSError, match="disk on fire"):
-        list(as_source(faulty, "faulty").batches(1, 2, seeded()))
+    @pytest.mark.parametrize("error", [OSError("disk on fire"), KeyError("disk on fire")])
+    def test_of_a_loader(self, error):
+        def faulty():
+            yield X, Y
+            raise error
+
+        with pytest.raises(ValueError, match=r"faulty could not yield batch 2: .*on fire") as told:
+            list(as_source(faulty, "faulty").batches(1, 2, seeded()))
+        assert told.value.__cause__ is error
+
+    def test_of_a_data_set(self):
+        class Faulty(Noisy):
+            def __getitem__(self, index):
+                raise IndexError(index)
+
+        with pytest.raises(ValueError, match=r"faulty could not give sample \d+: IndexError: \d+"):
+            next(as_source(Faulty(), "faulty").batches(4, 1, seeded()))
+
+    @pytest.mark.parametrize("length", [-1, 2.5])
+    def test_of_its_length(self, length):
+        class Faulty(Noisy):
+            def __len__(self):
+                return length
+
+        with pytest.raises(ValueError, match=r"faulty could not tell its length: \w+Error"):
+            as_source(Faulty(), "faulty")
+
+    def test_of_what_is_no_iterator(self):
+        class Faulty:
+            def __iter__(self):
+                return 3
+
+        with pytest.raises(ValueError, match="faulty could not be iterated over: TypeError"):
+            next(as_source(Faulty(), "faulty").batches(4, 1, seeded()))
+
+    def test_of_a_batch_that_holds_itself(self):
+        batch = {"x": X}
+        batch["self"] = batch
+        with pytest.raises(ValueError, match="faulty is nested too deep, or holds itself"):
+            next(as_source([batch], "faulty").batches(4, 1, seeded()))
+
+    def test_of_an_array_that_pytorch_has_no_type_for(self):
+        pair = X.numpy().astype(np.longdouble), Y.numpy()
+        if pair[0].dtype == np.float64:
+            pytest.skip("long doubles are doubles here")
+        with pytest.raises(ValueError, match="faulty holds an array that PyTorch cannot take"):
+            as_source(pair, "faulty")
+
+
+def test_arrays_may_run_backwards():
+    ((x, y),) = as_source([(X.numpy()[::-1], Y.numpy()[::-1])], "pair").batches(12, 1, seeded())
+    assert torch.equal(x, X.flip(0))
+    assert torch.equal(y, Y.flip(0))
 
 
 class Named(Dataset):

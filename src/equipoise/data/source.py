@@ -13,6 +13,9 @@ from torch import Tensor
 from equipoise.instrument.types import Batch
 from equipoise.numerics.checks import check_size
 
+# Samples whose order, 8 bytes each, is drawn at once.
+_PERMUTED = 2**25
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -99,21 +102,55 @@ class Samples:
         check_request(batch_size, count, generator)
         check_enough(self.name, len(self), batch_size)
         return (
-            (self.inputs[chosen], self.targets[chosen])
+            (chosen_rows(self.inputs, chosen), chosen_rows(self.targets, chosen))
             for chosen in shuffled_indices(len(self), batch_size, count, generator)
         )
+
+
+def chosen_rows(tensor: Tensor, chosen: Tensor) -> Tensor:
+    """Some rows of a tensor, which may be sparse.
+
+    Examples:
+        >>> chosen_rows(torch.eye(3).to_sparse(), torch.tensor([2, 0])).to_dense()
+        tensor([[0., 0., 1.],
+                [1., 0., 0.]])
+    """
+    if tensor.layout is torch.strided:
+        return tensor[chosen]
+    found = tensor.to_sparse(layout=torch.sparse_coo).index_select(0, chosen)
+    return found.to_sparse(layout=tensor.layout)
 
 
 def shuffled_indices(
     samples: int, batch_size: int, count: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
     """Index sets of random full batches, without replacement until the set is exhausted."""
+    if samples > _PERMUTED:
+        yield from _sparse_indices(samples, batch_size, count, generator)
+        return
     order, used = torch.empty(0, dtype=torch.int64), 0
     for _ in range(count):
         if used + batch_size > len(order):
             order, used = torch.randperm(samples, generator=generator), 0
         yield order[used : used + batch_size]
         used += batch_size
+
+
+def _sparse_indices(
+    samples: int, batch_size: int, count: int, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """The same of so many samples that their order would fill the memory."""
+    seen: set[int] = set()
+    for _ in range(count):
+        chosen: list[int] = []
+        if len(seen) > samples // 2:
+            seen.clear()
+        while len(chosen) < batch_size:
+            index = int(torch.randint(samples, (), generator=generator))
+            if index not in seen:
+                seen.add(index)
+                chosen.append(index)
+        yield torch.tensor(chosen)
 
 
 @contextmanager

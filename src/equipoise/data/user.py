@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import itemgetter
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -19,12 +20,13 @@ from equipoise.data.source import (
     Source,
     check_enough,
     check_request,
+    chosen_rows,
     randomness_from,
     shuffled_indices,
 )
-from equipoise.instrument.batches import fields, is_pair, mapped, plain, tensors
+from equipoise.instrument.batches import fields, is_pair, mapped, plain, shape_of, tensors
 from equipoise.instrument.types import Batch
-from equipoise.records.wording import said
+from equipoise.records.wording import first_sentence, said
 
 _ACCEPTED = (
     "a DataLoader, a Dataset, an iterable of batches, one batch (a pair of tensors, or a tuple or "
@@ -60,7 +62,7 @@ class LoaderSource:
         return self._draw(count, generator)
 
     def _draw(self, count: int, generator: torch.Generator) -> Iterator[Batch]:
-        for number, item in enumerate(_cycle(self.loader, count, generator)):
+        for number, item in enumerate(_cycle(self.loader, count, generator, self.name)):
             if item is _EXHAUSTED:
                 raise self._exhausted(number, count)
             yield _as_batch(item, self.name)
@@ -89,7 +91,7 @@ class IndexedSource:
     fixed_batches: bool = field(default=False, init=False)
 
     def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]  # those without a length are refused
+        return _length(self.dataset, self.name)
 
     def batches(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
         """Yield ``count`` full random batches.
@@ -104,8 +106,11 @@ class IndexedSource:
 
     def _draw(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
         for chosen in shuffled_indices(len(self), batch_size, count, generator):
+            samples = []
             with randomness_from(generator):
-                samples = [self.dataset[index] for index in chosen.tolist()]
+                for index in chosen.tolist():
+                    with _of_the_user(self.name, f"give sample {index}"):
+                        samples.append(self.dataset[index])
             yield _stack(samples, self.name)
 
 
@@ -134,7 +139,7 @@ class StreamedSource:
         return self._draw(batch_size, count, generator)
 
     def _draw(self, batch_size: int, count: int, generator: torch.Generator) -> Iterator[Batch]:
-        for samples in _cycle(_Chunks(self.dataset, batch_size), count, generator):
+        for samples in _cycle(_Chunks(self.dataset, batch_size), count, generator, self.name):
             if samples is _EXHAUSTED:
                 raise ValueError(
                     f"{self.name} yields too few samples for one batch of {batch_size}. "
@@ -171,7 +176,7 @@ class RowsSource:
         check_request(batch_size, count, generator)
         check_enough(self.name, self.length, batch_size)
         return (
-            mapped(itemgetter(chosen), self.rows)
+            mapped(partial(chosen_rows, chosen=chosen), self.rows)
             for chosen in shuffled_indices(self.length, batch_size, count, generator)
         )
 
@@ -216,7 +221,7 @@ def _from_object(data: object, name: str) -> Source:
         return StreamedSource(name, data)
     if isinstance(data, DataLoader):
         return LoaderSource(name, data)
-    batch = _one_batch(data)
+    batch = _one_batch(data, name)
     if batch is not None:
         return _from_batch(batch, name)
     if isinstance(data, Dataset) and not hasattr(data, "__len__"):
@@ -226,7 +231,7 @@ def _from_object(data: object, name: str) -> Source:
         and all(hasattr(data, method) for method in ("__len__", "__getitem__"))
     ):
         dataset = cast(Any, data)
-        if not len(dataset):
+        if not _length(dataset, name):
             raise ValueError(f"{name} is an empty {type(data).__name__}; give it samples.")
         return IndexedSource(name, dataset)
     if isinstance(data, Iterable) and not isinstance(data, Mapping | np.ndarray):
@@ -254,9 +259,9 @@ def _training_loader(data: Any) -> object:
     return data.train_dataloader()
 
 
-def _one_batch(data: object) -> Any:
+def _one_batch(data: object, name: str) -> Any:
     """The data as one batch, if they are one, and not several."""
-    data = plain(data)
+    data = _as_plain(data, name)
     if isinstance(data, Tensor):
         return data
     if isinstance(data, Mapping):
@@ -361,16 +366,37 @@ class _Chunks:
 _EXHAUSTED = object()
 
 
-def _cycle(items: Iterable[Any], count: int, generator: torch.Generator) -> Iterator[Any]:
+@contextmanager
+def _of_the_user(name: str, stage: str) -> Iterator[None]:
+    """Say which data failed, and at what, when the user's code raises inside the block.
+
+    Raises:
+        ValueError: With what was raised as its cause.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{name} could not {stage}: {said(error)}") from error
+
+
+def _length(data: Any, name: str) -> int:
+    """How many samples there are; what ``__len__`` raises is the user's."""
+    with _of_the_user(name, "tell its length"):
+        return len(data)
+
+
+def _cycle(
+    items: Iterable[Any], count: int, generator: torch.Generator, name: str
+) -> Iterator[Any]:
     """Draw ``count`` items, starting over at the end; ``_EXHAUSTED`` if there are none.
 
     The lent random state is in place only while the user's code runs, never while this
     generator waits for its caller.
     """
-    with randomness_from(generator):
+    with _of_the_user(name, "be iterated over"), randomness_from(generator):
         iterator = iter(items)
-    for _ in range(count):
-        with randomness_from(generator):
+    for number in range(count):
+        with _of_the_user(name, f"yield batch {number + 1}"), randomness_from(generator):
             item = next(iterator, _EXHAUSTED)
             if item is _EXHAUSTED:
                 iterator = iter(items)
@@ -391,8 +417,19 @@ def _stack(samples: list[Any], name: str) -> Batch:
     return _as_batch(batch, name)
 
 
+def _as_plain(item: object, name: str) -> Any:
+    try:
+        return plain(item)
+    except RecursionError as error:
+        raise ValueError(f"{name} is nested too deep, or holds itself. {_WRAP}") from error
+    except (TypeError, ValueError) as error:  # of an array, such as one of long doubles
+        raise ValueError(
+            f"{name} holds an array that PyTorch cannot take: {first_sentence(error)}"
+        ) from error
+
+
 def _as_batch(item: object, name: str) -> Batch:
-    batch = plain(item)
+    batch = _as_plain(item, name)
     if isinstance(batch, list):  # what PyTorch's collate function makes of a pair
         batch = tuple(batch)
     if not tensors(batch):
@@ -404,10 +441,11 @@ def _as_batch(item: object, name: str) -> Batch:
         )
     if is_pair(batch):
         inputs, targets = batch
-        if not inputs.ndim or not targets.ndim or len(inputs) != len(targets):
+        # Nested tensors have a size, and no length.
+        if not inputs.ndim or not targets.ndim or inputs.size(0) != targets.size(0):
             raise ValueError(
-                f"{name} yields inputs of shape {list(inputs.shape)} with targets of shape "
-                f"{list(targets.shape)}; expected one target for each input."
+                f"{name} yields inputs of shape {shape_of(inputs)} with targets of shape "
+                f"{shape_of(targets)}; expected one target for each input."
             )
     return batch
 

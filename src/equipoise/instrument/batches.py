@@ -26,7 +26,8 @@ def plain(batch: Any) -> Any:
     if isinstance(batch, tuple | list):
         return type(batch)(map(plain, batch)) if type(batch) in (tuple, list) else batch
     if type(batch).__module__ == "numpy" and bool(getattr(batch, "ndim", 0)) and _is_number(batch):
-        return torch.as_tensor(batch)
+        backwards = any(stride < 0 for stride in batch.strides)  # as of array[::-1]
+        return torch.as_tensor(batch.copy() if backwards else batch)
     return batch
 
 
@@ -42,7 +43,7 @@ def fields(batch: Any) -> dict[str, Any] | None:
         ({'image': 1}, None)
     """
     if isinstance(batch, Mapping):
-        return {str(key): value for key, value in batch.items()}
+        return dict(batch)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return dict(zip(batch._fields, batch, strict=True))
     if is_dataclass(batch) and not isinstance(batch, type):
@@ -62,6 +63,24 @@ def tensors(batch: Any) -> list[Tensor]:
     if not found and (named := fields(batch)) is not None:
         found = [leaf for leaf in pytree.tree_leaves(named) if isinstance(leaf, Tensor)]
     return found
+
+
+def oddity(tensor: Tensor) -> str:
+    """In which way a tensor is not one of plain real numbers, and what makes it one; or nothing.
+
+    Examples:
+        >>> oddity(torch.ones(2).to_sparse()), oddity(torch.ones(2))
+        ('sparse (take .to_dense())', '')
+    """
+    if tensor.is_meta:
+        return "on the meta device, without numbers (load it on a real device)"
+    if tensor.is_nested:
+        return "nested (take torch.nested.to_padded_tensor(x, 0.0))"
+    if tensor.is_quantized:
+        return "quantised (take .dequantize())"
+    if tensor.layout is not torch.strided:
+        return "sparse (take .to_dense())"
+    return "complex (take .real, .abs() or torch.view_as_real(x))" if tensor.is_complex() else ""
 
 
 def is_pair(batch: Any) -> bool:
@@ -123,6 +142,12 @@ def cast(batch: Any, dtype: torch.dtype) -> Any:
     return mapped(lambda x: x.to(dtype) if x.is_floating_point() else x, batch)
 
 
+def shape_of(tensor: Tensor) -> str:
+    """A tensor's shape in words; one that is nested may have none."""
+    nested = tensor.is_nested and tensor.layout is torch.strided
+    return f"[{tensor.size(0)}, …]" if nested else str(list(tensor.shape))
+
+
 def shapes(batch: Any) -> str:
     """The shapes of a batch's tensors in words, of the first four at most.
 
@@ -130,7 +155,7 @@ def shapes(batch: Any) -> str:
         >>> shapes((torch.ones(8, 3), torch.ones(8)))
         '[8, 3] and [8]'
     """
-    listed = [str(list(tensor.shape)) for tensor in tensors(batch)]
+    listed = [shape_of(tensor) for tensor in tensors(batch)]
     more = len(listed) - 4
     if more > 0:
         return ", ".join(listed[:4]) + f" and {more} more"
