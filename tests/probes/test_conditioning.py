@@ -370,3 +370,8 @@ class TestConvolutionsThatChangeTheirInput:
     def test_others_are_measured(self):
         (record,) = conditioning(nn.Conv2d(2, 3, 3, padding=1), torch.randn(4, 2, 6, 6))
         assert record.skipped is None
+
+
+def test_sparse_inputs_are_measured_as_dense_ones():
+    layer, x = nn.Linear(4, 2, dtype=torch.float64), normal(9, 4)
+    assert conditioning(layer, x.to_sparse()) == conditioning(layer, x)

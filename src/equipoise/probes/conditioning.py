@@ -110,8 +110,10 @@ def conditioning(
         nonlocal left
         inputs = first_tensor(args, kwargs)
         if module not in found and inputs is not None:
-            share = None if left is None else left / (len(watched) - len(found))
-            one = _measure(watched[module], module, inputs.detach(), output, largest, share)
+share = None if left is None else left / (len(watched) - len(found))
+            rows = inputs.detach()
+            dense = rows if rows.layout is torch.strided else rows.to_dense()
+            one = _measure(watched[module], module, dense, output, largest, share)
             found[module] = one
             if left is not None and share is not None and one.skipped is None:
                 smaller = min(one.rows, one.columns)

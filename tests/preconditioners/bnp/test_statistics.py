@@ -334,3 +334,10 @@ def test_a_step_without_a_forward_pass_takes_the_statistics_as_they_stand(passes
     optimizer.step()
     assert bnp.report()[""] == statistics
     assert torch.equal(layer.bias, before - 1) == (passes == 0)
+
+
+def test_sparse_inputs_count_as_dense_ones():
+    (h,) = draw(1, 16)
+    sparse, dense = watch([h.to_sparse()]), watch([h])
+    assert_close(sparse["mean"], dense["mean"], rtol=0, atol=0)
+    assert_close(sparse["variance"], dense["variance"], rtol=0, atol=0)

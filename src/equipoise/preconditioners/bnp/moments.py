@@ -136,6 +136,8 @@ def statistics_type(dtype: torch.dtype) -> torch.dtype:
 
 
 def _linear(h: Tensor, shift: Tensor | None, *, by_sample: bool) -> Moments:
+    if h.layout is not torch.strided:
+        h = h.to_dense()
     if h.dim() == 1:
         h = h.unsqueeze(0)
     features = h.shape[-1]
