@@ -271,7 +271,7 @@ ATTACKS = (
     absurd("a checkpoint that is a program", "evil.pt", *CHECKUP, "--checkpoint", "evil.pt"),
     absurd("a report that is none", "report.json", "report", "bad"),
     absurd("a report that is not there", "absent", "report", "absent"),
-    absurd("an unknown figure", "unknown experiment", "reproduce", "yang2019.fig99"),
+    absurd("an unknown figure", "no experiment", "reproduce", "yang2019.fig99"),
     absurd("no workers", "jobs", *REPRODUCE, "--jobs", "0"),
     absurd("part 5 of 2", "5/2", *REPRODUCE, "--shard", "5/2"),
     absurd("records without a place", "cannot write", *REPRODUCE, "--out", "user.py"),

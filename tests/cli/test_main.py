@@ -1,6 +1,7 @@
 """Subcommands of other packages: found, missing, or broken."""
 
 import importlib.metadata
+import json
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -140,14 +141,43 @@ class TestCodeOfTheUserThatFailsLate:
         found = equipoise("checkup", "nets.py:build", "--data", "varying.py:batches", *small)
         line = found.err.splitlines()[-1]
         assert found.code == 2
-        assert line.startswith("equipoise checkup: while measuring gradients: RuntimeError: mat1")
+        assert line.startswith("equipoise checkup: while measuring gradients: the model or")
         assert "65 and 64" in line or "16x65" in line
 
     def test_debug_shows_the_whole_trace(self, equipoise, folder):
         (folder / "late.py").write_text(self.LOSS.format(error="KeyError(7)"))
         small = ("--data", "random:64:10", "--seeds", "1", "--batches", "1", "--debug")
-        with pytest.raises(KeyError):
+        with pytest.raises(ValueError, match="KeyError: 7") as error:
             equipoise("checkup", "nets.py:build", "--loss", "late.py:loss", *small)
+        causes = error.getrepr(chain=True)
+        assert "late.py" in str(causes)
+
+    @pytest.mark.parametrize("command", ["checkup", "probe"])
+    def test_what_was_finished_is_reported_and_saved(self, equipoise, folder, command):
+        """The second initialisation fails, or the first step of the short training."""
+        (folder / "late.py").write_text(
+            self.LOSS.replace("len(calls) > 1", "not same(model)").format(error="OSError(5)")
+            + "first = []\n"
+            "def same(model):\n"
+            "    weight = next(model.parameters()).detach()\n"
+            "    first[:] = first or [weight.clone()]\n"
+            "    return bool((weight == first[0]).all())\n"
+        )
+        small = ("--data", "random:64:10", "--seeds", "2", "--out", "kept")
+        found = equipoise(command, "nets.py:build", "--loss", "late.py:loss", *small)
+        assert found.code == 2
+        assert "late.py:5 in loss" in found.err.splitlines()[-1]
+        assert "Interrupted: the report holds what was finished before." in found.out
+        name = "report" if command == "checkup" else "probe"
+        assert json.loads((folder / "kept" / f"{name}.json").read_text("utf-8"))["interrupted"]
+
+    def test_an_exit_is_told_as_a_failure(self, equipoise, folder):
+        (folder / "late.py").write_text(self.LOSS.format(error="SystemExit(0)"))
+        small = ("--data", "random:64:10", "--seeds", "1", "--batches", "1")
+        found = equipoise("checkup", "nets.py:build", "--loss", "late.py:loss", *small)
+        assert found.code == 2
+        assert "exits with 0" in found.err.splitlines()[-1]
+        assert "late.py:5 in loss" in found.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("seeds", ["0", "999999999999", "many"])

@@ -414,6 +414,23 @@ class TestInterruption:
         assert report.interrupted
         assert report.smoothness.steps == 0
 
+    @pytest.mark.parametrize("stage", STAGES)
+    def test_a_failure_keeps_what_was_finished(self, stage):
+        """As Ctrl-C does, and the cause is what was raised."""
+        failure = OSError("disk on fire")
+
+        def progress(name, done, total):
+            if name == stage:
+                raise failure
+
+        with pytest.raises(ValueError, match=f"^while {stage}: .*OSError: disk on fire") as error:
+            checkup(remediable, DIGITS, **SMALL, preconditioning=True, progress=progress)
+        assert error.value.__cause__ is failure
+        report = error.value.finished
+        assert report.interrupted
+        assert (report.growth is not None) == (STAGES.index(stage) > 1)
+        assert from_plain(Checkup, to_plain(report)) == report
+
     def test_every_stage_reports_its_progress_to_the_end(self):
         seen = {}
 

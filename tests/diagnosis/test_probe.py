@@ -102,6 +102,22 @@ def test_an_interrupt_keeps_what_was_finished(stage):
     assert from_plain(Probe, to_plain(found)) == found
 
 
+def test_a_failure_keeps_what_was_finished():
+    failure = RuntimeError("modified by an inplace operation")
+
+    def progress(name, done, total):
+        if name == "measuring smoothness":
+            raise failure
+
+    with pytest.raises(
+        ValueError, match=r"^while measuring smoothness: .* Leave steps to"
+    ) as error:
+        probe(build, DIGITS, training=SHORT, batch_size=16, progress=progress)
+    assert error.value.__cause__ is failure
+    assert error.value.finished.growth is not None
+    assert error.value.finished.interrupted
+
+
 def test_a_loss_that_overflows_along_the_way_is_kept():
     def steep(model, batch):
         return model(batch[0]).square().mean() + sum(

@@ -32,6 +32,35 @@ def empty():
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 0), nn.Linear(0, 10))
 
 
+class Changed(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def forward(self, x):
+        return self.change(x)
+
+
+def script():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that torch.jit is old
+        return torch.jit.trace(mlp(), torch.randn(8, 64), check_trace=False)
+
+
+class Unhashable(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+
+    def __eq__(self, other):
+        return self is other
+
+
+def inside_itself():
+    model = mlp()
+    model.head.parent = model
+    return model
+
+
 def raises():
     raise RuntimeError("no such checkpoint")
 
@@ -54,18 +83,57 @@ REFUSALS = {
     ),
     "batch of one": (mlp, {"batch_size": 1}, "batch size 1 is too small for a model with"),
     "unknown loss": (mlp, {"loss_fn": "crossentropy"}, "unknown loss.*mean 'cross-entropy'"),
+    "a device that is none": (mlp, {"device": 3.5}, "PyTorch knows no device 3.5"),
+    "a seed that is none": (mlp, {"seed": "one"}, "seed must be a whole number .*; got 'one'"),
+    "a sparse loss": (
+        mlp,
+        {"loss_fn": lambda m, b: m(b[0]).sum().to_sparse()},
+        "^the loss must be a floating-point tensor with one number, got one that is sparse",
+    ),
+    "integers as outputs": (
+        lambda: nn.Sequential(mlp(), Changed(torch.Tensor.long)),
+        {},
+        "the model returned outputs of torch.int64, which have no gradients",
+    ),
+    "sparse outputs": (
+        lambda: nn.Sequential(mlp(), Changed(torch.Tensor.to_sparse)),
+        {},
+        "the outputs are sparse .take .to_dense",
+    ),
+    "complex outputs": (
+        lambda: nn.Sequential(mlp(), Changed(lambda y: y + 0j)),
+        {},
+        "the outputs are complex .take .real",
+    ),
+    "a script": (
+        script,
+        {},
+        "^the model is a TopLevelTracedModule of torch.jit",
+    ),
+    "modules without a hash": (Unhashable, {}, "needs __hash__ too"),
+    "a module inside itself": (inside_itself, {}, "one is inside itself"),
+    "a buffer without numbers": (
+        lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, device="meta", affine=False)),
+        {},
+        "buffer '1.running_mean' is on the meta device",
+    ),
+    "weights of inference": (
+        torch.inference_mode()(mlp),
+        {},
+        "parameter 'linear1.weight' was made under torch.inference_mode",
+    ),
     "unknown device": (mlp, {"device": "gpu"}, "PyTorch knows no device 'gpu'. Name one such as"),
     "a batch beyond the data": (mlp, {"batch_size": 5000}, "fewer than one batch of 5000"),
     "loss without a value": (mlp, {"loss_fn": lambda m, b: m(b[0])}, "one number, got"),
     "complex loss": (
         mlp,
         {"loss_fn": lambda m, b: m(b[0]).sum() + 0j},
-        "must be a real number, and is a complex number",
+        "one number, got one that is complex",
     ),
     "loss without a number": (
         mlp,
         {"loss_fn": lambda m, b: m(b[0]).sum().to("meta")},
-        "must be a real number, and is on the meta device",
+        "got one that is on the meta device",
     ),
     "model without numbers": (lambda: mlp().to("meta"), {}, "is on the meta device and holds no"),
     "layer of size zero": (empty, {}, r"layer '1' has a weight of shape \[0, 64\]"),
@@ -84,7 +152,43 @@ def test_bad_input_is_a_value_error_that_names_it(build, keywords, message):
         Problem.prepare(build, DIGITS, **keywords)
 
 
+def quietly(make, *arguments):
+    """Without PyTorch's warnings of what is a prototype, or old."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make(*arguments)
+
+
+BATCHES = {
+    "on the meta device": (torch.ones(8, 64, device="meta"), "is on the meta device"),
+    "nested": (quietly(torch.nested.nested_tensor, [torch.ones(64)] * 8), "is nested .take"),
+    "integers": (torch.ones(8, 64, dtype=torch.int64), "of torch.int64: give x.float"),
+    "complex": (torch.ones(8, 64) + 0j, "is complex .take .real"),
+    "quantised": (
+        quietly(torch.quantize_per_tensor, torch.ones(8, 64), 1, 0, torch.qint8),
+        "is quantised",
+    ),
+}
+
+
+@pytest.mark.parametrize(("inputs", "message"), BATCHES.values(), ids=BATCHES)
+def test_inputs_that_are_no_plain_numbers_are_named(inputs, message):
+    with pytest.raises(ValueError, match=message):
+        Problem.prepare(mlp, [(inputs, torch.zeros(8, dtype=torch.int64))])
+
+
 class TestAccepted:
+    @pytest.mark.parametrize("keys", [("x", "y"), (0, 1)])
+    def test_dictionaries_with_any_keys(self, keys):
+        batch = dict(zip(keys, (torch.randn(8, 64), torch.arange(8)), strict=True))
+        assert Problem.prepare(mlp, [batch]).assumptions[-1].startswith("loss: cross-entropy")
+
+    def test_rows_of_sparse_tensors(self):
+        data = torch.eye(64).to_sparse(), torch.arange(64) % 10
+        problem = Problem.prepare(nn.Linear(64, 10), data, batch_size=16)
+        assert problem.first[0].layout is torch.sparse_coo
+        assert problem.first[0].shape == (16, 64)
+
     def test_feature_maps_may_come_two_at_a_time(self):
         """B = N·H·W = 128."""
         model = nn.Sequential(

@@ -156,6 +156,16 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
         where = "" if place is None else f" ({place})"
         _complain(args, f"{_words(error)}{where}")
         return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
+    except SystemExit as error:  # of the user's code: our own ends nothing from here
+        if args.debug:
+            raise
+        place = _last_frame_of_user(error) or "--debug shows where"
+        _complain(
+            args,
+            f"the code of the model, the data or the loss exits with {error.code!r} ({place}). "
+            "Leave out what ends the program.",
+        )
+        return _BAD_INPUT
     except Exception as error:
         place = _last_frame_of_user(error)
         no_room = isinstance(error, OSError) and error.errno in NO_ROOM
@@ -166,8 +176,14 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
 
 
 def _run(command: Command, args: argparse.Namespace) -> int:
+    failure: ValueError | None = None
     with _printing_to_stderr() if args.json else contextlib.nullcontext():
-        result = command.run(args)  # user code may print
+        try:
+            result = command.run(args)  # user code may print
+        except ValueError as error:  # it may hold what was finished before
+            result, failure = getattr(error, "finished", None), error
+            if result is None:
+                raise
     if result is None:
         return 0
     save = getattr(command, "save", None)
@@ -187,6 +203,8 @@ def _run(command: Command, args: argparse.Namespace) -> int:
         stream = sys.stderr if args.json else sys.stdout
         with _until_closed(stream):
             print(f"Report: {page}", file=stream, flush=True)
+    if failure is not None:
+        raise failure
     if not (written and whole):
         return _NOT_WRITTEN
     verify = getattr(command, "verify", None)
@@ -309,10 +327,12 @@ def _words(error: Exception) -> str:
     return f"{head.strip().rstrip('.')}: {trace.strip().splitlines()[-1]}" if mark else head
 
 
-def _failed_on_batch(error: Exception) -> bool:
+def _failed_on_batch(error: BaseException | None) -> bool:
     """Whether the message tells of another exception, whose place --debug shows."""
     refusals = sys.modules.get("equipoise.diagnosis.refusals")  # theory does without
-    return refusals is not None and isinstance(error, refusals.FailedOnBatchError)
+    if refusals is None or error is None:
+        return False
+    return isinstance(error, refusals.FailedOnBatchError) or _failed_on_batch(error.__cause__)
 
 
 def _failed_in_torch(error: Exception) -> bool:

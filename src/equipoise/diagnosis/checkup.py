@@ -41,7 +41,9 @@ from equipoise.diagnosis.record import (
     Comparison,
     LayerPrediction,
     Recommendation,
+    UnfinishedError,
 )
+from equipoise.diagnosis.refusals import in_words
 from equipoise.diagnosis.remedies import Outlook, recommend
 from equipoise.diagnosis.second_order.findings import conclude_second_order
 from equipoise.diagnosis.second_order.measure import second_order
@@ -61,7 +63,7 @@ from equipoise.diagnosis.trainability.record import LIKELY, Trainability
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.modules import unwatched
 from equipoise.instrument.normalisers import is_batch_norm
-from equipoise.instrument.progress import silent, staged
+from equipoise.instrument.progress import Stages, staged
 from equipoise.instrument.threads import suitable_threads
 from equipoise.instrument.types import Batch, Progress
 from equipoise.numerics.checks import check_flag, check_positive, check_size
@@ -140,7 +142,8 @@ def checkup(
         Everything that was found. After Ctrl-C, what was finished, marked as interrupted.
 
     Raises:
-        ValueError: If the factory, the data, the loss or the batch size cannot be used.
+        ValueError: If the factory, the data, the loss or the batch size cannot be used, or if one
+            of them fails later: then its ``finished`` is the record of what was found before.
 
     Examples:
         >>> from equipoise import models
@@ -165,8 +168,9 @@ def checkup(
     }
     remedies = FixOptions.of(fix)
     training = smoothness if isinstance(smoothness, SmoothnessOptions) else None
-    started, report = time.perf_counter(), progress or silent
-    work = _Work()
+    started, work = time.perf_counter(), _Work()
+    report = work.stages.told_to(progress)
+    failure: Exception | None = None
     with suitable_threads() as refine_threads:
         problem = Problem.prepare(
             model,
@@ -207,6 +211,8 @@ def checkup(
             work.growth = work.growth or interruption.finished
         except KeyboardInterrupt:  # report what was finished
             work.interrupted = True
+        except Exception as error:  # also what was finished before the user's code failed
+            work.interrupted, failure = True, error
     findings = conclude(
         work.growth,
         work.sites,
@@ -243,7 +249,7 @@ def checkup(
         () if work.initialisation is None or work.stuck else work.initialisation.zero_matrices,
     )
     depth = len(work.growth.layers if work.growth else work.predictions)
-    return Checkup(
+    found = Checkup(
         schema=SCHEMA_VERSION,
         **facts(problem, fresh, target or name_of(model), started),
         interrupted=work.interrupted,
@@ -273,6 +279,9 @@ def checkup(
         smoothness=work.smoothness,
         left_out=chosen.left_out,
     )
+    if failure is not None:
+        raise UnfinishedError(work.stages.present, in_words(failure), found) from failure
+    return found
 
 
 @dataclass
@@ -280,6 +289,7 @@ class _Work:
     """Results so far."""
 
     watch: Stopwatch = field(default_factory=Stopwatch)
+    stages: Stages = field(default_factory=Stages)
     sites: tuple[Site, ...] = ()
     attribution: tuple[Share, ...] = ()
     predictions: tuple[LayerPrediction, ...] = ()

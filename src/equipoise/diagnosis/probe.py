@@ -12,7 +12,8 @@ from torch import nn
 from equipoise import probes
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem, facts, name_of
-from equipoise.diagnosis.record import PROBE_SCHEMA, Origin, Probe
+from equipoise.diagnosis.record import PROBE_SCHEMA, Origin, Probe, UnfinishedError
+from equipoise.diagnosis.refusals import in_words
 from equipoise.diagnosis.smoothness.findings import conclude_smoothness
 from equipoise.diagnosis.smoothness.measure import (
     START_RATE,
@@ -21,7 +22,7 @@ from equipoise.diagnosis.smoothness.measure import (
     smoothness_in_training,
 )
 from equipoise.diagnosis.smoothness.record import Smoothness
-from equipoise.instrument.progress import silent, staged
+from equipoise.instrument.progress import Stages, staged
 from equipoise.instrument.snapshot import surroundings_kept
 from equipoise.instrument.types import Progress
 from equipoise.numerics.options import named_options
@@ -76,7 +77,8 @@ def measure(
         Everything that was found. After Ctrl-C, what was finished, marked as interrupted.
 
     Raises:
-        ValueError: If an option is out of range, or model, loss and data do not fit together.
+        ValueError: If an option is out of range, or model, loss and data do not fit together, or
+            fail later: then its ``finished`` is the record of what was found before.
 
     Examples:
         >>> from equipoise import models
@@ -99,12 +101,15 @@ def measure(
     )
     fresh = problem.fresh(seed)
     work = _Work(rate or START_RATE, "given" if rate else "reference")
+    stages, failure = Stages(), None
     try:
         with surroundings_kept(fresh):
-            _run(work, problem, fresh, training, hessian, progress or silent)
+            _run(work, problem, fresh, training, hessian, stages.told_to(progress))
     except KeyboardInterrupt:  # report what was finished
         work.interrupted = True
-    return Probe(
+    except Exception as error:  # also what was finished before the user's code failed
+        work.interrupted, failure = True, error
+    found = Probe(
         schema=PROBE_SCHEMA,
         **facts(problem, fresh, target or name_of(model), started),
         interrupted=work.interrupted,
@@ -117,6 +122,9 @@ def measure(
         training=work.training,
         findings=tuple(conclude_smoothness(work.training)),
     )
+    if failure is not None:
+        raise UnfinishedError(stages.present, in_words(failure), found) from failure
+    return found
 
 
 @dataclass
@@ -149,7 +157,9 @@ def _run(
         tuned = work.training.arms[0].rate
         if work.origin == "reference" and math.isfinite(tuned):
             work.rate, work.origin = tuned, "tuned"
+    report("measuring the landscape", 0, 1)
     work.landscape = probes.landscape(model, loss, batch, steps=points_around(work.rate))
+    report("measuring covariate shift", 0, 1)
     work.shift = probes.covariate_shift(model, loss, batch, work.rate)
     if hessian:
         work.hessian = probes.hessian(

@@ -21,16 +21,24 @@ from equipoise.data.source import Source
 from equipoise.data.user import as_source
 from equipoise.diagnosis.inputs.adapt import Loss, check_loss, find_loss, warm_up
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
-from equipoise.diagnosis.refusals import failed, refuse_missing, shape_in_words
+from equipoise.diagnosis.refusals import (
+    FailedOnBatchError,
+    failed,
+    refuse_missing,
+    refuse_unreadable,
+    shape_in_words,
+)
 from equipoise.instrument.batches import cast, is_pair, moved, samples, tensors
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.kept_batches import copied, on_copies
+from equipoise.instrument.loss_value import UnfitLossError, checked_loss
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.replay import refuse_frozen
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
+from equipoise.numerics.checks import check_seed
 from equipoise.records.wording import first_sentence, said
 from equipoise.training.losses import UnsuitableBatchError
 
@@ -103,8 +111,9 @@ class Problem:
             ValueError: If the factory, the data, the loss or the batch size cannot be used.
         """
         check_loss(loss_fn)
+        check_seed(seed)
         given = taken_apart(model)
-        place = _place(model if device is None else device)
+        place = _place_of(model) if device is None else _usable_device(device)
         if data is None:
             data = given.data if given.data is not None else _own_data(model, given.build, seed)
         source = load(data) if isinstance(data, str) else as_source(data, _name_of_data(data))
@@ -113,6 +122,8 @@ class Problem:
         held = _draw(source, batch_size, batches, place, seed)
         made = fresh(given.build, held[0], seed)
         refuse_frozen(made)
+        with untouched(made):  # what cannot be put back is refused before anything runs
+            pass
         held, dtype = _in_type_of(made, held)
         assumed = list(given.words)
         if dtype is not None:
@@ -128,7 +139,8 @@ class Problem:
         assumed += found.words
         if not made.training:
             assumed.append("the model is in evaluation mode, and is checked in it")
-        loss = on_copies(found.loss)  # the model may write to its batches
+        # The model may write to its batches.
+        loss = on_copies(_LossOnData(found.loss, source.name))
         problem = cls(
             given.build,
             source,
@@ -192,10 +204,29 @@ class Problem:
 
     def placed(self, batch: Batch) -> Batch:
         """A batch on the device and in the type of the weights."""
+        refuse_unreadable(batch, self.source.name)
         return self._typed(moved(batch, self.device))
 
     def _typed(self, batch: Batch) -> Batch:
         return batch if self.dtype is None else cast(batch, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _LossOnData:
+    """A loss whose failures name the data and the shapes of the batch, whenever they come."""
+
+    of: LossFunction
+    data: str
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Evaluate the loss, and check that it is one number."""
+        try:
+            value = self.of(model, batch)
+        except UnsuitableBatchError:
+            raise
+        except Exception as error:
+            raise failed(batch, self.data, error) from error
+        return checked_loss(value)
 
 
 def facts(problem: Problem, model: nn.Module, target: str, started: float) -> dict[str, Any]:
@@ -235,16 +266,17 @@ def _draw(
 ) -> tuple[Batch, ...]:
     """Draw batches of one size; a loader's shorter last batch is left out."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = [moved(batch, device) for batch in source.batches(batch_size, count, generator)]
+    drawn = []
+    for batch in source.batches(batch_size, count, generator):
+        refuse_unreadable(batch, source.name)
+        drawn.append(moved(batch, device))
     largest = max(map(samples, drawn))
     return tuple(batch for batch in drawn if samples(batch) == largest)
 
 
-def _place(where: Any) -> torch.device:
-    """A device, or that of a module's weights."""
-    if isinstance(where, str | torch.device):
-        return _usable_device(where)
-    model = where.model if is_trainer(where) else where
+def _place_of(given: Any) -> torch.device:
+    """The device of a module's weights."""
+    model = given.model if is_trainer(given) else given
     if isinstance(model, nn.Module):
         held = next((p for p in model.parameters() if p.device.type != "meta"), None)
         if held is not None:
@@ -260,9 +292,9 @@ def _usable_device(name: str | torch.device) -> torch.device:
     """
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(
-            f"PyTorch knows no device {str(name)!r}. Name one such as cpu, cuda, cuda:1 or mps."
+            f"PyTorch knows no device {name!r}. Name one such as cpu, cuda, cuda:1 or mps."
         ) from error
     try:
         torch.empty(1, device=device)
@@ -329,12 +361,25 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
             "the model's modules are nested too deep for PyTorch to list them. Put them side by "
             "side in one nn.Sequential."
         ) from error
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta:
-            raise ValueError(
-                f"the model's parameter {name!r} is on the meta device and holds no numbers. "
-                "Build the model on a real device, or call to_empty() and initialise it."
-            )
+    except TypeError as error:  # PyTorch keeps modules in sets
+        raise ValueError(
+            f"PyTorch cannot list the model's modules: {first_sentence(error)} A class that "
+            "defines __eq__ needs __hash__ too, such as __hash__ = nn.Module.__hash__."
+        ) from error
+    kinds = ("parameter", model.named_parameters()), ("buffer", model.named_buffers())
+    for kind, named in kinds:
+        for name, tensor in named:
+            if tensor.is_meta:
+                raise ValueError(
+                    f"the model's {kind} {name!r} is on the meta device and holds no numbers. "
+                    "Build the model on a real device, or call to_empty() and initialise it."
+                )
+            lazy = isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer)
+            if kind == "parameter" and not lazy and tensor.is_inference():
+                raise ValueError(
+                    f"the model's parameter {name!r} was made under torch.inference_mode() and "
+                    "cannot be trained. Build the model outside of it."
+                )
     for name, module in modules:
         weight = getattr(module, "weight", None) if isinstance(module, _WEIGHTED) else None
         lazy = isinstance(weight, nn.UninitializedParameter)
@@ -358,13 +403,23 @@ def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None)
         ValueError: If the factory raises, or does not return a module.
     """
     with seeded(seed) if seed is not None else contextlib.nullcontext():
-        model = _built(build).to(_device_of(batch))
+        model = _moved(_built(build), _device_of(batch))
         if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
             try:
                 warm_up(model, copied(batch))
             except Exception as error:
                 raise failed(batch, "the data", error) from error
         return model
+
+
+def _moved(model: nn.Module, device: torch.device) -> nn.Module:
+    try:
+        return model.to(device)
+    except RecursionError as error:
+        raise ValueError(
+            "the model's modules are nested too deep, or one is inside itself, such as a parent "
+            "that a child keeps as an attribute. Keep it in a list there, or as a weak reference."
+        ) from error
 
 
 def _device_of(batch: Batch) -> torch.device:
@@ -381,16 +436,11 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
     try:
         with untouched(model), _counting_rows(model):
             value = loss(model, batch)
-    except UnsuitableBatchError:
+    except (UnsuitableBatchError, UnfitLossError, FailedOnBatchError):
         raise
     except Exception as error:
         raise failed(batch, data, error) from error
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"the loss must be a tensor with one number, got {got}.")
-    if value.is_meta or value.is_complex():
-        kind = "on the meta device, without a value" if value.is_meta else "a complex number"
-        raise ValueError(f"the loss must be a real number, and is {kind}.")
+    value = checked_loss(value)
     if torch.is_grad_enabled() and not value.requires_grad:
         raise ValueError(
             "the loss depends on no trainable parameter. Does the model detach its output, take "

@@ -150,6 +150,20 @@ class Verdict:
         return f"{self.sentence}. {self.details}" if self.details else self.sentence
 
 
+class UnfinishedError(ValueError):
+    """What the user's code or PyTorch raised in the middle of an examination.
+
+    Args:
+        stage: What was being done.
+        words: What was raised, and what to do.
+        finished: The record of what was finished before.
+    """
+
+    def __init__(self, stage: str, words: str, finished: Examination) -> None:
+        super().__init__(f"while {stage}: {words}")
+        self.finished = finished
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination(Shown):
     """What the records of a check-up and of a probe have in common.
@@ -165,7 +179,8 @@ class Examination(Shown):
         batch_size: Samples per batch.
         parameters: Trainable numbers in the model.
         seconds: Wall time.
-        interrupted: Whether the user stopped it; the record holds what was finished.
+        interrupted: Whether the user stopped it, or the user's code raised something; the record
+            holds what was finished.
         assumptions: How model, data and loss were made to fit together.
     """
 

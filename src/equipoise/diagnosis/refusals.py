@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from equipoise.instrument.batches import fields, is_pair, shapes, tensors
+from equipoise.instrument.batches import fields, is_pair, oddity, shape_of, shapes, tensors
 from equipoise.instrument.types import Batch
-from equipoise.records.wording import count, first_sentence, listed
+from equipoise.records.wording import count, first_sentence, listed, said
 
 # What PyTorch, and those who write like it, say of tensors that do not fit.
 _OF_SHAPES = re.compile(r"shape|\bsizes?\b|dimension|\bdim\b|channels|\d-?D\b", re.IGNORECASE)
@@ -27,6 +27,15 @@ _KNOWN = (
         "nn.BCELoss takes probabilities: take nn.BCEWithLogitsLoss for logits, or a sigmoid "
         "before the loss.",
     ),
+    (
+        re.compile(r"backward through the graph a second time"),
+        "Does the loss or the model call backward() itself? Leave that to the training.",
+    ),
+    (
+        re.compile(r"modified by an inplace operation"),
+        "Does the loss or the model change weights, or what a layer has returned, in place, as a "
+        "step does? Leave steps to the training, and write x = x + y instead of x += y.",
+    ),
 )
 # What an embedding says of a row that it lacks.
 _OF_ROWS = re.compile(r"^index out of range in self$")
@@ -37,6 +46,8 @@ _OF_WHOLE = re.compile(
     r"|not implemented for '(Byte|Long|Int|Short)'"
 )
 _OF_CLASSES = re.compile(r"multi-target not supported|(dtype|scalar type).*\bLong\b")
+# How PyTorch goes on when an operation has no kernel for a type of tensors.
+_OF_BACKENDS = re.compile(r"\. This could be because the operator doesn't exist .*")
 _COLUMNS = 3
 
 
@@ -52,7 +63,7 @@ def failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
         data: Where the batch comes from.
         error: What was raised.
     """
-    words = first_sentence(error)
+    words = _OF_BACKENDS.sub(".", first_sentence(error))
     if not isinstance(error, RuntimeError):  # PyTorch's own, which says nothing by its name
         words = f"{type(error).__name__}: {words}" if str(error) else words
     frames = traceback.extract_tb(error.__traceback__)
@@ -66,8 +77,24 @@ def failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
     )
 
 
+def in_words(error: Exception) -> str:
+    """What was raised after the rehearsal, and what to do about it if that is known.
+
+    Examples:
+        >>> in_words(RuntimeError("no way back"))
+        'RuntimeError: no way back.'
+    """
+    if isinstance(error, ValueError):
+        return str(error).strip()
+    words = said(error)
+    return next((f"{words} {remedy}" for known, remedy in _KNOWN if known.search(words)), words)
+
+
 def _remedy(batch: Batch, words: str) -> str:
     """What to do about a complaint that is known; empty of another."""
+    for name, tensor in _named(batch):
+        if found := oddity(tensor):
+            return f"Of the batch, {name} is {found}."
     if _OF_CLASSES.search(words) and is_pair(batch) and (found := labels_hint(batch[1])):
         return found
     if _OF_ROWS.search(words):
@@ -114,6 +141,17 @@ def labels_hint(target: Tensor) -> str:
     )
 
 
+def refuse_unreadable(batch: Batch, data: str) -> None:
+    """Refuse tensors that no model can read: without numbers, or of several lengths.
+
+    Raises:
+        ValueError: Naming the tensor.
+    """
+    for name, tensor in _named(batch):
+        if tensor.is_meta or (tensor.is_nested and tensor.layout is torch.strided):
+            raise ValueError(f"{name} of a batch of {data} is {oddity(tensor)}.")
+
+
 def refuse_missing(batch: Batch, data: str) -> None:
     """Say which part of a batch holds what is no number.
 
@@ -121,6 +159,8 @@ def refuse_missing(batch: Batch, data: str) -> None:
         ValueError: If one does.
     """
     for name, tensor in _named(batch):
+        if oddity(tensor):
+            continue
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             missing = ~torch.isfinite(tensor)
             bad = int(missing.sum())
@@ -154,4 +194,4 @@ def _columns(missing: Tensor) -> str:
 
 def shape_in_words(batch: Batch) -> str:
     """Of the inputs of a pair, and of all tensors of another batch."""
-    return str(list(batch[0].shape)) if is_pair(batch) else shapes(batch)
+    return shape_of(batch[0]) if is_pair(batch) else shapes(batch)

@@ -35,6 +35,29 @@ class StageCounter:
             self._progress(self._stage, done, self._total)
 
 
+class Stages:
+    """Remembers which stage was reported last.
+
+    Examples:
+        >>> stages = Stages()
+        >>> stages.told_to(None)("measuring", 0, 1)
+        >>> stages.present
+        'measuring'
+    """
+
+    def __init__(self) -> None:
+        self.present = "preparing"
+
+    def told_to(self, progress: Progress | None) -> Progress:
+        """Report to a callback, too."""
+
+        def report(stage: str, done: int, total: int) -> None:
+            self.present = stage
+            (progress or silent)(stage, done, total)
+
+        return report
+
+
 def staged(progress: Progress, stage: str) -> Progress:
     """Report another measurement's steps under a stage's own name."""
     return lambda _, done, total: progress(stage, done, total)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from equipoise.instrument.compiled import uncompiled_name
 from equipoise.instrument.kept_batches import on_copies
+from equipoise.instrument.loss_value import checked_loss
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.snapshot import ModuleStates, refuse_lazy
 from equipoise.instrument.types import LossFunction
@@ -80,8 +81,7 @@ class Replay:
             The loss, a tensor without dimensions. It need not be finite.
 
         Raises:
-            TypeError: If ``loss_fn`` returns something else than a tensor of real numbers.
-            ValueError: If that tensor does not hold exactly one number.
+            ValueError: If ``loss_fn`` returns anything but a tensor with one real number.
         """
         with self.replayed():
             return self.evaluate(graph=graph)
@@ -97,7 +97,6 @@ class Replay:
             depend on it.
 
         Raises:
-            TypeError: As :meth:`loss`.
             ValueError: As :meth:`loss`, and if the loss has no graph.
         """
         with self.replayed():
@@ -132,20 +131,7 @@ class Replay:
         """Evaluate the loss inside :meth:`replayed`; errors as in :meth:`loss`."""
         with torch.set_grad_enabled(graph):
             loss: object = self.loss_fn(self.model, self.batch)
-            return _checked(loss).reshape(())
-
-
-def _checked(loss: object) -> Tensor:
-    """Refuse anything but one real number."""
-    if not isinstance(loss, Tensor) or not loss.is_floating_point():
-        got = f"a tensor of {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise TypeError(f"loss_fn must return a floating-point tensor with one number, got {got}.")
-    if loss.numel() != 1:
-        raise ValueError(
-            f"loss_fn must return a tensor with one number, got shape {tuple(loss.shape)}. "
-            "Take its mean or sum."
-        )
-    return loss
+            return checked_loss(loss).reshape(())
 
 
 def differentiate(

@@ -54,6 +54,21 @@ def check_whole(name: str, value: object, least: int) -> int:
     return int(value)
 
 
+def check_seed(seed: object) -> None:
+    """Refuse what PyTorch's generators cannot be seeded with.
+
+    Raises:
+        ValueError: If it is no whole number of 64 bits.
+
+    Examples:
+        >>> check_seed(0.5)
+        Traceback (most recent call last):
+        ValueError: seed must be a whole number from 0 to 2⁶⁴ - 1; got 0.5.
+    """
+    if not is_whole(seed) or not -(2**63) <= seed < 2**64:  # negative ones stand for large ones
+        raise ValueError(f"seed must be a whole number from 0 to 2⁶⁴ - 1; got {seed!r}.")
+
+
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Refuse a word that is not among the choices.
 

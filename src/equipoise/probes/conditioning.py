@@ -110,7 +110,7 @@ def conditioning(
         nonlocal left
         inputs = first_tensor(args, kwargs)
         if module not in found and inputs is not None:
-share = None if left is None else left / (len(watched) - len(found))
+            share = None if left is None else left / (len(watched) - len(found))
             rows = inputs.detach()
             dense = rows if rows.layout is torch.strided else rows.to_dense()
             one = _measure(watched[module], module, dense, output, largest, share)

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from equipoise.instrument import modules
 from equipoise.instrument.kept_batches import on_copies
 from equipoise.instrument.layer_watch import LayerPass, LayerWatch
+from equipoise.instrument.loss_value import checked_loss
 from equipoise.instrument.random_states import seed_torch
 from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
-from equipoise.numerics.checks import check_size
+from equipoise.numerics.checks import check_seed, check_size
 from equipoise.numerics.growth import growth_rate
 from equipoise.numerics.options import named_options
 from equipoise.probes.record import GradientGrowth, LayerGradients
@@ -94,6 +95,7 @@ def gradient_growth(
     References:
         [yang2019], Section 4: gradient explosion.
     """
+    check_seed(seed)
     all_batches = list(batches)
     if not all_batches:
         raise ValueError("gradient_growth needs at least one batch, got none.")
@@ -128,10 +130,7 @@ def gradient_growth(
 def _one_pass(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[LayerPass]:
     """One forward and backward pass."""
     with torch.inference_mode(False), torch.enable_grad(), LayerWatch(model) as watch:
-        loss = loss_fn(model, batch)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise ValueError(f"loss_fn must return a tensor with one number, got {got}.")
+        loss = checked_loss(loss_fn(model, batch))
         if not torch.isfinite(loss):
             remedy = "Check the inputs' scale and the initialisation."
             where = origin_in_words(model, batch, loss_fn, remedy)

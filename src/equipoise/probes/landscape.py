@@ -62,10 +62,10 @@ def landscape(
         zero gradient the landscape is flat, β is ``nan`` and ``zero_gradient`` is set.
 
     Raises:
-        TypeError: If ``loss_fn`` returns something else than a tensor of real numbers, or a
-            direction holds something else than tensors.
-        ValueError: If it returns several numbers or has no graph, if the model has no trainable
-            parameter or split or lazy ones, or if steps, direction or generator are invalid.
+        TypeError: If a direction holds something else than tensors.
+        ValueError: If ``loss_fn`` returns anything but a tensor with one real number and a graph,
+            if the model has no trainable parameter or split or lazy ones, or if steps, direction
+            or generator are invalid.
 
     Note:
         A loss that keeps state of its own, or draws from a generator that the model does not

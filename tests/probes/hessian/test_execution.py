@@ -243,8 +243,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("loss", "error", "message"),
         [
-            (lambda m, x: m(x), ValueError, "must return a tensor with one number"),
-            (lambda m, x: 1.0, TypeError, "must return a floating-point tensor"),
+            (lambda m, x: m(x), ValueError, "one number, got shape"),
+            (lambda m, x: 1.0, ValueError, "must be a floating-point tensor"),
             (lambda m, x: m(x).sum().detach(), ValueError, "depends on no trainable parameter"),
             (lambda m, x: m(x).sum() * float("nan"), ValueError, "the loss is nan on the batch"),
             (lambda m, x: (m(x) * 0).norm(), ValueError, "is not finite although the loss is"),

@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from equipoise.diagnosis.refusals import labels_hint
-from equipoise.instrument.batches import fields, tensors
+from equipoise.instrument.batches import fields, oddity, tensors
 from equipoise.training.losses import (
     UnsuitableBatchError,
     fit,
@@ -114,9 +114,9 @@ def own_loss(output: Any) -> Objective | None:
                 "the model's own loss", lambda output, _: _parts(output)["loss"].sum()
             )
         losses = [name for name, value in named.items() if _is_loss(value)]
-        if losses and (len(losses) == len(named) or all("loss" in name for name in losses)):
+        if losses and (len(losses) == len(named) or all("loss" in str(name) for name in losses)):
             return Objective(
-                f"the sum of the model's losses {', '.join(losses)}",
+                f"the sum of the model's losses {', '.join(map(str, losses))}",
                 lambda output, _: torch.stack([_parts(output)[n].sum() for n in losses]).sum(),
             )
         return None
@@ -227,6 +227,14 @@ def _scores(output: Any) -> tuple[str | int | None, Tensor]:
 
 
 def _by_tensors(output: Tensor, target: Any) -> Objective:
+    for what, tensor in (("outputs", output), ("targets", target)):
+        if isinstance(tensor, Tensor) and (odd := oddity(tensor)):
+            raise UnsuitableBatchError(f"the {what} are {odd}: no loss fits them. {_WHICH}")
+    if not output.is_floating_point():
+        raise UnsuitableBatchError(
+            f"the model returned outputs of {output.dtype}, which have no gradients. Return the "
+            f"numbers that they are made of, such as logits. {_WHICH}"
+        )
     if isinstance(target, Mapping | tuple | list):
         raise UnsuitableBatchError(
             f"the targets are a {type(target).__name__}, and the model returned no loss of its "

@@ -83,10 +83,10 @@ def hessian(
         moved weights.
 
     Raises:
-        TypeError: If ``loss_fn`` does not return a tensor of real numbers.
-        ValueError: If that is not one finite number or has no graph, an option is out of range,
-            a block is not one of trainable parameters, the model has lazy, complex or no
-            trainable parameters, or uses operations without second derivatives.
+        ValueError: If ``loss_fn`` returns anything but a tensor with one finite real number and a
+            graph, an option is out of range, a block is not one of trainable parameters, the model
+            has lazy, complex or no trainable parameters, or uses operations without second
+            derivatives.
 
     Examples:
         >>> model = nn.Linear(2, 1, bias=False)
