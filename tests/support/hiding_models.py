@@ -50,6 +50,89 @@ class OnTheClass(Keeping):
         return 0.1 * self.calls + len(self.cache)
 
 
+class Gauge:
+    """Counts, also as a hook."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def __call__(self, module: nn.Module, args: object, output: Tensor) -> Tensor:
+        self.total += 0.1
+        return output * self.total
+
+
+class InHooks(Keeping):
+    """A hook with attributes, and one that counts in the function around it."""
+
+    def begin(self) -> None:
+        calls = 0
+
+        def count(module: nn.Module, args: object) -> None:
+            nonlocal calls
+            calls += 1
+            self.noise = 0.1 * calls
+
+        self.layer.register_forward_hook(Gauge())
+        self.layer.register_forward_pre_hook(count)
+
+    def kept(self, h: Tensor) -> float:
+        gauge = next(iter(self.layer._forward_hooks.values()))  # a probe adds its own
+        return gauge.total + self.noise
+
+
+STEPS: list[int] = []
+AVERAGES: dict[str, Tensor] = {}
+
+
+def counted(h: Tensor, seen: list[int] = []) -> Tensor:  # noqa: B006
+    """Keep state in the file, in a default argument and as an attribute of this function."""
+    STEPS.append(1)
+    seen.append(len(STEPS))
+    AVERAGES["h"] = AVERAGES.get("h", torch.zeros(6)) + h.mean(0)
+    counted.calls = getattr(counted, "calls", 0) + 1
+    return AVERAGES["h"] * 0.1 + len(seen) + counted.calls
+
+
+@functools.lru_cache(maxsize=4)
+def cached(layer: nn.Linear) -> float:
+    return float(layer.weight.detach().sum())
+
+
+class InTheFile(Keeping):
+    """Containers of the file, and functions that the methods call."""
+
+    def begin(self) -> None:
+        STEPS.clear()
+        AVERAGES.clear()
+        cached.cache_clear()
+        counted.__defaults__[0].clear()
+        counted.__dict__.clear()
+
+    def kept(self, h: Tensor) -> Tensor:
+        return counted(h) + cached(self.layer)
+
+
+class InKeys(Keeping):
+    """An object that is a key."""
+
+    def begin(self) -> None:
+        self.gauges = {Gauge(): "total"}
+
+    def kept(self, h: Tensor) -> float:
+        (gauge,) = self.gauges
+        gauge.total += 0.1
+        return gauge.total
+
+
+class InSparseValues(Keeping):
+    def begin(self) -> None:
+        self.averages = torch.eye(6).to_sparse().coalesce()
+
+    def kept(self, h: Tensor) -> Tensor:
+        self.averages.values().mul_(0.9)
+        return self.averages.to_dense().sum(0)
+
+
 class InTheModule(Keeping):
     """A global counter of the file that it is written in."""
 
@@ -246,6 +329,10 @@ HIDING = {
     "slots of a module": InSlots,
     "class attributes": OnTheClass,
     "global counter": InTheModule,
+    "hooks": InHooks,
+    "containers of the file": InTheFile,
+    "keys of a dictionary": InKeys,
+    "values of a sparse tensor": InSparseValues,
     "closure": InAClosure,
     "attribute of a function": OnAFunction,
     "weak references": BehindWeakReferences,

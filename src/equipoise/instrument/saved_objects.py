@@ -13,6 +13,7 @@ import functools
 import queue
 import random
 import sys
+import sysconfig
 import threading
 import types
 import warnings
@@ -66,6 +67,12 @@ _FRAMEWORKS = frozenset(
     {"torch", "numpy", "lightning", "lightning_fabric", "pytorch_lightning", "accelerate"}
 )
 _LEFT_ALONE = (sys.stdlib_module_names - {"__main__", "collections", "types"}) | _FRAMEWORKS
+_STANDARD = sysconfig.get_path("stdlib")
+# Containers and numbers that a file may keep for its functions.
+_KEPT_IN_A_FILE = (
+    dict, list, deque, set, bytearray, array.array, types.SimpleNamespace, Tensor, np.ndarray,
+    torch.Generator, np.random.Generator, np.random.RandomState, random.Random,
+)  # fmt: skip
 # What they are made of is looked at; they themselves do not change.
 _TRANSPARENT = (types.MethodType, functools.partial, weakref.ref, OwnGenerator)
 _WALKED = (
@@ -189,15 +196,36 @@ class SavedObjects:
 
 
 def own_attributes(model: nn.Module) -> Iterator[Named]:
-    """What modules keep that not every module has, by the names of module and attribute."""
+    """What modules keep that not every module has, by the names of module and attribute.
+
+    Hooks are among them, and what the users' methods keep in default arguments and in containers
+    of their file.
+    """
     for name, module in model.named_modules():
         place = f"{name}." if name else f"{type(module).__name__}."
         for attribute, value in vars(module).items():
             if attribute not in OF_EVERY_MODULE:
                 yield place + attribute, value
+            elif attribute.endswith("_hooks") and value:
+                hooks = (hook for hook in value.values() if not _is_paused(hook))
+                yield from ((place + attribute, hook) for hook in hooks)
     for place, container in hidden_places(model):
         for attribute, value in container.entries.items():
             yield f"{place}.{attribute}", value
+    for function in _functions_of(model):
+        place = function.__qualname__
+        kept = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        yield from ((f"a default of {place}", value) for value in kept)
+        for name in _read_globals(function.__code__):
+            value = function.__globals__.get(name)
+            if isinstance(value, _KEPT_IN_A_FILE):
+                yield f"{function.__module__}.{name}", value
+
+
+def _is_paused(hook: Any) -> bool:
+    """Whether it belongs to an observer of this library, which is paused instead."""
+    owner = getattr(hook, "__self__", getattr(hook, "func", hook))
+    return type(owner).__module__.partition(".")[0] == "equipoise"
 
 
 def hidden_places(model: nn.Module) -> Iterator[Place]:
@@ -206,61 +234,121 @@ def hidden_places(model: nn.Module) -> Iterator[Place]:
     These are slots, attributes of their classes, and global variables that their methods assign.
     Classes of PyTorch and of training frameworks are passed over.
     """
-    kinds: dict[type, None] = {}
     for name, module in model.named_modules():
         slots = slots_of(type(module))
         if slots:
             yield name or type(module).__name__, Slots(module, slots)
-        kinds |= dict.fromkeys(kind for kind in type(module).__mro__ if _is_of_a_user(kind))
-    for kind in kinds:
+    for kind in _kinds_of(model):
         yield kind.__name__, ClassEntries(kind)
-        for function in vars(kind).values():
-            if isinstance(function, types.FunctionType):
-                assigned = _assigned_globals(function.__code__)
-                if assigned:
-                    place = function.__module__ or kind.__name__
-                    yield place, SomeEntries(function.__globals__, assigned)
+    for function in _functions_of(model):
+        yield function.__qualname__, Entries(function.__dict__)
+        assigned = _assigned_globals(function.__code__)
+        if assigned:
+            yield function.__module__ or "", SomeEntries(function.__globals__, assigned)
 
 
-def method_caches(model: nn.Module) -> list[tuple[type, str, Any]]:
-    """Methods of users' modules under ``functools.cache``, whose entries nothing can restore."""
-    kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
-    return [
+def _kinds_of(model: nn.Module) -> dict[type, None]:
+    """The users' classes of a model's modules, in order."""
+    every = (kind for module in model.modules() for kind in type(module).__mro__)
+    return dict.fromkeys(kind for kind in every if _is_of_a_user(kind))
+
+
+def _functions_of(model: nn.Module) -> dict[types.FunctionType, None]:
+    """Methods of the users' modules, and the functions of their files that these call."""
+    waiting = [value for kind in _kinds_of(model) for value in vars(kind).values()]
+    found: dict[types.FunctionType, None] = {}
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, property):
+            waiting += [value.fget, value.fset]
+        elif isinstance(value, staticmethod | classmethod | _Cached):
+            waiting.append(value.__wrapped__)
+        elif isinstance(value, functools.cached_property):
+            waiting.append(value.func)
+        elif isinstance(value, types.FunctionType) and value not in found:
+            found[value] = None
+            called = (value.__globals__.get(name) for name in _read_globals(value.__code__))
+            waiting += [
+                other
+                for other in called
+                if isinstance(other, types.FunctionType | _Cached)
+                and other.__module__ == value.__module__
+            ]
+    return found
+
+
+def function_caches(model: nn.Module) -> list[tuple[type | dict[str, Any], str, Any]]:
+    """Methods of users' modules under ``functools.cache``, and functions that these call.
+
+    Their entries cannot be restored.
+    """
+    places: list[type | dict[str, Any]] = [*_kinds_of(model)]
+    found = [
         (kind, name, value)
-        for kind in kinds
-        if _is_of_a_user(kind)
+        for kind in places
         for name, value in vars(kind).items()
         if isinstance(value, _Cached)
     ]
+    for function in _functions_of(model):
+        names = _read_globals(function.__code__)
+        held = ((name, function.__globals__.get(name)) for name in names)
+        found += [(function.__globals__, n, v) for n, v in held if isinstance(v, _Cached)]
+    return found
 
 
 @contextmanager
-def caches_set_aside(caches: Iterable[tuple[type, str, Any]]) -> Iterator[None]:
-    """Let new caches stand in for these methods' inside the block.
+def caches_set_aside(caches: Iterable[tuple[type | dict[str, Any], str, Any]]) -> Iterator[None]:
+    """Let new caches stand in for these functions' inside the block.
 
-    A method whose answer depends on the model is computed anew there.
+    A function whose answer depends on the model is computed anew there.
     """
     caches = tuple(caches)
-    for kind, name, cached in caches:
-        setattr(kind, name, functools.lru_cache(**cached.cache_parameters())(cached.__wrapped__))
+    for place, name, cached in caches:
+        fresh = functools.lru_cache(**cached.cache_parameters())(cached.__wrapped__)
+        _put(place, name, fresh)
     try:
         yield
     finally:
-        for kind, name, cached in caches:
-            setattr(kind, name, cached)
+        for place, name, cached in caches:
+            _put(place, name, cached)
+
+
+def _put(place: type | dict[str, Any], name: str, value: Any) -> None:
+    if isinstance(place, dict):
+        place[name] = value
+    else:
+        setattr(place, name, value)
 
 
 def _is_of_a_user(kind: type) -> bool:
     own = kind.__module__.partition(".")[0]
-    return issubclass(kind, nn.Module) and own not in _LEFT_ALONE and own != "equipoise"
+    return issubclass(kind, nn.Module) and not _is_of_others(own) and own != "equipoise"
+
+
+def _is_of_others(top: str) -> bool:
+    """Whether a module is Python's or a framework's, and no file of the user's of that name."""
+    if top not in _LEFT_ALONE:
+        return False
+    file = getattr(sys.modules.get(top), "__file__", None)
+    return file is None or top in _FRAMEWORKS or file.startswith(_STANDARD)
 
 
 @functools.cache
 def _assigned_globals(code: types.CodeType) -> tuple[str, ...]:
     """Global variables that a function or a function inside it assigns."""
-    found = [i.argval for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"]
+    return _globals(code, "STORE_GLOBAL")
+
+
+@functools.cache
+def _read_globals(code: types.CodeType) -> tuple[str, ...]:
+    """Global variables that a function or a function inside it reads."""
+    return _globals(code, "LOAD_GLOBAL")
+
+
+def _globals(code: types.CodeType, operation: str) -> tuple[str, ...]:
+    found = [i.argval for i in dis.get_instructions(code) if i.opname == operation]
     inside = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return tuple(dict.fromkeys((*found, *(n for c in inside for n in _assigned_globals(c)))))
+    return tuple(dict.fromkeys((*found, *(n for c in inside for n in _globals(c, operation)))))
 
 
 def registered(model: nn.Module) -> set[int]:
@@ -306,7 +394,7 @@ def _is_left_alone(value: Any) -> bool:
         return True
     if is_iterator(value):
         return False
-    return type(value).__module__.partition(".")[0] in _LEFT_ALONE
+    return _is_of_others(type(value).__module__.partition(".")[0])
 
 
 def contents(value: Any) -> list[Any]:
@@ -345,7 +433,8 @@ def is_iterator(value: Any) -> bool:
 def _parts(place: str, value: Any) -> list[Named]:
     """What a value consists of, without constants."""
     if isinstance(value, dict):
-        return [(f"{place}[{_key(k)}]", v) for k, v in value.items() if _may_change(v)]
+        keys = [(f"a key of {place}", k) for k in value if _may_change(k)]
+        return [(f"{place}[{_key(k)}]", v) for k, v in value.items() if _may_change(v)] + keys
     if isinstance(value, list | tuple | deque | set):
         return [(f"{place}[{i}]", v) for i, v in enumerate(value) if _may_change(v)]
     if isinstance(value, types.MethodType):
@@ -377,7 +466,8 @@ def _keeps_something(function: types.FunctionType) -> bool:
     """Whether a function of the user has attributes, or variables of the one around it."""
     if not function.__closure__ and not function.__dict__:
         return False
-    return (function.__module__ or "").partition(".")[0] not in {*_LEFT_ALONE, "equipoise"}
+    own = (function.__module__ or "").partition(".")[0]
+    return own != "equipoise" and not _is_of_others(own)
 
 
 class _SavedArray:

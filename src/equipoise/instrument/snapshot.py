@@ -20,8 +20,8 @@ from equipoise.instrument.saved_objects import (
     Replacements,
     SavedObjects,
     caches_set_aside,
+    function_caches,
     hidden_places,
-    method_caches,
     own_attributes,
     registered,
 )
@@ -203,8 +203,11 @@ class SavedTensor:
 
     def restore(self) -> None:
         """Restore memory and values."""
-        # Sparse tensors have no pointer.
-        strided = self.tensor.layout is self.memory.layout is torch.strided
+        if self.memory.layout is not torch.strided:
+            # Its numbers are in tensors of its own, to which the model may have written.
+            self.tensor.data = self.values.clone()
+            return
+        strided = self.tensor.layout is torch.strided  # others have no pointer
         if strided and self.tensor.data_ptr() != self.memory.data_ptr():
             self.tensor.data = self.memory
         memory, values = self._once(self.memory), self._once(self.values)
@@ -288,7 +291,7 @@ class ModuleStates:
                 self._saved_tensor,
                 hidden_places(model),
             )
-        self._caches = method_caches(model)
+        self._caches = function_caches(model)
 
     def _saved_tensor(self, tensor: Tensor) -> _SavedParameter:
         self._tensors.append(tensor)
