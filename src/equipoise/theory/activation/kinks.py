@@ -136,7 +136,7 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
     extra = np.concatenate([seen.worst[seen.failing] for seen, _ in grids])
     if starts.size > _MOST_FAILURES:
         few = np.linspace(0, starts.size - 1, _SAMPLE).astype(int)
-        _refuse_roughness(function, name, starts[few], scale)
+        _refuse_roughness(function, values, name, starts[few], scale)
     failed, wide = _search(function, values, name, starts, extra, scale)
     places = _polished(function, _distinct(failed))
     _refuse_not_finite(values, np.array(places), name)
@@ -297,13 +297,19 @@ def _failing_parts(
     return _Panels(cut.left, cut.width, extra).some(failing)
 
 
-def _refuse_roughness(function: ValuesAndSlopes, name: str, left: Array, scale: Array) -> None:
+def _refuse_roughness(
+    function: ValuesAndSlopes,
+    values: Callable[[Array], Array],
+    name: str,
+    left: Array,
+    scale: Array,
+) -> None:
     """Refuse what varies at every scale on a few panels, without a search of all of them."""
     length, size = left.size * _WIDTH, _WIDTH
     while left.size and size >= _NARROW:
         size /= 2
         left = np.concatenate([left, left + size])
-        _refuse_not_finite(function, left + size / 2, name)
+        _refuse_not_finite(values, left + size / 2, name)
         left = left[_look(function, left, np.full(left.size, size), scale).failing]
     if size * left.size > _EVERYWHERE * length:
         raise _rough(name, left[-1])
