@@ -160,12 +160,14 @@ def test_a_full_standard_output_is_said_in_one_line(folder, part, form):
     ("arguments", "code"),
     [
         (REPORT, 130),
+        (("report", "whole", "--json"), 0),
         (("report", "nowhere"), 2),
         (("bogus",), 2),
-        (("theory", "--batch-size", "4"), 0),
     ],
 )
 def test_a_full_standard_error_costs_words_alone(folder, part, arguments, code):
+    whole = dataclasses.replace(interrupted_checkup(), interrupted=False)
+    write_json(folder / "whole" / "report.json", whole)
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*COMMAND, *arguments],

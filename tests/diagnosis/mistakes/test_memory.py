@@ -114,7 +114,9 @@ def test_short_sequences_targets_at_every_step_and_packed_ones_are_left_alone():
 
 
 def test_the_check_up_says_so():
-    report = eq.checkup(lambda: Classifier(nn.GRU), (X, Y), loss_fn=cross_entropy)
+    report = eq.checkup(
+        lambda: Classifier(nn.GRU), (X, Y), loss_fn=cross_entropy, seeds=1, batches=1
+    )
     (finding,) = (f for f in report.findings if "time steps are forgotten" in f.title)
     assert finding.severity == "warning"
     assert "gru.bias_ih_l0[hidden_size : 2 * hidden_size]" in finding.remedy

@@ -1,6 +1,7 @@
 """Errors cover the rounding of float32, which is large in deep nets."""
 
 import copy
+from functools import cache
 
 import pytest
 import torch
@@ -23,6 +24,13 @@ def deep(seed):
     return smooth(nn.BatchNorm1d, depth=12, width=5).float(), labelled(16, seed=seed)
 
 
+@cache
+def in_float64(seed):
+    model, (x, y) = deep(seed)
+    data = x.float().double(), y
+    return hessian(copy.deepcopy(model).double(), cross_entropy, data, tolerance=1e-9)
+
+
 def ratios(seeds):
     """Distance from float64's eigenvalues over the stated error, and the relative error."""
     found = []
@@ -30,8 +38,7 @@ def ratios(seeds):
         model, (x, y) = deep(seed)
         generator = torch.Generator().manual_seed(seed)
         single = hessian(model, cross_entropy, (x.float(), y), tolerance=1e-6, generator=generator)
-        model, x = copy.deepcopy(model).double(), x.float().double()
-        exact = hessian(model, cross_entropy, (x, y), tolerance=1e-9)
+        exact = in_float64(seed)
         radius = max(abs(exact.largest.value), abs(exact.smallest.value))
         pairs = ((single.largest, exact.largest), (single.smallest, exact.smallest))
         found += [(abs(a.value - b.value) / a.error, a.error / radius) for a, b in pairs]
