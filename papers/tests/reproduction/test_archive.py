@@ -6,7 +6,7 @@ import lzma
 
 import pytest
 
-from equipoise_papers.reproduction.archive import pack, stored_cells, unpack
+from equipoise_papers.reproduction.archive import pack, packed_records, stored_cells, unpack
 from equipoise_papers.reproduction.reproduce import reproduce
 from papers_support.toy_tasks import rewrite
 
@@ -92,3 +92,9 @@ def test_a_damaged_archive_is_refused(stored, tmp_path, damage):
 def test_nothing_to_unpack_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no packed records"):
         unpack(tmp_path, out=tmp_path / "back")
+
+
+def test_packed_records_are_read_by_cell(toy, stored, tmp_path):
+    pack(stored, tmp_path / "packed", "small")
+    records = packed_records(tmp_path / "packed", toy, "small")
+    assert {cell.value: record.value for cell, record in records.items()} == {1: 1, 2: 4, 3: 9}
