@@ -1,8 +1,11 @@
 """Fixed points at eps > 0 that only rare samples keep alive."""
 
+import numpy as np
 import pytest
 
-from equipoise.theory import backward_spectrum, bsb1_fixed_point
+from equipoise.theory import Setting, backward_spectrum, bsb1_fixed_point
+from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.disc.place import place
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,24 @@ def test_a_kink_in_the_tail_does_not_collapse_before_its_critical_eps(
 def test_beyond_it_it_does(eps):
     """F(κ)/κ is at most 0.74 at ε = 6e-12, by the same reference over all κ."""
     assert bsb1_fixed_point("relu", 64, beta=-5.0, eps=eps).kappa.value == 0
+
+
+@pytest.mark.parametrize(("power", "gamma", "beta"), [(0.53, 2.28888, 0.577745), (0.6, 1.0, -0.4)])
+def test_circles_that_barely_touch_a_power_see_its_slopes_and_not_rounding(power, gamma, beta):
+    """E[D²] over one sample, smooth in |x|^(2α - 1) on either side of the kink.
+
+    It was 9e-4 and 2e-7 too large, by rounding of φ's argument nearest to the kink.
+    """
+    B, rise = 8, 2 * power - 1
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    wide, sums = gamma * np.sqrt(B - 1), []
+    for sign in (1.0, -1.0):
+        end = (wide + sign * beta) ** rise
+        x = (end * (nodes + 1) / 2) ** (1 / rise)
+        density = (1 - ((sign * x - beta) / wide) ** 2) ** ((B - 4) / 2)
+        sums.append((weights * density).sum() * end / 2 / rise / wide)
+    total = (weights * (1 - nodes**2) ** ((B - 4) / 2)).sum()
+    true = (gamma * power) ** 2 * sum(sums) / total
+    f = Response.of(Setting(lambda x: x.abs() ** power, B, gamma=gamma, beta=beta))
+    for law in place(f, B, 0.0):
+        assert law.mean_slope(np.zeros(1))[0] == pytest.approx(true, rel=5e-8)

@@ -51,6 +51,9 @@ _NARROWEST, _MOST_CUTS, _HALVES = 1e-10, 400, 30
 _MOST_AHEAD = 24
 # Steeper functions of the catalogue would take minutes.
 _STEEPEST = 1e-5
+# Radii this near to touching a power, relatively, count as that far away: slopes squared over
+# nearer ones add less than its root.
+_TOUCHING = 1e-26
 # Circles of the same nodes are used for radii down to this part of those they were chosen for.
 _SPARE = 1.6
 _SEEN = np.linspace(-1, 1, 120)
@@ -202,12 +205,15 @@ class Circles:
         half, f = self._half, self.f
         y = np.sqrt(self.batch_size - 1) * rho[:, None]
         scale = f.gamma * y
+        if f.has_powers:  # nearer than angles can tell, both edges would be one
+            least = _TOUCHING * rho[:, None]
+            excess = np.where(abs(excess) < least, np.copysign(least, excess), excess)
         # cos α = ±1 − excess/ρ keeps the digits of circles that barely meet a cut.
         alpha = 2 * np.arcsin(np.sqrt(np.clip(excess / (2 * rho[:, None]), 0, 0.5)))
         above = self.cuts >= f.beta
         alpha = np.where(above, alpha, np.pi - alpha)  # [radii, cuts]
         # Where none meets it, the nearest point: tiny circles are exact beside distant cuts.
-        nearest = f.beta + np.where(above, scale, -scale)
+        nearest = np.where(above, *(self._end(rho, excess, sign)[:, None] for sign in (1.0, -1.0)))
         at = np.tile(np.where(excess < 0, nearest, self.cuts), 2)
         # On half a circle exactly one sample meets a cut at each of these two angles.
         phi = np.concatenate([abs(alpha - half), np.pi - abs(np.pi - alpha - half)], 1)
@@ -241,6 +247,22 @@ class Circles:
 
         (y1, x1), (y2, x2) = along(phi + half, x1), along(phi - half, x2)
         return y1, y2, x1, x2, nodes.weights / np.pi
+
+    def _end(self, rho: Array, excess: Array, sign: float) -> Array:
+        """φ's argument farthest from β on one side of each circle.
+
+        Near a cut it is known by how much the circle exceeds that: by its distance to β, slopes
+        at barely touched powers would be those of rounding.
+        """
+        end = self.f.beta + sign * self._scale * rho
+        side = np.flatnonzero((self.cuts >= self.f.beta) == (sign > 0))
+        if side.size and self.f.has_powers:
+            beyond = excess[:, side]
+            nearest = np.abs(beyond).argmin(1)
+            beyond = np.take_along_axis(beyond, nearest[:, None], 1)[:, 0]
+            near_cut = self.cuts[side[nearest]] + sign * self._scale * beyond
+            end = np.where(np.abs(beyond) < rho, near_cut, end)
+        return end
 
     def _reduce(self, y1: Array, y2: Array, x1: Array, x2: Array, weights: Array) -> Array:
         """Average every product; symmetric in the two samples."""
