@@ -272,11 +272,8 @@ class _Groups:
         """What averages of (m - 1) f′² may leave out beside fractional powers, at each radius."""
         if not self.f.kinks.size or self.steep:  # cuts are no kinks
             return np.zeros_like(radii)
-        m, gamma = self.setting.batch_size, self.f.gamma
-        # With respect to the argument of f: γ and not γR counts the slopes.
-        return (m - 1) * np.array(
-            [unseen_within(replace(self.f, gamma=gamma * R), m) / R**2 for R in radii.tolist()]
-        )
+        m = self.setting.batch_size
+        return (m - 1) * unseen_within(self.f, m, radii)
 
     def _rounding(self, averages: Averages) -> float:
         """Rounding of w moves its density by w²/(1 - w²/n) times as much."""

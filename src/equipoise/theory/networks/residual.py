@@ -41,7 +41,9 @@ from equipoise.theory.batch_norm.averages.response import (
     Response,
     unseen_slopes,
 )
-from equipoise.theory.batch_norm.fixed_point.radius import RadialLaw, radial_grid, without_eps
+from equipoise.theory.batch_norm.disc.law import DiscLaw
+from equipoise.theory.batch_norm.disc.place import place
+from equipoise.theory.batch_norm.fixed_point.radius import radial_grid, without_eps
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 
@@ -49,8 +51,11 @@ Array = NDArray[np.float64]
 
 _UNIT = float(np.finfo(float).eps)
 _METHOD = "recursion over residual blocks"
-_GOAL, _EPS_GOAL = 1e-12, 1e-9
-_RADIAL_LEVEL = 3
+_GOAL = 1e-12
+# Below this batch size fractional powers are averaged over the disc, also at ε = 0.
+_SMALL_BATCH = 20
+# Steps of log Bε/κ: a third of what nodes over the disc are good for.
+_STEP = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +132,7 @@ def residual_growth(
         for at in (level - 1, level)
     )
     error = abs(fine.growth.value - coarse.growth.value) + 64 * _UNIT * blocks * fine.growth.value
-    if _response(setting).kinks.size:
+    if _on_disc(setting) or _response(setting).kinks.size:
         most = _recursion(setting, blocks, stages, leading, start_variance, level, unseen=1.0)
         error += most.growth.value - fine.growth.value
     return replace(fine, growth=replace(fine.growth, error=error))
@@ -149,10 +154,11 @@ class _Branch:
 def _level(setting: Setting, kappa: float) -> int:
     """The first level of refinement that agrees with the one before."""
     levels = compute.levels(_response(setting))
+    if _on_disc(setting):
+        return 1
     for level in range(1, levels):
         before, now = _stage(setting, kappa, level - 1), _stage(setting, kappa, level)
-        goal = _GOAL if setting.eps == 0 else _EPS_GOAL
-        if abs(now.u + now.v - before.u - before.v) <= goal * (now.u + now.v):
+        if abs(now.u + now.v - before.u - before.v) <= _GOAL * (now.u + now.v):
             break
     return level
 
@@ -161,34 +167,47 @@ def _response(setting: Setting) -> Response:
     return Response.of(setting).within(setting.batch_size)
 
 
+def _on_disc(setting: Setting) -> bool:
+    f = _response(setting)
+    return setting.eps > 0 or (f.has_powers and setting.batch_size < _SMALL_BATCH)
+
+
 @lru_cache(maxsize=4096)
 def _stage(setting: Setting, kappa: float, level: int) -> _Branch:
-    B, eps = setting.batch_size, setting.eps
-    f = _response(setting)
-    averages, law = _averages(setting, None if eps == 0 else kappa, level)
-    if eps == 0:
-        law = without_eps(B, kappa)
-    tau = 1 - (1 - law.radius**2) ** 2
-    square, pair = averages.square, averages.pair
-    scale = setting.weight_variance / B
-    u = scale * float(law.per_variance @ ((B - 1) * square(SLOPES, 0) - tau * square(SLOPES, 2)))
-    v = scale * float(law.per_variance @ (pair(SLOPES, 0, 0) + tau * pair(SLOPES, 1, 1)))
-    lost = [
-        unseen_slopes(f if R == 1 else replace(f, gamma=f.gamma * R), B) / R**2
-        for R in (law.radius.tolist() if f.kinks.size else [])
-    ]
-    unseen = scale * (B - 1) * float(law.per_variance @ np.array(lost)) if lost else 0.0
-    return _Branch(setting.weight_variance * float(law.weight @ averages.kappa), u, v, unseen)
+    B, variance, f = setting.batch_size, setting.weight_variance, _response(setting)
+    if _on_disc(setting):
+        c = B * setting.eps / kappa
+        law = _laws(setting, round(math.log(c) / _STEP) if c else None)[min(level, 1)]
+        at, many = np.array([kappa]), np.array([c])
+        gap, slope = float(law.map(many)[0][0]), law.mean_slope(many)
+        u, v = (variance * float(part[0]) for part in law.gradients(at, many))
+        lost = u * float(sum(part[0] for part in law.left_out(np.array([gap]), slope)))
+    else:
+        averages = _averages(setting, level)
+        square, pair = averages.square, averages.pair
+        gap, scale = float(averages.kappa[0]), variance / (kappa * (B - 3))
+        u = scale * float(((B - 1) * square(SLOPES, 0) - square(SLOPES, 2))[0])
+        v = scale * float((pair(SLOPES, 0, 0) + pair(SLOPES, 1, 1))[0])
+        lost = 0.0
+    if f.kinks.size:
+        radial = without_eps(B, kappa)
+        if setting.eps > 0:
+            radial = radial_grid(B, setting.eps, kappa, np.empty(0), 0).law(kappa)
+        beside = unseen_slopes(f, B, radial.radius)
+        lost += variance / B * (B - 1) * float(radial.per_variance @ beside)
+    return _Branch(variance * gap, u, v, lost)
 
 
 @lru_cache(maxsize=256)
-def _averages(setting: Setting, kappa: float | None, level: int) -> tuple[Averages, RadialLaw]:
-    f, B = _response(setting), setting.batch_size
-    if kappa is None:
-        return compute.averages(f, B, np.ones(1), level), without_eps(B, 1.0)
-    breaks = np.empty(0) if f.is_homogeneous else compute.breaks(f, B)
-    grid = radial_grid(B, setting.eps, kappa, breaks, min(level, _RADIAL_LEVEL))
-    return compute.averages(f, B, grid.radius, level), grid.law(kappa)
+def _averages(setting: Setting, level: int) -> Averages:
+    return compute.averages(_response(setting), setting.batch_size, np.ones(1), level)
+
+
+@lru_cache(maxsize=64)
+def _laws(setting: Setting, step: int | None) -> tuple[DiscLaw, DiscLaw]:
+    """A coarser and a finer law for Bε/κ within half a step; for ε = 0 without one."""
+    c = 0.0 if step is None else math.exp(step * _STEP)
+    return place(_response(setting), setting.batch_size, c)
 
 
 def _recursion(

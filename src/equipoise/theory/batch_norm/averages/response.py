@@ -110,15 +110,21 @@ class Response:
         return values, self.gamma * slopes
 
 
-def unseen_slopes(f: Response, batch_size: int) -> float:
-    """What averages E[f′²] over one sample may leave out within rounding of fractional powers."""
-    found, scale = 0.0, f.gamma * float(np.sqrt(batch_size - 1))
+def unseen_slopes(f: Response, batch_size: int, radii: Array) -> Array:
+    """What averages E[f′²] over one sample may leave out within rounding of fractional powers.
+
+    Args:
+        f: The response.
+        batch_size: B.
+        radii: R, of any shape.
+    """
+    found, scale = np.zeros_like(radii), f.gamma * radii * np.sqrt(batch_size - 1)
     for part in unseen(f.activation):
-        if abs(part.at - f.beta) <= scale:
-            # Next to the farthest sample the density at B = 4 to 6 has no more than this.
-            cosine2 = min(((part.at - f.beta) / scale) ** 2, 1 - _UNIT)
-            found += part.squares * float(np.exp((batch_size - 4) / 2 * np.log1p(-cosine2)))
-    return _PEAK * f.gamma * found
+        # Next to the farthest sample the density at B = 4 to 6 has no more than this.
+        part2 = ((part.at - f.beta) / scale) ** 2
+        density = np.exp((batch_size - 4) / 2 * np.log1p(-np.minimum(part2, 1 - _UNIT)))
+        found += np.where(part2 <= 1, part.squares * density, 0)
+    return np.asarray(_PEAK * f.gamma / radii * found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -84,6 +84,20 @@ class DiscLaw:
         base, b, _ = self.base(c)
         return np.asarray((base * (self.batch_size - 3 + b)) @ self.averages[of.SLOPE])
 
+    def gradients(self, kappa: Array, c: Array) -> tuple[Array, Array]:
+        """λ_G/σ_w², split into averages over one sample and over two.
+
+        Args:
+            kappa: κ, of shape ``[points]``.
+            c: Bε/κ.
+        """
+        base, b, s = self.base(c)
+        inverse, _ = _of_z(self.batch_size - 3, b, s)
+        M = self.averages[of.SLOPE :] / kappa[:, None, None]
+        weights = np.stack([base, base * inverse], 1)  # [points, 2, radii]
+        s2, s2R2 = np.moveaxis(M @ weights.swapaxes(1, 2), -1, 0).swapaxes(1, 2)
+        return _along_g(self.batch_size, s2, s2R2, of.SLOPE)
+
     def left_out(self, gap: Array, slope: Array) -> tuple[Array, Array]:
         """Relative errors of averages of (f₁ − f₂)²/2 and of D², for what nodes may miss.
 
@@ -127,8 +141,7 @@ class DiscLaw:
         shift = prob[of.MEAN]  # values less their mean
         mean = at_beta + shift
         q = variance * (prob[of.OWN] + 2 * at_beta * shift + at_beta**2) + shared
-        along_g = n * s2[of.SLOPE] + s2[of.SLOPES] - 2 * s2[of.SLOPE_2] + s2R2[of.SLOPE_2]
-        along_g += 2 * s2[of.SLOPES_12] - s2R2[of.SLOPES_12]
+        along_g = sum(_along_g(B, s2, s2R2))
 
         both, ab, aa = s2[of.SLOPES], s2[of.SLOPES_12] / B, s2[of.SLOPES_11] / B
         a3b, a2b2 = s2[of.SLOPES_31] / B**2, s2[of.SLOPES_22] / B**2
@@ -187,6 +200,15 @@ class Density:
         """The density; b; and s."""
         s = c * self._sinh2
         return self._tanh * np.exp(-self._decay - s / 2), c + s, s
+
+
+def _along_g(batch_size: int, s2: Array, s2R2: Array, first: int = 0) -> tuple[Array, Array]:
+    """Bλ_G/σ_w² of one sample and of two, from averages with 1/s² and R²/s² from one on."""
+    one, square, both, product = (
+        at - first for at in (of.SLOPE, of.SLOPE_2, of.SLOPES, of.SLOPES_12)
+    )
+    own = (batch_size - 1) * s2[one] - 2 * s2[square] + s2R2[square]
+    return own, s2[both] + 2 * s2[product] - s2R2[product]
 
 
 def _of_z(nu: int, b: Array, s: Array) -> tuple[Array, Array]:

@@ -191,4 +191,4 @@ def _error_beside_a_power(setting: Setting) -> float:
 
 def _rounding_at_kinks(setting: Setting, slopes: float) -> float:
     """Part of E[f′²] that lies within rounding of kinks."""
-    return unseen_slopes(Response.of(setting), setting.batch_size) / slopes
+    return float(unseen_slopes(Response.of(setting), setting.batch_size, np.ones(1))[0]) / slopes

@@ -190,7 +190,7 @@ def gegenbauer_expansion(
         for value, other in zip(sharp, rough, strict=True)
     )
     second_moment, slope_energy = energies
-    unseen = (B - 1) * unseen_slopes(Response.of(setting), B)
+    unseen = (B - 1) * float(unseen_slopes(Response.of(setting), B, np.ones(1))[0])
     slope_energy = replace(slope_energy, error=slope_energy.error + unseen)
     return GegenbauerExpansion(
         batch_size=B,
