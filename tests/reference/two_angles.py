@@ -221,10 +221,10 @@ class TwoAngles:
         return F, slope
 
     def rounding(self, kappa, variance=1.0):
-        """F(κ) of samples that differ by their values' last bits alone, at most."""
+        """F(κ) of samples that differ by their values' last two bits alone, at most."""
         base, b, _ = self.weights(kappa)
         weight = base * (self.B - 3 + b)
-        bits = np.finfo(self.real).eps * np.abs(self.f[0])
+        bits = 2 * np.finfo(self.real).eps * np.abs(self.f[0])
         return variance * (weight @ (bits * bits)) / weight.sum()
 
     def numbers(self, kappa, variance=1.0):
