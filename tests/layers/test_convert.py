@@ -334,6 +334,11 @@ class TestErrors:
         with pytest.raises(ValueError, match="from_ must be among batch, batch_renorm"):
             convert(nn.Identity(), kind, "none")
 
+    @pytest.mark.parametrize("kinds", [(nn.BatchNorm2d, "group"), ("batch", nn.GroupNorm)])
+    def test_classes_in_the_place_of_kinds(self, kinds):
+        with pytest.raises(ValueError, match=r"is the class .*; give a kind, such as 'batch' or"):
+            convert(nn.BatchNorm2d(3), *kinds)
+
     def test_unknown_target(self):
         with pytest.raises(ValueError, match=r"to must be one of batch, .*; got 'gn'"):
             convert(nn.Identity(), "batch", "gn")

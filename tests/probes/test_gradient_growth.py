@@ -353,6 +353,13 @@ class TestInitialisation:
 class TestRefusals:
     model = deep(4, 3, lambda n: [])
 
+    @pytest.mark.parametrize(
+        "batch", [torch.ones(8, 4), {"x": torch.ones(8, 4)}, (torch.ones(8, 4), torch.ones(8))]
+    )
+    def test_one_batch_in_the_place_of_a_list(self, batch):
+        with pytest.raises(ValueError, match=r"takes a list of batches, and was given one"):
+            gradient_growth(nn.Linear(4, 1), lambda m, x: m(x).mean(), batch)
+
     def test_no_batches(self):
         with pytest.raises(ValueError, match="needs at least one batch, got none"):
             gradient_growth(self.model, loss_fn, [])

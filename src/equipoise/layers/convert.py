@@ -165,6 +165,11 @@ def convert(
         >>> result.changed[0].kept, result.changed[0].lost
         (('weight', 'bias'), ('running_mean', 'running_var', 'num_batches_tracked'))
     """
+    for name, given in (("from_", from_), ("to", to)):
+        if isinstance(given, type) and given.__module__.startswith("torch.nn."):
+            raise ValueError(
+                f"{name} is the class {given.__name__}; give a kind, such as 'batch' or 'group'."
+            )
     kinds = _known_kinds(from_)
     if isinstance(to, str) and to not in TARGETS:
         raise ValueError(f"to must be one of {', '.join(TARGETS)}, or a function; got {to!r}.")

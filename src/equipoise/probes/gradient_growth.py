@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from equipoise.instrument import modules
+from equipoise.instrument.batches import is_pair
 from equipoise.instrument.kept_batches import on_copies
 from equipoise.instrument.layer_watch import LayerPass, LayerWatch
 from equipoise.instrument.loss_value import checked_loss
@@ -96,6 +97,8 @@ def gradient_growth(
         [yang2019], Section 4: gradient explosion.
     """
     check_seed(seed)
+    if _is_one_batch(batches):
+        raise ValueError("gradient_growth takes a list of batches, and was given one: [batch].")
     all_batches = list(batches)
     if not all_batches:
         raise ValueError("gradient_growth needs at least one batch, got none.")
@@ -125,6 +128,13 @@ def gradient_growth(
             raise GrowthInterrupted(_summary(passes)) from interruption
         raise
     return _summary(passes)
+
+
+def _is_one_batch(given: object) -> bool:
+    """A tensor, a dictionary, or inputs with targets of another form; two inputs are batches."""
+    if isinstance(given, tuple) and is_pair(given):
+        return bool(given[0].ndim != given[1].ndim)
+    return isinstance(given, Tensor | Mapping)
 
 
 def _one_pass(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[LayerPass]:

@@ -134,11 +134,16 @@ class TestAssertTrainable:
     def test_fails_with_the_reason(self, by_hand):
         with pytest.raises(AssertionError, match="trains with a probability of") as error:
             eq.assert_trainable(lambda: net(100, norm=nn.BatchNorm1d), fixed_batches())
-        assert "50% are asked for: " in str(error.value)
+        assert "50 % are asked for: " in str(error.value)
         assert str(error.value).endswith("gradients explode towards the input.")
 
+    def test_what_it_returns_prints_as_a_sentence(self, by_hand):
+        found = eq.assert_trainable(net, fixed_batches())
+        assert str(found).startswith("trains with a probability of ")
+        assert "Quantities" not in str(found)
+
     def test_fails_where_more_is_asked_for(self, by_hand):
-        with pytest.raises(AssertionError, match="100% are asked for"):
+        with pytest.raises(AssertionError, match="100 % are asked for"):
             eq.assert_trainable(net, fixed_batches(), at_least=1.0)
         assert eq.assert_trainable(with_large_head, fixed_batches(), at_least=0.0)
 

@@ -98,8 +98,8 @@ class Remedy:
         edits: At least one.
 
     Examples:
-        >>> Remedy((Edit("norm", 8, "group"), Edit("shift", 0.5))).name
-        'norm=group:8 shift=0.5'
+        >>> print(Remedy((Edit("norm", 8, "group"), Edit("shift", 0.5))))
+        norm=group:8 shift=0.5
     """
 
     edits: tuple[Edit, ...]
@@ -112,6 +112,9 @@ class Remedy:
     def name(self) -> str:
         """A short name; that of factors leaves out their values."""
         return " ".join(map(_short, self.edits))
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def kinds(self) -> tuple[KindName, ...]:

@@ -135,7 +135,8 @@ def assert_trainable(
     if found.probability < at_least:
         chance = wording.chance(found.probability, found.low, found.high)
         raise AssertionError(
-            f"the model trains with a probability of {chance}, and {at_least:.0%} are asked for"
+            f"the model trains with a probability of {chance}, and "
+            f"{wording.percent(at_least)} are asked for"
             + (f": {found.reason}." if found.reason else ".")
         )
     return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from equipoise.records import wording
+
 # With a higher probability a model needs no remedy.
 LIKELY = 0.9
 
@@ -80,6 +82,11 @@ class Trainability:
     predicted: Quantities | None
     measured: Quantities
     depth: Depth | None = None
+
+    def __str__(self) -> str:
+        reason = f": {self.reason}" if self.reason else ""
+        chance = wording.chance(self.probability, self.low, self.high)
+        return f"trains with a probability of {chance}{reason}"
 
     @property
     def is_open(self) -> bool:
