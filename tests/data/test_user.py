@@ -55,6 +55,24 @@ SOURCES = {
 }
 
 
+class Tokens(Dataset):
+    """What a tokenizer returns: lists in a dictionary."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return {"input_ids": [index, index + 1, index + 2], "labels": index % 3}
+
+
+def test_lists_of_numbers_in_samples_are_tensors():
+    (batch,) = as_source(Tokens(), "tokens").batches(12, 1, seeded())
+    first = batch["input_ids"][:, 0]
+    assert first.sort().values.tolist() == list(range(12))
+    assert torch.equal(batch["input_ids"], first[:, None] + torch.arange(3))
+    assert torch.equal(batch["labels"], first % 3)
+
+
 @pytest.mark.parametrize("kind", SOURCES)
 class TestEverySource:
     """What any source promises, whatever it wraps."""

@@ -59,6 +59,13 @@ def test_indices_beyond_an_embedding():
         eq.checkup(model, (torch.arange(32)[:, None], CLASSES))
 
 
+def test_a_list_of_samples_with_names():
+    samples = [{"x": x, "labels": label} for x, label in zip(X, CLASSES, strict=True)]
+    model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    with pytest.raises(ValueError, match=r"single samples, give a DataLoader of them"):
+        eq.checkup(model, samples)
+
+
 def test_a_loss_of_three_arguments():
     with pytest.raises(ValueError, match="needs 3 arguments, 'model', 'x' and 'y', and is called"):
         eq.checkup(lambda: nn.Linear(6, 3), (X, CLASSES), loss_fn=lambda model, x, y: None)

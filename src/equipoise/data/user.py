@@ -408,7 +408,7 @@ def _cycle(
 
 def _stack(samples: list[Any], name: str) -> Batch:
     try:
-        batch = default_collate([plain(sample) for sample in samples])
+        batch = default_collate([_with_tensors(plain(sample)) for sample in samples])
     except (TypeError, RuntimeError, ValueError, KeyError) as error:
         raise ValueError(
             f"{name}: samples do not stack to a batch ({error}). Make the data set return "
@@ -426,6 +426,26 @@ def _as_plain(item: object, name: str) -> Any:
         raise ValueError(
             f"{name} holds an array that PyTorch cannot take: {first_sentence(error)}"
         ) from error
+
+
+def _with_tensors(sample: Any) -> Any:
+    """A dictionary with tensors in the place of lists of numbers, as tokenizers return them.
+
+    PyTorch's collate function would make one tensor of the first number of every sample, one of
+    the second, and so on.
+    """
+    if not isinstance(sample, Mapping):
+        return sample
+    return {
+        name: torch.tensor(value) if _are_numbers(value) else value
+        for name, value in sample.items()
+    }
+
+
+def _are_numbers(value: object) -> bool:
+    return (
+        isinstance(value, list) and all(isinstance(x, int | float) for x in value) and value != []
+    )
 
 
 def _as_batch(item: object, name: str) -> Batch:

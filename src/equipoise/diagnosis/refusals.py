@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -69,7 +69,12 @@ def failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
     frames = traceback.extract_tb(error.__traceback__)
     by_torch = bool(frames) and f"{os.sep}torch{os.sep}" in frames[-1].filename
     remedy = _remedy(batch, str(error)) if by_torch else ""
-    if by_torch and not remedy and _OF_SHAPES.search(words):
+    if not remedy and _may_be_a_sample(batch):
+        remedy = (
+            "If these are single samples, give a DataLoader of them: DataLoader(samples, "
+            "batch_size=64)."
+        )
+    elif by_torch and not remedy and _OF_SHAPES.search(words):
         remedy = "Give data of the shape that the model takes, such as 'random:3x32x32:10'."
     return FailedOnBatchError(
         f"the model or the loss failed on a batch of {data} with inputs of shape "
@@ -104,6 +109,12 @@ def _remedy(batch: Batch, words: str) -> str:
     if re.search(r"\bnan\b", words):  # the sign is not the cause
         return ""
     return next((remedy for known, remedy in _KNOWN if known.search(words)), "")
+
+
+def _may_be_a_sample(batch: Batch) -> bool:
+    """Whether a dictionary holds single numbers beside longer tensors, as one label."""
+    dimensions = [x.ndim for x in tensors(batch)]
+    return isinstance(batch, Mapping) and 0 in dimensions and max(dimensions) > 0
 
 
 def _of_rows(batch: Batch) -> str:
