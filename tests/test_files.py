@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.files import replacing
+from equipoise.files import refuse_file_name, replacing
 
 
 def test_a_draft_becomes_the_file(tmp_path):
@@ -43,3 +43,12 @@ def test_an_error_about_another_file_names_that(tmp_path):
     with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "a.txt"):
         other.read_text()
     assert caught.value.filename == str(other)
+
+
+def test_a_folder_that_is_called_like_a_page_stays_one(tmp_path):
+    folder = tmp_path / "report.html"
+    with pytest.raises(ValueError, match=r"is the name of a file; .* Name one, such as 'report'"):
+        refuse_file_name(folder)
+    folder.mkdir()
+    refuse_file_name(folder)
+    refuse_file_name(tmp_path / "v1.2")

@@ -13,6 +13,24 @@ _DRAFT = ".part"
 _ABANDONED = 3600
 
 
+def refuse_file_name(folder: Path) -> None:
+    """Refuse the name of a page or of its numbers in the place of a folder.
+
+    Raises:
+        ValueError: If it is one, and no folder has it.
+
+    Examples:
+        >>> refuse_file_name(Path("report.html"))
+        Traceback (most recent call last):
+        ValueError: 'report.html' is the name of a file; report.html and report.json are ...
+    """
+    if folder.suffix in (".html", ".json") and not folder.is_dir():
+        raise ValueError(
+            f"{str(folder)!r} is the name of a file; report.html and report.json are written to a "
+            f"folder. Name one, such as {folder.stem!r}."
+        )
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file as UTF-8; an interrupted write leaves the old file."""
     write_bytes(path, text.encode())

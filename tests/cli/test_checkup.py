@@ -228,6 +228,7 @@ class TestFixing:
                 "budget must be a number in [1, inf]; got 0.0. It is in seconds",
             ),
             (("--steps", 9), "--steps belongs to --fix"),
+            (("--out", "here.html"), "'here.html' is the name of a file"),
         ],
     )
     def test_wrong_options_are_refused_before_any_work(self, equipoise, arguments, message):

@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
+from equipoise.files import refuse_file_name
+
 if TYPE_CHECKING:  # --help does not wait for torch
     from rich.console import Console
 
@@ -119,6 +121,7 @@ def check_writable(path: Path) -> None:
         ValueError: If it cannot be written there.
         OSError: If there is no room for it: a full disk, a quota or a limit on files.
     """
+    refuse_file_name(path)
     try:
         os.path.lexists(path)  # a name may be too long to ask for
         existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())

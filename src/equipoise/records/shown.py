@@ -9,6 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from equipoise.files import refuse_file_name
+
 # When it is first imported, rich draws from Python's generator, whose state is the user's.
 _before = random.getstate()
 import rich.style  # noqa: E402, F401
@@ -75,7 +77,11 @@ class Shown:
 
         Returns:
             The path of the page.
+
+        Raises:
+            ValueError: If that is the name of a file.
         """
+        refuse_file_name(Path(directory))
         return self._view().save(self, Path(directory))
 
     def _repr_html_(self) -> str:

@@ -290,6 +290,10 @@ class TestPlan:
         with pytest.raises(ValueError, match=message):
             FixOptions(**options)
 
+    def test_an_unknown_family_is_answered_without_the_names_of_inner_options(self):
+        with pytest.raises(ValueError, match=r"a family's name, all, .*; got 'everything'"):
+            FixOptions.of("everything")
+
 
 def test_proposals_without_time_have_no_prediction(monkeypatch):
     seen = []

@@ -22,6 +22,12 @@ def test_round_trip(tmp_path, name):
     assert name == "hostile" or stored == checkup  # NaN equals nothing
 
 
+def test_a_file_name_is_no_folder(interrupted, tmp_path):
+    with pytest.raises(ValueError, match="is the name of a file"):
+        interrupted.save(tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_else_is_left_behind(tmp_path, interrupted):
     interrupted.save(tmp_path)
     interrupted.save(str(tmp_path))

@@ -74,7 +74,7 @@ class FixOptions:
         """
         if given is None or isinstance(given, bool):
             return cls() if given else None
-        if isinstance(given, str):
+        if isinstance(given, str) and given in FAMILIES:
             return cls(given)
         if isinstance(given, cls):
             return given
