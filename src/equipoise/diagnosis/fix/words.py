@@ -19,6 +19,8 @@ _NORMS = {
     "none": "no norm",
 }
 
+_ACTIVATIONS = {"relu": "ReLU", "leaky_relu": "leaky ReLU", "gelu": "GELU"}
+
 
 def in_words(remedy: Remedy | None) -> str:
     """Say what a remedy changes; of none, that the model is as it is."""
@@ -36,6 +38,8 @@ def edit_in_words(edit: Edit) -> str:
     Examples:
         >>> edit_in_words(Edit("norm", 8, "group"))
         'group norm of 8 groups instead of every norm'
+        >>> edit_in_words(Edit("activation", choice="leaky_relu"))
+        'leaky ReLU instead of every activation'
     """
     match edit.kind:
         case "shift" | "scale":
@@ -46,7 +50,8 @@ def edit_in_words(edit: Edit) -> str:
             return edit.choice or f"scale {len(edit.factors)} parameters"
         case "activation":
             rest = " but gates and outputs" if edit.kept else ""
-            return f"{edit.choice} instead of every activation{rest}"
+            name = _ACTIVATIONS.get(edit.choice, edit.choice)
+            return f"{name} instead of every activation{rest}"
         case "norm":
             return f"{_norm(edit)} instead of every norm"
         case "bnp":
