@@ -122,6 +122,12 @@ class TestEvaluate:
         assert parts.loss == pytest.approx(whole.loss, abs=1e-14)
         assert parts.accuracy == whole.accuracy
 
+    def test_accuracy_is_that_of_every_position(self):
+        """It was the number of right positions over that of samples, above 1."""
+        logits = torch.eye(4)[torch.tensor([[0, 1, 2], [3, 0, 1]])].movedim(-1, 1)  # [N, C, T]
+        targets = torch.tensor([[0, 1, 3], [3, -100, -100]])
+        assert evaluate(nn.Identity(), logits, targets, cross_entropy).accuracy == 3 / 4
+
     def test_numbers_are_no_classes(self):
         x = torch.zeros(4, 1)
         found = evaluate(nn.Identity(), x, x + 2, lambda m, b: (m(b[0]) - b[1]).square().mean())

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from equipoise.instrument.types import LossFunction
 from equipoise.numerics.options import named_options
+from equipoise.training.losses import IGNORED
 from equipoise.training.record import Evaluation
 
 _ROWS = 1000
@@ -27,7 +28,8 @@ def evaluate(
     Args:
         model: Its modes are restored; buffers do not change in evaluation mode.
         inputs: Shape ``[N, ...]``.
-        targets: Shape ``[N, ...]``; integers are classes.
+        targets: Shape ``[N, ...]``; integers are classes, of every sample or position, and those
+            that PyTorch's cross-entropy ignores count for nothing.
         loss_fn: A mean over samples.
         step: Steps of training taken so far.
         rows: Samples per forward pass.
@@ -48,7 +50,7 @@ def evaluate(
         )
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    loss, right = 0.0, 0
+    loss, right, judged = 0.0, 0, 0
     classes = not targets.is_floating_point()
     try:
         with torch.no_grad():
@@ -56,7 +58,8 @@ def evaluate(
                 loss += float(loss_fn(model, (x, y))) * len(x)
                 if classes:
                     right += int((model(x).argmax(1) == y).sum())
+                    judged += int((y != IGNORED).sum())
     finally:
         for module, training in modes:
             module.training = training
-    return Evaluation(step, loss / len(inputs), right / len(inputs) if classes else None)
+    return Evaluation(step, loss / len(inputs), right / judged if judged else None)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from equipoise.instrument.forward import run_on_batch
 
 # PyTorch's default of ignore_index.
-_IGNORED = -100
+IGNORED = -100
 
 
 class UnsuitableBatchError(ValueError):
@@ -52,7 +52,7 @@ def unknown_class(targets: Tensor, classes: int) -> UnsuitableBatchError | None:
         >>> print(unknown_class(torch.tensor([0, 4]), classes=4))
         the data have class 4, but the model returned only 4 logits. Give it at least one ...
     """
-    counted = targets[targets != _IGNORED]
+    counted = targets[targets != IGNORED]
     if not counted.numel():
         return None
     least, largest = int(counted.min()), int(counted.max())

@@ -26,7 +26,7 @@ class Evaluation:
     Args:
         step: Steps of training taken so far.
         loss: Mean loss per sample.
-        accuracy: Share of samples whose largest output is the target; ``None`` if the targets
+        accuracy: Share of targets that are the largest output; ``None`` if the targets
             are no classes.
     """
 

@@ -15,7 +15,7 @@ from equipoise.diagnosis.fix.measure import fix
 from equipoise.diagnosis.fix.options import FixOptions
 from equipoise.diagnosis.fix.race import Plan
 from equipoise.diagnosis.fix.remedy import Edit, Remedy
-from equipoise.diagnosis.fix.runs import Run, train_once
+from equipoise.diagnosis.fix.runs import Run, _right, train_once
 from equipoise.diagnosis.problem import Problem
 from equipoise.training.record import History
 
@@ -123,6 +123,13 @@ class TestFix:
         monkeypatch.setattr("equipoise.diagnosis.fix.runs.version", lambda package: "0.0")
         other = fix(silenced, data(), QUICK, batch_size=16, folder=tmp_path)
         assert not any("taken over" in remark for remark in other.remarks)
+
+    def test_ignored_targets_are_not_wrong(self):
+        model = nn.Linear(4, 4, bias=False)
+        nn.init.eye_(model.weight)
+        batch = torch.eye(4), torch.tensor([0, 1, 3, -100])
+        problem = Problem.prepare(model, batch)
+        assert _right(problem, model, batch) == (2, 3)
 
     def test_regression_has_no_accuracy_and_a_custom_loss_is_taken(self):
         x, _ = data()

@@ -26,6 +26,7 @@ from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.random_states import seeded
 from equipoise.records.codec import from_plain, write_json
 from equipoise.training.loop import train
+from equipoise.training.losses import IGNORED
 from equipoise.training.record import History
 
 # By then running statistics with PyTorch's momentum of 0.1 have forgotten their start: 0.9^50 is
@@ -212,7 +213,7 @@ def _right(problem: Problem, model: nn.Module, batch: Any) -> tuple[int, int]:
     axis = next((i for i in (1, output.ndim - 1) if _without(output, i) == target.shape), None)
     if axis is None:
         return 0, 0
-    return int((output.argmax(axis) == target).sum()), target.numel()
+    return int((output.argmax(axis) == target).sum()), int((target != IGNORED).sum())
 
 
 def _without(output: Tensor, axis: int) -> torch.Size:
