@@ -41,7 +41,8 @@ def test_the_folder_of_a_checkup_is_looked_in_and_markdown_is_printed(equipoise,
     stored.rename(stored.with_name("equipoise-report"))
     done = equipoise("report", "--markdown")
     assert done.code == 130
-    assert done.out == f"{markdown(interrupted_checkup())}\nReport: equipoise-report/report.html\n"
+    assert done.out == f"{markdown(interrupted_checkup())}\n"
+    assert done.err == "Report: equipoise-report/report.html\n"
 
 
 @pytest.mark.parametrize("path", ["kept", "kept/report.json"])

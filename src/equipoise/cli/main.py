@@ -200,7 +200,8 @@ def _run(command: Command, args: argparse.Namespace) -> int:
             command.show(result, args, _Console(highlight=False))
         sys.stdout.flush()
     if page is not None:
-        stream = sys.stderr if args.json else sys.stdout
+        # JSON and Markdown are for other programs, such as a job's summary.
+        stream = sys.stderr if args.json or getattr(args, "markdown", False) else sys.stdout
         with _until_closed(stream):
             print(f"Report: {page}", file=stream, flush=True)
     if failure is not None:
