@@ -187,6 +187,13 @@ def test_numbers_that_would_never_end_are_refused_at_once(equipoise, seeds):
     assert "takes a whole number from 1 to 10,000" in found.err
 
 
+def test_folders_too_deep_to_be_made_are_refused_in_one_line(equipoise):
+    found = equipoise("checkup", "--out", "x/" * 1500)
+    assert found.code == 2
+    assert "it is more than 200 folders deep" in found.err
+    assert len(found.err) < 300
+
+
 def test_names_that_no_file_can_have_are_refused_in_one_line(equipoise):
     found = equipoise("checkup", "--out", "x" * 5000)
     assert found.code == 2

@@ -137,7 +137,6 @@ REFUSALS = {
     ),
     "model without numbers": (lambda: mlp().to("meta"), {}, "is on the meta device and holds no"),
     "layer of size zero": (empty, {}, r"layer '1' has a weight of shape \[0, 64\]"),
-    "seed in words": (mlp, {"seed": "a"}, "seed must be a whole number; got 'a'"),
     "loss that raises": (
         mlp,
         {"loss_fn": lambda m, b: {}["missing"]},

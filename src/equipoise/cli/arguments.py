@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # --help does not wait for torch
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Bytes that a report may need: the largest of the tests' have 1 MB, of a model of 200 layers.
 _ROOM = 4 * 2**20
-_LONGEST = 200
+# Folders in one another, and letters of a path in a message.
+_DEEPEST, _LONGEST = 200, 200
 # Of the default model: its gradients differ by e^26, and about 41 of its 63 blocks could train.
 DEPTH = 64
 # Where a check-up writes, and where its report is looked for.
@@ -122,6 +123,11 @@ def check_writable(path: Path) -> None:
         OSError: If there is no room for it: a full disk, a quota or a limit on files.
     """
     refuse_file_name(path)
+    if len(path.absolute().parts) > _DEEPEST:  # pathlib makes them one inside the other
+        raise ValueError(
+            f"cannot write the report to {shortened(path)!r}: it is more than {_DEEPEST} folders "
+            "deep. Name another folder with --out."
+        )
     try:
         os.path.lexists(path)  # a name may be too long to ask for
         existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())

@@ -223,9 +223,10 @@ def own_attributes(model: nn.Module) -> Iterator[Named]:
 
 
 def _is_paused(hook: Any) -> bool:
-    """Whether it belongs to an observer of this library, which is paused instead."""
+    """Whether it belongs to an observer that is paused instead, as those of this library are."""
     owner = getattr(hook, "__self__", getattr(hook, "func", hook))
-    return type(owner).__module__.partition(".")[0] == "equipoise"
+    ours = type(owner).__module__.partition(".")[0] == "equipoise"
+    return ours or callable(getattr(owner, "while_probed", None))
 
 
 def hidden_places(model: nn.Module) -> Iterator[Place]:

@@ -232,6 +232,8 @@ class Counter:
 
     def __call__(self, *_):
         self.passes += not self.paused
+        if not self.paused:
+            print("seen")
 
     @contextlib.contextmanager
     def pause(self):
@@ -241,15 +243,16 @@ class Counter:
 
 
 @pytest.mark.parametrize("pausable", [True, False])
-def test_observers_are_paused(pausable):
-    """One that cannot be paused sees more passes than there are steps."""
+def test_observers_are_paused(pausable, capsys):
+    """One that cannot be paused sees more passes than there are steps, and forgets them."""
     training = of_model("plain")
     counter = Counter(pausable=pausable)
     training.model[0].register_forward_hook(counter)
     tracker = track(training.model, loss_fn, training.optimizer, every=2)
     for batch in tracker.batches(BATCHES):
         training.take(batch)
-    assert (counter.passes == len(BATCHES)) == pausable
+    assert (capsys.readouterr().out.count("seen") == len(BATCHES)) == pausable
+    assert counter.passes == len(BATCHES)
 
 
 def test_two_networks():

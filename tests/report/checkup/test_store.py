@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,6 +54,13 @@ def test_reports_of_releases_without_a_section_can_be_read(deep, section):
 
 
 class TestClearErrors:
+    @pytest.mark.parametrize("name", ["x" * 400, "/proc/self/mem"])
+    def test_what_cannot_be_read_is_named(self, name):
+        if name.startswith("/") and not Path(name).exists():
+            pytest.skip("a file of Linux")
+        with pytest.raises(ValueError, match=rf"cannot read {name[:50]}.*: .*\. Name a folder"):
+            load(name)
+
     def test_no_such_folder(self, tmp_path):
         with pytest.raises(ValueError, match="nowhere does not exist"):
             load(tmp_path / "nowhere")

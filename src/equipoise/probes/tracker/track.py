@@ -118,7 +118,7 @@ def track(
         that of the optimiser. A step that a gradient scaler skips is not counted. For a
         ``DistributedDataParallel`` model, the module inside is measured, on the batch of this
         process. Compiled models run uncompiled. Other hooks of your own on modules see the
-        additional passes.
+        additional passes; what they keep is put back.
 
     Examples:
         >>> import torch

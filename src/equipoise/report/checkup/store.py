@@ -47,19 +47,15 @@ def load(source: str | Path) -> Checkup:
         ValueError: If there is no report, or it is broken, or of another schema version.
     """
     path = Path(source)
-    if path.is_dir():
-        path /= JSON_NAME
-        if not path.is_file():
-            raise ValueError(
-                f"{path.parent} holds no {JSON_NAME}. Name a folder that a check-up wrote to, "
-                "or run the check-up first."
-            )
-    elif not path.is_file():
-        raise ValueError(
-            f"{path} does not exist. Name a folder that a check-up wrote to, or its {JSON_NAME}."
-        )
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        path, text = _read(path)
+    except OSError as error:  # also of a name that is too long to ask for
+        raise ValueError(
+            f"cannot read {str(path)[:200]}: {error.strerror}. Name a folder that a check-up "
+            f"wrote to, or its {JSON_NAME}."
+        ) from error
+    try:
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is not valid JSON: {error}. Run the check-up again to write it anew."
@@ -91,3 +87,24 @@ def _other_schema(path: Path, data: dict[str, object]) -> str:
         f"{data.get('equipoise', 'of unknown version')!s:.40}; this equipoise reads version "
         f"{SCHEMA_VERSION}. {remedy}"
     )
+
+
+def _read(path: Path) -> tuple[Path, bytes]:
+    """The JSON file that a path leads to, and what is in it.
+
+    Raises:
+        ValueError: If there is none.
+        OSError: If it cannot be read.
+    """
+    if path.is_dir():
+        path /= JSON_NAME
+        if not path.is_file():
+            raise ValueError(
+                f"{path.parent} holds no {JSON_NAME}. Name a folder that a check-up wrote to, "
+                "or run the check-up first."
+            )
+    elif not path.is_file():
+        raise ValueError(
+            f"{path} does not exist. Name a folder that a check-up wrote to, or its {JSON_NAME}."
+        )
+    return path, path.read_bytes()
