@@ -82,6 +82,7 @@ REFUSALS = {
         "have class 9, but the model returned only 3 logits",
     ),
     "batch of one": (mlp, {"batch_size": 1}, "batch size 1 is too small for a model with"),
+    "no loss": (mlp, {"loss_fn": 3}, "the loss is 3, which cannot be called. Give a function"),
     "unknown loss": (mlp, {"loss_fn": "crossentropy"}, "unknown loss.*mean 'cross-entropy'"),
     "a device that is none": (mlp, {"device": 3.5}, "PyTorch knows no device 3.5"),
     "a seed that is none": (mlp, {"seed": "one"}, "seed must be a whole number .*; got 'one'"),

@@ -266,6 +266,14 @@ class TestErrors:
         with pytest.raises(TypeError, match="feature maps must be floating point"):
             build(member)(maps().long())
 
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [(torch.Tensor.numpy, "must be a tensor; got ndarray"), (torch.Tensor.to_sparse, "dense")],
+    )
+    def test_other_things_than_dense_tensors(self, member, change, message):
+        with pytest.raises(TypeError, match=f"feature maps .*{message}"):
+            build(member)(change(maps()))
+
     def test_masks(self, member):
         with pytest.raises(TypeError, match="mask must be boolean"):
             build(member)(maps(), torch.ones(3, 3, 4))

@@ -285,8 +285,13 @@ def test_bad_options_are_refused_in_one_line(options, message):
 
 @pytest.mark.parametrize(
     ("direction", "kind"),
-    [([np.ones((1, 2)), np.ones(1)], "ndarray"), ([0.5, 0.5], "float"), (0.5, "float")],
-    ids=["arrays", "numbers", "number"],
+    [
+        ([np.ones((1, 2)), np.ones(1)], "ndarray"),
+        ([0.5, 0.5], "float"),
+        (0.5, "float"),
+        (None, "NoneType"),
+    ],
+    ids=["arrays", "numbers", "number", "nothing"],
 )
 def test_a_direction_of_something_else_than_tensors_is_refused(direction, kind):
     with pytest.raises(TypeError, match=rf"sequence of tensors, got {kind}\. .* torch.as_tensor"):

@@ -66,7 +66,7 @@ def named_options(function: Callable[P, R]) -> Callable[P, R]:
     @functools.cache
     def flags() -> frozenset[str]:
         hints = _annotations(function) or {}
-        return frozenset(name for name in own if hints.get(name) is bool)
+        return frozenset(name for name in own if hints.get(name) in (bool, bool | None))
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -75,7 +75,8 @@ def named_options(function: Callable[P, R]) -> Callable[P, R]:
             check_options(shown, kwargs, [*own - {"self"}, *_passed_on(hints)], _records(hints))
         given = dict(zip(order, args, strict=False)) | kwargs
         for name in flags() & given.keys():
-            check_flag(**{name: given[name]})
+            if given[name] is not parameters[name].default:  # such as None
+                check_flag(**{name: given[name]})
         try:
             return function(*args, **kwargs)
         except (AttributeError, TypeError) as error:

@@ -8,6 +8,26 @@ import torch
 from torch import Tensor
 
 
+def check_floating(name: str, x: object) -> None:
+    """Refuse anything but a dense tensor of real floating-point numbers.
+
+    Raises:
+        TypeError: Naming what it is instead, and how to convert it.
+
+    Examples:
+        >>> check_floating("maps", torch.ones(2, dtype=torch.int64))
+        Traceback (most recent call last):
+        TypeError: maps must be floating point; got torch.int64. Use .float().
+    """
+    if not isinstance(x, Tensor):
+        got = type(x).__name__
+        raise TypeError(f"{name} must be a tensor; got {got}. Use torch.as_tensor().")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must be floating point; got {x.dtype}. Use .float().")
+    if x.layout is not torch.strided:
+        raise TypeError(f"{name} must be dense; got {x.layout}. Use .to_dense().")
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """Widen float16 and bfloat16 to float32; keep float32 and float64.
 
@@ -18,8 +38,7 @@ def at_least_float32(x: Tensor) -> Tensor:
         >>> at_least_float32(torch.ones(1, dtype=torch.bfloat16)).dtype
         torch.float32
     """
-    if not x.is_floating_point():
-        raise TypeError(f"need real floating-point values, got {x.dtype}; convert with .float().")
+    check_floating("values", x)
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

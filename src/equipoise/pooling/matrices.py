@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from equipoise.numerics.precision import at_least_float32, without_autocast
+from equipoise.numerics.precision import at_least_float32, check_floating, without_autocast
 
 
 def bilinear(
@@ -152,6 +152,7 @@ def upper_triangle(
 
 
 def _check_features(features: Tensor, mask: Tensor | None, scale: str) -> None:
+    check_floating("features", features)
     if features.ndim < 2:
         raise ValueError(f"need features [..., N, D], got shape {tuple(features.shape)}.")
     if scale not in ("positions", "none"):
@@ -177,8 +178,10 @@ def check_square(matrix: Tensor) -> None:
     """Refuse what is not ``[..., D, D]`` with D at least 1.
 
     Raises:
+        TypeError: If they are not real floating-point numbers.
         ValueError: Naming the shape.
     """
+    check_floating("square matrices", matrix)
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] == 0:
         raise ValueError(
             f"need square matrices [..., D, D], D at least 1; got shape {tuple(matrix.shape)}. "

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.numerics.precision import at_least_float32
+from equipoise.numerics.precision import at_least_float32, check_floating
 
 
 def signed_sqrt(x: Tensor) -> Tensor:
@@ -24,6 +24,9 @@ def signed_sqrt(x: Tensor) -> Tensor:
     Returns:
         Shaped and typed as the input. Derivatives of every order are exact, and 0 at 0.
 
+    Raises:
+        TypeError: If the values are not of floating point.
+
     Examples:
         >>> x = torch.tensor([-4.0, 0.0, 9.0], requires_grad=True)
         >>> signed_sqrt(x).sum().backward()
@@ -33,6 +36,7 @@ def signed_sqrt(x: Tensor) -> Tensor:
     References:
         [yu2020], the methods that RUN is compared with.
     """
+    check_floating("values", x)
     # PyTorch does not annotate apply.
     return _SignedSqrt.apply(x)  # type: ignore[no-untyped-call, no-any-return]
 

@@ -159,11 +159,11 @@ def _checked_steps(steps: Iterable[float]) -> tuple[float, ...]:
 
 def _tensors(direction: Any) -> tuple[Tensor, ...]:
     given = tuple(direction) if isinstance(direction, Iterable) else (direction,)
-    other = next((d for d in given if not isinstance(d, Tensor)), None)
-    if other is not None:
+    others = [type(d).__name__ for d in given if not isinstance(d, Tensor)]
+    if others:
         raise TypeError(
             "direction must be 'gradient', 'random' or a sequence of tensors, got "
-            f"{type(other).__name__}. Give one for each trainable parameter, such as "
+            f"{others[0]}. Give one for each trainable parameter, such as "
             "torch.as_tensor(array)."
         )
     return given

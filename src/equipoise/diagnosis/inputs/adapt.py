@@ -89,6 +89,11 @@ def check_loss(given: object) -> None:
         raise ValueError(
             f"the loss is the class {given.__name__}. Give an instance, {given.__name__}()."
         )
+    if given is not None and not isinstance(given, str) and not callable(given):
+        raise ValueError(
+            f"the loss is {given!r:.60}, which cannot be called. Give a function of (model, "
+            f"batch), a criterion of (output, target), or a name: {', '.join(CRITERIA)}."
+        )
     if isinstance(given, str) and given not in CRITERIA:
         raise ValueError(
             f"unknown loss {given!r}; known are {', '.join(CRITERIA)}, and functions of (model, "

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.numerics.checks import check_choice, check_whole
+from equipoise.numerics.precision import check_floating
 
 Layout: TypeAlias = Literal["channels_first", "tokens", "channels_last"]
 
@@ -50,8 +51,7 @@ def as_positions(x: Tensor, layout: Layout, channels: int, *, prefix_tokens: int
         >>> as_positions(torch.zeros(8, 64, 7, 7), "channels_first", 64).shape
         torch.Size([8, 49, 64])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"feature maps must be floating point; got {x.dtype}. Use .float().")
+    check_floating("feature maps", x)
     _check_shape(x, layout, channels)
     if layout == "channels_first":
         return x.flatten(2).mT

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.numerics.checks import check_size
+from equipoise.numerics.precision import check_floating
 from equipoise.pooling.run.iteration import unit
 
 Start: TypeAlias = Tensor | Literal["mean", "ones"]
@@ -109,8 +110,7 @@ def check_features(features: Tensor, name: str = "features", *, square: bool = F
         TypeError: If it is not floating point.
         ValueError: If it is not ``[..., N, D]``, or ``[..., D, D]`` where that is needed.
     """
-    if not features.is_floating_point():
-        raise TypeError(f"{name} must be floating point; got {features.dtype}. Use .float().")
+    check_floating(name, features)
     shape = tuple(features.shape)
     if len(shape) < 2 or shape[-1] == 0:
         raise ValueError(f"{name} must have shape [..., N, D] with D at least 1; got {shape}.")
