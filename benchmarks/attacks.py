@@ -112,6 +112,40 @@ def stepping_loss(model, batch):
 def word_loss(model, batch):
     return "low"
 
+def sparse_loss(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1]).to_sparse()
+
+def backward_loss(model, batch):
+    loss = F.cross_entropy(model(batch[0]), batch[1])
+    loss.backward()
+    return loss
+
+def exiting_loss(model, batch):
+    raise SystemExit(0)
+
+calls = []
+
+def late_loss(model, batch):
+    calls.append(1)
+    if len(calls) > 8:
+        raise OSError("the ninth loss is lost")
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+class NoIterator:
+    def __iter__(self):
+        return 3
+
+class NoLength(Corrupt):
+    def __len__(self):
+        return -1
+
+no_iterator, no_length = NoIterator(), NoLength()
+inside_itself = {"x": torch.ones(16, 64)}
+inside_itself["self"] = inside_itself
+on_no_device = [(torch.ones(16, 64, device="meta"), torch.ones(16, device="meta"))]
+sparse = [(x.to_sparse(), y) for x, y in batches(20)]
+integers = [(x.long(), y) for x, y in batches(20)]
+
 def quantised():
     import warnings
     warnings.simplefilter("ignore")
@@ -141,6 +175,38 @@ def nested():
 
 def nothing():
     return None
+
+def scripted():
+    import warnings
+    warnings.simplefilter("ignore")
+    return torch.jit.script(build())
+
+class Unhashable(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+    def __eq__(self, other):
+        return self is other
+
+def inside():
+    model = build()
+    model[1].parent = model
+    return model
+
+def buffer_on_meta():
+    model = build()
+    model[2].running_mean = model[2].running_mean.to("meta")
+    return model
+
+def for_inference():
+    with torch.inference_mode():
+        return build()
+
+class SparseOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = build()
+    def forward(self, x):
+        return self.inner(x).to_sparse()
 
 def exits():
     raise SystemExit(0)
@@ -203,6 +269,7 @@ PROBE = ("probe", "user.py:build")
 REPRODUCE = ("reproduce", "yang2019.fig1d", "--scale", "smoke")
 ROOM = "no room for results"
 ATTACKS = (
+    Attack("odd models", "sparse inputs", (*CHECKUP, "--data", "user.py:sparse"), (0,)),
     Attack(ROOM, "checkup under ulimit -f", CHECKUP, (3,), "File too large", room=1024),
     Attack(ROOM, "probe under ulimit -f", PROBE, (3,), "File too large", room=1024),
     Attack(ROOM, "report under ulimit -f", ("report", "made"), (3,), "cannot write", room=1024),
@@ -245,6 +312,15 @@ ATTACKS = (
     late("a loss on the meta device", "meta", loss="user.py:meta_loss"),
     late("a loss that steps the model", r"change|step", loss="user.py:stepping_loss"),
     late("a loss that is a word", "str|tensor", loss="user.py:word_loss"),
+    late("a sparse loss", r"sparse .take .to_dense", loss="user.py:sparse_loss"),
+    late("a loss that goes backward", r"call backward\(\) itself", loss="user.py:backward_loss"),
+    late("a loss that exits", r"exits with 0.*user\.py:\d+", loss="user.py:exiting_loss"),
+    late("a loss that fails later", r"while .*ninth.*user\.py:\d+", loss="user.py:late_loss"),
+    late("no iterator", "could not be iterated over", data="user.py:no_iterator"),
+    late("no length", "could not tell its length", data="user.py:no_length"),
+    late("a batch inside itself", "holds itself", data="user.py:inside_itself"),
+    late("inputs on the meta device", "meta device", data="user.py:on_no_device"),
+    late("integers as inputs", r"x\.float", data="user.py:integers"),
     odd("quantised", "quantised", "quanti|parameter|gradient|differentiate"),
     odd("on the meta device", "on_meta", "meta"),
     odd("a layer of size zero", "zero_size", "", (0, 2)),
@@ -253,6 +329,12 @@ ATTACKS = (
     odd("10,000 layers", "deep", "", (0, 2), 480.0),
     odd("10,000 containers, one in another", "nested", "deep|nest|recursion"),
     odd("nothing", "nothing", "None|Module"),
+    odd("a script", "scripted", "Give the module that it was made from"),
+    odd("modules without a hash", "Unhashable", "__hash__"),
+    odd("a module inside itself", "inside", "inside itself"),
+    odd("a buffer on the meta device", "buffer_on_meta", "meta device"),
+    odd("weights of inference mode", "for_inference", "inference_mode"),
+    odd("sparse outputs", "SparseOutputs", r"outputs are sparse .take .to_dense"),
     odd("an exit", "exits", "exit|SystemExit"),
     absurd("unknown device", "hpu", "checkup", "user.py:build", "--device", "hpu"),
     absurd("no device", "nowhere", "checkup", "user.py:build", "--device", "nowhere"),
@@ -271,6 +353,8 @@ ATTACKS = (
     absurd("a checkpoint that is a program", "evil.pt", *CHECKUP, "--checkpoint", "evil.pt"),
     absurd("a report that is none", "report.json", "report", "bad"),
     absurd("a report that is not there", "absent", "report", "absent"),
+    absurd("a report of 5,000 letters", "cannot read", "report", "x" * 5000),
+    absurd("a folder 1,500 deep", "folders deep", *CHECKUP, "--out", "x/" * 1500),
     absurd("an unknown figure", "no experiment", "reproduce", "yang2019.fig99"),
     absurd("no workers", "jobs", *REPRODUCE, "--jobs", "0"),
     absurd("part 5 of 2", "5/2", *REPRODUCE, "--shard", "5/2"),
