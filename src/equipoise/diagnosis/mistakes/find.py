@@ -17,6 +17,7 @@ from equipoise.diagnosis.mistakes.outputs import of_outputs
 from equipoise.diagnosis.mistakes.reach import of_reach
 from equipoise.diagnosis.mistakes.samples import of_samples
 from equipoise.diagnosis.mistakes.signs import of_signs
+from equipoise.diagnosis.mistakes.steps import of_steps
 from equipoise.diagnosis.mistakes.targets import of_targets
 from equipoise.diagnosis.problem import Problem
 from equipoise.instrument.recording.graph import Graph
@@ -45,6 +46,7 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
         "parameters without a gradient": lambda: of_reach(graph, model, loss, problem.more()),
         "targets": lambda: of_targets(graph, first, problem.more),
         "forgotten time steps": lambda: of_memory(model, loss, first),
+        "first steps": lambda: of_steps(graph, model, loss, first),
         "signs of gradients": lambda: of_signs(graph, model, loss, first),
         "steps that are seen before they are predicted": lambda: of_future(
             graph, model, loss, first, problem.patience

@@ -1,0 +1,117 @@
+"""What stops a training at its first steps, and does not show in a single pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument.random_states import seeded
+from equipoise.instrument.recording.graph import Graph
+from equipoise.instrument.trees import leaves
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+
+# Adam divides by the root mean square of gradients plus 1e-8: of less than a hundredth of that, a
+# step is less than a hundredth of the rate.
+_EPS, _TINY = 1e-8, 1e-10
+_NAMES = 3
+_OWN = frozenset(vars(nn.Module()))
+
+
+def of_steps(graph: Graph, model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
+    """Gradients that Adam takes for none, weights in float16, and states that keep their graph.
+
+    Args:
+        graph: A traced pass.
+        model: Left bit for bit as it is.
+        loss_fn: Its loss on a batch.
+        batch: On this batch.
+    """
+    return [*_tiny(graph), *_short(model), *_kept(model, loss_fn, batch)]
+
+
+def _tiny(graph: Graph) -> list[Finding]:
+    squares = [square for square in graph.weights.values() if math.isfinite(square)]
+    most = math.sqrt(max(squares, default=0.0))
+    if not 0 < most < _TINY:
+        return []
+    return [
+        Finding(
+            "critical",
+            "Gradients are too small for Adam",
+            f"Their largest root mean square is {wording.number(most)}, and Adam adds "
+            f"{wording.number(_EPS)} before it divides by that: its steps are nearly zero.",
+            "Scale the loss up, or take the mean where it is divided twice; if the loss hardly "
+            "depends on the outputs, look for terms that cancel, as a softmax of one number. "
+            "Otherwise pass a smaller eps to Adam.",
+        )
+    ]
+
+
+def _short(model: nn.Module) -> list[Finding]:
+    names = [
+        n for n, p in model.named_parameters() if p.requires_grad and p.dtype == torch.float16
+    ]
+    if not names:
+        return []
+    return [
+        Finding(
+            "warning",
+            "Weights in float16 are trained",
+            f"{wording.listed(names, _NAMES)}: squares of small gradients and Adam's eps of 1e-8 "
+            "are zero in float16, and it divides by them: weights become nan. Steps below a "
+            "two-thousandth of a weight are lost.",
+            "Keep weights in float32 and compute in torch.autocast, or take bfloat16.",
+        )
+    ]
+
+
+def _kept(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
+    """A state that leads from one batch to the graph of the last one, whose memory is freed."""
+    if not any(_attributes(module) for module in model.modules()):
+        return []
+    with untouched(model), seeded(0), torch.inference_mode(False), torch.enable_grad():
+        trained = [p for p in model.parameters() if p.requires_grad]
+        loss = loss_fn(model, batch)
+        names = [
+            f"{prefix}.{name}" if prefix else name
+            for prefix, module in model.named_modules()
+            for name, tensors in _attributes(module)
+            if any(x.grad_fn is not None for x in tensors)
+        ]
+        if not names:
+            return []
+        torch.autograd.grad(loss, trained, allow_unused=True)
+        try:
+            torch.autograd.grad(loss_fn(model, batch), trained, allow_unused=True)
+        except RuntimeError as error:
+            if "second time" not in str(error):
+                raise
+        else:
+            return []
+    return [
+        Finding(
+            "critical",
+            "The second step fails: a state keeps its graph",
+            f"The model keeps {wording.listed(names, _NAMES)} from one batch to the next, and "
+            "gradients of the next loss would go back through the last one's pass, which "
+            "backward() has freed.",
+            "Detach what is kept: self.state = state.detach(), and of a tuple each part.",
+        )
+    ]
+
+
+def _attributes(module: nn.Module) -> Sequence[tuple[str, list[Tensor]]]:
+    """Plain attributes that hold tensors, or nothing as yet."""
+    found = []
+    for name, value in vars(module).items():
+        if name not in _OWN and (value is None or isinstance(value, Tensor | tuple | list | dict)):
+            tensors = [x for x in leaves(value) if isinstance(x, Tensor)]
+            if tensors or value is None or len(value) == 0:
+                found.append((name, tensors))
+    return found
