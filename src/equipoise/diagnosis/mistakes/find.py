@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from equipoise.diagnosis.mistakes.cancelling import of_cancelling
 from equipoise.diagnosis.mistakes.classes import of_classes
 from equipoise.diagnosis.mistakes.codings import of_codings
 from equipoise.diagnosis.mistakes.draws import of_draws
@@ -46,6 +47,7 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
         "parameters without a gradient": lambda: of_reach(graph, model, loss, problem.more()),
         "targets": lambda: of_targets(graph, first, problem.more),
         "forgotten time steps": lambda: of_memory(model, loss, first),
+        "gradients that cancel": lambda: of_cancelling(graph),
         "first steps": lambda: of_steps(graph, model, loss, first),
         "signs of gradients": lambda: of_signs(graph, model, loss, first),
         "steps that are seen before they are predicted": lambda: of_future(

@@ -1,0 +1,125 @@
+"""Gradients that cancel to rounding where a tensor is used twice."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from equipoise.diagnosis.mistakes.sources import tensor
+from equipoise.instrument import trees
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
+from equipoise.records.finding import Finding
+
+# What rounding of float32 leaves of a sum that is zero, beside its terms.
+_ROUNDING = 1e-6
+# Less is rounded itself.
+_LEAST = 1e-30
+# Exact looks at most, as each repeats operations.
+_MOST = 8
+
+
+def of_cancelling(graph: Graph) -> list[Finding]:
+    """A tensor whose gradients from several uses cancel, as in x / |x| of one number.
+
+    Args:
+        graph: A traced pass.
+    """
+    nodes = {node.number: node for node in graph.nodes}
+    users: dict[Made, list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        for source in dict.fromkeys(x for x in node.inputs if isinstance(x, Made)):
+            users[source].append(node)
+    looks = 0
+    for node in reversed(graph.nodes):
+        gradient = _gradient(node)
+        if gradient is None or gradient.dtype not in (torch.float32, torch.float64):
+            continue
+        uses = users[Made(node.number, 0)]
+        taken = [(one, given) for one in uses if (given := _gradient(one)) is not None]
+        if len(taken) < 2:
+            continue
+        size = _rms(gradient)
+        if not math.isfinite(size):
+            return []
+        # A rough look, as the exact one repeats operations.
+        scaled = size * _rms(node.outputs[0])
+        rough = [_rms(given) * _rms(one.outputs[0]) for one, given in taken]
+        if not max(_LEAST, scaled / _ROUNDING) < max(rough) < math.inf:
+            continue
+        looks += 1
+        if looks > _MOST:
+            break
+        terms = [_rms(_term(one, given, node, nodes)) for one, given in taken]
+        if not max(_LEAST, size / _ROUNDING) < max(terms) < math.inf:
+            continue
+        if not _reaches_weights(node.number, nodes):
+            continue
+        everything = graph.result is not None and not _reaches_weights(
+            graph.result.node, nodes, closed=node.number
+        )
+        return [_finding(node, [one for one, _ in taken], everything=everything)]
+    return []
+
+
+def _finding(node: Node, taken: Sequence[Node], *, everything: bool) -> Finding:
+    where = f" in {node.module!r}" if node.module else ""
+    names = " and ".join(sorted({one.name.strip("_") for one in taken})[:3])
+    return Finding(
+        "critical" if everything else "warning",
+        "The loss does not depend on the weights" if everything else "Gradients cancel",
+        f"{node.name.strip('_')}{where} gives {list(node.outputs[0].shape)} to {names}, and their "
+        "gradients cancel to rounding: what comes of it does not depend on it. "
+        + (
+            "All gradients go through there: nothing can be learnt."
+            if everything
+            else "The weights before it can learn nothing by that."
+        ),
+        "Look at axes there: what is divided by its own size, or compared with its own softmax "
+        "or mean, is the same whatever it is, if the axis has one number.",
+    )
+
+
+def _gradient(node: Node) -> Tensor | None:
+    return node.gradients[0] if node.gradients else None
+
+
+def _rms(values: Tensor) -> float:
+    if not values.numel() or values.is_complex() or values.layout is not torch.strided:
+        return math.nan
+    return float(values.detach().double().square().mean().sqrt())
+
+
+def _term(one: Node, given: Tensor, node: Node, nodes: Mapping[int, Node]) -> Tensor:
+    """What one use of a tensor adds to its gradient; empty if that is not known."""
+    place = Made(node.number, 0)
+    used = node.outputs[0].detach().requires_grad_(True)
+
+    def value(source: Made | Given) -> Tensor:
+        return used if source == place else tensor(source, nodes).detach()
+
+    arguments = trees.replaced((Made, Given), value, (one.arguments, one.keywords))
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            output, *_ = evaluated(one.operator, *arguments)
+            (term,) = torch.autograd.grad(output, used, given.detach())
+    except (RuntimeError, TypeError, ValueError):  # an operation that cannot be repeated alone
+        return used.detach()[:0]
+    return term
+
+
+def _reaches_weights(start: int, nodes: Mapping[int, Node], closed: int | None = None) -> bool:
+    """Whether parameters are behind an operation, without what is behind a closed one."""
+    seen, left = {start}, [start]
+    while left:
+        for source in nodes[left.pop()].inputs:
+            if isinstance(source, Given):
+                if source.kind == "parameter" and source.value.requires_grad:
+                    return True
+            elif source.node not in seen and source.node != closed and source.node in nodes:
+                seen.add(source.node)
+                left.append(source.node)
+    return False

@@ -1,0 +1,101 @@
+"""Gradients that cancel to rounding where a tensor is used twice."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import equipoise as eq
+from equipoise.diagnosis.mistakes.cancelling import of_cancelling
+from equipoise.instrument.recording.tracer import trace
+
+X, Y = torch.randn(32, 6), torch.arange(32) % 3
+
+
+class Net(nn.Module):
+    """Two layers of weights, and between them what a test puts there."""
+
+    def __init__(self, between, width):
+        super().__init__()
+        self.between = between
+        self.first, self.last = nn.Linear(6, width), nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.last(self.between(self.first(x)))
+
+
+def cross_entropy(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def severities(model, loss=cross_entropy):
+    torch.manual_seed(0)
+    return [finding.severity for finding in of_cancelling(trace(model, (X, Y), loss))]
+
+
+def standardised(x):
+    return (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
+
+
+def through(x):
+    return x + (x.sign() - x).detach()
+
+
+@pytest.mark.parametrize(
+    ("between", "width", "expected"),
+    [
+        (F.normalize, 1, ["warning"]),
+        (lambda x: x / x.abs(), 1, ["warning"]),
+        (standardised, 2, ["warning"]),  # which keeps which one is larger
+        (F.normalize, 2, []),
+        (standardised, 3, []),
+        (through, 8, []),
+        (lambda x: x + x.relu(), 8, []),
+        (lambda x: x * torch.sigmoid(1.7 * x), 8, []),
+        (lambda x: x.softmax(1) * x, 8, []),
+        (lambda x: x - 1e9 * (x > 9).float() * x, 8, []),
+    ],
+)
+def test_inside_of_a_model(between, width, expected):
+    assert severities(Net(between, width)) == expected
+
+
+def likelihood(axis):
+    """That of the order in which things happen, after Cox."""
+
+    def loss(model, batch):
+        risk = model(batch[0])[:, :1]
+        return -(risk - risk.logcumsumexp(axis)).mean() + 0 * batch[1].sum()
+
+    return loss
+
+
+def farthest(model, batch):
+    """A triplet of the farthest and the nearest, with masks of large numbers."""
+    z = model(batch[0])
+    distances, same = torch.cdist(z, z), batch[1][:, None] == batch[1]
+    near = (distances + 1e9 * same).min(1)[0]
+    return F.relu((distances * same).max(1)[0] - near + 1).mean()
+
+
+def penalised(model, batch):
+    """Derivatives by the inputs, and twice."""
+    x = batch[0].clone().requires_grad_(True)
+    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return (slope.norm(dim=1) - 1).square().mean() + 0 * batch[1].sum()
+
+
+def layers():
+    return nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(), nn.Linear(16, 3))
+
+
+def test_of_a_loss():
+    assert severities(layers(), likelihood(1)) == ["critical"]
+    for loss in (likelihood(0), farthest, penalised):
+        assert severities(layers(), loss) == []
+
+
+def test_the_check_up_does_not_promise_training():
+    found = eq.checkup(layers, (X, Y), loss_fn=likelihood(1))
+    assert "The loss does not depend on the weights" in [one.title for one in found.findings]
+    assert not found.verdict.sentence.startswith("Will")
