@@ -45,12 +45,11 @@ class Watched(nn.Sequential):
 
     def __init__(self, *layers):
         super().__init__(*layers)
-        self.seen = []
+        self.seen = None
 
     def forward(self, x):
-        x = super().forward(x)
-        self.seen.append(x)
-        return x
+        self.seen = super().forward(x)
+        return self.seen
 
 
 @pytest.mark.parametrize(
@@ -84,6 +83,16 @@ def test_a_state_that_keeps_its_graph(keep, fails):
 def test_what_is_kept_and_not_used_is_none():
     assert found(Watched(nn.Linear(6, 3))) == []
     assert found(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)))) == []
+
+
+def test_models_that_keep_nothing_are_not_run():
+    def refused(model, batch):
+        raise AssertionError("it was run")
+
+    model = nn.Sequential(Stateful(tuple), nn.Identity())[1:].append(nn.Linear(6, 3))
+    model.shortcut = None
+    graph = trace(model, (X, Y), cross_entropy)
+    assert of_steps(graph, model, refused, (X, Y)) == []
 
 
 def test_gradients_that_adam_takes_for_none():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dis
 import math
-from collections.abc import Sequence
+from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -20,7 +22,6 @@ from equipoise.records.finding import Finding
 # step is less than a hundredth of the rate.
 _EPS, _TINY = 1e-8, 1e-10
 _NAMES = 3
-_OWN = frozenset(vars(nn.Module()))
 
 
 def of_steps(graph: Graph, model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
@@ -106,12 +107,27 @@ def _kept(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
     ]
 
 
-def _attributes(module: nn.Module) -> Sequence[tuple[str, list[Tensor]]]:
-    """Plain attributes that hold tensors, or nothing as yet."""
+def _attributes(module: nn.Module) -> list[tuple[str, list[Tensor]]]:
+    """Plain attributes that hold tensors, or nothing as yet, and that a pass may write."""
+    written = _written(type(module))
     found = []
-    for name, value in vars(module).items():
-        if name not in _OWN and (value is None or isinstance(value, Tensor | tuple | list | dict)):
+    for name, value in vars(module).items() if written else ():
+        if name in written and (value is None or isinstance(value, Tensor | tuple | list | dict)):
             tensors = [x for x in leaves(value) if isinstance(x, Tensor)]
             if tensors or value is None or len(value) == 0:
                 found.append((name, tensors))
     return found
+
+
+@cache
+def _written(kind: type[nn.Module]) -> frozenset[str]:
+    """Names of attributes that methods of a user's class assign, beside those that only begin."""
+    return frozenset(
+        instruction.argval
+        for owner in kind.__mro__
+        if issubclass(owner, nn.Module) and not owner.__module__.startswith("torch.")
+        for name, method in vars(owner).items()
+        if isinstance(method, FunctionType) and name != "__init__"
+        for instruction in dis.get_instructions(method)
+        if instruction.opname == "STORE_ATTR"
+    )
