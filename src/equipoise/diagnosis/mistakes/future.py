@@ -81,8 +81,8 @@ def of_future(
             f"outputs for step {at - 1}, whose targets they are, change by "
             f"{wording.percent(change)} of the largest: what is there can be copied. In use, "
             "where the next step is not known, the model will be worse than its loss says.",
-            "Look for attention without a causal mask, or with one that is added to weights after "
-            "the softmax or turned around, a softmax over another axis than that of the keys, "
+            "Look for attention without a causal mask, or with one that is turned around or fills "
+            "scores with 0 in place of -inf, a softmax over another axis than that of the keys, "
             "convolutions padded on both sides, norms over steps, and recurrent layers in two "
             "directions.",
         )
