@@ -164,6 +164,23 @@ def test_experts_that_get_other_rows_differ_by_rounding_alone():
     assert of_samples(Experts(), cross_entropy, BATCH) == []
 
 
+def test_what_fades_on_its_way_to_the_output():
+    """As of attention over samples in the middle of a network whose branches go around it."""
+
+    class Branched(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.inner, self.outer = Net(operation=lambda x: x - x.mean(0)), Net()
+            self.factor = factor
+
+        def forward(self, x):
+            return self.outer(x) + self.factor * self.inner(x)
+
+    (finding,) = of_samples(Branched(1e-3), cross_entropy, BATCH)
+    assert "before 'inner.head'" in finding.detail
+    assert of_samples(Branched(1e-7), cross_entropy, BATCH) == []
+
+
 class Steps(nn.Module):
     """A target for each step of sequences whose first axis is time."""
 

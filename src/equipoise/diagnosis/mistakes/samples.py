@@ -24,8 +24,9 @@ from equipoise.records.finding import Finding
 
 # Fewer have no two halves to speak of.
 _FEWEST = 4
-# Part of the largest output by which rounding may change others, as where experts get other rows.
-_ROUNDING = 1e-3
+# Part of the largest output by which rounding may change others, as where experts get other rows;
+# and of float32 alone, where a layer inside of the model has shown more.
+_ROUNDING, _FAINT = 1e-3, 1e-5
 
 
 def of_samples(
@@ -67,7 +68,11 @@ def of_samples(
     if not changes or not noise or max(map(max, noise)) > 0 or _drew_otherwise(first, second):
         return []
     before, after = changes[-1]
-    if first.calls[-1].module is not model or before > 0 or after <= _ROUNDING:
+    if first.calls[-1].module is not model or before > 0:
+        return []
+    is_exact = all(x.dtype in (torch.float32, torch.float64) for x in first.calls[-1].outputs)
+    least = _FAINT if is_exact else _ROUNDING
+    if after <= least or max(map(max, changes)) <= _ROUNDING:
         return []
     place = next(at for at, change in enumerate(changes) if max(change) > _ROUNDING)
     at, comes_before = first.calls[place], changes[place][0] > _ROUNDING
