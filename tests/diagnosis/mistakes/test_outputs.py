@@ -396,6 +396,26 @@ def test_a_large_part_without_a_gradient_is_a_warning_and_a_small_one_a_note():
     assert found(model) == []
 
 
+@pytest.mark.parametrize(
+    ("cut", "operation"),
+    [
+        (lambda x: x.argmax(1, keepdim=True).expand(-1, 12).float(), "argmax in 'Net'"),
+        (lambda x: (x > 0).float(), "gt in 'Net'"),
+        (lambda x: x.detach() / 2, "detach in 'Net'"),
+    ],
+)
+def test_where_gradients_end(cut, operation):
+    (one,) = found(Net(between=cut))
+    without = torch.no_grad()(lambda m, x: m.first(x).relu())
+    model = nn.Module()
+    model.first, model.last = nn.Linear(6, 12), nn.Linear(12, 3)
+    model.forward = lambda x: model.last(without(model, x))
+    (frozen,) = found(model)
+    assert "Their gradients end at torch.no_grad() in 'first'" in frozen.detail
+    assert one.title == "2 parameters without a gradient"
+    assert one.detail.endswith(f"Their gradients end at {operation}.")
+
+
 class TestWithoutAnyGradient:
     @pytest.mark.parametrize("after", [torch.Tensor.detach, lambda x: torch.tensor(x.tolist())])
     @pytest.mark.parametrize("run", [checkup, assert_trainable])

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import LossFunction, untouched
-from equipoise.instrument.recording.graph import Graph
+from equipoise.instrument.recording.graph import Graph, Made
 from equipoise.records import wording
 from equipoise.records.finding import Finding
+from equipoise.theory.propagation.call import OF_SHAPES
 
 # Share of the parameters from which a part without gradient is no detail.
 _MUCH = 0.1
@@ -48,14 +50,39 @@ def of_reach(
             "warning" if much else "note",
             f"{wording.count(len(missed), 'parameter')} without a gradient",
             f"The loss does not depend on {wording.percent(share())} of the weights: "
-            f"{wording.listed(missed, _NAMES)}. They were not used, as dropped layers and experts "
-            "may be, or are detached, as by a reentrant checkpoint whose inputs have no gradient.",
+            f"{wording.listed(missed, _NAMES)}. " + _why(graph, missed),
             "Use them, look for detach() or no_grad() behind them, or freeze them with "
             "requires_grad_(False)."
             if much
             else None,
         )
     ]
+
+
+def _why(graph: Graph, missed: Collection[str]) -> str:
+    """Which operations let no gradient through, on the way from these weights to the loss."""
+    leading = set() if graph.result is None else leading_to(graph, graph.result.node)
+    after: set[int] = set()  # operations that depend on them
+    ends: dict[str, None] = {}
+    for node in graph.nodes:
+        sources = [
+            source
+            for source in node.inputs
+            if (source.node in after if isinstance(source, Made) else source.name in missed)
+        ]
+        if not sources or not node.outputs:
+            continue
+        if node.outputs[0].requires_grad:
+            after.add(node.number)
+        elif node.number in leading and node.name not in OF_SHAPES:
+            what = node.name if node.records_gradients else "torch.no_grad()"
+            ends[f"{what} in {node.module!r}" if node.module else what] = None
+    if ends:
+        return f"Their gradients end at {wording.listed(list(ends), _NAMES)}."
+    return (
+        "They were not used, as dropped layers and experts may be, or are detached, as by a "
+        "reentrant checkpoint whose inputs have no gradient."
+    )
 
 
 def _missed_by_all(
