@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import math
-from functools import cache
+from collections.abc import Iterator, Set
 from types import FunctionType
 from typing import Any
 
@@ -74,17 +74,20 @@ def _short(model: nn.Module) -> list[Finding]:
 
 def _kept(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
     """A state that leads from one batch to the graph of the last one, whose memory is freed."""
-    if not any(_attributes(module) for module in model.modules()):
+    kinds = {type(module) for module in model.modules()}
+    written = {kind: some for kind in kinds if (some := _written(kind))}
+
+    def held() -> Iterator[tuple[str, list[Tensor]]]:
+        for prefix, module in model.named_modules():
+            for name, tensors in _attributes(module, written.get(type(module), frozenset())):
+                yield f"{prefix}.{name}" if prefix else name, tensors
+
+    if not any(True for _ in held()):
         return []
     with untouched(model), seeded(0), torch.inference_mode(False), torch.enable_grad():
         trained = [p for p in model.parameters() if p.requires_grad]
         loss = loss_fn(model, batch)
-        names = [
-            f"{prefix}.{name}" if prefix else name
-            for prefix, module in model.named_modules()
-            for name, tensors in _attributes(module)
-            if any(x.grad_fn is not None for x in tensors)
-        ]
+        names = [name for name, xs in held() if any(x.grad_fn is not None for x in xs)]
         if not names:
             return []
         torch.autograd.grad(loss, trained, allow_unused=True)
@@ -107,19 +110,15 @@ def _kept(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
     ]
 
 
-def _attributes(module: nn.Module) -> list[tuple[str, list[Tensor]]]:
-    """Plain attributes that hold tensors, or nothing as yet, and that a pass may write."""
-    written = _written(type(module))
-    found = []
+def _attributes(module: nn.Module, written: Set[str]) -> Iterator[tuple[str, list[Tensor]]]:
+    """Plain attributes that hold tensors, or nothing as yet, of those that a pass may write."""
     for name, value in vars(module).items() if written else ():
         if name in written and (value is None or isinstance(value, Tensor | tuple | list | dict)):
             tensors = [x for x in leaves(value) if isinstance(x, Tensor)]
             if tensors or value is None or len(value) == 0:
-                found.append((name, tensors))
-    return found
+                yield name, tensors
 
 
-@cache
 def _written(kind: type[nn.Module]) -> frozenset[str]:
     """Names of attributes that methods of a user's class assign, beside those that only begin."""
     return frozenset(
