@@ -163,7 +163,7 @@ def quietly(make, *arguments):
 BATCHES = {
     "on the meta device": (torch.ones(8, 64, device="meta"), "is on the meta device"),
     "nested": (quietly(torch.nested.nested_tensor, [torch.ones(64)] * 8), "is nested .take"),
-    "integers": (torch.ones(8, 64, dtype=torch.int64), "of torch.int64: give x.float"),
+    "integers": (torch.ones(8, 64, dtype=torch.int64), "whole numbers: give x.float"),
     "complex": (torch.ones(8, 64) + 0j, "is complex .take .real"),
     "quantised": (
         quietly(torch.quantize_per_tensor, torch.ones(8, 64), 1, 0, torch.qint8),

@@ -11,6 +11,7 @@ from equipoise.probes.record import CovariateShift
 from equipoise.records import from_plain, to_plain
 from reference.landscape import covariate_shift as literally
 from reference.landscape import gradient_step, pass_over
+from support import counting
 from support.covariate_shifts import assert_agree, chain, double, names_by_layer, numbers
 from support.model_state import differences, fingerprint
 from support.probe_models import MODELS, batch, build, loss_fn
@@ -80,14 +81,13 @@ class TestDefinition:
 
 
 # Outside of the model, as probes restore what a class keeps.
-RUNS = [0]
 
 
 class Counted(nn.Linear):
     """Counts how often it runs."""
 
     def forward(self, x):
-        RUNS[0] += 1
+        counting.counted()
         return super().forward(x)
 
 
@@ -110,25 +110,25 @@ class TestSharedPrefix:
     )
     def test_known_layers_do_not_run_again(self, options, runs):
         model = nn.Sequential(*(Counted(6, 6) for _ in range(12)))
-        RUNS[0] = 0
+        counting.start()
         covariate_shift(model, loss_fn, BATCH, RATE, **options)
-        assert RUNS[0] == runs
+        assert runs == counting.COUNT
 
     def test_later_layers_than_those_reported_take_no_pass(self):
         model = nn.Sequential(*(Counted(6, 6) for _ in range(12)))
         everything = covariate_shift(model, loss_fn, BATCH, RATE)
-        RUNS[0] = 0
+        counting.start()
         some = covariate_shift(model, loss_fn, BATCH, RATE, layers=["3", model[9]])
         assert some.layers == (everything.layers[3], everything.layers[9])
-        assert RUNS[0] == 12 + 12 + 9
+        assert counting.COUNT == 12 + 12 + 9
 
     def test_blocks_inside_blocks(self):
         inner = [nn.Sequential(Counted(6, 6), nn.Tanh(), Counted(6, 6)) for _ in range(3)]
         model = nn.Sequential(*inner).double()
         data = tuple(part.double() for part in BATCH)
-        RUNS[0] = 0
+        counting.start()
         shared = covariate_shift(model, loss_fn, data, RATE)
-        assert RUNS[0] == 6 + sum(range(2, 7))
+        assert 6 + sum(range(2, 7)) == counting.COUNT
         whole = covariate_shift(model, loss_fn, data, RATE, share_prefix=False)
         assert_agree(shared, numbers(whole), tolerance=5e-15)
 

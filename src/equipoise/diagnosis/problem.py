@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from equipoise.data.catalogue import load
 from equipoise.data.source import Source
 from equipoise.data.user import as_source
-from equipoise.diagnosis.inputs.adapt import Loss, check_loss, find_loss, warm_up
+from equipoise.diagnosis.inputs.adapt import AdaptedLoss, Loss, check_loss, find_loss, warm_up
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
 from equipoise.diagnosis.refusals import (
     FailedOnBatchError,
@@ -30,7 +30,7 @@ from equipoise.diagnosis.refusals import (
 )
 from equipoise.instrument.batches import cast, is_pair, moved, samples, tensors
 from equipoise.instrument.clock import Stopwatch
-from equipoise.instrument.kept_batches import copied, on_copies
+from equipoise.instrument.kept_batches import OnCopies, copied, on_copies
 from equipoise.instrument.loss_value import UnfitLossError, checked_loss
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.random_states import seeded
@@ -167,6 +167,14 @@ class Problem:
     def patience(self) -> float:
         """Seconds that a pass in evaluation may take, where some models do more: a step, or ½."""
         return max(0.5, self.step_seconds)
+
+    @property
+    def adapted_loss(self) -> AdaptedLoss | None:
+        """The loss of outputs and targets that is called with the model; None of another."""
+        loss: object = self.loss_fn
+        while isinstance(loss, OnCopies | _LossOnData):
+            loss = loss.of
+        return loss if isinstance(loss, AdaptedLoss) else None
 
     def fresh(self, seed: int | None = None) -> nn.Module:
         """Build the model with a seed, or with the current random state."""

@@ -42,7 +42,7 @@ _OF_ROWS = re.compile(r"^index out of range in self$")
 # What layers say of pixels that are still bytes, and of other whole numbers.
 _OF_WHOLE = re.compile(
     r"Input type \((unsigned char|long|int|short)( int)?\)"
-    r"|same dtype, but got (Byte|Long|Int|Short) and"
+    r"|same dtype, but got:? (Byte|Long|Int|Short|unsigned char|long|int|short)\b"
     r"|not implemented for '(Byte|Long|Int|Short)'"
 )
 _OF_CLASSES = re.compile(r"multi-target not supported|(dtype|scalar type).*\bLong\b")

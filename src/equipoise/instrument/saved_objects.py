@@ -18,7 +18,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
@@ -68,11 +68,14 @@ _FRAMEWORKS = frozenset(
 )
 _LEFT_ALONE = (sys.stdlib_module_names - {"__main__", "collections", "types"}) | _FRAMEWORKS
 _STANDARD = sysconfig.get_path("stdlib")
-# Containers and numbers that a file may keep for its functions.
-_KEPT_IN_A_FILE = (
-    dict, list, deque, set, bytearray, array.array, types.SimpleNamespace, Tensor, np.ndarray,
-    torch.Generator, np.random.Generator, np.random.RandomState, random.Random,
-)  # fmt: skip
+_PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+# Containers and numbers that a file may keep for its functions. Classes made of them may be
+# anything, such as a dictionary that makes its values when it is asked for them.
+_KEPT_IN_A_FILE = frozenset((
+    dict, OrderedDict, defaultdict, Counter, list, deque, set, bytearray, array.array,
+    types.SimpleNamespace, Tensor, np.ndarray, torch.Generator, np.random.Generator,
+    np.random.RandomState, random.Random,
+))  # fmt: skip
 # What they are made of is looked at; they themselves do not change.
 _TRANSPARENT = (types.MethodType, functools.partial, weakref.ref, OwnGenerator)
 _WALKED = (
@@ -199,7 +202,7 @@ def own_attributes(model: nn.Module) -> Iterator[Named]:
     """What modules keep that not every module has, by the names of module and attribute.
 
     Hooks are among them, and what the users' methods keep in default arguments and in containers
-    of their file.
+    of their file, if it is not that of an installed package.
     """
     for name, module in model.named_modules():
         place = f"{name}." if name else f"{type(module).__name__}."
@@ -216,10 +219,17 @@ def own_attributes(model: nn.Module) -> Iterator[Named]:
         place = function.__qualname__
         kept = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         yield from ((f"a default of {place}", value) for value in kept)
+        if _is_installed(function.__code__.co_filename):
+            continue
         for name in _read_globals(function.__code__):
             value = function.__globals__.get(name)
-            if isinstance(value, _KEPT_IN_A_FILE):
+            if type(value) in _KEPT_IN_A_FILE:
                 yield f"{function.__module__}.{name}", value
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file is of an installed package, whose containers are tables and no state."""
+    return file.startswith((_STANDARD, *_PACKAGES))
 
 
 def _is_paused(hook: Any) -> bool:

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from equipoise.diagnosis.fix.applied import apply
 from equipoise.diagnosis.fix.division import Division
 from equipoise.diagnosis.fix.remedy import Remedy
-from equipoise.diagnosis.inputs.adapt import AdaptedLoss
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.short_training import LAST, MakeOptimizer
 from equipoise.instrument.batches import samples, tensors
-from equipoise.instrument.kept_batches import apart
+from equipoise.instrument.kept_batches import copied
 from equipoise.instrument.random_states import seeded
 from equipoise.records.codec import from_plain, write_json
 from equipoise.training.loop import train
@@ -201,8 +200,8 @@ def _judged(
 
 def _right(problem: Problem, model: nn.Module, batch: Any) -> tuple[int, int]:
     """How many classes are right, and how many there are; none of what is no classification."""
-    loss, batch = apart(problem.loss_fn, batch)
-    if not isinstance(loss, AdaptedLoss) or loss.inputs_as_target:
+    loss, batch = problem.adapted_loss, copied(batch)
+    if loss is None or loss.inputs_as_target:
         return 0, 0
     target = loss.call.target_of(batch)
     if not isinstance(target, Tensor) or target.is_floating_point() or target.dtype == torch.bool:

@@ -18,6 +18,7 @@ from equipoise.theory.propagation.call import OF_SHAPES
 # Share of the parameters from which a part without gradient is no detail.
 _MUCH = 0.1
 _NAMES = 3
+_NO_GRAD = "torch.no_grad()"
 
 
 def of_reach(
@@ -75,10 +76,15 @@ def _why(graph: Graph, missed: Collection[str]) -> str:
         if node.outputs[0].requires_grad:
             after.add(node.number)
         elif node.number in leading and node.name not in OF_SHAPES:
-            what = node.name if node.records_gradients else "torch.no_grad()"
+            what = node.name if node.records_gradients else _NO_GRAD
             ends[f"{what} in {node.module!r}" if node.module else what] = None
     if ends:
-        return f"Their gradients end at {wording.listed(list(ends), _NAMES)}."
+        unrecorded = any(what.startswith(_NO_GRAD) for what in ends)
+        return f"Their gradients end at {wording.listed(list(ends), _NAMES)}." + (
+            " A reentrant checkpoint whose inputs have no gradient runs so, too."
+            if unrecorded
+            else ""
+        )
     return (
         "They were not used, as dropped layers and experts may be, or are detached, as by a "
         "reentrant checkpoint whose inputs have no gradient."
