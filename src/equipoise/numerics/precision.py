@@ -22,10 +22,14 @@ def check_floating(name: str, x: object) -> None:
     if not isinstance(x, Tensor):
         got = type(x).__name__
         raise TypeError(f"{name} must be a tensor; got {got}. Use torch.as_tensor().")
-    if not x.is_floating_point():
-        raise TypeError(f"{name} must be floating point; got {x.dtype}. Use .float().")
+    _check_type(name, x)
     if x.layout is not torch.strided:
         raise TypeError(f"{name} must be dense; got {x.layout}. Use .to_dense().")
+
+
+def _check_type(name: str, x: Tensor) -> None:
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must be floating point; got {x.dtype}. Use .float().")
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -38,7 +42,7 @@ def at_least_float32(x: Tensor) -> Tensor:
         >>> at_least_float32(torch.ones(1, dtype=torch.bfloat16)).dtype
         torch.float32
     """
-    check_floating("values", x)
+    _check_type("values", x)  # compiled backward passes know no layouts
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

@@ -295,7 +295,7 @@ class TestErrors:
                 function(torch.zeros(shape))
 
     def test_not_floating(self):
-        with pytest.raises(TypeError, match=r"got torch.int64; convert with .float"):
+        with pytest.raises(TypeError, match=r"got torch.int64. Use .float"):
             matrix_power(torch.eye(3, dtype=torch.int64))
 
     @pytest.mark.parametrize("exponent", [0.0, -0.5, torch.nan])
