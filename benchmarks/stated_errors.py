@@ -441,7 +441,9 @@ def outside(case: Case, setting: Setting, solution: Solution) -> dict[str, float
         return {}
     found = {}
     # Where a small ε makes a layer at B = 4 to 7, few nodes may agree by accident: many decide.
-    for counts in ((110, 150),) if case.function.power else ((20, 26), (40, 60), (170, 240)):
+    # Powers at a kink converge slowly: two finenesses may be off by more than they differ by.
+    powers, others = ((110, 150), (300, 450)), ((20, 26), (40, 60), (170, 240))
+    for counts in powers if case.function.power else others:
         rough, fine = (truth(case, setting, kappa, c, np.longdouble) for c in counts)
         # Differences of samples are known to the rounding of values, κ* to that by 1/(1 − F′).
         rounding = float(np.finfo(np.longdouble).eps) * math.sqrt(fine["q"] / fine["kappa"])
