@@ -161,18 +161,13 @@ def _moments(model: nn.Module, inputs: Tensor) -> dict[str, tuple[float, float]]
 
         return record
 
-    handles = []
-    for name in observed_layers(model):
-        # The layers are named alike: conv3_1 and norm3_1, linear4 and norm4.
-        normaliser = f"norm{name.removeprefix('conv').removeprefix('linear')}"
-        module = getattr(model, normaliser, None) or model.get_submodule(name)
-        handles.append(module.register_forward_hook(recorded(name)))
-    try:
-        with untouched(model), torch.no_grad():
-            model(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with untouched(model), torch.no_grad():  # which takes the hooks off again
+        for name in observed_layers(model):
+            # The layers are named alike: conv3_1 and norm3_1, linear4 and norm4.
+            normaliser = f"norm{name.removeprefix('conv').removeprefix('linear')}"
+            module = getattr(model, normaliser, None) or model.get_submodule(name)
+            module.register_forward_hook(recorded(name))
+        model(inputs)
     return found
 
 

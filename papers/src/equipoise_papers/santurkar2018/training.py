@@ -304,16 +304,10 @@ def _activations(model: nn.Module, inputs: Tensor, bins: int) -> tuple[Activatio
 
         return record
 
-    handles = [
-        model.get_submodule(name).register_forward_hook(hook(name))
-        for name in observed_layers(model)
-    ]
-    try:
-        with untouched(model), torch.no_grad():
-            model(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with untouched(model), torch.no_grad():  # which takes the hooks off again
+        for name in observed_layers(model):
+            model.get_submodule(name).register_forward_hook(hook(name))
+        model(inputs)
     return tuple(found)
 
 
