@@ -6,6 +6,7 @@ from torch import nn
 from torch.distributions import Normal
 from torch.nn import functional as F
 
+import equipoise as eq
 from equipoise.diagnosis.mistakes.draws import of_draws
 from equipoise.instrument.recording.tracer import trace
 
@@ -66,6 +67,19 @@ class TestNoiseAsTarget:
     )
     def test_draws_that_are_meant(self, loss):
         assert titles(layers(), loss) == []
+
+    def test_noise_that_the_check_up_takes_for_want_of_targets(self):
+        class TwoHeads(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.policy, self.value = nn.Linear(6, 4), nn.Linear(6, 1)
+
+            def forward(self, x):
+                return self.policy(x), self.value(x)
+
+        report = eq.checkup(TwoHeads, X)
+        assert "noise, for want of targets" in report.assumptions[0]
+        assert NOISE not in [finding.title for finding in report.findings]
 
     @pytest.mark.parametrize(("loss", "learns"), [(denoised, True), (fresh, False)])
     def test_it_is_not_learnt(self, loss, learns):

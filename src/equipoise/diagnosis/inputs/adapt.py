@@ -276,7 +276,7 @@ def _for_want_of_targets(
                 found = AdaptedLoss(call, objectives.to_noise(call.run(model, batch)))
         except Exception:  # another way to call it may fit
             continue
-        return Found(found, (f"{_words(found)}; give yours as loss_fn=",))
+        return Found(found, (f"{_words(found)}; give yours as loss_fn=",), is_assumed=True)
     return None
 
 
@@ -325,6 +325,7 @@ def _denoising() -> Found:
             "loss: squared error of the predicted noise, from model(noisy batch, t) at random "
             f"times t < {_TIMES} of a linear schedule",
         ),
+        is_assumed=True,
     )
 
 
