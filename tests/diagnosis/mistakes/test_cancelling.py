@@ -8,6 +8,7 @@ from torch.nn import functional as F
 import equipoise as eq
 from equipoise.diagnosis.mistakes.cancelling import of_cancelling
 from equipoise.instrument.recording.tracer import trace
+from support.model_state import differences, fingerprint
 
 X, Y = torch.randn(32, 6), torch.arange(32) % 3
 
@@ -87,6 +88,29 @@ def penalised(model, batch):
 
 def layers():
     return nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(), nn.Linear(16, 3))
+
+
+class Normalised(nn.Module):
+    """Batch norm less what it computes, beside a leaky ReLU whose slopes are drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(6, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        h = self.first(x)
+        own = (h - h.mean(0)) / torch.sqrt(h.var(0, unbiased=False) + self.norm.eps)
+        drawn = 1e-20 * torch.rrelu(h, training=True)
+        return self.norm(h) - own + drawn
+
+
+def test_what_is_repeated_moves_neither_statistics_nor_random_numbers():
+    torch.manual_seed(0)
+    model = Normalised()
+    graph = trace(model, (X, Y), lambda model, batch: (model(batch[0]) * batch[0][:, :3]).sum())
+    before = fingerprint(model)
+    assert len(of_cancelling(graph)) == 1
+    assert differences(before, fingerprint(model)) == []
 
 
 def test_of_a_loss():

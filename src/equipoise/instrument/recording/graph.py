@@ -17,6 +17,8 @@ from equipoise.instrument import trees
 Kind = Literal["parameter", "buffer", "data"]
 
 MOST_POSITIONS = 4096
+# They move running statistics, and PyTorch does not declare that they write.
+_WRITING = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def evaluated(
     """
     if isinstance(operator, type):
         raise TypeError(f"an opaque call of {operator.__name__} cannot be repeated")
-    if operator._schema.is_mutable:
+    if operator._schema.is_mutable or name_of(operator) in _WRITING:
         arguments, keywords = trees.replaced(Tensor, torch.clone, (arguments, keywords))
     outputs = trees.leaves(operator(*arguments, **keywords))
     return tuple(output for output in outputs if isinstance(output, Tensor))
