@@ -268,6 +268,7 @@ def _functions_of(model: nn.Module) -> dict[types.FunctionType, None]:
     """Methods of the users' modules, and the functions of their files that these call."""
     waiting = [value for kind in _kinds_of(model) for value in vars(kind).values()]
     found: dict[types.FunctionType, None] = {}
+    seen: set[types.FunctionType] = set()
     while waiting:
         value = waiting.pop()
         if isinstance(value, property):
@@ -276,7 +277,11 @@ def _functions_of(model: nn.Module) -> dict[types.FunctionType, None]:
             waiting.append(value.__wrapped__)
         elif isinstance(value, functools.cached_property):
             waiting.append(value.func)
-        elif isinstance(value, types.FunctionType) and value not in found:
+        elif isinstance(value, types.FunctionType) and value not in seen:
+            seen.add(value)
+            waiting.append(getattr(value, "__wrapped__", None))  # what a decorator calls
+            if _is_of_others(value.__globals__.get("__name__", "").partition(".")[0]):
+                continue  # a decorator of theirs, which bears the function's name
             found[value] = None
             called = (value.__globals__.get(name) for name in _read_globals(value.__code__))
             waiting += [
