@@ -44,8 +44,10 @@ def test_labels_are_recognised_without_a_loss_too():
         eq.checkup(lambda: nn.Linear(6, 3), (X, X[:, 0]))
 
 
-@pytest.mark.parametrize("kind", [torch.uint8, torch.int64])
-@pytest.mark.parametrize("layer", [nn.Linear(4, 3), nn.Conv1d(1, 3, 2), nn.BatchNorm1d(4)])
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int8, torch.int64])
+@pytest.mark.parametrize(
+    "layer", [nn.Linear(4, 3), nn.Linear(4, 3, bias=False), nn.Conv1d(1, 3, 2), nn.BatchNorm1d(4)]
+)
 def test_inputs_that_are_whole_numbers(layer, kind):
     whole = torch.ones(32, 4, dtype=kind)
     batch = (whole[:, None] if isinstance(layer, nn.Conv1d) else whole, CLASSES)
@@ -61,6 +63,13 @@ def test_indices_beyond_an_embedding():
 
 def test_a_list_of_samples_with_names():
     samples = [{"x": x, "labels": label} for x, label in zip(X, CLASSES, strict=True)]
+    model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    with pytest.raises(ValueError, match=r"single samples, give a DataLoader of them"):
+        eq.checkup(model, samples)
+
+
+def test_a_list_of_samples_with_numbers():
+    samples = [(x, float(label)) for x, label in zip(X, CLASSES, strict=True)]
     model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
     with pytest.raises(ValueError, match=r"single samples, give a DataLoader of them"):
         eq.checkup(model, samples)

@@ -457,7 +457,8 @@ def _as_batch(item: object, name: str) -> Batch:
     if _is_sample_with_target(batch):
         raise ValueError(
             f"{name} yields single samples, the first with the target {batch[1]}; batches are "
-            "expected. Give a DataLoader of it, DataLoader(samples, batch_size=64)."
+            "expected. Give a DataLoader of it, DataLoader(samples, batch_size=64); a number that "
+            "belongs to a whole batch may stand in a dictionary."
         )
     if is_pair(batch):
         inputs, targets = batch
@@ -471,10 +472,10 @@ def _as_batch(item: object, name: str) -> Batch:
 
 
 def _is_sample_with_target(item: object) -> bool:
-    """A tensor and one number."""
+    """A tensor and one label; a fraction may be a weight of the whole batch."""
     if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], Tensor)):
         return False
-    return isinstance(item[1], int | float) or (isinstance(item[1], Tensor) and not item[1].ndim)
+    return isinstance(item[1], int) or (isinstance(item[1], Tensor) and not item[1].ndim)
 
 
 _WRAP = "Wrap it in a function that yields batches of tensors."

@@ -41,9 +41,9 @@ _KNOWN = (
 _OF_ROWS = re.compile(r"^index out of range in self$")
 # What layers say of pixels that are still bytes, and of other whole numbers.
 _OF_WHOLE = re.compile(
-    r"Input type \((unsigned char|long|int|short)( int)?\)"
-    r"|same dtype, but got:? (Byte|Long|Int|Short|unsigned char|long|int|short)\b"
-    r"|not implemented for '(Byte|Long|Int|Short)'"
+    r"(Input type \(|same dtype, but got: )((un)?signed char|((long|short) )?int)\b"
+    r"|same dtype, but got (Byte|Char|Long|Int|Short) and"
+    r"|not implemented for '(Byte|Char|Long|Int|Short)'"
 )
 _OF_CLASSES = re.compile(r"multi-target not supported|(dtype|scalar type).*\bLong\b")
 # How PyTorch goes on when an operation has no kernel for a type of tensors.
@@ -104,7 +104,8 @@ def _remedy(batch: Batch, words: str) -> str:
         return found
     if _OF_ROWS.search(words):
         return _of_rows(batch)
-    if _OF_WHOLE.search(words):
+    inputs = tensors(batch[0] if is_pair(batch) else batch)
+    if _OF_WHOLE.search(words) and not all(x.is_floating_point() for x in inputs):
         return "The inputs are whole numbers: give x.float(), or x.float() / 255 of pixels."
     if re.search(r"\bnan\b", words):  # the sign is not the cause
         return ""
@@ -112,7 +113,9 @@ def _remedy(batch: Batch, words: str) -> str:
 
 
 def _may_be_a_sample(batch: Batch) -> bool:
-    """Whether a dictionary holds single numbers beside longer tensors, as one label."""
+    """Whether it holds one number, such as a label, beside longer tensors."""
+    if isinstance(batch, tuple):
+        return len(batch) == 2 and isinstance(batch[1], float)
     dimensions = [x.ndim for x in tensors(batch)]
     return isinstance(batch, Mapping) and 0 in dimensions and max(dimensions) > 0
 
