@@ -5,6 +5,7 @@ import sys
 import warnings
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -86,6 +87,7 @@ REFUSALS = {
     "unknown loss": (mlp, {"loss_fn": "crossentropy"}, "unknown loss.*mean 'cross-entropy'"),
     "a device that is none": (mlp, {"device": 3.5}, "PyTorch knows no device 3.5"),
     "a seed that is none": (mlp, {"seed": "one"}, "seed must be a whole number .*; got 'one'"),
+    "a seed that is too large": (mlp, {"seed": 2**63}, "seed must be a whole number from 0 to"),
     "a sparse loss": (
         mlp,
         {"loss_fn": lambda m, b: m(b[0]).sum().to_sparse()},
@@ -183,6 +185,17 @@ class TestAccepted:
     def test_dictionaries_with_any_keys(self, keys):
         batch = dict(zip(keys, (torch.randn(8, 64), torch.arange(8)), strict=True))
         assert Problem.prepare(mlp, [batch]).assumptions[-1].startswith("loss: cross-entropy")
+
+    def test_a_number_beside_each_batch(self):
+        def weighted(model, batch):
+            return batch[1] * model(batch[0]).square().mean()
+
+        batches = [(torch.randn(8, 64), 0.5), (torch.randn(8, 64), 1.0)]
+        assert len(Problem.prepare(mlp, batches, loss_fn=weighted, batches=2).held) == 2
+
+    def test_seeds_of_numpy(self):
+        drawn = [Problem.prepare(mlp, DIGITS, seed=seed).first[0] for seed in (3, np.int64(3))]
+        assert torch.equal(*drawn)
 
     def test_rows_of_sparse_tensors(self):
         data = torch.eye(64).to_sparse(), torch.arange(64) % 10

@@ -181,10 +181,10 @@ def checkup(
             device=device,
             seed=seed,
         )
-        fresh = problem.fresh(seed)
+        fresh = problem.fresh(problem.seed)
         if problem.device.type == "cpu":
             refine_threads(lambda: problem.rehearse(fresh))
-        redraw = seeds > 1 and draws_new_weights(fresh, problem.fresh(seed + 1))
+        redraw = seeds > 1 and draws_new_weights(fresh, problem.fresh(problem.seed + 1))
         passes = len(problem.held) * (seeds if redraw else 1)
         chosen = plan(
             problem.step_seconds,

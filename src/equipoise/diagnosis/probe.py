@@ -99,7 +99,7 @@ def measure(
         device=device,
         seed=seed,
     )
-    fresh = problem.fresh(seed)
+    fresh = problem.fresh(problem.seed)
     work = _Work(rate or START_RATE, "given" if rate else "reference")
     stages, failure = Stages(), None
     try:

@@ -111,7 +111,7 @@ class Problem:
             ValueError: If the factory, the data, the loss or the batch size cannot be used.
         """
         check_loss(loss_fn)
-        check_seed(seed)
+        seed = check_seed(seed)
         given = taken_apart(model)
         place = _place_of(model) if device is None else _usable_device(device)
         if data is None:

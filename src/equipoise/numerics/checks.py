@@ -54,19 +54,20 @@ def check_whole(name: str, value: object, least: int) -> int:
     return int(value)
 
 
-def check_seed(seed: object) -> None:
-    """Refuse what PyTorch's generators cannot be seeded with.
+def check_seed(seed: object) -> int:
+    """Return a seed as an int, whatever integer type it has.
 
     Raises:
-        ValueError: If it is no whole number of 64 bits.
+        ValueError: If PyTorch's generators cannot be seeded with it, and with those that follow.
 
     Examples:
         >>> check_seed(0.5)
         Traceback (most recent call last):
-        ValueError: seed must be a whole number from 0 to 2⁶⁴ - 1; got 0.5.
+        ValueError: seed must be a whole number from 0 to 2⁶³ - 1; got 0.5.
     """
-    if not is_whole(seed) or not -(2**63) <= seed < 2**64:  # negative ones stand for large ones
-        raise ValueError(f"seed must be a whole number from 0 to 2⁶⁴ - 1; got {seed!r}.")
+    if not is_whole(seed) or not -(2**63) <= seed < 2**63:  # negative ones stand for larger ones
+        raise ValueError(f"seed must be a whole number from 0 to 2⁶³ - 1; got {seed!r}.")
+    return int(seed)
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

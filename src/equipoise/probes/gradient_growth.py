@@ -96,7 +96,7 @@ def gradient_growth(
     References:
         [yang2019], Section 4: gradient explosion.
     """
-    check_seed(seed)
+    seed = check_seed(seed)
     if _is_one_batch(batches):
         raise ValueError("gradient_growth takes a list of batches, and was given one: [batch].")
     all_batches = list(batches)

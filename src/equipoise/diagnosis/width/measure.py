@@ -110,7 +110,7 @@ def coordinate_check(
         runs.append([])
         for number in range(seeds):
             report("training at several widths", (len(runs) - 1) * seeds + number, trainings)
-            model = fresh(partial(build, width), batch, seed + number)
+            model = fresh(partial(build, width), batch, problem.seed + number)
             if number == 0:
                 rehearse(model, batch, loss, problem.source.name)
             with untouched(model):
