@@ -46,6 +46,8 @@ class TestNoiseAsTarget:
             fresh,
             lambda m, x: (m(x) - 2 * torch.randn(x.shape)).abs().mean(),
             lambda m, x: F.smooth_l1_loss(torch.empty_like(x).normal_(), m(x)),
+            lambda m, x: (0.5 * (m(x) - torch.randn_like(x)).flatten(1)).norm(dim=1).mean(),
+            lambda m, x: ((d := m(x) - torch.randn_like(x)) * d).mean(),
         ],
     )
     def test_of_fresh_draws(self, loss):
@@ -63,6 +65,7 @@ class TestNoiseAsTarget:
             lambda m, x: (m(x)[:, None] - torch.randn(1, 9, 6)).square().mean(),
             lambda m, x: F.mse_loss(m(x), x + torch.randn_like(x)),
             lambda m, x: (m(x) * torch.randn_like(x)).square().mean(),
+            lambda m, x: (m(x) - torch.randn_like(x)).softmax(1).square().mean(),  # noisy logits
         ],
     )
     def test_draws_that_are_meant(self, loss):

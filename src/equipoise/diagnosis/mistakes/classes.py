@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from equipoise.diagnosis.mistakes.sources import ARRANGING, PRODUCTS, before_layers, shape
+from equipoise.diagnosis.mistakes.sources import (
+    ARRANGING,
+    PRODUCTS,
+    axis_of,
+    before_layers,
+    shape,
+)
 from equipoise.instrument.recording.graph import Graph, Made, Node
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
@@ -67,7 +73,7 @@ def _way_to(
 
 def _over_another_axis(softmax: Node, picked: tuple[int, ...]) -> Finding | None:
     given = tuple(softmax.outputs[0].shape)
-    axis = _axis(softmax)
+    axis = axis_of(softmax)
     word = _SOFTMAXES[softmax.name]
     if len(given) == 2:
         # Similarities of samples have one on either axis.
@@ -92,13 +98,6 @@ def _over_another_axis(softmax: Node, picked: tuple[int, ...]) -> Finding | None
     )
 
 
-def _axis(softmax: Node) -> int:
-    """Its axis, from the front."""
-    given = softmax.arguments
-    axis = given[1] if len(given) > 1 else softmax.keywords.get("dim", 1)
-    return int(axis) % max(1, softmax.outputs[0].ndim)
-
-
 def _out_of_order(softmax: Node, nodes: Mapping[int, Node]) -> Finding | None:
     """Logits that were given another shape where their axes were to be exchanged."""
     products = dict.fromkeys(PRODUCTS, "")
@@ -107,7 +106,7 @@ def _out_of_order(softmax: Node, nodes: Mapping[int, Node]) -> Finding | None:
         return None
     first = tuple(way[0].outputs[0].shape)
     feature = 1 if way[0].name == "convolution" else len(first) - 1
-    classes = softmax.outputs[0].shape[_axis(softmax)]
+    classes = softmax.outputs[0].shape[axis_of(softmax)]
     if first[feature] < 2 or first[feature] != classes:
         return None
     layout = Layout(tuple((Atom.new("open", size),) for size in first))
@@ -120,7 +119,7 @@ def _out_of_order(softmax: Node, nodes: Mapping[int, Node]) -> Finding | None:
     except _UnknownError:
         return None
     else:
-        mixed = atom not in layout.axes[_axis(softmax)] and not any(
+        mixed = atom not in layout.axes[axis_of(softmax)] and not any(
             axis == (atom,) for axis in layout.axes
         )
     if not mixed:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
+    DIFFERENCES,
     before_layers,
     depends_on_weights,
     shape,
@@ -18,7 +19,8 @@ from equipoise.records.finding import Finding
 from equipoise.theory.propagation.call import OF_SHAPES
 
 _DRAWN = ("randn", "rand", "normal", "uniform", "randint", "randn_like", "rand_like")
-_DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
+# What takes the size of a difference: else noise may have been added to outputs on purpose.
+_SIZES = {"pow", "abs", "norm", "linalg_vector_norm"}
 # What may be made of noise by scaling it.
 _SCALED = {*ARRANGING, *OF_SHAPES, "mul", "div", "add", "sub", "neg", "empty", "empty_like"}
 # Standard deviations from zero at which a mean is what there is to learn.
@@ -46,7 +48,7 @@ def of_draws(graph: Graph, *, assumed: bool = False) -> list[Finding]:
 
 
 def _noise_as_target(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
-    if node.name not in _DIFFERENCES or len(node.inputs) < 2:
+    if node.name not in DIFFERENCES or len(node.inputs) < 2 or not _is_judged(node, nodes):
         return None
     first, second = node.inputs[:2]
     for output, target in ((first, second), (second, first)):
@@ -71,6 +73,22 @@ def _noise_as_target(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
             "torch.randn_like(x), model(x + noise), and the error to that noise.",
         )
     return None
+
+
+def _is_judged(node: Node, nodes: Mapping[int, Node]) -> bool:
+    """Whether it is a loss, or a difference whose size is taken."""
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        if one.name in _SIZES or (one.name != "sub" and one.name in DIFFERENCES):
+            return True
+        if one is node or one.name in {*ARRANGING, "mul", "div"}:
+            users = users_of(one.number, nodes)
+            squares = (x.name == "mul" and len(set(x.inputs)) < len(x.inputs) for x in users)
+            if any(squares):
+                return True
+            waiting += users
+    return False
 
 
 def _draws_alone(source: Made, nodes: Mapping[int, Node]) -> set[int]:

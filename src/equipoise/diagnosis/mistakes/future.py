@@ -10,18 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.inputs.calls import TARGETS
-from equipoise.diagnosis.mistakes.sources import before_layers, tensor
+from equipoise.diagnosis.mistakes.sources import DIFFERENCES, before_layers, tensor
 from equipoise.instrument import LossFunction
 from equipoise.instrument.batches import fields, mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.recording.graph import Graph, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
+from equipoise.training.losses import IGNORED
 
 # Losses that compare outputs with targets one by one, and their operands.
-_LOSSES = {"nll_loss_forward", "nll_loss2d_forward", "mse_loss", "smooth_l1_loss", "huber_loss"}
-_LOSSES |= {"sub"}
-_IGNORED = -100
+_LOSSES = {"nll_loss_forward", "nll_loss2d_forward", *DIFFERENCES}
 # Fewer samples have no other inputs to exchange, and fewer steps no order to speak of.
 _SAMPLES, _STEPS = 2, 4
 # Share of steps that are like the one before, from which a series is constant.
@@ -119,7 +118,7 @@ def _is_next(x: Tensor, target: Tensor) -> bool:
         return False
     following, now = x[:, 1:], x[:, :-1]
     target = target.reshape(samples, steps, *rest)[:, : length - 1]
-    counts = target != _IGNORED
+    counts = target != IGNORED
     if not bool(counts[:, length // 2 - 1].any()):
         return False
     if float((following == now).double().mean()) > _CONSTANT:

@@ -10,7 +10,9 @@ from typing import Any
 from equipoise.diagnosis.mistakes.bounds import narrow
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
+    DIFFERENCES,
     PRODUCTS,
+    axis_of,
     before_expanding,
     before_layers,
     depends_on_weights,
@@ -39,7 +41,6 @@ _ASSUMED = "That loss is assumed: give yours as loss_fn= if it is another."
 # What makes numbers that are no logarithms of probabilities.
 _NO_LOGARITHMS = (*PRODUCTS, "_softmax", "sigmoid", "tanh", "relu")
 # Operations that compare or join numbers one by one.
-_DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
 # Targets that are so many standard deviations from the outputs, or vary so many times as much.
 _FAR, _WIDE = 5.0, 30.0
 # Outputs that vary more are too large themselves.
@@ -149,16 +150,10 @@ def _before_a_loss(node: Node, origin: Node | None, *, ends_in_nll: bool) -> Fin
     return None
 
 
-def _axis(node: Node) -> int:
-    """The axis of a softmax, from the front."""
-    axis = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim", 1)
-    return int(axis) % max(1, node.outputs[0].ndim)
-
-
 def _least(node: Node, low: float, high: float) -> str | None:
     """The least loss of logits between two bounds; None of one with weights."""
     if node.name == _CROSS_ENTROPY:
-        classes = node.outputs[0].shape[_axis(node)]
+        classes = node.outputs[0].shape[axis_of(node)]
         return wording.number(math.log1p((classes - 1) * math.exp(low - high)))
     weights = [*node.arguments[2:4], node.keywords.get("weight"), node.keywords.get("pos_weight")]
     if any(weight is not None for weight in weights):
@@ -290,7 +285,7 @@ def _out_of_reach(
     node: Node, nodes: Mapping[int, Node], batch: Any, into: Container[int]
 ) -> Finding | None:
     """Targets beyond the bounds of the activation that gives the outputs."""
-    compared = _compared(node, nodes, batch) if node.name in _DIFFERENCES else None
+    compared = _compared(node, nodes, batch) if node.name in DIFFERENCES else None
     if compared is None or _is_input(compared[1], into):
         return None
     output, target = compared
@@ -317,7 +312,7 @@ def _far_from(
     node: Node, nodes: Mapping[int, Node], batch: Any, into: Container[int]
 ) -> Finding | None:
     """Targets whose mean, or whose scale, the outputs have to reach first."""
-    if node.name not in _DIFFERENCES or len(node.inputs) < 2:
+    if node.name not in DIFFERENCES or len(node.inputs) < 2:
         return None
     compared = _compared(node, nodes, batch)
     if compared is None or _is_input(compared[1], into):

@@ -27,6 +27,8 @@ ARRANGING = {
     "unsqueeze",
 }
 ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "slice", "select"}
+# Operations that compare two tensors number by number.
+DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
 
 
 def before_layers(graph: Graph) -> set[int]:
@@ -45,6 +47,13 @@ def users_of(number: int, nodes: Mapping[int, Node]) -> list[Node]:
         for node in nodes.values()
         if any(isinstance(one, Made) and one.node == number for one in node.inputs)
     ]
+
+
+def axis_of(softmax: Node) -> int:
+    """The axis of a softmax, from the front."""
+    given = softmax.arguments
+    axis = given[1] if len(given) > 1 else softmax.keywords.get("dim", 1)
+    return int(axis) % max(1, softmax.outputs[0].ndim)
 
 
 def before_expanding(source: Made | Given, nodes: Mapping[int, Node]) -> Made | Given:

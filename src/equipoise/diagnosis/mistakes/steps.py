@@ -105,7 +105,8 @@ def _kept(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
             f"The model keeps {wording.listed(names, _NAMES)} from one batch to the next, and "
             "gradients of the next loss would go back through the last one's pass, which "
             "backward() has freed.",
-            "Detach what is kept: self.state = state.detach(), and of a tuple each part.",
+            "Detach what is kept: self.state = state.detach(), and of a tuple each part. Or set "
+            "it back before every batch, in the loss that is given here too.",
         )
     ]
 
