@@ -62,7 +62,10 @@ def measured(
     width: int = 1,
     *,
     whole: bool = True,
+    optimizer: torch.optim.Optimizer | None = None,
 ):
+    if optimizer is not None:
+        optimizer.step()
     for _ in names:
         progress()
     return layer.training, width + 1, whole
@@ -82,6 +85,11 @@ class TestKinds:
                 (MODEL, "a"),
                 {"progress": 2},
                 "progress of measured must be a function or None; got 2",
+            ),
+            (
+                (MODEL,),
+                {"optimizer": 2},
+                "optimizer of measured must be an Optimizer or None; got 2",
             ),
         ],
     )

@@ -26,7 +26,7 @@ from equipoise.data.source import (
 )
 from equipoise.instrument.batches import fields, is_pair, mapped, plain, shape_of, tensors
 from equipoise.instrument.types import Batch
-from equipoise.records.wording import first_sentence, said
+from equipoise.records.wording import first_sentence, said, with_article
 
 _ACCEPTED = (
     "a DataLoader, a Dataset, an iterable of batches, one batch (a pair of tensors, or a tuple or "
@@ -484,7 +484,7 @@ _WRAP = "Wrap it in a function that yields batches of tensors."
 def _form(item: object) -> str:
     kind = type(item).__name__
     if isinstance(item, tuple | list):
-        return f"a {kind} of {len(item)}"
+        return f"{with_article(kind)} of {len(item)}"
     if isinstance(item, Mapping):
-        return f"a {kind} with the keys {list(item)}"
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+        return f"{with_article(kind)} with the keys {list(item)}"
+    return with_article(kind)

@@ -29,7 +29,8 @@ _KNOWN = (
     ),
     (
         re.compile(r"backward through the graph a second time"),
-        "Does the loss or the model call backward() itself? Leave that to the training.",
+        "Does the loss or the model call backward() itself? Leave that to the training. Does it "
+        "keep a state from one batch to the next? Detach what is kept.",
     ),
     (
         re.compile(r"modified by an inplace operation"),

@@ -22,7 +22,7 @@ from typing import (
 )
 
 from equipoise.numerics.checks import check_flag
-from equipoise.records.wording import closest
+from equipoise.records.wording import closest, with_article
 
 # What other libraries call it, and ours.
 _ELSEWHERE = {"criterion": "loss_fn", "loader": "data", "dataloader": "data"}
@@ -125,8 +125,11 @@ def _kind(hint: Any) -> _Kind | None:
         return _Kind((collections.abc.Iterable, *none), f"something to iterate over{or_none}")
     if not isinstance(kind, type) or kind in _LOOKED_INTO or getattr(kind, "_is_protocol", False):
         return None
-    known = {"Module": "torch.nn.Module", "Tensor": "torch.Tensor", "str": "text"}
-    return _Kind((kind, *none), f"a {known.get(kind.__name__, kind.__name__)}{or_none}")
+    if kind is str:
+        return _Kind((kind, *none), f"text{or_none}")
+    known = {"Module": "torch.nn.Module", "Tensor": "torch.Tensor"}
+    name = with_article(known.get(kind.__name__, kind.__name__))
+    return _Kind((kind, *none), f"{name}{or_none}")
 
 
 def _was_raised_on_purpose(error: BaseException) -> bool:

@@ -187,6 +187,16 @@ def count(value: int, noun: str) -> str:
     return f"{value:,} {noun if value == 1 else plural}"
 
 
+def with_article(noun: str) -> str:
+    """Put an indefinite article before a noun.
+
+    Examples:
+        >>> with_article("Optimizer"), with_article("tensor")
+        ('an Optimizer', 'a tensor')
+    """
+    return f"{'an' if noun[0] in 'AEIOaeio' else 'a'} {noun}"
+
+
 def listed(names: Sequence[str], most: int = 6) -> str:
     """List names, but no more than a reader can take in.
 

@@ -13,6 +13,7 @@ def test_condition_numbers_of_a_sample_are_marked(deep):
     part = dataclasses.replace(layer, layer="fc", sampled_from=10**6, sampling_error=math.log(2))
     assert [overview.condition(one, one.raw) for one in (layer, part)] == ["30.0", "≈30.0"]
     assert overview.sampled([layer]) == ""
+    assert overview.sampled([part]).endswith("differs from the whole by ×2.00.")
     assert "At fc a part of the sample differs from the whole by ×2.00" in overview.sampled(
         [layer, part]
     )

@@ -88,9 +88,10 @@ def sampled(layers: Sequence[LayerConditioning]) -> str:
         return ""
     worst = max(samples, key=lambda layer: layer.sampling_error)
     factor = wording.factor(math.exp(min(worst.sampling_error, 700.0)))
+    rest = ", at other layers by less" if len(samples) > 1 else ""
     return (
         f"≈: of a random sample of the layer's rows. At {worst.layer} a part of the sample "
-        f"differs from the whole by {factor}, at other layers by less."
+        f"differs from the whole by {factor}{rest}."
     )
 
 
