@@ -47,7 +47,7 @@ def test_an_error_about_another_file_names_that(tmp_path):
 
 def test_a_folder_that_is_called_like_a_page_stays_one(tmp_path):
     folder = tmp_path / "report.html"
-    with pytest.raises(ValueError, match=r"is the name of a file; .* Name one, such as 'report'"):
+    with pytest.raises(ValueError, match=r"is the name of a file, .* Name one, such as 'report'"):
         refuse_file_name(folder)
     folder.mkdir()
     refuse_file_name(folder)

@@ -22,12 +22,12 @@ def refuse_file_name(folder: Path) -> None:
     Examples:
         >>> refuse_file_name(Path("report.html"))
         Traceback (most recent call last):
-        ValueError: 'report.html' is the name of a file; report.html and report.json are ...
+        ValueError: 'report.html' is the name of a file, and several are written to a ...
     """
     if folder.suffix in (".html", ".json") and not folder.is_dir():
         raise ValueError(
-            f"{str(folder)!r} is the name of a file; report.html and report.json are written to a "
-            f"folder. Name one, such as {folder.stem!r}."
+            f"{str(folder)!r} is the name of a file, and several are written to a folder. Name one, "
+            f"such as {folder.stem!r}."
         )
 
 
