@@ -26,8 +26,8 @@ def refuse_file_name(folder: Path) -> None:
     """
     if folder.suffix in (".html", ".json") and not folder.is_dir():
         raise ValueError(
-            f"{str(folder)!r} is the name of a file, and several are written to a folder. Name one, "
-            f"such as {folder.stem!r}."
+            f"{str(folder)!r} is the name of a file, and several are written to a folder. Name "
+            f"one, such as {folder.stem!r}."
         )
 
 
