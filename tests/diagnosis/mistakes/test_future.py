@@ -44,6 +44,19 @@ class Recurrent(nn.Module):
         return self.last(self.steps(self.embed(tokens))[0])
 
 
+class Autoencoder(nn.Module):
+    """A decoder is given each step before its target, and what an encoder makes of all."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.last = nn.Embedding(11, 8), nn.Linear(8, 11)
+        self.encode, self.decode = (nn.GRU(8, 8, batch_first=True) for _ in range(2))
+
+    def forward(self, tokens):
+        _, state = self.encode(self.embed(tokens))
+        return self.last(self.decode(self.embed(tokens[:, :-1]), state)[0])
+
+
 class Filters(nn.Module):
     """Convolutions over time, padded on one side or on both."""
 
@@ -112,6 +125,16 @@ class TestTokens:
             assert severities(everything, (PAIR[0], target), tokens_loss) == []
         constant = torch.ones_like(PAIR[0])
         assert severities(everything, (constant, constant), tokens_loss) == []
+
+    def test_a_sequence_that_an_encoder_is_given(self):
+        def repeated(model, tokens):
+            return F.cross_entropy(model(tokens).mT, tokens[:, 1:])
+
+        def leading(model, tokens):
+            return F.cross_entropy(model(tokens[:, :-1]).mT, tokens[:, 1:])
+
+        assert severities(Autoencoder(), TOKENS, repeated) == []
+        assert severities(Attention(mask=torch.ones_like), TOKENS, leading) == ["critical"]
 
     def test_a_sequence_that_is_copied(self):
         class Copying(nn.Module):

@@ -173,3 +173,10 @@ def test_images_that_a_model_turns_itself():
     model = Turning(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 26 * 26, 3))
     graph = trace(model, (x, y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
     assert of_inputs(graph, (x, y)) == []
+
+
+def test_steps_in_time_whose_features_are_channels():
+    x, y = torch.randn(8, 32, 32, 1), torch.arange(8) % 3
+    model = nn.Sequential(nn.Conv2d(32, 8, (3, 1)), nn.Flatten(), nn.Linear(8 * 30, 3))
+    graph = trace(model, (x, y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    assert of_inputs(graph, (x, y)) == []

@@ -10,11 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.inputs.calls import TARGETS
-from equipoise.diagnosis.mistakes.sources import DIFFERENCES, before_layers, tensor
+from equipoise.diagnosis.mistakes.sources import (
+    ARRANGING,
+    DIFFERENCES,
+    PRODUCTS,
+    before_layers,
+    shape,
+    tensor,
+)
 from equipoise.instrument import LossFunction
 from equipoise.instrument.batches import fields, mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
-from equipoise.instrument.recording.graph import Graph, Node
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 from equipoise.training.losses import IGNORED
@@ -38,8 +45,8 @@ def of_future(
 
     Where targets are the inputs one step later, the input is changed at one step, and outputs
     before it are compared, in evaluation. Nothing is said where more than one tensor of the batch
-    holds the targets, as of models that copy a sequence from one to another, or where outputs
-    have no axis of the steps.
+    holds the targets, as of models that copy a sequence from one to another, where an encoder is
+    given the sequence that its decoder repeats, or where outputs have no axis of the steps.
 
     Args:
         graph: A traced pass.
@@ -53,6 +60,8 @@ def of_future(
     if len({id(x) for x in led}) != 1:
         return []
     (series, *_) = led
+    if _is_read_twice(graph, series):
+        return []
     length, at = series.shape[1], series.shape[1] // 2
     other = series.clone()
     other[:, at] = _others(series[:, at])
@@ -124,6 +133,31 @@ def _is_next(x: Tensor, target: Tensor) -> bool:
     if float((following == now).double().mean()) > _CONSTANT:
         return False
     return bool((following == target)[counts].all())
+
+
+def _is_read_twice(graph: Graph, series: Tensor) -> bool:
+    """Whether layers take it whole and without the last step, as an encoder and its decoder do."""
+    nodes = {node.number: node for node in graph.nodes}
+    layers = before_layers(graph) | {node.number for node in graph.nodes if node.name in PRODUCTS}
+    lengths = set()
+    for node in graph.nodes:
+        if node.number in layers and node.name not in ARRANGING:
+            lengths |= {_length_taken(source, series, nodes) for source in node.inputs}
+    return {series.shape[1], series.shape[1] - 1} <= lengths
+
+
+def _length_taken(source: Made | Given, series: Tensor, nodes: Mapping[int, Node]) -> int:
+    """How many steps of a series an operation is given; 0 of anything else."""
+    length = series.shape[1]
+    while isinstance(source, Made):
+        taken = shape(source, nodes)
+        if len(taken) == series.ndim and taken[0] == len(series):
+            length = min(length, taken[1])
+        if nodes[source.node].name not in ARRANGING:
+            return 0
+        source = nodes[source.node].inputs[0]
+    is_it = source.value.shape == series.shape and torch.equal(source.value, series)
+    return length if is_it else 0
 
 
 def _others(x: Tensor) -> Tensor:

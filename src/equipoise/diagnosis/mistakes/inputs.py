@@ -12,6 +12,7 @@ from equipoise.diagnosis.mistakes.sources import (
     depends_on_weights,
     is_of,
     joined,
+    shape,
     tensor,
 )
 from equipoise.instrument.recording.graph import Given, Graph, Made
@@ -57,6 +58,9 @@ def _channels_last(graph: Graph, batch: Any) -> list[Finding]:
         source = node.inputs[0]
         given = tuple(tensor(source, nodes).shape)
         if len(given) != 4 or given[3] not in _CHANNELS or not given[1] == given[2] >= _ROWS:
+            continue
+        height, width = shape(node.inputs[1], nodes)[2:]
+        if height > width == 1:  # of steps in time, with their features for channels
             continue
         if not depends_on_weights(source, nodes) and is_of(batch, source, nodes):
             return [
