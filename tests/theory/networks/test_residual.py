@@ -120,3 +120,20 @@ def test_slopes_within_rounding_of_a_power_are_in_the_error(
         start_variance=2.85,
     ).growth
     assert abs(growth.value - true) <= growth.error + 4e-9 < at_most
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beta": 14.0, "eps": 0.01, "stages": 2},  # divided by 0
+        {"beta": 0.5, "eps": 0.1, "start_variance": 1e-40},  # growth was nan
+        {"beta": 0.5, "eps": 0.1, "start_variance": 1e-32},  # noise
+    ],
+)
+def test_signals_within_rounding_are_refused(options):
+    with pytest.raises(
+        ValueError, match=r"constant to float64 .* no signal passes\. Use a smaller"
+    ):
+        residual_growth("tanh", 64, blocks=3, **options)
+    # Small signals alone are none.
+    assert residual_growth("tanh", 64, blocks=3, eps=0.1, start_variance=1e-40).growth.error < 1e-7

@@ -44,7 +44,7 @@ from equipoise.theory.batch_norm.averages.response import (
 from equipoise.theory.batch_norm.disc.law import DiscLaw
 from equipoise.theory.batch_norm.disc.place import place
 from equipoise.theory.batch_norm.fixed_point.radius import radial_grid, without_eps
-from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
+from equipoise.theory.batch_norm.fixed_point.solve import CONSTANT, solve_by_quadrature
 from equipoise.theory.batch_norm.setting import Setting, SettingOptions, as_setting
 
 Array = NDArray[np.float64]
@@ -180,6 +180,8 @@ def _stage(setting: Setting, kappa: float, level: int) -> _Branch:
         law = _laws(setting, round(math.log(c) / _STEP) if c else None)[min(level, 1)]
         at, many = np.array([kappa]), np.array([c])
         gap, slope = float(law.map(many)[0][0]), law.mean_slope(many)
+        if not gap > CONSTANT * float(f.activation.values(np.array([f.beta]))[0]) ** 2:
+            raise _no_signal(setting, kappa)
         u, v = (variance * float(part[0]) for part in law.gradients(at, many))
         lost = u * float(sum(part[0] for part in law.left_out(np.array([gap]), slope)))
     else:
@@ -196,6 +198,15 @@ def _stage(setting: Setting, kappa: float, level: int) -> _Branch:
         beside = unseen_slopes(f, B, radial.radius)
         lost += variance / B * (B - 1) * float(radial.per_variance @ beside)
     return _Branch(variance * gap, u, v, lost)
+
+
+def _no_signal(setting: Setting, kappa: float) -> ValueError:
+    return ValueError(
+        f"activation {setting.activation.name} is constant to float64 precision at gamma = "
+        f"{setting.gamma:g}, beta = {setting.beta:g} behind a batch norm whose input has variance "
+        f"{kappa:.3g} beside eps = {setting.eps:g}: no signal passes. Use a smaller eps, a larger "
+        "start_variance or weight_variance, or a beta nearer to where it varies."
+    )
 
 
 @lru_cache(maxsize=256)

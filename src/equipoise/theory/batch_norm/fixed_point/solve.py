@@ -63,7 +63,7 @@ _WITHOUT_EPS, TINY_EPS = 1e-36, 1e-20
 # What a search that misses a place misses around it.
 _MISSED_WITH = 0.25
 # κ/q of a function that is constant but for rounding.
-_CONSTANT, _FAR_FROM_CONSTANT = 64 * UNIT**2, 1e-6
+CONSTANT, _FAR_FROM_CONSTANT = 64 * UNIT**2, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,14 +270,14 @@ def _steep(setting: Setting, f: Response) -> Solution:
 
 def _without_eps_on_disc(setting: Setting, f: Response) -> Solution:
     solution = solve_without_eps(replace(setting, eps=0.0), f)
-    if solution is None or not solution.kappa.value > _CONSTANT * solution.q.value:
+    if solution is None or not solution.kappa.value > CONSTANT * solution.q.value:
         raise _no_signal(setting)
     return solution
 
 
 def solution_of(setting: Setting, coarse: Averages, fine: Averages) -> Solution | None:
     """The solution at ε = 0 from two levels of averages, if they agree."""
-    if not fine.kappa[0] > _CONSTANT * (fine.square(VALUES, 0)[0] + fine.mean[0] ** 2):
+    if not fine.kappa[0] > CONSTANT * (fine.square(VALUES, 0)[0] + fine.mean[0] ** 2):
         return None
     rough, numbers = (_without_radius(setting, averages) for averages in (coarse, fine))
     change = numbers.distance(rough)
@@ -328,7 +328,7 @@ def _refuse_no_signal(setting: Setting, averages: Averages) -> None:
     if not np.isfinite(kappa):
         raise overflow(setting)
     second_moment = float(averages.square(VALUES, 0)[-1] + averages.mean[-1] ** 2)
-    if not kappa > _CONSTANT * second_moment:
+    if not kappa > CONSTANT * second_moment:
         raise _no_signal(setting)
 
 
