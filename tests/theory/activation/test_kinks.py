@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from equipoise.theory import as_activation, backward_spectrum
+from equipoise.theory import as_activation, backward_spectrum, explosion_rate
 from equipoise.theory.activation.kinks import _search, find_kinks
 
 
@@ -122,3 +122,20 @@ def test_what_varies_at_every_scale_is_refused_by_a_few_of_its_panels():
 
 def test_a_constant_has_no_gradient_to_lose():
     assert find_kinks(lambda x: (np.ones_like(x), np.zeros_like(x)), "constant").kinks == ()
+
+
+@pytest.mark.parametrize("alpha", [0.6, 0.9, 1.3])
+@pytest.mark.parametrize("outer", [torch.abs, torch.relu])
+def test_kinks_of_powers_are_exact(alpha, outer):
+    """Not the number before: slopes at the kink itself are nan. Nor a rounder one."""
+    for at in (*np.random.default_rng(3).uniform(-2, 2, 8).tolist(), 1.0139354221803702):
+        (kink,) = as_activation(lambda x, at=at: outer(x - at) ** alpha).kinks
+        assert kink.at == at
+        assert kink.power
+
+
+def test_no_rate_of_a_power_is_refused_for_the_slope_at_its_kink():
+    """It was called too steep. The true rate is that of tests/reference/two_angles.py."""
+    at = -1.1007861243128056
+    rate = explosion_rate(lambda x: (x - at).abs() ** 0.7573457568715466, 10)
+    assert abs(rate.value - 2.219992965) <= rate.error < 1e-7

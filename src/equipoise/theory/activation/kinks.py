@@ -373,12 +373,22 @@ def _polished(function: ValuesAndSlopes, places: list[float]) -> list[float]:
         low, high = (np.take_along_axis(ends, passed[None] + i, 0)[0] for i in (0, 1))
         if (high - low <= unit)[jumps].all():
             break
-    found = np.where(jumps, low, at)
+    # Of both ends it is the right one if the slope there is neither that on the left nor that on
+    # the right: 0 for |x|, NaN for its root, which quadrature would meet beside the wrong one.
+    slope = function(high)[1]
+    with np.errstate(invalid="ignore"):
+        between = np.abs(slope - right) > 0.1 * jump
+    exact = jumps & np.where(signs, np.sign(slope) != np.sign(right), between)
+    # A power's slopes tell the kink from its neighbours.
+    least = np.where(signs, low, low - unit)
+    found = np.where(jumps, np.where(exact, high, low), at)
     return [
-        next((r for r in (round(k, d) + 0.0 for d in range(15)) if abs(r - k) <= u), k)
-        if polished
+        next((r for r in (round(k, d) + 0.0 for d in range(15)) if a <= r <= k + u), k)
+        if rounded
         else k
-        for k, u, polished in zip(found.tolist(), unit.tolist(), jumps.tolist(), strict=True)
+        for k, a, u, rounded in zip(
+            *(part.tolist() for part in (found, least, unit, jumps & ~exact)), strict=True
+        )
     ]
 
 
