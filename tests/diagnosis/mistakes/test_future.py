@@ -148,6 +148,80 @@ class TestTokens:
         loss = lambda m, b: F.cross_entropy(m(b[0], b[1])[:, :-1].mT, b[1][:, 1:])  # noqa: E731
         assert severities(Copying(), (TOKENS.clone(), TOKENS), loss) == []
 
+    def test_a_prefix_that_is_seen_as_a_whole(self):
+        """Its steps count for nothing in the loss, whatever says so."""
+        lengths = 4 + torch.arange(16) % 12
+
+        class Prefixed(Attention):
+            def forward(self, tokens):
+                place = torch.arange(tokens.shape[1])
+                self.mask = lambda x: (place <= place[:, None]) | (place < lengths[:, None, None])
+                return super().forward(tokens)
+
+        counts = torch.arange(1, 20) >= lengths[:, None]
+
+        def by_weight(model, batch):
+            losses = F.cross_entropy(model(batch[0]).mT, batch[1], reduction="none")
+            return (losses * counts).sum() / counts.sum()
+
+        ignored = PAIR[1].masked_fill(~counts, -100)
+        assert severities(Prefixed(), (PAIR[0], ignored), tokens_loss) == []
+        assert severities(Prefixed(), PAIR, by_weight) == []
+        assert severities(Attention(mask=lambda x: x), PAIR, by_weight) == ["critical"]
+
+    @pytest.mark.parametrize("shared", [True, False])
+    def test_an_autoencoder_whose_decoder_is_given_the_steps_before(self, shared):
+        class Sentences(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.read, self.write = Recurrent(), Recurrent()
+                self.law, self.start = nn.Linear(16, 4), nn.Linear(4, 16)
+
+            def forward(self, tokens):
+                read, write = self.read, self.read if shared else self.write
+                x = read.embed(tokens)
+                state = self.start(self.law(read.steps(x)[1][0]))
+                y = x[:, :-1] if shared else write.embed(tokens[:, :-1])
+                return self.write.last(self.write.steps(y)[0] + state[:, None])
+
+        model = Sentences()
+        model.read(TOKENS), model.write(TOKENS)
+        loss = lambda m, b: F.cross_entropy(m(b).mT, b[:, 1:])  # noqa: E731
+        assert severities(model, TOKENS, loss) == []
+
+    def test_what_is_restored(self):
+        class Restoring(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.read, self.write = Attention(mask=lambda x: x), Attention()
+
+            def forward(self, broken, before):
+                seen = self.read(broken).softmax(-1) @ self.read.last.weight
+                return self.write(before) + seen[:, : before.shape[1]] @ self.write.last.weight.T
+
+        def loss(model, batch):
+            broken = batch.masked_fill(torch.rand(batch.shape) < 0.3, 0)
+            return F.cross_entropy(model(broken, batch[:, :-1]).mT, batch[:, 1:])
+
+        assert severities(Restoring(), TOKENS, loss) == []
+
+    def test_two_directions_that_predict_a_side_each(self):
+        class Sides(Recurrent):
+            def forward(self, tokens):
+                x = self.embed(tokens)
+                ways = self.steps(x)[0], self.steps(x.flip(1))[0].flip(1)
+                return torch.stack([self.last(way) for way in ways], 2)
+
+        def loss(model, batch):
+            after, before = model(batch).unbind(2)
+            return F.cross_entropy(after[:, :-1].mT, batch[:, 1:]) + F.cross_entropy(
+                before[:, 1:].mT, batch[:, :-1]
+            )
+
+        model = Sides()
+        model(TOKENS)
+        assert severities(model, TOKENS, loss) == []
+
 
 class TestSeries:
     @pytest.mark.parametrize(
@@ -163,6 +237,27 @@ class TestSeries:
     def test_of_numbers(self, model, expected):
         batch = WAVES[:, :-1], WAVES[:, 1:]
         assert severities(model, batch, waves_loss) == expected
+
+    def test_the_last_step_alone_is_judged(self):
+        def last(model, batch):
+            by_step = (model(batch[0]) - batch[1]).square().mean((0, 2))
+            return by_step @ F.one_hot(torch.tensor(22), 23).float()
+
+        assert severities(Filters(1, 1), (WAVES[:, :-1], WAVES[:, 1:]), last) == []
+
+    def test_a_scale_that_is_taken_of_all_steps(self):
+        class Scaled(Filters):
+            def forward(self, x):
+                scale = x.abs().mean(1, keepdim=True) + 0.1
+                return super().forward(x / scale) * scale
+
+        batch = WAVES[:, :-1], WAVES[:, 1:]
+        assert severities(Scaled(2, 0), batch, waves_loss) == []
+
+    def test_what_moves_around_a_circle(self):
+        """As a wave does, whose positions are no steps."""
+        batch = WAVES, WAVES.roll(-1, 1)
+        assert severities(Filters(1, 1), batch, waves_loss) == []
 
     def test_differences_inside_of_a_model_are_no_loss(self):
         class Changes(nn.Linear):

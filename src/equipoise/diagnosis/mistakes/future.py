@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.inputs.calls import TARGETS
-from equipoise.diagnosis.mistakes.sources import (
-    ARRANGING,
-    DIFFERENCES,
-    PRODUCTS,
-    before_layers,
-    shape,
-    tensor,
-)
-from equipoise.instrument import LossFunction
+from equipoise.diagnosis.mistakes.routes import enters_twice, is_summed_up
+from equipoise.diagnosis.mistakes.sources import DIFFERENCES, before_layers, tensor
+from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.batches import fields, mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
-from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.instrument.random_states import seeded
+from equipoise.instrument.recording.graph import Graph, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 from equipoise.training.losses import IGNORED
@@ -44,9 +38,12 @@ def of_future(
     """Outputs that change with the very step of the input that is their target.
 
     Where targets are the inputs one step later, the input is changed at one step, and outputs
-    before it are compared, in evaluation. Nothing is said where more than one tensor of the batch
-    holds the targets, as of models that copy a sequence from one to another, where an encoder is
-    given the sequence that its decoder repeats, or where outputs have no axis of the steps.
+    before it that the loss depends on are compared, in evaluation. Nothing is said where more than
+    one tensor of the batch holds the targets, as of models that copy a sequence from one to
+    another, where the sequence goes into the model in two forms or through a summary, as in
+    autoencoders whose decoder is given the steps before, where there are other targets for each
+    step, as the steps before, where targets are moved around a circle, as by a wave, or where
+    outputs have no axis of the steps.
 
     Args:
         graph: A traced pass.
@@ -60,7 +57,9 @@ def of_future(
     if len({id(x) for x in led}) != 1:
         return []
     (series, *_) = led
-    if _is_read_twice(graph, series):
+    if any(_is_by_step(x, series) and not _is_next(series, x) for x in targets if x.ndim):
+        return []
+    if enters_twice(series, graph) or is_summed_up(series, graph, model):
         return []
     length, at = series.shape[1], series.shape[1] // 2
     other = series.clone()
@@ -72,13 +71,14 @@ def of_future(
         return other if x is series else x
 
     try:
+        counted = _counted(model, loss_fn, batch, len(series), length, at - 1)
         first, second = (
             _outputs(model, loss_fn, one, len(series), length, patience)
             for one in (batch, mapped(changed, batch))
         )
     except Exception:  # a model that does not run in evaluation
         return []
-    change = min(map(_change(at - 1), first, second), default=0.0)
+    change = min(map(_change(at - 1), first, second, counted), default=0.0)
     if change <= _ROUNDING:
         return []
     return [
@@ -122,42 +122,27 @@ def _is_next(x: Tensor, target: Tensor) -> bool:
     samples, length, *rest = x.shape
     if samples < _SAMPLES or length < _STEPS or x.dtype != target.dtype:
         return False
-    steps, left = divmod(target.numel(), samples * math.prod(rest))
-    if left or steps not in (length - 1, length):
+    if not _is_by_step(target, x):
         return False
     following, now = x[:, 1:], x[:, :-1]
-    target = target.reshape(samples, steps, *rest)[:, : length - 1]
+    whole = target.reshape(samples, -1, *rest)
+    target = whole[:, : length - 1]
     counts = target != IGNORED
     if not bool(counts[:, length // 2 - 1].any()):
         return False
     if float((following == now).double().mean()) > _CONSTANT:
         return False
+    last = whole[:, length - 1 :]  # around a circle, no step is the last
+    if x.is_floating_point() and last.numel() and bool((last == x[:, :1]).all()):
+        return False
     return bool((following == target)[counts].all())
 
 
-def _is_read_twice(graph: Graph, series: Tensor) -> bool:
-    """Whether layers take it whole and without the last step, as an encoder and its decoder do."""
-    nodes = {node.number: node for node in graph.nodes}
-    layers = before_layers(graph) | {node.number for node in graph.nodes if node.name in PRODUCTS}
-    lengths = set()
-    for node in graph.nodes:
-        if node.number in layers and node.name not in ARRANGING:
-            lengths |= {_length_taken(source, series, nodes) for source in node.inputs}
-    return {series.shape[1], series.shape[1] - 1} <= lengths
-
-
-def _length_taken(source: Made | Given, series: Tensor, nodes: Mapping[int, Node]) -> int:
-    """How many steps of a series an operation is given; 0 of anything else."""
-    length = series.shape[1]
-    while isinstance(source, Made):
-        taken = shape(source, nodes)
-        if len(taken) == series.ndim and taken[0] == len(series):
-            length = min(length, taken[1])
-        if nodes[source.node].name not in ARRANGING:
-            return 0
-        source = nodes[source.node].inputs[0]
-    is_it = source.value.shape == series.shape and torch.equal(source.value, series)
-    return length if is_it else 0
+def _is_by_step(target: Tensor, x: Tensor) -> bool:
+    """Whether there is one for each step, or for all but one."""
+    length = x.shape[1]
+    steps, left = divmod(target.numel(), max(1, x.numel() // length))
+    return not left and steps in (length - 1, length)
 
 
 def _others(x: Tensor) -> Tensor:
@@ -183,12 +168,9 @@ def _outputs(
     found: list[Tensor] = []
 
     def look(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
-        if module is not model:
-            return
-        for x in rows_of_samples(output, samples):
-            axes = [i for i in range(1, x.ndim) if x.shape[i] in (length, length - 1)]
-            if len(axes) == 1:  # of two, one may be that of classes, or of what attention sees
-                by_step = x.movedim(axes[0], 0)
+        if module is model:
+            for x, axis in _with_steps(output, samples, length):
+                by_step = x.movedim(axis, 0)
                 if not found or by_step.shape == found[0].shape:
                     found.append(by_step.detach().clone())
 
@@ -196,11 +178,51 @@ def _outputs(
     return found
 
 
-def _change(step: int) -> Callable[[Tensor, Tensor], float]:
-    def of(first: Tensor, second: Tensor) -> float:
+def _with_steps(output: Any, samples: int, length: int) -> Iterator[tuple[Tensor, int]]:
+    """Outputs that have one axis of steps, and this axis."""
+    for x in rows_of_samples(output, samples):
+        axes = [i for i in range(1, x.ndim) if x.shape[i] in (length, length - 1)]
+        if len(axes) == 1:  # of two, one may be that of classes, or of what attention sees
+            yield x, axes[0]
+
+
+def _counted(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, samples: int, length: int, step: int
+) -> list[Tensor]:
+    """Of each output, for which samples the loss depends on a step."""
+    found: list[tuple[Tensor, int]] = []
+
+    def look(module: nn.Module, arguments: Any, output: Any) -> None:
+        for x, axis in _with_steps(output, samples, length):
+            first, before = found[0] if found else (x, axis)
+            if x.movedim(axis, 0).shape == first.movedim(before, 0).shape:
+                found.append((x, axis))
+
+    with untouched(model), torch.inference_mode(False), torch.enable_grad(), seeded(0):
+        handle = model.register_forward_hook(look)
+        try:
+            loss = loss_fn(model, batch)
+        finally:
+            handle.remove()
+        used = [x for x, _ in found if x.requires_grad]
+        gradients = iter(torch.autograd.grad(loss, used, allow_unused=True) if used else ())
+    counted = []
+    for x, axis in found:
+        gradient = next(gradients) if x.requires_grad else None
+        counted.append(
+            torch.zeros(samples, dtype=torch.bool, device=x.device)
+            if gradient is None
+            else (gradient.movedim(axis, 0)[step] != 0).reshape(samples, -1).any(1)
+        )
+    return counted
+
+
+def _change(step: int) -> Callable[[Tensor, Tensor, Tensor], float]:
+    def of(first: Tensor, second: Tensor, counted: Tensor) -> float:
         if first.shape != second.shape or not bool(first.isfinite().all()):
             return 0.0
         size = float(first.abs().max())
-        return float((first[step] - second[step]).abs().max()) / size if size > 0 else 0.0
+        changes = (first[step] - second[step]).abs()[counted]
+        return float(changes.max()) / size if size > 0 and changes.numel() else 0.0
 
     return of
