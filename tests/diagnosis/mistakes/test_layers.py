@@ -123,3 +123,39 @@ def test_a_teacher_that_is_detached_is_no_mistake():
 def test_dropout_by_a_function(p, told):
     model = Holding(None, lambda held, x: F.dropout(x, p))
     assert (f"Dropout with p = {p:g}" in titles(model)) == told
+
+
+def dropped(width, p=0.95, count=2, by_function=False, around=False):
+    """Layers with dropout of nearly everything."""
+    between = [nn.Linear(width, width) for _ in range(count - 1)]
+    module = nn.Dropout(p)
+    drop = F.dropout if by_function else lambda x, p: module(x)
+
+    def run(held, x):
+        x = drop(held[0](x).relu(), p)
+        for layer in held[1:-1]:
+            y = drop(layer(x).relu(), p)
+            x = x + y if around else y
+        return held[-1](x)
+
+    held = nn.ModuleList([nn.Linear(6, width), *between, nn.Linear(width, 6)])
+    model = Holding(held, run)
+    model.drop = module
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "severity"),
+    [
+        (dropped(128), "critical"),
+        (dropped(128, by_function=True), "critical"),
+        (dropped(128, p=0.9), "warning"),
+        (dropped(256), "warning"),
+        (dropped(128, count=1), "warning"),
+        (dropped(128, around=True), "warning"),
+    ],
+)
+def test_dropout_that_lets_too_little_through(model, severity):
+    """Others tell digits apart; see `_DROWNED`."""
+    (finding,) = titles(model).values()
+    assert finding.severity == severity

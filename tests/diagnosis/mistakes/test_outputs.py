@@ -379,7 +379,7 @@ def test_dropout_of_nearly_everything():
     assert (one.severity, one.title) == ("warning", "Dropout with p = 0.9")
     assert one.remedy == "If p is what was to be kept, write 0.1."
     (one,) = found(Net(between=nn.Dropout(0.95)))
-    assert (one.severity, one.title) == ("critical", "Dropout with p = 0.95")
+    assert (one.severity, one.title) == ("warning", "Dropout with p = 0.95")
     assert found(Net(between=nn.Dropout(0.5))) == []
     assert found(Net(between=nn.Dropout(0.9).eval())) == []
 

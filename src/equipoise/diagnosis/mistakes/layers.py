@@ -9,15 +9,18 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from equipoise.diagnosis.mistakes.sources import PRODUCTS
+from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.recording.graph import Given, Graph, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
 # Share of the units from which a dropout is more probably one minus what was meant.
 _MOST_DROPPED = 0.75
-# Beyond which the noise hides what is to be learnt: with 0.95 twice at a width of 128, digits are
-# not told apart after 800 steps at any rate.
-_DROWNED = 0.9
+# Beyond which, and with so few units kept in each of two layers, noise hides what is to be learnt:
+# after 800 steps with 0.95 twice, at a width of 128 (6 kept) half of the digits are told apart,
+# with 13 kept 92 %, and after one such layer 95 %.
+_DROWNED, _FEW_KEPT, _IN_A_ROW = 0.9, 8, 2
 _NAMES = 3
 # What every module keeps.
 _OWN = frozenset(vars(nn.Module()))
@@ -98,9 +101,10 @@ def _dropped(graph: Graph, model: nn.Module) -> list[Finding]:
     if not found:
         return []
     most = max(found.values())
+    drowning = [node for node in graph.nodes if _drowns(node, graph)]
     return [
         Finding(
-            "critical" if most > _DROWNED else "warning",
+            "critical" if len(drowning) >= _IN_A_ROW else "warning",
             f"Dropout with p = {most:g}",
             f"PyTorch's p is the share that is removed, here nearly everything: "
             f"{wording.listed(list(found), _NAMES)}.",
@@ -118,6 +122,26 @@ def _share_dropped(node: Node, graph: Graph) -> float | None:
     keep, after = node.arguments[1], graph.nodes[node.number + 1 : node.number + 2]
     is_scaled = [one.name == "div" and one.arguments[1:2] == (keep,) for one in after]
     return round(1 - keep, 6) if isinstance(keep, float) and any(is_scaled) else None
+
+
+def _drowns(node: Node, graph: Graph) -> bool:
+    """Whether a dropout keeps but a few units, and nothing goes around it."""
+    p = _share_dropped(node, graph)
+    if p is None or not _DROWNED < p < 1:
+        return False
+    x = node.outputs[0]
+    if (1 - p) * x.numel() / max(1, len(x)) >= _FEW_KEPT:
+        return False
+    end = node.number
+    if node.name == "bernoulli":  # the mask, before it is divided and multiplied with
+        end = next((one.number for one in graph.nodes[end + 2 : end + 3] if one.name == "mul"), -1)
+    if end < 0 or graph.result is None:
+        return False
+    around = leading_to(graph, graph.result.node, {end})
+    return not any(
+        number in around and graph.nodes[number].name in PRODUCTS
+        for number in leading_to(graph, end)
+    )
 
 
 def _norms_of_one(graph: Graph) -> list[Finding]:
