@@ -39,6 +39,11 @@ def flow(model, x):
     return (model((x + start) / 2) - (x - start)).square().mean()
 
 
+def energy_distance(x, y):
+    """Between two laws, of pairs of their points."""
+    return 2 * (x - y).norm(dim=1).mean() - (x - x.roll(1, 0)).norm(dim=1).mean()
+
+
 class TestNoiseAsTarget:
     @pytest.mark.parametrize(
         "loss",
@@ -66,6 +71,9 @@ class TestNoiseAsTarget:
             lambda m, x: F.mse_loss(m(x), x + torch.randn_like(x)),
             lambda m, x: (m(x) * torch.randn_like(x)).square().mean(),
             lambda m, x: (m(x) - torch.randn_like(x)).softmax(1).square().mean(),  # noisy logits
+            lambda m, x: (m(x) - torch.randn_like(x) - x).square().mean(),  # a noisy output
+            lambda m, x: F.cross_entropy(m(x) - torch.randn_like(x), torch.arange(32) % 6),
+            lambda m, x: energy_distance(m(x), torch.randn_like(x)),
         ],
     )
     def test_draws_that_are_meant(self, loss):
@@ -119,6 +127,25 @@ def rebuilt(model, x):
     return F.mse_loss(output, x) + 0.01 * (mean.square() + scale.square() - scale.log()).mean()
 
 
+def fitted(model, x):
+    """What was drawn goes in again, without a gradient, and its law is fitted to data."""
+    output, mean, scale, _ = model(x)
+    return F.mse_loss(output, x) - Normal(mean, scale).log_prob(x[:, :4]).mean()
+
+
+def target_of(model, x):
+    """A target, which is to have no gradient, of a draw."""
+    target = model(x)[0].detach()
+    return F.mse_loss(model.decode(x[:, :4]), target)
+
+
+def by_score_of_part(model, x):
+    output, mean, scale, z = model(x)
+    reward = -(output - x).square().mean(1, keepdim=True)
+    score = Normal(mean, scale).log_prob(z.clamp(-2, 2))
+    return -(score * reward.detach()).mean() - reward.mean()
+
+
 def by_score(model, x):
     """Rewards the logarithm of the probability of what was drawn."""
     output, mean, scale, z = model(x)
@@ -130,7 +157,8 @@ class TestNoGradient:
     @pytest.mark.parametrize("draw", [torch.normal, lambda m, s: Normal(m, s).sample()])
     def test_passes_samples(self, draw):
         assert titles(Latent(draw), rebuilt) == [DRAWN]
-        assert titles(Latent(draw), by_score) == []
+        for loss in (by_score, by_score_of_part, fitted, target_of):
+            assert titles(Latent(draw), loss) == []
 
     @pytest.mark.parametrize(
         "draw",

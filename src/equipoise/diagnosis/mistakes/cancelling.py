@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.sources import tensor
+from equipoise.diagnosis.mistakes.sources import reaches_weights, tensor
 from equipoise.instrument import trees
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
@@ -57,9 +57,9 @@ def of_cancelling(graph: Graph) -> list[Finding]:
         terms = [_rms(_term(one, given, node, nodes)) for one, given in taken]
         if not max(_LEAST, size / _ROUNDING) < max(terms) < math.inf:
             continue
-        if not _reaches_weights(node.number, nodes):
+        if not reaches_weights(node.number, nodes):
             continue
-        everything = graph.result is not None and not _reaches_weights(
+        everything = graph.result is not None and not reaches_weights(
             graph.result.node, nodes, closed=node.number
         )
         return [_finding(node, [one for one, _ in taken], everything=everything)]
@@ -110,17 +110,3 @@ def _term(one: Node, given: Tensor, node: Node, nodes: Mapping[int, Node]) -> Te
     except (RuntimeError, TypeError, ValueError):  # an operation that cannot be repeated alone
         return used.detach()[:0]
     return term
-
-
-def _reaches_weights(start: int, nodes: Mapping[int, Node], closed: int | None = None) -> bool:
-    """Whether parameters are behind an operation, without what is behind a closed one."""
-    seen, left = {start}, [start]
-    while left:
-        for source in nodes[left.pop()].inputs:
-            if isinstance(source, Given):
-                if source.kind == "parameter" and source.value.requires_grad:
-                    return True
-            elif source.node not in seen and source.node != closed and source.node in nodes:
-                seen.add(source.node)
-                left.append(source.node)
-    return False

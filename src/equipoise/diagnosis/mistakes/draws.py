@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
     DIFFERENCES,
+    PRODUCTS,
     before_layers,
     depends_on_weights,
     shape,
     tensor,
     users_of,
 )
-from equipoise.instrument.recording.graph import Graph, Made, Node
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.call import OF_SHAPES
@@ -41,13 +42,14 @@ def of_draws(graph: Graph, *, assumed: bool = False) -> list[Finding]:
     for node in graph.nodes:
         one = _without_gradient(node, nodes) if node.number in inside else None
         if one is None and not assumed and node.number not in inside:
-            one = _noise_as_target(node, nodes)
+            one = _noise_as_target(node, nodes, graph)
         if one is not None:
             found[one.title] = one
     return [*found.values()]
 
 
-def _noise_as_target(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+def _noise_as_target(node: Node, nodes: Mapping[int, Node], graph: Graph) -> Finding | None:
+    """A difference to noise that is all that the loss is made of."""
     if node.name not in DIFFERENCES or len(node.inputs) < 2 or not _is_judged(node, nodes):
         return None
     first, second = node.inputs[:2]
@@ -62,6 +64,8 @@ def _noise_as_target(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
         values = tensor(target, nodes).detach().double()
         if values.numel() < 2 or not abs(values.mean()) < _CENTRED * values.std():
             continue
+        if graph.result is None or _takes_more(graph.result.node, nodes, node.number):
+            return None  # noise beside a target, or a distance to other points among others
         drawn = wording.listed(sorted({nodes[number].name for number in draws}), 3)
         return Finding(
             "critical",
@@ -88,6 +92,23 @@ def _is_judged(node: Node, nodes: Mapping[int, Node]) -> bool:
             if any(squares):
                 return True
             waiting += users
+    return False
+
+
+def _takes_more(end: int, nodes: Mapping[int, Node], closed: int) -> bool:
+    """Whether an operation takes weights, or numbers for samples, on ways around another one."""
+    seen, left = {closed}, [] if end == closed else [end]
+    while left:
+        node = nodes[left.pop()]
+        if not node.inputs and node.name not in _DRAWN and _varies(Made(node.number, 0), nodes):
+            return True  # as arange
+        for source in node.inputs:
+            if isinstance(source, Given):
+                if source.value.requires_grad or source.value.numel() > 1:
+                    return True
+            elif source.node not in seen:
+                seen.add(source.node)
+                left.append(source.node)
     return False
 
 
@@ -127,16 +148,24 @@ def _leading_to(source: Made, nodes: Mapping[int, Node]) -> set[int]:
 
 
 def _without_gradient(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
-    """A draw whose law has gradients and which layers take; of actions, none is to pass."""
+    """A draw whose law learns from elsewhere than data, and which layers take.
+
+    None is to pass where the probability of what was drawn is weighed, as of actions, where the
+    law is fitted to data, or where it learns nothing from this draw's place, as a target's.
+    """
     if node.name != "normal" or not _of_a_law(node):
         return None
-    if not any(_has_gradient(one, nodes) for one in node.inputs if isinstance(one, Made)):
+    laws = [_before_drawing(one, nodes) for one in node.inputs if isinstance(one, Made)]
+    if not any(_has_gradient(one, nodes) for one in laws):
         return None
-    if any(
-        user.name == "sub" and any(depends_on_weights(one, nodes) for one in user.inputs)
-        for user in users_of(node.number, nodes)
-    ):
+    scored = _ending_in("sub", {node.number}, nodes, lambda one: one.name not in PRODUCTS)
+    fitted = _ending_in(
+        "sub", {one.node for one in laws}, nodes, lambda one: one.name in {*ARRANGING, "expand"}
+    )
+    if any(depends_on_weights(one, nodes) for one in scored):
         return None  # the logarithm of its probability: a score function
+    if any(not depends_on_weights(one, nodes) and _varies(one, nodes) for one in fitted):
+        return None
     where = f" in {node.module!r}" if node.module else ""
     return Finding(
         "warning",
@@ -148,11 +177,39 @@ def _without_gradient(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     )
 
 
+def _before_drawing(source: Made, nodes: Mapping[int, Node]) -> Made:
+    """What made a law, which is expanded to be drawn from, also without a gradient."""
+    node = nodes[source.node]
+    while node.name in {*ARRANGING, "expand"} and isinstance(first := node.inputs[0], Made):
+        source, node = first, nodes[first.node]
+    return source
+
+
 def _has_gradient(source: Made, nodes: Mapping[int, Node]) -> bool:
-    """Whether it had one where it was made; sample() expands it without."""
-    while not depends_on_weights(source, nodes):
-        node = nodes[source.node]
-        if node.name not in {*ARRANGING, "expand"} or not isinstance(node.inputs[0], Made):
-            return False
-        source = node.inputs[0]
-    return True
+    gradients = nodes[source.node].gradients
+    return (
+        depends_on_weights(source, nodes)
+        and source.index < len(gradients)
+        and gradients[source.index] is not None
+    )
+
+
+def _ending_in(
+    name: str, starts: Set[int], nodes: Mapping[int, Node], passes: Callable[[Node], bool]
+) -> list[Made | Given]:
+    """What else operations of a name take, on ways from others through those that pass."""
+    reached, others = set(starts), []
+    for node in nodes.values():
+        made = [one for one in node.inputs if isinstance(one, Made) and one.node in reached]
+        if not made:
+            continue
+        if node.name == name:
+            others += [one for one in node.inputs if one not in made]
+        if passes(node):
+            reached.add(node.number)
+    return others
+
+
+def _varies(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
+    values = tensor(source, nodes).detach()
+    return bool((values != values.flatten()[:1]).any()) if values.numel() else False

@@ -106,6 +106,20 @@ def _given(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Given]:
                 waiting += nodes[one.node].inputs
 
 
+def reaches_weights(start: int, nodes: Mapping[int, Node], closed: int | None = None) -> bool:
+    """Whether parameters are behind an operation, without what is behind a closed one."""
+    seen, left = {start}, [start]
+    while left:
+        for source in nodes[left.pop()].inputs:
+            if isinstance(source, Given):
+                if source.kind == "parameter" and source.value.requires_grad:
+                    return True
+            elif source.node not in seen and source.node != closed and source.node in nodes:
+                seen.add(source.node)
+                left.append(source.node)
+    return False
+
+
 def joined(source: Made | Given, nodes: Mapping[int, Node]) -> Sequence[Made | Given]:
     """The parts of a concatenation along features, such as embeddings beside numbers."""
     node = origin_of(source, nodes)
