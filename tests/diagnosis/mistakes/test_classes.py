@@ -34,6 +34,8 @@ def picked(output, target):
         (lambda x, y: picked(x.log_softmax(-1).log_softmax(-1), y), None),
         # Similarities of samples have one on either axis.
         (lambda x, y: F.nll_loss((x @ x.T).log_softmax(0), torch.arange(16)), None),
+        # With others beside them, each sample still has a partner of its own.
+        (lambda x, y: picked((x @ torch.cat([x, -x]).T).log_softmax(0), torch.arange(16)), None),
     ],
 )
 def test_a_softmax_over_the_samples(loss, title):

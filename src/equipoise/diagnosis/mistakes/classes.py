@@ -10,6 +10,7 @@ from equipoise.diagnosis.mistakes.sources import (
     axis_of,
     before_layers,
     shape,
+    tensor,
 )
 from equipoise.instrument.recording.graph import Graph, Made, Node
 from equipoise.records.finding import Finding
@@ -39,7 +40,9 @@ def of_classes(graph: Graph) -> list[Finding]:
         if not way:
             continue
         for one in (
-            _over_another_axis(way[0], shape(node.inputs[0], nodes)),
+            None
+            if _picks_pairs(node, nodes)
+            else _over_another_axis(way[0], shape(node.inputs[0], nodes)),
             _out_of_order(way[0], nodes) if node.name in _NLL else None,
         ):
             if one is not None:
@@ -54,6 +57,12 @@ def _picks_classes(node: Node) -> bool:
     if node.name != "gather" or node.outputs[0].ndim != 2 or node.outputs[0].shape[1] != 1:
         return False
     return bool(node.arguments[1] % 2 == 1)
+
+
+def _picks_pairs(node: Node, nodes: Mapping[int, Node]) -> bool:
+    """Whether no two rows have the same class, as where each sample has a partner of its own."""
+    numbers = [tensor(source, nodes) for source in node.inputs[1:2]]
+    return any(len(x.flatten().unique()) == x.numel() > 1 for x in numbers)
 
 
 def _way_to(

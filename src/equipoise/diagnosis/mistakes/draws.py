@@ -100,7 +100,11 @@ def _takes_more(end: int, nodes: Mapping[int, Node], closed: int) -> bool:
     seen, left = {closed}, [] if end == closed else [end]
     while left:
         node = nodes[left.pop()]
-        if not node.inputs and node.name not in _DRAWN and _varies(Made(node.number, 0), nodes):
+        if (
+            not (node.inputs or node.name in _DRAWN)
+            and node.outputs
+            and _varies(Made(node.number, 0), nodes)
+        ):
             return True  # as arange
         for source in node.inputs:
             if isinstance(source, Given):
