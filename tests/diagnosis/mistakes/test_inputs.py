@@ -153,11 +153,15 @@ def test_numbers_beside_an_embedding_are_judged(scale, expected):
         ((8, 28, 28, 28), False),
         ((8, 64, 100, 1), False),  # electrodes by time
         ((8, 4, 4, 4), False),
+        ((8, 16, 16, 3), False),  # sensors by time by direction
     ],
 )
-def test_channels_that_are_last(shape, turned):
+@pytest.mark.parametrize("columns", [3, 1])
+def test_channels_that_are_last(shape, turned, columns):
     x, y = torch.randn(shape), torch.arange(8) % 3
-    model = nn.Sequential(nn.Conv2d(shape[1], 8, 3, padding=1), nn.Flatten(), nn.LazyLinear(3))
+    turned &= columns > 1  # a filter over time alone leaves the last axis as it is
+    first = nn.Conv2d(shape[1], 8, (3, columns), padding=(1, columns // 2))
+    model = nn.Sequential(first, nn.Flatten(), nn.LazyLinear(3))
     model(x)
     graph = trace(model, (x, y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
     found = [finding.title for finding in of_inputs(graph, (x, y))]
