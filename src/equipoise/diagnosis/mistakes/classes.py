@@ -62,7 +62,7 @@ def _picks_classes(node: Node) -> bool:
 def _picks_pairs(node: Node, nodes: Mapping[int, Node]) -> bool:
     """Whether no two rows have the same class, as where each sample has a partner of its own."""
     numbers = [tensor(source, nodes) for source in node.inputs[1:2]]
-    return any(len(x.flatten().unique()) == x.numel() > 1 for x in numbers)
+    return any(len(set(x.flatten().tolist())) == x.numel() > 1 for x in numbers)
 
 
 def _way_to(
