@@ -123,6 +123,48 @@ class Graph(nn.Module):
         return self.adjacency @ self.layer(x.flatten(1))
 
 
+class Edges(Graph):
+    """The same graph as a list of the pairs that are neighbours."""
+
+    def __init__(self):
+        super().__init__()
+        self.edges = self.adjacency.nonzero().T
+        del self.adjacency
+
+    def forward(self, x):
+        start, end = self.edges
+        x = self.layer(x.flatten(1))
+        return torch.zeros_like(x).index_add(0, start, x[end])
+
+
+class Candidates(Pairs):
+    """Similarities with candidates that are right, and with such as are hard to tell from them."""
+
+    def forward(self, x):
+        features = self.layer(x.flatten(1))
+        return features @ torch.cat([features, self.layer(x.flip(1).flatten(1))]).T
+
+
+class Verified(Pairs):
+    """Features of all pairs."""
+
+    def forward(self, x):
+        features = self.layer(x.flatten(1))
+        return (features[:, None] - features).square()
+
+
+def verified_loss(model, batch):
+    same = (batch[1][:, None] == batch[1]).long()
+    return F.cross_entropy(model(batch[0]).flatten(0, 1), same.flatten())
+
+
+def quantised():
+    """Whose rounding is measured on each batch, as it is to be trained with it."""
+    observer = torch.ao.quantization.MovingAverageMinMaxObserver
+    rounding = torch.ao.quantization.FakeQuantize(observer, quant_min=0, quant_max=255)
+    return nn.Sequential(nn.Flatten(), rounding, nn.Linear(160, 5))
+
+
 def fails_in_evaluation(model, batch):
     if not model.training:
         raise RuntimeError("targets are not taken in evaluation")
@@ -133,7 +175,11 @@ def fails_in_evaluation(model, batch):
     ("model", "loss", "batch"),
     [
         (Graph(), cross_entropy, BATCH),
+        (Edges(), cross_entropy, BATCH),
         (Pairs(), cross_entropy, BATCH),
+        (Candidates(), lambda m, b: F.cross_entropy(m(b[0]), torch.arange(len(b[0]))), BATCH),
+        (Verified(), verified_loss, BATCH),
+        (quantised(), cross_entropy, (torch.cat([X[:1], 9 * X[1:2], X[2:]]), BATCH[1])),
         (Net(operation=rearranged), fails_in_evaluation, BATCH),
         (Net(operation=rearranged), cross_entropy, (X[:2], BATCH[1][:2])),
         (
@@ -142,7 +188,17 @@ def fails_in_evaluation(model, batch):
             (*BATCH, torch.zeros(2, 40)),
         ),
     ],
-    ids=["a graph", "pairs", "not in evaluation", "two samples", "tensors of two lengths"],
+    ids=[
+        "a graph",
+        "its edges",
+        "pairs",
+        "candidates",
+        "features of pairs",
+        "rounding",
+        "not in evaluation",
+        "two samples",
+        "tensors of two lengths",
+    ],
 )
 def test_where_it_cannot_be_said_there_is_no_finding(model, loss, batch):
     assert of_samples(model, loss, batch) == []

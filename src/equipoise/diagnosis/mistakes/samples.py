@@ -27,6 +27,8 @@ _FEWEST = 4
 # Part of the largest output by which rounding may change others, as where experts get other rows;
 # and of float32 alone, where a layer inside of the model has shown more.
 _ROUNDING, _FAINT = 1e-3, 1e-5
+# As of candidates that are right and such as are hard to tell from them.
+_KINDS = (2, 3)
 
 
 def of_samples(
@@ -78,7 +80,7 @@ def of_samples(
     at, comes_before = first.calls[place], changes[place][0] > _ROUNDING
     by_time = getattr(at.module, "batch_first", None) is False and not comes_before
     unbatched = by_time and all(x.ndim < 3 for x in at.inputs)
-    if unbatched or is_normaliser(at.module):  # by design
+    if unbatched or is_normaliser(at.module) or _observes(at.module):  # by design
         return []
     finding = _finding(at, changes[-1][1], model, by_time=by_time, comes_before=comes_before)
     # With a target for each step, axis 0 may well be time.
@@ -111,6 +113,11 @@ def _finding(
     )
 
 
+def _observes(module: nn.Module) -> bool:
+    """Whether it measures the range of a batch, as where rounding is trained."""
+    return type(module).__module__.startswith("torch.ao.quantization")
+
+
 def _is_list_of_samples(batch: Any) -> bool:
     """Whether a part of the batch is a list, as where a collate function leaves samples apart."""
     parts = batch.values() if isinstance(batch, Mapping) else batch
@@ -122,14 +129,24 @@ def _is_list_of_samples(batch: Any) -> bool:
 def _holds_pairs(
     model: nn.Module, given: Sequence[Tensor], graph: Graph | None, count: int
 ) -> bool:
-    """Whether there is a number for each pair of rows, as the neighbours in one graph."""
+    """Whether there is a number for each pair of rows, or a list of pairs, as of one graph."""
     if any(tuple(x.shape) == (count, count) for x in given):
         return True
     held = [*model.buffers(), *(v for m in model.modules() for v in vars(m).values())]
     if graph is not None:
         constants = (x for node in graph.nodes for x in node.inputs if isinstance(x, Given))
         held += [x.value for x in constants if x.kind == "data"]
-    return any(isinstance(x, Tensor) and tuple(x.shape[-2:]) == (count, count) for x in held)
+    return any(
+        isinstance(x, Tensor) and (tuple(x.shape[-2:]) == (count, count) or _are_edges(x, count))
+        for x in held
+    )
+
+
+def _are_edges(x: Tensor, count: int) -> bool:
+    """Whether it has two rows of many numbers of samples."""
+    if x.dtype not in (torch.int32, torch.int64) or x.ndim != 2 or len(x) != 2:
+        return False
+    return x.shape[1] >= count and bool((x >= 0).all()) and int(x.max()) == count - 1
 
 
 def _others_exchanged(batch: Any, count: int) -> Any:
@@ -180,11 +197,18 @@ def _recorded(
 
         outputs = rows(output)
         if not name:  # a table of all pairs is meant to depend on others
-            outputs = [x for x in outputs if x.shape[1:] != (count,)]
+            outputs = [x for x in outputs if not _are_pairs(x, count)]
         if outputs:
             found.append(Call(name, module, rows(given), outputs))
 
     return Pass(found, evaluate_once(model, loss_fn, batch, look, patience=patience))
+
+
+def _are_pairs(x: Tensor, count: int) -> bool:
+    """Whether it compares samples with all samples, or with those of several kinds."""
+    if x.ndim == 2:
+        return x.shape[1] in (count, *(kinds * count for kinds in _KINDS))
+    return x.ndim > 2 and x.shape[1] == count
 
 
 def _drew_otherwise(first: Pass, second: Pass) -> bool:
