@@ -107,6 +107,17 @@ class TestTokens:
         loss = lambda m, b: shifted_loss(m, b["tokens"])  # noqa: E731
         assert severities(model, by_name, loss) == ["critical"]
 
+    def test_as_many_features_as_samples(self):
+        """A layer's rows are those of all steps, whatever is behind them."""
+
+        class Deeper(Attention):
+            def forward(self, tokens):
+                return super().forward(tokens) @ self.back.weight.T
+
+        model = Deeper(mask=lambda x: x)
+        model.back, model.last = nn.Linear(16, 11), nn.Linear(16, 16)
+        assert severities(model, PAIR, tokens_loss) == ["critical"]
+
     @pytest.mark.parametrize("model", [Attention(), Attention(fill=-1e9), Recurrent()])
     def test_that_are_not_seen(self, model):
         model(PAIR[0])

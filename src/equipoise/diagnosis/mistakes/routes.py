@@ -47,7 +47,7 @@ def is_summed_up(series: Tensor, graph: Graph, model: nn.Module) -> bool:
             continue
         x = node.outputs[0]
         axes = [size for size in x.shape if size > 1]
-        if not x.is_floating_point() or len(axes) > 2 or (axes and samples not in axes):
+        if not x.is_floating_point() or len(axes) > 2 or (axes and axes[0] != samples):
             continue
         if not (is_flat and any(size in (steps, steps - 1) for size in axes)):
             return True
