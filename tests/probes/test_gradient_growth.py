@@ -519,3 +519,33 @@ def test_the_memory_format_changes_no_number():
     for a, b in zip(found.layers, expected.layers, strict=True):
         assert (a.layer, a.rows, a.features) == (b.layer, b.rows, b.features)
         assert a.gradient.value == pytest.approx(b.gradient.value, rel=1e-4)
+
+
+class Quantised(nn.Module):
+    """Multiplies by the weights of layers that never run, as quantisation by hand does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return {"logits": F.linear(F.linear(x, self.first.weight).relu(), self.head.weight)}
+
+
+def test_where_functions_use_the_weights_the_model_itself_is_watched():
+    torch.manual_seed(0)
+    model, x = Quantised(), torch.randn(16, 6)
+    found = gradient_growth(model, lambda m, x: m(x)["logits"].square().mean(), [x])
+    (layer,) = found.layers
+    logits = model(x)["logits"].detach().double()
+    assert layer.kind == "Quantised"
+    assert layer.gradient.value == pytest.approx(float((2 * logits / 48).square().sum()), rel=1e-5)
+
+
+def test_a_model_without_any_gradient_is_refused():
+    with pytest.raises(ValueError, match="Does the model detach its output"):
+        gradient_growth(
+            Quantised(),
+            lambda m, x: m(x)["logits"].detach().mean() + torch.ones((), requires_grad=True),
+            [torch.randn(16, 6)],
+        )

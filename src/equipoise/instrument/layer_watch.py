@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
 from equipoise.instrument import modules
+from equipoise.instrument.batches import tensors
 from equipoise.instrument.forward import first_tensor
 from equipoise.instrument.normalisers import (
     is_channels_first,
@@ -76,10 +77,12 @@ class LayerWatch:
 
     Args:
         model: Any module.
+        enclosing: Watch modules that hold parameters anywhere, whatever they are, at their output:
+            the model alone, where functions multiply by the weights of layers that never run.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, *, enclosing: bool = False) -> None:
+        self._model, self._enclosing = model, enclosing
         self._handles: list[RemovableHandle] = []
         self._normaliser_calls: list[_WatchedCall] = []
         self._weight_calls: list[_WatchedCall] = []
@@ -90,7 +93,11 @@ class LayerWatch:
 
     def __enter__(self) -> LayerWatch:
         for module, name in modules.names(self._model).items():
-            if is_normaliser(module):
+            if self._enclosing:
+                if any(True for _ in module.parameters()):
+                    after = self._after_other(name, module)
+                    self._handles.append(module.register_forward_hook(after))
+            elif is_normaliser(module):
                 hook = self._before_normaliser(name, module)
                 self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             elif modules.is_parametrised(module):
@@ -179,10 +186,11 @@ class LayerWatch:
 
     def _after_other(self, name: str, module: nn.Module) -> Any:
         def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if isinstance(output, Tensor) and output.requires_grad:
+            h = next((x for x in tensors(output) if x.requires_grad), None)
+            if h is not None:
                 own = [p for p in module._parameters.values() if p is not None and p.ndim >= 2]
                 weight = max(own, key=Tensor.numel, default=None)
-                self._other_calls.append(self._watched(name, module, output, weight, False))
+                self._other_calls.append(self._watched(name, module, h, weight, False))
 
         return hook
 

@@ -138,14 +138,22 @@ def _is_one_batch(given: object) -> bool:
 
 
 def _one_pass(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[LayerPass]:
-    """One forward and backward pass."""
-    with torch.inference_mode(False), torch.enable_grad(), LayerWatch(model) as watch:
-        loss = checked_loss(loss_fn(model, batch))
-        if not torch.isfinite(loss):
-            remedy = "Check the inputs' scale and the initialisation."
-            where = origin_in_words(model, batch, loss_fn, remedy)
-            raise ValueError(f"the loss is {loss.item()} on a batch{where}")
-        return watch.differentiate(loss)
+    """One forward and backward pass; a second one where no layer ran that the loss depends on."""
+    found: list[LayerPass] = []
+    for enclosing in (False, True):
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            LayerWatch(model, enclosing=enclosing) as watch,
+        ):
+            loss = checked_loss(loss_fn(model, batch))
+            if not torch.isfinite(loss):
+                remedy = "Check the inputs' scale and the initialisation."
+                where = origin_in_words(model, batch, loss_fn, remedy)
+                raise ValueError(f"the loss is {loss.item()} on a batch{where}")
+            if found := watch.differentiate(loss):
+                break
+    return found
 
 
 def _reset_parameters(model: nn.Module, replicate: int) -> None:
