@@ -228,3 +228,52 @@ def test_networks_grow_as_derived(architecture, predict, name, options):
 def test_normalisers_are_pytorchs(architecture, module):
     h = torch.randn(6, 16, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(normalise(architecture, h[None], 0.1)[0], module(h))
+
+
+class TestStatedErrorsOfGroups:
+    """Of groups, whose numbers are bounded: no rare one reaches where slopes are large."""
+
+    GROUP, AT, STEEPNESS, GAMMA = 11, 0.9357, 55.45, 1.152225275447982
+
+    def saturated(self, beta):
+        return group_norm(
+            lambda x: torch.tanh(self.STEEPNESS * (x - self.AT)),
+            self.GROUP,
+            gamma=self.GAMMA,
+            beta=beta,
+        )
+
+    def true_rate(self, beta):
+        """The formula at ε = 0, with 1/cosh² in place of the difference 1 - tanh²."""
+        n = self.GROUP - 1
+        angle = np.pi * ((np.arange(20_000) + 0.5) / 20_000 - 0.5)
+        w, weight = np.sqrt(n) * np.sin(angle), np.cos(angle) ** (n - 2)
+        z = self.STEEPNESS * (self.GAMMA * w + beta - self.AT)
+        slopes = self.GAMMA * self.STEEPNESS / np.cosh(np.clip(z, -300, 300)) ** 2
+        square = weight @ np.tanh(z) ** 2
+        return weight @ ((n - w**2) * slopes**2) / (n - 2) / square
+
+    @pytest.mark.parametrize("beta", [-0.5, -2.4, -2.7, -2.8, -2.9])
+    def test_slopes_that_are_differences(self, beta):
+        rate, true = self.saturated(beta).rate, self.true_rate(beta)
+        assert abs(rate.value - true) <= rate.error + 1e-13 * true
+
+    @pytest.mark.parametrize("beta", [-3.2, -3.47])
+    def test_slopes_that_are_lost_are_no_rate_of_zero(self, beta):
+        assert 0 < self.true_rate(beta) < 1e-50
+        with pytest.raises(ValueError, match="not a digit of q and the rate"):
+            self.saturated(beta)
+
+    def test_a_constant_has_no_gradients(self):
+        assert group_norm(lambda x: 0 * x + 1, 8).rate.value == 0
+
+    def test_levels_that_part_again(self):
+        """180.045853770738: an integral in long double, with 160 nodes on each panel."""
+        height, at, width = 1.4990291404216898, 0.798709964865076, 0.007546794334272856
+        rate = group_norm(
+            lambda x: torch.tanh(x) + height * torch.exp(-(((x - at) / width) ** 2)),
+            10,
+            gamma=0.9175086465474377,
+            eps=0.20776341779560176,
+        ).rate
+        assert abs(rate.value - 180.045853770738) <= rate.error < 1e-4

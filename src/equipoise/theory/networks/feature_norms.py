@@ -35,7 +35,7 @@ from equipoise.numerics.options import named_options
 from equipoise.numerics.quadrature import gaussian, panels
 from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
-from equipoise.theory.activation.catalogue import Kink
+from equipoise.theory.activation.catalogue import Activation, Kink
 from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.polynomials import farthest, kinked_averages
 from equipoise.theory.batch_norm.averages.response import (
@@ -67,7 +67,7 @@ from equipoise.theory.networks.gaussian_averages import (
 
 Array = NDArray[np.float64]
 
-_UNIT = float(np.finfo(float).eps)
+_UNIT, _TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
 # Nodes and weights on the sphere round more: of 500 random settings, errors of 64 and of 192
 # roundings were short at one each, by a tenth and by a half.
 _ON_SPHERE = 192
@@ -160,14 +160,13 @@ def layer_norm(
         cut = gaussian.partition(f, std, beta)
         mean, square, slope, *far = gaussian.average(f, std, _moments, level, beta, cut).tolist()
         refuse_unresolved(phi.name, cut, std, mean, square, slope)
-        tiny = np.finfo(float).tiny
         return _Passed(
             q=setting.weight_variance * square + setting.bias_variance,
             growth=setting.weight_variance * setting.gamma**2 * slope / variance,
-            rounding=max(far[0] / max(square, tiny), far[1] / max(slope, tiny)),
+            rounding=max(far[0] / max(square, _TINY), far[1] / max(slope, _TINY)),
             unseen=(
-                float(cut.left_out[0]) / max(square, tiny),
-                (float(cut.left_out[-1]) + unseen_slopes(phi, std, beta)) / max(slope, tiny),
+                float(cut.left_out[0]) / max(square, _TINY),
+                (float(cut.left_out[-1]) + unseen_slopes(phi, std, beta)) / max(slope, _TINY),
             ),
         )
 
@@ -243,6 +242,7 @@ class _Groups:
         self.f = Response.of(setting).within(m)
         self.breaks = compute.breaks(self.f, m)
         self.missed = 0.0, 0.0
+        self._steepness = _steepness(setting.activation) * setting.gamma
         if steep:
             self.f, self.missed = _cut_where_steep(self.f, m)
         self._kept: dict[int, tuple[RadialGrid, Averages]] = {}
@@ -265,8 +265,18 @@ class _Groups:
             q=variance * float(law.weight @ square) + self.setting.bias_variance,
             growth=variance / m * growth,
             rounding=self._rounding(averages),
-            unseen=(missed[0], missed[1] + unseen),
+            unseen=(missed[0], missed[1] + unseen + self._lost(law, square, growth)),
         )
+
+    def _lost(self, law: RadialLaw, square: Array, growth: float) -> float:
+        """By how much of itself the growth is moved by the rounding of slopes.
+
+        Slopes such as 1 - tanh² are differences: they lose their digits where values are far
+        larger, and unlike normal numbers the numbers of a group cannot leave such a place.
+        """
+        values = (self.setting.batch_size - 1) * float(law.per_variance @ square)
+        part = _UNIT * self._steepness * math.sqrt(values) / math.sqrt(max(growth, _TINY))
+        return 2 * part + part**2
 
     def _unseen(self, radii: Array) -> Array:
         """What averages of (m - 1) f′² may leave out beside fractional powers, at each radius."""
@@ -316,6 +326,14 @@ class _Groups:
             return kinked_averages(self.f, m, radii, _STEEP_RULES[level], splits=1, terms=2)
 
 
+def _steepness(activation: Activation) -> float:
+    """Largest slope over largest value."""
+    special = [kink.at for kink in activation.kinks] + list(activation.turns)
+    values, slopes = activation(np.union1d(np.linspace(-20, 20, 4001), special))
+    known = np.abs(slopes[np.isfinite(slopes)])
+    return float(known.max(initial=0) / max(np.abs(values).max(), _TINY))
+
+
 def _cut_where_steep(f: Response, m: int) -> tuple[Response, tuple[float, float]]:
     """The response cut where polynomials follow it, and what they miss of values and slopes."""
     reach = farthest(f, m, np.ones(1))
@@ -344,7 +362,9 @@ def _solve(
     with np.errstate(over="ignore", invalid="ignore"):
         start = _signal(setting, layer)
         fine, last = _settle(setting, layer, 0, start)
+        change = np.zeros(2)
         for level in range(1, levels):
+            before = change
             coarse, (fine, last) = fine, _settle(setting, layer, level, fine[0])
             if not np.isfinite(fine).all():
                 raise ValueError(
@@ -358,11 +378,13 @@ def _solve(
         else:
             if settled:
                 raise _UnresolvedError("two levels do not agree")
+            # The last level may be farther off than the one before.
+            change = np.maximum(change, before)
     rounding = _ROUNDING + _FAR_ROUNDING * last.rounding
     relative = rounding + last.unseen[0]  # the growth follows q
     errors = change + relative * np.abs(fine) * _amplification(setting, layer, fine[0])
     errors[1] += last.unseen[1] * fine[1]
-    if not (errors <= np.abs(fine)).all():
+    if not ((errors <= np.abs(fine)).all() and last.unseen[1] < 1):
         raise ConvergenceError(
             f"not a digit of q and the rate of {setting.activation.name} is known at gamma = "
             f"{setting.gamma:g}, beta = {setting.beta:g}: it varies too rarely, turns too "
