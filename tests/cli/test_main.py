@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import sys
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -170,6 +171,17 @@ class TestCodeOfTheUserThatFailsLate:
         assert "Interrupted: the report holds what was finished before." in found.out
         name = "report" if command == "checkup" else "probe"
         assert json.loads((folder / "kept" / f"{name}.json").read_text("utf-8"))["interrupted"]
+
+    def test_a_fault_of_the_library_keeps_its_trace_and_what_was_finished(
+        self, equipoise, folder, monkeypatch
+    ):
+        module = sys.modules["equipoise.diagnosis.checkup"]
+        monkeypatch.setattr(module, "stuck", None)  # which is called after gradients are measured
+        small = ("--data", "random:64:10", "--seeds", "1", "--batches", "1", "--out", "kept")
+        with pytest.raises(ValueError, match="while measuring gradients: TypeError") as error:
+            equipoise("checkup", "nets.py:build", *small)
+        assert isinstance(error.value.__cause__, TypeError)
+        assert json.loads((folder / "kept" / "report.json").read_text("utf-8"))["interrupted"]
 
     def test_an_exit_is_told_as_a_failure(self, equipoise, folder):
         (folder / "late.py").write_text(self.LOSS.format(error="SystemExit(0)"))

@@ -37,6 +37,9 @@ _OF_PYTHON = {"fix": "checkup --fix", "measure": "probe", "predict": "theory"}
 # Options in whose place the model stands alone.
 _MODEL = ("model", "net", "network", "module", "target")
 
+# What Python raises of wrong programs, which no input of the user's is to cause.
+_OF_PROGRAMS = LookupError, AttributeError, TypeError, NameError, AssertionError, ArithmeticError
+
 # Conventions of the shell: failure, bad usage, and ended by Ctrl-C. A result that was measured but
 # could not be written where it was asked for has a code of its own.
 _FAILED, _BAD_INPUT, _NOT_WRITTEN, _INTERRUPTED = 1, 2, 3, 130
@@ -151,6 +154,9 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
         if args.debug:
             raise
         place = _last_frame_of_user(error)
+        is_unfinished = getattr(error, "finished", None) is not None
+        if is_unfinished and place is None and isinstance(error.__cause__, _OF_PROGRAMS):
+            raise  # a fault of this library, and none of the user's
         if place is None and _failed_on_batch(error):
             place = "--debug shows where"
         where = "" if place is None else f" ({place})"
