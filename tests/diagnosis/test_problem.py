@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from equipoise import models
 from equipoise.data.user import as_source
-from equipoise.diagnosis.problem import Problem, draws_new_weights
+from equipoise.diagnosis.factories import draws_new_weights
+from equipoise.diagnosis.problem import Problem
 from support.diagnosis_examples import DIGITS
 
 

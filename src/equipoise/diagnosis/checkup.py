@@ -15,6 +15,7 @@ from equipoise import probes
 from equipoise.diagnosis import verdict
 from equipoise.diagnosis.broken import Broken, broken, conclude_broken
 from equipoise.diagnosis.comparison import compare, is_straight, predicted_rate
+from equipoise.diagnosis.factories import draws_new_weights
 from equipoise.diagnosis.findings import advice, conclude
 from equipoise.diagnosis.fix.findings import conclude_fix, proved
 from equipoise.diagnosis.fix.measure import run_fix
@@ -34,7 +35,7 @@ from equipoise.diagnosis.preconditioning.findings import conclude_preconditionin
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.prediction import TracedModel, traced
 from equipoise.diagnosis.price import Plan, free_memory, memory_in_words, plan
-from equipoise.diagnosis.problem import Model, Problem, draws_new_weights, facts, name_of
+from equipoise.diagnosis.problem import Model, Problem, facts, name_of
 from equipoise.diagnosis.record import (
     SCHEMA_VERSION,
     Checkup,

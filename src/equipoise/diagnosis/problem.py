@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sized
@@ -12,40 +11,34 @@ from importlib.metadata import version
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
+from torch import nn
 from torch.utils.data import DataLoader
 
 from equipoise.data.catalogue import load
 from equipoise.data.source import Source
 from equipoise.data.user import as_source
-from equipoise.diagnosis.inputs.adapt import AdaptedLoss, Loss, check_loss, find_loss, warm_up
+from equipoise.diagnosis.factories import built, fresh
+from equipoise.diagnosis.inputs.adapt import AdaptedLoss, Loss, check_loss, find_loss
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
 from equipoise.diagnosis.refusals import (
-    FailedOnBatchError,
     failed,
-    refuse_missing,
     refuse_unreadable,
-    shape_in_words,
 )
+from equipoise.diagnosis.rehearsal import LossOnData, counting_rows, rehearse
 from equipoise.instrument.batches import cast, is_pair, moved, samples, tensors
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.kept_batches import OnCopies, copied, on_copies
-from equipoise.instrument.loss_value import UnfitLossError, checked_loss
-from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.random_states import seeded
-from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.replay import refuse_frozen
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
 from equipoise.numerics.checks import check_seed
-from equipoise.records.wording import first_sentence, said
+from equipoise.records.wording import first_sentence
 from equipoise.training.losses import UnsuitableBatchError
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module] | Any
 """A module, a factory or class, or a Hugging Face Trainer."""
 
-_WEIGHTED = (nn.Linear, _ConvNd)
 # Batches beside those that are held, to see what a few samples do not use.
 _MORE = 6
 _WEIGHTS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -131,7 +124,7 @@ class Problem:
         if loss_fn is None and given.compute_loss is not None:
             loss_fn = given.compute_loss
         try:
-            found = find_loss(made, copied(held[0]), loss_fn, _counting_rows)
+            found = find_loss(made, copied(held[0]), loss_fn, counting_rows)
         except UnsuitableBatchError:
             raise
         except Exception as error:
@@ -140,7 +133,7 @@ class Problem:
         if not made.training:
             assumed.append("the model is in evaluation mode, and is checked in it")
         # The model may write to its batches.
-        loss = on_copies(_LossOnData(found.loss, source.name))
+        loss = on_copies(LossOnData(found.loss, source.name))
         problem = cls(
             given.build,
             source,
@@ -172,7 +165,7 @@ class Problem:
     def adapted_loss(self) -> AdaptedLoss | None:
         """The loss of outputs and targets that is called with the model; None of another."""
         loss: object = self.loss_fn
-        while isinstance(loss, OnCopies | _LossOnData):
+        while isinstance(loss, OnCopies | LossOnData):
             loss = loss.of
         return loss if isinstance(loss, AdaptedLoss) else None
 
@@ -217,24 +210,6 @@ class Problem:
 
     def _typed(self, batch: Batch) -> Batch:
         return batch if self.dtype is None else cast(batch, self.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class _LossOnData:
-    """A loss whose failures name the data and the shapes of the batch, whenever they come."""
-
-    of: LossFunction
-    data: str
-
-    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Evaluate the loss, and check that it is one number."""
-        try:
-            value = self.of(model, batch)
-        except UnsuitableBatchError:
-            raise
-        except Exception as error:
-            raise failed(batch, self.data, error) from error
-        return checked_loss(value)
 
 
 def facts(problem: Problem, model: nn.Module, target: str, started: float) -> dict[str, Any]:
@@ -318,7 +293,7 @@ def _usable_device(name: str | torch.device) -> torch.device:
 def _own_data(model: Model, build: Callable[[], nn.Module], seed: int) -> Any:
     """What a LightningModule trains on, if it says so."""
     with seeded(seed):
-        data = own_data(model if isinstance(model, nn.Module) else _built(build))
+        data = own_data(model if isinstance(model, nn.Module) else built(build))
     if data is None:
         raise ValueError(
             f"{name_of(model)} brings no data along. Give a DataLoader, a Dataset, a batch, or a "
@@ -347,167 +322,3 @@ def _in_type_of(
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _built(build: Callable[[], nn.Module]) -> nn.Module:
-    try:
-        model = build()
-    except (Exception, SystemExit) as error:  # an exit would end the check-up without a word
-        raise ValueError(
-            f"the model factory raised {said(error)} Call it by hand with "
-            "the same arguments to see where."
-        ) from error
-    if not isinstance(model, nn.Module):
-        raise ValueError(
-            f"the model factory returned {type(model).__name__}, not a torch.nn.Module. Point "
-            "to a callable that builds and returns the model."
-        )
-    try:
-        modules = list(model.named_modules())
-    except RecursionError as error:
-        raise ValueError(
-            "the model's modules are nested too deep for PyTorch to list them. Put them side by "
-            "side in one nn.Sequential."
-        ) from error
-    except TypeError as error:  # PyTorch keeps modules in sets
-        raise ValueError(
-            f"PyTorch cannot list the model's modules: {first_sentence(error)} A class that "
-            "defines __eq__ needs __hash__ too, such as __hash__ = nn.Module.__hash__."
-        ) from error
-    kinds = ("parameter", model.named_parameters()), ("buffer", model.named_buffers())
-    for kind, named in kinds:
-        for name, tensor in named:
-            if tensor.is_meta:
-                raise ValueError(
-                    f"the model's {kind} {name!r} is on the meta device and holds no numbers. "
-                    "Build the model on a real device, or call to_empty() and initialise it."
-                )
-            lazy = isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer)
-            if kind == "parameter" and not lazy and tensor.is_inference():
-                raise ValueError(
-                    f"the model's parameter {name!r} was made under torch.inference_mode() and "
-                    "cannot be trained. Build the model outside of it."
-                )
-    for name, module in modules:
-        weight = getattr(module, "weight", None) if isinstance(module, _WEIGHTED) else None
-        lazy = isinstance(weight, nn.UninitializedParameter)
-        if isinstance(weight, nn.Parameter) and not lazy and not weight.numel():
-            raise ValueError(
-                f"layer {name!r} has a weight of shape {list(weight.shape)}: nothing flows "
-                "through it. Give it at least one feature on either side."
-            )
-    return model
-
-
-def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None) -> nn.Module:
-    """Call the factory and move the model to the batch's device; lazy layers take its shapes.
-
-    Args:
-        build: The factory.
-        batch: A batch that the model takes.
-        seed: Seed to build with; by default the current random state.
-
-    Raises:
-        ValueError: If the factory raises, or does not return a module.
-    """
-    with seeded(seed) if seed is not None else contextlib.nullcontext():
-        model = _moved(_built(build), _device_of(batch))
-        if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
-            try:
-                warm_up(model, copied(batch))
-            except Exception as error:
-                raise failed(batch, "the data", error) from error
-        return model
-
-
-def _moved(model: nn.Module, device: torch.device) -> nn.Module:
-    try:
-        return model.to(device)
-    except RecursionError as error:
-        raise ValueError(
-            "the model's modules are nested too deep, or one is inside itself, such as a parent "
-            "that a child keeps as an attribute. Keep it in a list there, or as a weak reference."
-        ) from error
-
-
-def _device_of(batch: Batch) -> torch.device:
-    return next((x.device for x in tensors(batch)), torch.device("cpu"))
-
-
-def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> None:
-    """Run one batch forward and check the loss.
-
-    Raises:
-        ValueError: If the model fails, a batch norm has too few rows, or the loss is not a finite
-            scalar, or depends on no parameter.
-    """
-    try:
-        with untouched(model), _counting_rows(model):
-            value = loss(model, batch)
-    except (UnsuitableBatchError, UnfitLossError, FailedOnBatchError):
-        raise
-    except Exception as error:
-        raise failed(batch, data, error) from error
-    value = checked_loss(value)
-    if torch.is_grad_enabled() and not value.requires_grad:
-        raise ValueError(
-            "the loss depends on no trainable parameter. Does the model detach its output, take "
-            "its argmax, or run under torch.no_grad()?"
-        )
-    if not torch.isfinite(value):
-        refuse_missing(batch, data)
-        where = origin_in_words(
-            model, batch, loss, "Check the scale of the data and of the initial weights."
-        )
-        raise ValueError(
-            f"the loss is {value.item()} on a batch of {data} with inputs of shape "
-            f"{shape_in_words(batch)}{where}"
-        )
-
-
-@contextlib.contextmanager
-def _counting_rows(model: nn.Module) -> Iterator[None]:
-    """Refuse batch norms in training mode that see one row, before PyTorch does."""
-
-    def check(module: nn.Module, args: tuple[Any, ...]) -> None:
-        given = args[0] if args else None
-        if not (module.training and isinstance(given, Tensor) and given.ndim > 1):
-            return
-        rows = given.numel() // max(given.shape[1], 1)
-        if rows < 2:
-            raise UnsuitableBatchError(
-                f"batch size {given.shape[0]} is too small for a model with batch norm: with "
-                "one row there is no variance to divide by, and PyTorch refuses it. Use "
-                "batches of 2 or more, or another norm: "
-                'equipoise.apply(model, "norm=group:8").'
-            )
-
-    handles = [
-        module.register_forward_pre_hook(check)
-        for module in model.modules()
-        if is_batch_norm(module)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def draws_new_weights(model: nn.Module, other: nn.Module) -> bool:
-    """Whether two calls of a factory gave different weights; a factory with a checkpoint does not.
-
-    Raises:
-        ValueError: If they gave different architectures.
-    """
-    mine, others = (
-        {name: x.shape for name, x in (*m.named_parameters(), *m.named_buffers())}
-        for m in (model, other)
-    )
-    if mine != others:
-        raise ValueError(
-            "the model factory returned another architecture when it was called again. Make it "
-            "build the same layers each time; only weights may be random."
-        )
-    pairs = zip(model.parameters(), other.parameters(), strict=True)
-    return any(not torch.equal(p.detach(), q.detach()) for p, q in pairs)

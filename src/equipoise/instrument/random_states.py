@@ -12,12 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.instrument.saved_objects import (
-    OwnGenerator,
-    own_attributes,
-    reachable,
-    registered,
-)
+from equipoise.instrument.hiding_places import own_attributes
+from equipoise.instrument.saved_objects import OwnGenerator, reachable, registered
 
 
 class RandomStates:

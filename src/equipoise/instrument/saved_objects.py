@@ -1,4 +1,4 @@
-"""What modules keep outside of parameters and buffers: found, copied and restored in place.
+"""What modules keep outside of parameters and buffers: copied and restored in place.
 
 A forward pass may count its calls, average activations into a plain tensor, fill a cache or a
 queue. Containers and objects stay the same objects: their contents are restored. Tensors and
@@ -8,7 +8,6 @@ arrays are the leaves, which have values of their own; for a while copies may st
 from __future__ import annotations
 
 import array
-import dis
 import functools
 import queue
 import random
@@ -18,9 +17,8 @@ import threading
 import types
 import warnings
 import weakref
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -30,24 +28,19 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from equipoise.instrument.containers import (
-    ClassEntries,
     Container,
     Elements,
     Entries,
     Place,
-    Slots,
-    SomeEntries,
     attributes_of,
     itself,
     of_function,
-    slots_of,
 )
 
 OwnGenerator: TypeAlias = (
     torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 )
 Named: TypeAlias = tuple[str, Any]
-_Cached = type(functools.cache(len))
 # What stands in for a tensor or an array, by the id of the original.
 Replacements: TypeAlias = Mapping[int, Any]
 
@@ -67,15 +60,7 @@ _FRAMEWORKS = frozenset(
     {"torch", "numpy", "lightning", "lightning_fabric", "pytorch_lightning", "accelerate"}
 )
 _LEFT_ALONE = (sys.stdlib_module_names - {"__main__", "collections", "types"}) | _FRAMEWORKS
-_STANDARD = sysconfig.get_path("stdlib")
-_PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-# Containers and numbers that a file may keep for its functions. Classes made of them may be
-# anything, such as a dictionary that makes its values when it is asked for them.
-_KEPT_IN_A_FILE = frozenset((
-    dict, OrderedDict, defaultdict, Counter, list, deque, set, bytearray, array.array,
-    types.SimpleNamespace, Tensor, np.ndarray, torch.Generator, np.random.Generator,
-    np.random.RandomState, random.Random,
-))  # fmt: skip
+STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 # What they are made of is looked at; they themselves do not change.
 _TRANSPARENT = (types.MethodType, functools.partial, weakref.ref, OwnGenerator)
 _WALKED = (
@@ -101,7 +86,7 @@ class SavedObjects:
         roots: Names, for errors, and objects.
         fixed: Ids of objects that something else restores, such as parameters and modules.
         save_tensor: Makes the leaf of a tensor.
-        places: Further containers, such as :func:`hidden_places`.
+        places: Further containers, such as :func:`.hidden_places`.
 
     Raises:
         ValueError: If an object among them can neither be copied nor put back.
@@ -198,173 +183,12 @@ class SavedObjects:
         return choose
 
 
-def own_attributes(model: nn.Module) -> Iterator[Named]:
-    """What modules keep that not every module has, by the names of module and attribute.
-
-    Hooks are among them, and what the users' methods keep in default arguments and in containers
-    of their file, if it is not that of an installed package.
-    """
-    for name, module in model.named_modules():
-        place = f"{name}." if name else f"{type(module).__name__}."
-        for attribute, value in vars(module).items():
-            if attribute not in OF_EVERY_MODULE:
-                yield place + attribute, value
-            elif attribute.endswith("_hooks") and value:
-                hooks = (hook for hook in value.values() if not _is_paused(hook))
-                yield from ((place + attribute, hook) for hook in hooks)
-    for place, container in hidden_places(model):
-        for attribute, value in container.entries.items():
-            yield f"{place}.{attribute}", value
-    for function in _functions_of(model):
-        place = function.__qualname__
-        kept = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        yield from ((f"a default of {place}", value) for value in kept)
-        if _is_installed(function.__code__.co_filename):
-            continue
-        for name in _read_globals(function.__code__):
-            value = function.__globals__.get(name)
-            if type(value) in _KEPT_IN_A_FILE:
-                yield f"{function.__module__}.{name}", value
-
-
-def _is_installed(file: str) -> bool:
-    """Whether a file is of an installed package, whose containers are tables and no state."""
-    return file.startswith((_STANDARD, *_PACKAGES))
-
-
-def _is_paused(hook: Any) -> bool:
-    """Whether it belongs to an observer that is paused instead, as those of this library are."""
-    owner = getattr(hook, "__self__", getattr(hook, "func", hook))
-    ours = type(owner).__module__.partition(".")[0] == "equipoise"
-    return ours or callable(getattr(owner, "while_probed", None))
-
-
-def hidden_places(model: nn.Module) -> Iterator[Place]:
-    """Where modules keep what is not in their dictionaries.
-
-    These are slots, attributes of their classes, and global variables that their methods assign.
-    Classes of PyTorch and of training frameworks are passed over.
-    """
-    for name, module in model.named_modules():
-        slots = slots_of(type(module))
-        if slots:
-            yield name or type(module).__name__, Slots(module, slots)
-    for kind in _kinds_of(model):
-        yield kind.__name__, ClassEntries(kind)
-    for function in _functions_of(model):
-        yield function.__qualname__, Entries(function.__dict__)
-        assigned = _assigned_globals(function.__code__)
-        if assigned:
-            yield function.__module__ or "", SomeEntries(function.__globals__, assigned)
-
-
-def _kinds_of(model: nn.Module) -> dict[type, None]:
-    """The users' classes of a model's modules, in order."""
-    every = (kind for module in model.modules() for kind in type(module).__mro__)
-    return dict.fromkeys(kind for kind in every if _is_of_a_user(kind))
-
-
-def _functions_of(model: nn.Module) -> dict[types.FunctionType, None]:
-    """Methods of the users' modules, and the functions of their files that these call."""
-    waiting = [value for kind in _kinds_of(model) for value in vars(kind).values()]
-    found: dict[types.FunctionType, None] = {}
-    seen: set[types.FunctionType] = set()
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, property):
-            waiting += [value.fget, value.fset]
-        elif isinstance(value, staticmethod | classmethod | _Cached):
-            waiting.append(value.__wrapped__)
-        elif isinstance(value, functools.cached_property):
-            waiting.append(value.func)
-        elif isinstance(value, types.FunctionType) and value not in seen:
-            seen.add(value)
-            waiting.append(getattr(value, "__wrapped__", None))  # what a decorator calls
-            if _is_of_others(value.__globals__.get("__name__", "").partition(".")[0]):
-                continue  # a decorator of theirs, which bears the function's name
-            found[value] = None
-            called = (value.__globals__.get(name) for name in _read_globals(value.__code__))
-            waiting += [
-                other
-                for other in called
-                if isinstance(other, types.FunctionType | _Cached)
-                and other.__module__ == value.__module__
-            ]
-    return found
-
-
-def function_caches(model: nn.Module) -> list[tuple[type | dict[str, Any], str, Any]]:
-    """Methods of users' modules under ``functools.cache``, and functions that these call.
-
-    Their entries cannot be restored.
-    """
-    places: list[type | dict[str, Any]] = [*_kinds_of(model)]
-    found = [
-        (kind, name, value)
-        for kind in places
-        for name, value in vars(kind).items()
-        if isinstance(value, _Cached)
-    ]
-    for function in _functions_of(model):
-        names = _read_globals(function.__code__)
-        held = ((name, function.__globals__.get(name)) for name in names)
-        found += [(function.__globals__, n, v) for n, v in held if isinstance(v, _Cached)]
-    return found
-
-
-@contextmanager
-def caches_set_aside(caches: Iterable[tuple[type | dict[str, Any], str, Any]]) -> Iterator[None]:
-    """Let new caches stand in for these functions' inside the block.
-
-    A function whose answer depends on the model is computed anew there.
-    """
-    caches = tuple(caches)
-    for place, name, cached in caches:
-        fresh = functools.lru_cache(**cached.cache_parameters())(cached.__wrapped__)
-        _put(place, name, fresh)
-    try:
-        yield
-    finally:
-        for place, name, cached in caches:
-            _put(place, name, cached)
-
-
-def _put(place: type | dict[str, Any], name: str, value: Any) -> None:
-    if isinstance(place, dict):
-        place[name] = value
-    else:
-        setattr(place, name, value)
-
-
-def _is_of_a_user(kind: type) -> bool:
-    own = kind.__module__.partition(".")[0]
-    return issubclass(kind, nn.Module) and not _is_of_others(own) and own != "equipoise"
-
-
-def _is_of_others(top: str) -> bool:
+def is_of_others(top: str) -> bool:
     """Whether a module is Python's or a framework's, and no file of the user's of that name."""
     if top not in _LEFT_ALONE:
         return False
     file = getattr(sys.modules.get(top), "__file__", None)
-    return file is None or top in _FRAMEWORKS or file.startswith(_STANDARD)
-
-
-@functools.cache
-def _assigned_globals(code: types.CodeType) -> tuple[str, ...]:
-    """Global variables that a function or a function inside it assigns."""
-    return _globals(code, "STORE_GLOBAL")
-
-
-@functools.cache
-def _read_globals(code: types.CodeType) -> tuple[str, ...]:
-    """Global variables that a function or a function inside it reads."""
-    return _globals(code, "LOAD_GLOBAL")
-
-
-def _globals(code: types.CodeType, operation: str) -> tuple[str, ...]:
-    found = [i.argval for i in dis.get_instructions(code) if i.opname == operation]
-    inside = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return tuple(dict.fromkeys((*found, *(n for c in inside for n in _globals(c, operation)))))
+    return file is None or top in _FRAMEWORKS or file.startswith(STANDARD_LIBRARY)
 
 
 def registered(model: nn.Module) -> set[int]:
@@ -410,7 +234,7 @@ def _is_left_alone(value: Any) -> bool:
         return True
     if is_iterator(value):
         return False
-    return _is_of_others(type(value).__module__.partition(".")[0])
+    return is_of_others(type(value).__module__.partition(".")[0])
 
 
 def contents(value: Any) -> list[Any]:
@@ -483,7 +307,7 @@ def _keeps_something(function: types.FunctionType) -> bool:
     if not function.__closure__ and not function.__dict__:
         return False
     own = (function.__module__ or "").partition(".")[0]
-    return own != "equipoise" and not _is_of_others(own)
+    return own != "equipoise" and not is_of_others(own)
 
 
 class _SavedArray:

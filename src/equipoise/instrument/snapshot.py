@@ -13,16 +13,18 @@ from torch.autograd import grad_mode
 
 from equipoise.instrument.compiled import eager
 from equipoise.instrument.containers import refill
+from equipoise.instrument.hiding_places import (
+    caches_set_aside,
+    function_caches,
+    hidden_places,
+    own_attributes,
+)
 from equipoise.instrument.observers import observers_paused
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.saved_objects import (
     OF_EVERY_MODULE,
     Replacements,
     SavedObjects,
-    caches_set_aside,
-    function_caches,
-    hidden_places,
-    own_attributes,
     registered,
 )
 

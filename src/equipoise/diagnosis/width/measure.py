@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
+from equipoise.diagnosis.factories import fresh
 from equipoise.diagnosis.inputs.adapt import Loss
-from equipoise.diagnosis.problem import Problem, fresh, rehearse
+from equipoise.diagnosis.problem import Problem
+from equipoise.diagnosis.rehearsal import rehearse
 from equipoise.diagnosis.width.findings import conclude_coordinate_check
 from equipoise.diagnosis.width.record import CoordinateCheck, LayerOverWidth, WidthTrend
 from equipoise.diagnosis.width.trends import rounded, trend_of

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from equipoise.instrument import trees
+from equipoise.instrument.hiding_places import hidden_places, own_attributes
 from equipoise.instrument.saved_objects import (
     CONSTANT,
     OF_EVERY_MODULE,
     contents,
-    hidden_places,
     is_iterator,
-    own_attributes,
     reachable,
     registered,
 )

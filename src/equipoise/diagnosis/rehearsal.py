@@ -1,0 +1,102 @@
+"""A loss on a batch, rehearsed before any work begins; its failures name the data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.diagnosis.refusals import (
+    FailedOnBatchError,
+    failed,
+    refuse_missing,
+    shape_in_words,
+)
+from equipoise.instrument.loss_value import UnfitLossError, checked_loss
+from equipoise.instrument.normalisers import is_batch_norm
+from equipoise.instrument.recording.origins import origin_in_words
+from equipoise.instrument.snapshot import untouched
+from equipoise.instrument.types import Batch, LossFunction
+from equipoise.training.losses import UnsuitableBatchError
+
+
+@dataclass(frozen=True, slots=True)
+class LossOnData:
+    """A loss whose failures name the data and the shapes of the batch, whenever they come."""
+
+    of: LossFunction
+    data: str
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Evaluate the loss, and check that it is one number."""
+        try:
+            value = self.of(model, batch)
+        except UnsuitableBatchError:
+            raise
+        except Exception as error:
+            raise failed(batch, self.data, error) from error
+        return checked_loss(value)
+
+
+def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> None:
+    """Run one batch forward and check the loss.
+
+    Raises:
+        ValueError: If the model fails, a batch norm has too few rows, or the loss is not a finite
+            scalar, or depends on no parameter.
+    """
+    try:
+        with untouched(model), counting_rows(model):
+            value = loss(model, batch)
+    except (UnsuitableBatchError, UnfitLossError, FailedOnBatchError):
+        raise
+    except Exception as error:
+        raise failed(batch, data, error) from error
+    value = checked_loss(value)
+    if torch.is_grad_enabled() and not value.requires_grad:
+        raise ValueError(
+            "the loss depends on no trainable parameter. Does the model detach its output, take "
+            "its argmax, or run under torch.no_grad()?"
+        )
+    if not torch.isfinite(value):
+        refuse_missing(batch, data)
+        where = origin_in_words(
+            model, batch, loss, "Check the scale of the data and of the initial weights."
+        )
+        raise ValueError(
+            f"the loss is {value.item()} on a batch of {data} with inputs of shape "
+            f"{shape_in_words(batch)}{where}"
+        )
+
+
+@contextlib.contextmanager
+def counting_rows(model: nn.Module) -> Iterator[None]:
+    """Refuse batch norms in training mode that see one row, before PyTorch does."""
+
+    def check(module: nn.Module, args: tuple[Any, ...]) -> None:
+        given = args[0] if args else None
+        if not (module.training and isinstance(given, Tensor) and given.ndim > 1):
+            return
+        rows = given.numel() // max(given.shape[1], 1)
+        if rows < 2:
+            raise UnsuitableBatchError(
+                f"batch size {given.shape[0]} is too small for a model with batch norm: with "
+                "one row there is no variance to divide by, and PyTorch refuses it. Use "
+                "batches of 2 or more, or another norm: "
+                'equipoise.apply(model, "norm=group:8").'
+            )
+
+    handles = [
+        module.register_forward_pre_hook(check)
+        for module in model.modules()
+        if is_batch_norm(module)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
