@@ -126,7 +126,7 @@ def shuffled_indices(
 ) -> Iterator[Tensor]:
     """Index sets of random full batches, without replacement until the set is exhausted."""
     if samples > _PERMUTED:
-        yield from _sparse_indices(samples, batch_size, count, generator)
+        yield from _drawn_one_by_one(samples, batch_size, count, generator)
         return
     order, used = torch.empty(0, dtype=torch.int64), 0
     for _ in range(count):
@@ -136,10 +136,10 @@ def shuffled_indices(
         used += batch_size
 
 
-def _sparse_indices(
+def _drawn_one_by_one(
     samples: int, batch_size: int, count: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """The same of so many samples that their order would fill the memory."""
+    """The same of so many samples that their order would fill the memory; half is exhausted."""
     seen: set[int] = set()
     for _ in range(count):
         chosen: list[int] = []

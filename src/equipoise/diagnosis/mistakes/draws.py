@@ -81,9 +81,12 @@ def _noise_as_target(node: Node, nodes: Mapping[int, Node], graph: Graph) -> Fin
 
 def _is_judged(node: Node, nodes: Mapping[int, Node]) -> bool:
     """Whether it is a loss, or a difference whose size is taken."""
-    waiting = [node]
+    waiting, seen = [node], set[int]()
     while waiting:
         one = waiting.pop()
+        if one.number in seen:
+            continue
+        seen.add(one.number)
         if one.name in _SIZES or (one.name != "sub" and one.name in DIFFERENCES):
             return True
         if one is node or one.name in {*ARRANGING, "mul", "div"}:

@@ -1,36 +1,40 @@
 """Find where an arbitrary elementwise function is not smooth.
 
-A panel passes when the values and slopes at fresh points agree with the polynomial through its
-nodes. Panels that fail are cut into pieces that overlap, so that no kink hides at an end: a steep
-but smooth function passes in the end, a kink fails at every scale.
+Panels on which no polynomial follows it, see :mod:`.panels`, are cut into pieces that overlap, so
+that no kink hides at an end: a steep but smooth function passes in the end, a kink fails at every
+scale.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.theory.activation.catalogue import Activation, Kink
+from equipoise.theory.activation.panels import (
+    FIRST,
+    FIRST_EDGE,
+    SECOND,
+    SPACING,
+    WIDTH,
+    Array,
+    Panels,
+    ValuesAndSlopes,
+    failing_parts,
+    look,
+    look_closely,
+)
 
-Array = NDArray[np.float64]
-ValuesAndSlopes = Callable[[Array], tuple[Array, Array]]
-
-# Odd numbers, so that no panel ends at a round number, where kinks are likely.
-_FIRST_EDGE, _WIDTH, _PANELS = -20.1373, 0.2459, 164
-_DEGREE, _TOLERANCE, _MOST_FAILURES = 16, 1e-11, 160
-_DENSE = 151
+_PANELS = 164
+_MOST_FAILURES = 160
 _EVERYWHERE = 0.5
 _SAMPLE = 8  # panels that show whether a function varies at every scale
 _SHIFT = 0.0617  # of the second grid
 # Into how many parts a jump of the slope is bracketed at a time.
 _SECTIONS = 16
-# Values are seen at points this far apart: no wider feature stays between them.
-_SPACING = 1e-4
 # A panel this narrow that still fails holds a kink. Where it only holds a very steep slope,
 # calling that a kink is harmless: quadrature then splits its panels there.
 _NARROW, _SHARP = 1e-3, 1e-8
@@ -38,54 +42,11 @@ _FINEST = 4e-14
 # Into how many pieces panels are cut, the wide and the narrow. The wide end where what is smooth
 # begins to pass, and are kept: they say how densely panels must lie there.
 _HALVES, _EIGHTHS = 2, 8
-# Points looked at in one go, so that arrays stay in the cache.
-_CHUNK = 25_000
 # Where normalised samples are.
 _CENTRE = np.linspace(-3, 3, 61) + 0.0137
 # Jumps below this part of what values vary by come from constants in float32, as in some of
 # PyTorch's own functions. Distances at which they are looked for, largest first.
 _SMALL_JUMP, _RADII = 1e-7, 0.5 ** np.arange(5)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Grid:
-    """Points of a panel, as parts of its width, at which the polynomial through its nodes is read.
-
-    Args:
-        places: The nodes, then the points.
-        weights: Of the nodes in the polynomial, at every point: ``[points, 17]``.
-    """
-
-    places: Array
-    weights: Array
-
-    @classmethod
-    def of(cls, points: Array) -> _Grid:
-        """Read it at points on [-1, 1]."""
-        return cls((np.concatenate([_NODES, points]) + 1) / 2, _weights(points))
-
-
-_NODES = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
-_INVERSE = np.linalg.inv(np.polynomial.chebyshev.chebvander(_NODES, _DEGREE))
-
-
-def _weights(points: Array) -> Array:
-    """Weights of the nodes at points of any shape on [-1, 1], ``[..., 17]``."""
-    angles = np.arccos(np.clip(points, -1, 1))[..., None]
-    return np.asarray(np.cos(angles * np.arange(_DEGREE + 1)) @ _INVERSE)
-
-
-# Irregular, and denser than the nodes: a second, independent grid.
-_CHECKS = _Grid.of(np.sin(np.linspace(-1.5, 1.5, 41)) * 0.999 + 0.0007)
-_FIRST = _Grid.of(np.linspace(-0.9997, 0.9991, _DENSE))
-# Multiples of the golden ratio.
-_SECOND = _Grid.of(2 * (0.6180339887498949 * np.arange(1.0, _DENSE + 1) % 1) - 1)
-
-
-@lru_cache(maxsize=8)
-def _even(count: int) -> _Grid:
-    """Points at equal distances."""
-    return _Grid.of((2 * np.arange(count) + 1) / count - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +84,14 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
         Found(kinks=(Kink(at=0.5, power=False),), turns=(), unsure=())
     """
     _refuse_lost_slopes(function, name)
-    left: Array = _FIRST_EDGE + _WIDTH / 2 * np.arange(2 * _PANELS - 1, dtype=np.float64)
-    width = np.full(left.size, _WIDTH)
+    left: Array = FIRST_EDGE + WIDTH / 2 * np.arange(2 * _PANELS - 1, dtype=np.float64)
+    width = np.full(left.size, WIDTH)
     scale = _scale(function)
     values = function.values if isinstance(function, Activation) else lambda x: function(x)[0]
-    first = _look(function, left, width, scale, _FIRST)
-    second = _look(function, left + _SHIFT, width, scale, _SECOND)
+    first = look(function, left, width, scale, FIRST)
+    second = look(function, left + _SHIFT, width, scale, SECOND)
     # Panels overlap by half: their points lie between each other's.
-    third = _look_closely(values, left, width, scale, round(_WIDTH / _SPACING / 2) | 1)
+    third = look_closely(values, left, width, scale, round(WIDTH / SPACING / 2) | 1)
     grids = (first, 0.0), (second, _SHIFT), (third, 0.0)
     starts = np.concatenate([left[seen.failing] + shift for seen, shift in grids])
     extra = np.concatenate([seen.worst[seen.failing] for seen, _ in grids])
@@ -156,7 +117,7 @@ def find_kinks(function: ValuesAndSlopes, name: str) -> Found:
         if apart and all(abs(middle - t) > size / 4 for t in turns):
             turns.append(middle)
     unsure = _seen_once(
-        [(left + _WIDTH / 2 + shift, seen.failing) for seen, shift in grids],
+        [(left + WIDTH / 2 + shift, seen.failing) for seen, shift in grids],
         [*places, *(at for at, _ in wide)],
     )
     return Found(kinks, tuple(sorted(turns)), unsure)
@@ -180,7 +141,7 @@ def _seen_once(
                 near[:-1] |= others[1:]
         alone = at[mine & ~near].tolist()
         if i + 1 == len(grids):
-            alone = [middle for middle in alone if _extent(places, middle) < _SPACING]
+            alone = [middle for middle in alone if _extent(places, middle) < SPACING]
         found += alone
     return tuple(
         sorted({min(places, key=lambda at: abs(at - middle), default=middle) for middle in found})
@@ -189,7 +150,7 @@ def _seen_once(
 
 def _extent(places: list[float], middle: float) -> float:
     """How far places on a panel lie apart."""
-    inside = [at for at in places if abs(at - middle) <= _WIDTH / 2]
+    inside = [at for at in places if abs(at - middle) <= WIDTH / 2]
     return max(inside) - min(inside) if inside else 0.0
 
 
@@ -208,7 +169,7 @@ def _search(
     """
     failed: list[tuple[float, float]] = []
     wide: list[tuple[float, float]] = []
-    panels = _Panels(left, np.full(left.size, _WIDTH), extra)
+    panels = Panels(left, np.full(left.size, WIDTH), extra)
     while panels.left.size:
         left, width = panels.left, panels.width
         inside = left[:, None] + width[:, None] * np.array([0.25, 0.5, 0.75])
@@ -224,77 +185,16 @@ def _search(
         parts = _HALVES
         if narrow.all() and (2 * width >= _EIGHTHS * finest).all():
             parts = _EIGHTHS
-        found = _failing_parts(function, values, panels, scale, parts)
+        found = failing_parts(function, values, panels, scale, parts)
         if parts != _HALVES:
             # What fails as a whole, but nowhere near in parts, is as wide as something between.
             near = np.abs(panels.middle[:, None] - found.middle) <= panels.width[:, None]
             lost = np.flatnonzero(~near.any(1))
             if lost.size:
-                halves = _failing_parts(function, values, panels.some(lost), scale, _HALVES)
+                halves = failing_parts(function, values, panels.some(lost), scale, _HALVES)
                 found = found.beside(halves)
         panels = found
     return failed, wide
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Panels:
-    """Panels, and two points at which each or the panel above failed."""
-
-    left: Array
-    width: Array
-    extra: Array
-
-    @property
-    def middle(self) -> Array:
-        return np.asarray(self.left + self.width / 2)
-
-    def some(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> _Panels:
-        return _Panels(self.left[chosen], self.width[chosen], self.extra[chosen])
-
-    def beside(self, others: _Panels) -> _Panels:
-        return _Panels(
-            np.concatenate([self.left, others.left]),
-            np.concatenate([self.width, others.width]),
-            np.concatenate([self.extra, others.extra]),
-        )
-
-    def cut(self, parts: int) -> _Panels:
-        """Cut each into equal pieces, and as many that overlap two of them.
-
-        A kink next to the end of one piece is well inside another. Of overlapping pieces two at
-        most hold the same place.
-        """
-        width = np.tile(self.width / parts, 2 * parts - 1)
-        starts = np.arange(2 * parts - 1) / (2 * parts)
-        left = (self.left + starts[:, None] * self.width).ravel()
-        extra = np.tile(self.extra, (2 * parts - 1, 1))
-        inside = (extra >= left[:, None]) & (extra <= (left + width)[:, None])
-        order = np.argsort(-inside.sum(1), kind="stable")
-        where = np.round((left - _FIRST_EDGE) / (width / 8)) + 1j * width
-        order = order[np.unique(where[order], return_index=True)[1]]
-        extra = np.where(inside, extra, (left + width / 2)[:, None])
-        return _Panels(left, width, extra).some(order)
-
-
-def _failing_parts(
-    function: ValuesAndSlopes,
-    values: Callable[[Array], Array],
-    panels: _Panels,
-    scale: Array,
-    parts: int,
-) -> _Panels:
-    """Pieces of panels that fail."""
-    if not panels.left.size:
-        return panels
-    cut = panels.cut(parts)
-    grid = _FIRST if cut.width.max() >= _WIDTH / 16 else _CHECKS
-    seen = _look(function, cut.left, cut.width, scale, grid, cut.extra)
-    failing, extra = seen.failing, seen.worst
-    if (count := math.ceil(cut.width.max() / _SPACING)) > _DENSE:
-        closer = _look_closely(values, cut.left, cut.width, scale, count)
-        extra[~failing] = closer.worst[~failing]
-        failing |= closer.failing
-    return _Panels(cut.left, cut.width, extra).some(failing)
 
 
 def _refuse_roughness(
@@ -305,12 +205,12 @@ def _refuse_roughness(
     scale: Array,
 ) -> None:
     """Refuse what varies at every scale on a few panels, without a search of all of them."""
-    length, size = left.size * _WIDTH, _WIDTH
+    length, size = left.size * WIDTH, WIDTH
     while left.size and size >= _NARROW:
         size /= 2
         left = np.concatenate([left, left + size])
         _refuse_not_finite(values, left + size / 2, name)
-        left = left[_look(function, left, np.full(left.size, size), scale).failing]
+        left = left[look(function, left, np.full(left.size, size), scale).failing]
     if size * left.size > _EVERYWHERE * length:
         raise _rough(name, left[-1])
 
@@ -323,7 +223,7 @@ def _rough(name: str, at: float) -> ValueError:
 
 
 def _too_many(name: str, left: Array, width: Array) -> ValueError:
-    if width.sum() > _EVERYWHERE * _PANELS * _WIDTH:
+    if width.sum() > _EVERYWHERE * _PANELS * WIDTH:
         return _rough(name, left[-1])
     return ValueError(
         f"activation {name} has too many kinks or steep places to search for, between "
@@ -392,105 +292,6 @@ def _polished(function: ValuesAndSlopes, places: list[float]) -> list[float]:
     ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Seen:
-    """What was seen on panels.
-
-    Args:
-        failing: Where a polynomial does not follow, of shape ``[panels]``.
-        worst: The point that it follows worst and the node next to it, ``[panels, 2]``; 0 where
-            it follows.
-    """
-
-    failing: NDArray[np.bool_]
-    worst: Array
-
-
-def _look(
-    function: ValuesAndSlopes,
-    left: Array,
-    width: Array,
-    scale: Array,
-    grid: _Grid = _CHECKS,
-    extra: Array | None = None,
-) -> _Seen:
-    """Whether values and slopes at points follow the interpolating polynomial, per panel."""
-    return _judged(function, left, width, scale, grid, extra)
-
-
-def _look_closely(
-    values: Callable[[Array], Array], left: Array, width: Array, scale: Array, count: int
-) -> _Seen:
-    """Whether values at many points follow it."""
-    return _judged(lambda x: (values(x),), left, width, scale[:1], _even(count))
-
-
-def _judged(
-    function: Callable[[Array], tuple[Array, ...]],
-    left: Array,
-    width: Array,
-    scale: Array,
-    grid: _Grid,
-    extra: Array | None = None,
-) -> _Seen:
-    """Compare what a function returns at points with polynomials through its nodes."""
-    found = _Seen(np.zeros(left.size, dtype=bool), np.zeros((left.size, 2)))
-    step = max(1, _CHUNK // grid.places.size)
-    for start in range(0, left.size, step):
-        some = slice(start, start + step)
-        own = None if extra is None else extra[some]
-        _judge(function, left[some], width[some], scale, grid, own, found, start)
-    return found
-
-
-@np.errstate(invalid="ignore")
-def _judge(
-    function: Callable[[Array], tuple[Array, ...]],
-    left: Array,
-    width: Array,
-    scale: Array,
-    grid: _Grid,
-    extra: Array | None,
-    found: _Seen,
-    start: int,
-) -> None:
-    """Judge some panels, and note what was found from a row on."""
-    x = left[:, None] + width[:, None] * grid.places
-    own = None
-    if extra is not None:
-        x = np.concatenate([x, extra], 1)
-        own = _weights(2 * (extra - left[:, None]) / width[:, None] - 1)
-    count = _NODES.size
-    misses = []
-    passing = np.ones(left.size, dtype=bool)
-    for every, typical in zip(function(x), scale, strict=True):
-        nodes, checks = every[:, :count], every[:, count:]
-        miss = np.empty_like(checks)
-        points = len(grid.weights)
-        np.matmul(nodes, grid.weights.T, out=miss[:, :points])
-        if own is not None:
-            miss[:, points:] = (own @ nodes[..., None])[..., 0]
-        miss -= checks
-        np.abs(miss, out=miss)
-        largest, least = checks.max(1), checks.min(1)
-        # On narrow panels the rounding of x itself moves the values by this much.
-        rounding = 1e-14 * np.maximum(1, np.abs(left)) / width * (largest - least)
-        allowed = _TOLERANCE * np.maximum(typical, np.maximum(largest, -least)) + rounding
-        most = miss.max(1)
-        passing &= (most <= allowed) & (most < np.inf)
-        misses.append((miss, allowed))
-    failing = np.flatnonzero(~passing)
-    if failing.size:
-        relative = np.stack([miss[failing] / most[failing, None] for miss, most in misses])
-        at = np.where(np.isnan(relative), np.inf, relative).max(0).argmax(1)
-        rows = x[failing]
-        worst = rows[np.arange(failing.size), count + at]
-        node = np.abs(rows[:, :count] - worst[:, None]).argmin(1)
-        found.failing[start + failing] = True
-        found.worst[start + failing, 0] = worst
-        found.worst[start + failing, 1] = rows[np.arange(failing.size), node]
-
-
 def _scale(function: ValuesAndSlopes) -> Array:
     """Sizes of values and slopes where normalised samples are; far out, panels have their own."""
     values, slopes = function(_CENTRE)
@@ -555,6 +356,4 @@ def _refuse_infinite_slopes(function: ValuesAndSlopes, places: Array, name: str)
 def _are_powers(function: ValuesAndSlopes, places: Array, widths: Array) -> NDArray[np.bool_]:
     """Whether a polynomial fails on either side, as it does for a fractional power."""
     sides = np.concatenate([places - widths, places]), np.tile(widths, 2)
-    return np.asarray(
-        _look(function, *sides, 1e3 * _scale(function)).failing.reshape(2, -1).any(0)
-    )
+    return np.asarray(look(function, *sides, 1e3 * _scale(function)).failing.reshape(2, -1).any(0))
