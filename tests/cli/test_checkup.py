@@ -150,7 +150,8 @@ class TestBadInput:
 def test_the_command_line_tells_how_to_see_where_a_model_failed(equipoise):
     done = checkup(equipoise, "nets.py:build", "--data", "random:3x9x9:10")
     end = (
-        "64x16). Give data of the shape that the model takes, such as 'random:3x32x32:10'. "
+        "64x16). A layer takes 64 features and is given 243: change it, or give data of the shape "
+        "that the model takes, such as 'random:3x32x32:10'. "
         "(--debug shows where)\n"
     )
     assert done.err.endswith(end)

@@ -43,6 +43,50 @@ class TestDigits:
         assert moments(load("digits").inputs) == pytest.approx((0, 1), abs=1e-6)
 
 
+class TestText:
+    def test_the_targets_are_the_next_characters_all_of_them(self):
+        text = load("text:50")
+        read = torch.cat([text.inputs.flatten(), text.targets[-1, -1:]])
+        assert torch.equal(read[1:], text.targets.flatten())
+        assert len(text) > 8_000  # of CPython 3.11: 9,300
+        assert (text.inputs.dtype, text.targets.dtype) == (torch.int64, torch.int64)
+
+    def test_tokens_are_ranked_by_how_often_they_occur(self):
+        text = load("text:50")
+        often = text.inputs.flatten().bincount(minlength=text.classes)
+        assert (often[:-1] >= often[1:] - 50).all()  # the last piece is left out
+        assert int(text.inputs.max()) < text.classes < 128
+
+    def test_rarer_characters_share_the_last_token(self):
+        some, all_of_them = load("text:50:12"), load("text:50")
+        assert some.classes == 12
+        assert torch.equal(some.inputs, all_of_them.inputs.clamp(max=11))
+
+    def test_a_vocabulary_larger_than_the_text_s_stays_the_text_s(self):
+        assert load("text:50:50257").classes == load("text:50").classes
+
+    @pytest.mark.parametrize(
+        ("spec", "message"),
+        [
+            ("text:", r"Expected text:LENGTH, such as text:64, .*, got 'text:'"),
+            ("text:8x8", "Expected text:LENGTH"),
+            ("text:0", "at least 1, a vocabulary at least 2, got 'text:0'"),
+            ("text:64:1", "at least 1, a vocabulary at least 2, got 'text:64:1'"),
+            ("text:9999999", "'text:9999999' asks for pieces longer than the text of "),
+            ("text", r"no data named 'text'.*Did you mean 'text:LENGTH'\?"),
+            ("texts:64:30", r"no data named 'texts:64:30'.*Did you mean 'text:LENGTH'\?"),
+        ],
+    )
+    def test_what_means_nothing_is_refused(self, spec, message):
+        with pytest.raises(ValueError, match=message):
+            load(spec)
+
+    def test_a_python_without_its_manual_says_so(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+        with pytest.raises(DataNotFoundError, match=r"without its manual .* Give a data set of"):
+            load("text:64")
+
+
 class TestRandom:
     def test_shape_and_classes(self):
         noise = load("random:3x4x5:7")

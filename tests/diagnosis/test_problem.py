@@ -76,7 +76,17 @@ REFUSALS = {
     "wrong shape": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(7, 10)),
         {},
-        r"inputs of shape \[64, 1, 8, 8\]: mat1 and .*\. Give data of the shape",
+        r"inputs of shape \[64, 1, 8, 8\]: mat1 .* takes 7 features and is given 64: change it,",
+    ),
+    "images in the place of rows": (
+        lambda: nn.Linear(64, 10),
+        {},
+        r"takes the 1×8×8 = 64 numbers of a sample .*: begin the model with nn\.Flatten\(\)\.",
+    ),
+    "images in the place of lines": (
+        lambda: nn.Linear(48, 10),
+        {},
+        "A layer takes 48 features and is given 8: change it",
     ),
     "too few outputs": (
         partial(models.mlp, 64, 3, depth=2, width=8),

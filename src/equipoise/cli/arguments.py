@@ -56,9 +56,9 @@ def add_inputs(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         default="digits",
-        help="digits, fashion-mnist, mnist, cifar10, cifar100, random:3x32x32:10, or "
-        "file.py:name of a DataLoader, a Dataset or an iterable of (input, target) batches "
-        "(default: %(default)s)",
+        help="digits, fashion-mnist, mnist, cifar10, cifar100, text:64 (characters, for language "
+        "models), random:3x32x32:10, or file.py:name of a DataLoader, a Dataset or an iterable of "
+        "(input, target) batches (default: %(default)s)",
     )
     parser.add_argument("--data-dir", type=Path, help="folder with the data's archives")
     parser.add_argument("--download", action="store_true", help="download the data if missing")

@@ -14,12 +14,14 @@ from equipoise.data.images.scaling import standardised
 from equipoise.data.resolve import importing, resolve
 from equipoise.data.source import Samples, Source
 from equipoise.data.synthetic import gaussian_noise
+from equipoise.data.text import python_manual
 from equipoise.data.user import as_source
 from equipoise.numerics.options import named_options
 
 _SPECS = (
     "digits",
     *IMAGE_SETS,
+    "text:LENGTH",
     "random:SHAPE:CLASSES",
     "file.py:name",
     "package.module:name",
@@ -32,7 +34,8 @@ def load(spec: str, *, data_dir: str | Path | None = None, download: bool = Fals
 
     Args:
         spec: ``digits``, ``fashion-mnist``, ``mnist``, ``cifar10`` or ``cifar100``, standardised
-            training sets; ``random:SHAPE:CLASSES`` for Gaussian noise, as in
+            training sets; ``text:LENGTH`` for pieces of Python's manual and the next characters,
+            as in ``text:64``; ``random:SHAPE:CLASSES`` for Gaussian noise, as in
             ``random:3x32x32:10``; ``file.py:name`` or ``package.module:name`` for an iterable,
             ``DataLoader``, ``Dataset`` or function of yours.
         data_dir: Where to look first for the files of a named set; ``$EQUIPOISE_DATA`` by default.
@@ -62,7 +65,9 @@ def load(spec: str, *, data_dir: str | Path | None = None, download: bool = Fals
         return standardised(spec, images, labels, named.classes)
     if spec.startswith("random:"):
         return gaussian_noise(spec)
-    if ":" in spec:
+    if spec.startswith("text:"):
+        return python_manual(spec)
+    if ":" in spec and not spec.rpartition(":")[2].isdecimal():
         found = resolve(spec)
         with importing(spec):
             return as_source(found, spec)
@@ -82,6 +87,7 @@ def digits() -> Samples:
 def _unknown(spec: str) -> str:
     if spec.endswith(".py"):
         return f"{spec!r} names a file but no object in it. Write {spec}:name."
-    close = difflib.get_close_matches(spec, _SPECS, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    known = {known.partition(":")[0]: known for known in _SPECS[:-2]}
+    close = difflib.get_close_matches(spec.partition(":")[0], known, n=1)
+    hint = f" Did you mean {known[close[0]]!r}?" if close else ""
     return f"There are no data named {spec!r}. Known are {', '.join(_SPECS)}.{hint}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import traceback
@@ -38,6 +39,8 @@ _KNOWN = (
         "step does? Leave steps to the training, and write x = x + y instead of x += y.",
     ),
 )
+# What a linear layer says of inputs with another number of features.
+_OF_FEATURES = re.compile(r"cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)")
 # What an embedding says of a row that it lacks.
 _OF_ROWS = re.compile(r"^index out of range in self$")
 # What layers say of pixels that are still bytes, and of other whole numbers.
@@ -106,6 +109,8 @@ def _remedy(batch: Batch, words: str) -> str:
     if _OF_ROWS.search(words):
         return _of_rows(batch)
     inputs = tensors(batch[0] if is_pair(batch) else batch)
+    if (features := _OF_FEATURES.search(words)) and len(inputs) == 1:
+        return _of_features(inputs[0], given=int(features[1]), taken=int(features[2]))
     if _OF_WHOLE.search(words) and not all(x.is_floating_point() for x in inputs):
         return "The inputs are whole numbers: give x.float(), or x.float() / 255 of pixels."
     if re.search(r"\bnan\b", words):  # the sign is not the cause
@@ -129,6 +134,21 @@ def _of_rows(batch: Batch) -> str:
     return (
         "An embedding has too few rows: the largest number in the batch is "
         f"{largest}, and positions are counted from 0, too. Raise num_embeddings."
+    )
+
+
+def _of_features(samples: Tensor, *, given: int, taken: int) -> str:
+    """What to do where a layer is given another number of features than it takes."""
+    shape = samples.shape[1:]
+    if len(shape) > 1 and taken == math.prod(shape):
+        product = "×".join(map(str, shape))
+        return (
+            f"A layer takes the {product} = {taken} numbers of a sample as one row: begin the "
+            "model with nn.Flatten()."
+        )
+    return (
+        f"A layer takes {taken} features and is given {given}: change it, or give data of the "
+        "shape that the model takes, such as 'random:3x32x32:10'."
     )
 
 
