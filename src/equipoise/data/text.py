@@ -10,6 +10,8 @@ import torch
 from equipoise.data.folders import DataNotFoundError
 from equipoise.data.source import Samples
 
+# Printable characters of ASCII and the end of a line.
+_CHARACTERS = 96
 _TEXT = re.compile(r"text:(\d+)(?::(\d+))?", re.ASCII)
 
 
@@ -21,8 +23,8 @@ def python_manual(spec: str) -> Samples:
     do not overlap. The text differs a little between versions of Python.
 
     Args:
-        spec: ``text:LENGTH`` with an optional ``:VOCABULARY``, such as ``text:64`` or
-            ``text:64:50``: all rarer characters share the last token.
+        spec: ``text:LENGTH`` with an optional ``:VOCABULARY``, 96 by default, such as ``text:64``
+            or ``text:64:50``: all rarer characters share the last token.
 
     Returns:
         Inputs and targets, each of shape ``[N, LENGTH]``.
@@ -45,7 +47,7 @@ def python_manual(spec: str) -> Samples:
             f"Expected text:LENGTH, such as text:64, with an optional :VOCABULARY, got {spec!r}."
         )
     tokens, known = _tokens()
-    length, vocabulary = int(found[1]), int(found[2] or known)
+    length, vocabulary = int(found[1]), int(found[2] or _CHARACTERS)
     if not length or vocabulary < 2:
         raise ValueError(f"The length must be at least 1, a vocabulary at least 2, got {spec!r}.")
     count = (len(tokens) - 1) // length
