@@ -12,6 +12,7 @@ from equipoise.cli.flags import FLAGS, in_flags
 from equipoise.diagnosis.price import plan
 from equipoise.records.finding import Finding
 
+PARTS = ("smoothness", "preconditioning", "hessian")
 LIBRARY = Path(equipoise.__file__).parent
 
 
@@ -25,12 +26,12 @@ class Record:
 def test_every_text_of_a_record():
     kept = Finding("note", "Nothing to say", "More seeds would tell.")
     told = Finding("note", "Cut", "It is cut.", "`budget=60` lets theory go further.")
-    found = in_flags(Record((kept, told), 0.5, plan(0.1, layers=10).left_out))
+    found = in_flags(Record((kept, told), 0.5, plan(0.1, dict.fromkeys(PARTS, 1.0)).left_out))
     assert found.findings[1].remedy == "`--budget 60s` lets theory go further."
     assert found.findings[0] is kept
     assert [one.option for one in found.left_out] == [
+        "--budget",
         "--preconditioning",
-        "--smoothness",
         "--hessian",
     ]
 

@@ -463,3 +463,14 @@ def test_batch_norm_of_two_rows_is_judged_and_not_refused():
     (few,) = (finding for finding in found.findings if "2 rows" in finding.title)
     assert few.severity == "critical"
     assert found.verdict.probability < 0.5
+
+
+def test_tokens_have_rows_enough_for_condition_numbers():
+    """65,536 rows were taken for a GPT, too many for every layer."""
+
+    def build():
+        return nn.Sequential(nn.Embedding(96, 16), nn.Linear(16, 16), nn.Linear(16, 96))
+
+    found = checkup(build, "text:64", batch_size=32, seeds=1, batches=1, preconditioning=True)
+    assert [layer.rows for layer in found.preconditioning] == [32 * 64] * 2
+    assert all(layer.inputs >= 1 for layer in found.preconditioning)

@@ -5,6 +5,7 @@ from torch import nn
 
 from equipoise.diagnosis.price import SECONDS, STEPS, free_memory, memory_in_words, plan
 
+PRICES = {"preconditioning": 3.0, "smoothness": 20.0, "hessian": 60.0}
 NAMES = ("preconditioning", "hessian", "smoothness")
 
 
@@ -13,7 +14,7 @@ def run(chosen):
 
 
 def test_by_default_nothing_optional_is_run():
-    chosen = plan(0.5, layers=20)
+    chosen = plan(0.5, PRICES)
     assert run(chosen) == set()
     assert len(chosen.left_out) == len(NAMES)
     assert chosen.seconds == STEPS * 0.5 + SECONDS
@@ -21,31 +22,31 @@ def test_by_default_nothing_optional_is_run():
 
 def test_more_initialisations_and_batches_cost_their_passes():
     """20 initialisations of a ResNet took 10 s instead of the 7 that were told."""
-    usual = plan(0.5, layers=20)
-    many = plan(0.5, layers=20, passes=40)
+    usual = plan(0.5, PRICES)
+    many = plan(0.5, PRICES, passes=40)
     assert many.seconds == usual.seconds + 30 * 0.5
-    assert plan(0.5, layers=20, passes=2).seconds == usual.seconds
+    assert plan(0.5, PRICES, passes=2).seconds == usual.seconds
     # What theory may take does not suffer for it.
     assert many.theory_seconds(1.0, passes=40) == usual.theory_seconds(1.0, passes=10)
 
 
 def test_what_is_asked_for_is_run_whatever_the_budget():
-    chosen = plan(10.0, layers=20, asked=["smoothness"], budget=1)
+    chosen = plan(10.0, PRICES, asked=["smoothness"], budget=1)
     assert run(chosen) == {"smoothness"}
 
 
 def test_a_budget_takes_the_cheapest_first_and_is_kept():
-    alone = plan(0.5, layers=20)
+    alone = plan(0.5, PRICES)
     cheapest = min(alone.left_out, key=lambda one: one.seconds)
     budget = alone.seconds + cheapest.seconds
-    chosen = plan(0.5, layers=20, budget=budget)
+    chosen = plan(0.5, PRICES, budget=budget)
     assert len(run(chosen)) == 1
     assert cheapest not in chosen.left_out
     assert chosen.seconds <= budget
 
 
 def test_the_hessian_brings_its_table_along():
-    assert run(plan(0.1, layers=2, asked=["hessian"])) == {"hessian", "preconditioning"}
+    assert run(plan(0.1, PRICES, asked=["hessian"])) == {"hessian", "preconditioning"}
 
 
 def test_memory_is_told_where_it_is_large_or_scarce():

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from equipoise import probes
 from equipoise.diagnosis import verdict
@@ -33,6 +32,7 @@ from equipoise.diagnosis.mistakes.inputs import OFF
 from equipoise.diagnosis.preconditioning import measure as preconditioned
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
+from equipoise.diagnosis.preconditioning.sizes import prices, samples_wanted, sizes
 from equipoise.diagnosis.prediction import TracedModel, traced
 from equipoise.diagnosis.price import Plan, free_memory, memory_in_words, plan
 from equipoise.diagnosis.problem import Model, Problem, facts, name_of
@@ -54,6 +54,7 @@ from equipoise.diagnosis.smoothness.measure import (
     SmoothnessOptions,
     smoothness_at_start,
     smoothness_in_training,
+    steps_of_smoothness,
 )
 from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.diagnosis.smoothness.variants import fixes
@@ -79,8 +80,6 @@ from equipoise.theory.propagation.sites import Share, Site
 _TRIED = 2
 # Multiplications that condition numbers may take: about a second.
 _EFFORT = 1e10
-# Several times as many rows as most layers have inputs.
-_ROWS = 1024
 
 
 @named_options
@@ -189,7 +188,7 @@ def checkup(
         passes = len(problem.held) * (seeds if redraw else 1)
         chosen = plan(
             problem.step_seconds,
-            layers=sum(isinstance(m, nn.Linear | _ConvNd) for m in fresh.modules()),
+            _prices(problem, fresh, training),
             passes=passes,
             asked=[name for name, wanted in asked.items() if wanted],
             budget=budget,
@@ -283,6 +282,17 @@ def checkup(
     if failure is not None:
         raise UnfinishedError(work.stages.present, in_words(failure), found) from failure
     return found
+
+
+def _prices(
+    problem: Problem, model: nn.Module, training: SmoothnessOptions | None
+) -> dict[str, float]:
+    """Seconds of the optional parts."""
+    step, found = problem.step_seconds, sizes(model, problem.first, problem.loss_fn)
+    samples = samples_wanted(found) if _is_extensible(model, problem) else 0
+    inputs, hessian = prices(model, found, samples, step)
+    smooth = steps_of_smoothness(model, training) * step
+    return {"smoothness": smooth, "preconditioning": inputs, "hessian": hessian}
 
 
 @dataclass
@@ -403,12 +413,17 @@ def _run(
         work.propagation = None
 
 
+def _is_extensible(model: nn.Module, problem: Problem) -> bool:
+    """Whether more samples change nothing but the rows of layers' inputs."""
+    return not (problem.source.fixed_batches or any(map(is_batch_norm, model.modules())))
+
+
 def _sample(model: nn.Module, problem: Problem) -> Batch:
     """A batch with enough rows for condition numbers, if rows are independent."""
-    coupled = any(is_batch_norm(m) for m in model.modules())
-    if coupled or problem.source.fixed_batches:
+    if not _is_extensible(model, problem):
         return problem.first
-    return problem.joined(_ROWS) or problem.first
+    samples = samples_wanted(sizes(model, problem.first, problem.loss_fn))
+    return problem.joined(samples) or problem.first
 
 
 def _told(

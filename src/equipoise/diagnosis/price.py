@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +22,16 @@ THEORY_STEPS, THEORY_SECONDS = 8, 3.0
 _LEAST_THEORY = 1.0
 # What follows after the verdict, beside measuring gradients: condition numbers and pooling.
 _LATER_STEPS, _LATER_SECONDS = 3, 1.0
-# Passes of the optional parts.
-_OF_SMOOTHNESS = 20  # for each variant
-_OF_PRECONDITIONING = 6
 # Beside the model, its gradients and the weights of another initialisation: a Llama with 1.1×10⁹
 # weights took 2.6 times their size at its peak.
 _MORE_SETS = 2
 _WORTH_TELLING = 1e9  # bytes
+# Optional parts, and how to ask for them.
+_PARTS = {
+    "smoothness": ("how far gradients are reliable", "smoothness=True"),
+    "preconditioning": ("what preconditioning would do", "preconditioning=True"),
+    "hessian": ("condition numbers of the Hessian", "hessian=True"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Plan:
             passes: That are still to be measured.
 
         Examples:
-            >>> found = plan(0.1, layers=10)
+            >>> found = plan(0.1, {})
             >>> [round(found.theory_seconds(spent, passes=10), 1) for spent in (0.1, 1.0, 9.0)]
             [3.1, 2.2, 1.0]
         """
@@ -70,7 +73,7 @@ class Plan:
         """Processor time that is left for theory, beside what is still to be measured.
 
         Examples:
-            >>> round(plan(0.1, layers=10).seconds_left(2.0, passes=10), 1)
+            >>> round(plan(0.1, {}).seconds_left(2.0, passes=10), 1)
             1.2
         """
         whole = max(_steps(passes) * self.step_seconds + SECONDS, self.seconds / 2)
@@ -82,8 +85,9 @@ class Plan:
         """The plan in words.
 
         Examples:
-            >>> print(plan(0.1, layers=10, budget=30).notice)
-            A training step takes 0.10 s, the check-up about 13 s. Left out: ...
+            >>> print(plan(0.1, {"hessian": 25.0}, budget=30).notice)
+            A training step takes 0.10 s, the check-up about 5.5 s. Left out: condition numbers of
+            the Hessian (about 25 s, hessian=True).
         """
         words = (
             f"A training step takes {_seconds(self.step_seconds)}, the check-up about "
@@ -100,8 +104,8 @@ class Plan:
 
 def plan(
     step_seconds: float,
+    prices: Mapping[str, float],
     *,
-    layers: int,
     passes: int = _PASSES,
     asked: Sequence[str] = (),
     budget: float | None = None,
@@ -110,32 +114,24 @@ def plan(
 
     Args:
         step_seconds: What one training step takes.
-        layers: Layers with weights.
+        prices: Seconds of ``smoothness``, ``preconditioning`` and ``hessian``, each without the
+            others; of those alone that the model has.
         passes: That are measured, over all initialisations and batches.
         asked: Names of parts that are run in any case.
         budget: Seconds for all together; by default nothing beyond the default is run.
 
     Examples:
-        >>> [one.option for one in plan(0.1, layers=10).left_out]
+        >>> prices = {"preconditioning": 1.0, "smoothness": 4.0, "hessian": 20.0}
+        >>> [one.option for one in plan(0.1, prices).left_out]
         ['preconditioning=True', 'smoothness=True', 'hessian=True']
-        >>> plan(0.1, layers=10, budget=100).left_out
+        >>> plan(0.1, prices, budget=100).left_out
         ()
-        >>> [round(plan(0.1, layers=10, passes=n).seconds, 1) for n in (2, 10, 100)]
+        >>> [round(plan(0.1, prices, passes=n).seconds, 1) for n in (2, 10, 100)]
         [5.5, 5.5, 14.5]
     """
     spent = _steps(passes) * step_seconds + SECONDS
-    prices = {
-        "smoothness": 2 * _OF_SMOOTHNESS * step_seconds,
-        "preconditioning": _OF_PRECONDITIONING * step_seconds + 0.3 * layers,
-        "hessian": layers * (20 * step_seconds + 0.2),
-    }
-    names = {
-        "smoothness": ("how far gradients are reliable", "smoothness=True"),
-        "preconditioning": ("what preconditioning would do", "preconditioning=True"),
-        "hessian": ("condition numbers of the Hessian", "hessian=True"),
-    }
     run, left = set(asked), []
-    spent += sum(prices[name] for name in run)
+    spent += sum(prices.get(name, 0.0) for name in run)
     for name, price in sorted(prices.items(), key=lambda pair: pair[1]):
         if name in run:
             continue
@@ -143,7 +139,7 @@ def plan(
             run.add(name)
             spent += price
         else:
-            left.append(LeftOut(*names[name], price))
+            left.append(LeftOut(*_PARTS[name], price))
     return Plan(
         "preconditioning" in run or "hessian" in run,
         "hessian" in run,

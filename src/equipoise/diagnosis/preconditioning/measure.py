@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -19,23 +18,24 @@ from torch.nn.modules.conv import _ConvNd
 
 from equipoise import preconditioners
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
+from equipoise.diagnosis.preconditioning.sizes import (
+    MOST_ENTRIES,
+    MOST_POSITIONS,
+    Layer,
+    recorded_inputs,
+    rows_of,
+    single_layers,
+)
 from equipoise.instrument.batches import cast as cast_batch
 from equipoise.instrument.progress import silent
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction, Progress
 from equipoise.preconditioners.bnp.layer import WatchedLayer
-from equipoise.preconditioners.bnp.selection import select
 from equipoise.preconditioners.bnp.settings import Settings
 from equipoise.preconditioners.hessian.conditions import BlockConditions
 from equipoise.preconditioners.hessian.preconditioner import Preconditioner, extended, im2col
 
-Layer = nn.Linear | _ConvNd
-
-# A singular value decomposition of this many entries takes half a second on a CPU.
-_MOST_ENTRIES = 2**20
-# Curvature takes a backward pass per output position and a matrix of that size per sample.
-_MOST_POSITIONS = 64
 # A unit before a ReLU may be dead; then the next one is measured.
 _UNITS = 4
 _EPS = Settings().eps
@@ -63,8 +63,7 @@ def preconditioning(
         One record per layer, in the model's order.
     """
     model, batch = _in_float64(model, batch, loss)
-    chosen, _ = select(model, include=None, exclude=None, exact=False)
-    single = [layer for layer in chosen if len(layer.modules) == 1]
+    single = single_layers(model)
     found = []
     with untouched(model):
 
@@ -73,7 +72,7 @@ def preconditioning(
             with seeded(0):
                 return loss(model, batch)
 
-        inputs = _inputs(single, run)
+        inputs = recorded_inputs(single, run)
         for number, layer in enumerate(single, start=1):
             found.append(_measure(layer, inputs.get(layer.name, ()), run if hessian else None))
             progress("preconditioning", number, len(single))
@@ -99,26 +98,6 @@ def _in_float64(model: nn.Module, batch: Any, loss: LossFunction) -> tuple[nn.Mo
     return twin, wide
 
 
-def _inputs(layers: Sequence[WatchedLayer], run: Callable[[], Any]) -> dict[str, list[Tensor]]:
-    """The inputs of each layer's calls during one run."""
-    found: dict[str, list[Tensor]] = {}
-
-    def hook(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if args and isinstance(args[0], Tensor):
-            found.setdefault(name, []).append(args[0].detach())
-
-    handles = [
-        layer.modules[0].register_forward_pre_hook(partial(hook, layer.name)) for layer in layers
-    ]
-    try:
-        with torch.no_grad():
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found
-
-
 def _measure(
     watched: WatchedLayer, calls: Sequence[Tensor], run: Callable[[], Tensor] | None
 ) -> LayerPreconditioning:
@@ -128,8 +107,8 @@ def _measure(
     if len(calls) != 1:
         return _not_measured(watched, 0, columns, f"it ran {len(calls)} times in a forward pass")
     (fed,) = calls
-    rows = _rows(layer, fed)
-    if rows * columns > _MOST_ENTRIES:
+    rows = rows_of(layer, fed)
+    if rows * columns > MOST_ENTRIES:
         return _not_measured(watched, rows, columns, f"{rows} × {columns} inputs are too many")
     if not bool(torch.isfinite(fed).all()):
         return _not_measured(watched, rows, columns, "its inputs are not finite")
@@ -172,14 +151,6 @@ def _not_measured(
     )
 
 
-def _rows(layer: Layer, fed: Tensor) -> int:
-    if isinstance(layer, nn.Linear):
-        return fed.numel() // fed.shape[-1]
-    with torch.no_grad():
-        one = layer._conv_forward(fed[:1].to("meta"), layer.weight.to("meta"), None)
-    return len(fed) * one[0, 0].numel()
-
-
 def _features(layer: Layer, fed: Tensor) -> Tensor:
     """The rows of inputs; for a convolution, those of its first group."""
     if isinstance(layer, nn.Linear):
@@ -200,8 +171,8 @@ def _hessian(
     run: Callable[[], Tensor],
 ) -> tuple[BlockConditions | None, str | None]:
     """Condition numbers of the first unit with any curvature, or why there are none."""
-    if positions > _MOST_POSITIONS:
-        return None, f"curvature over {positions} output positions is beyond {_MOST_POSITIONS}"
+    if positions > MOST_POSITIONS:
+        return None, f"curvature over {positions} output positions is beyond {MOST_POSITIONS}"
     for unit in range(min(_UNITS, layer.weight.shape[0])):
         if isinstance(layer, _ConvNd) and unit >= layer.out_channels // layer.groups:
             break  # the statistics are those of the first group

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.problem import Model, Problem
@@ -28,6 +29,7 @@ from equipoise.diagnosis.smoothness.along_step import measure_along_step
 from equipoise.diagnosis.smoothness.record import Smoothness, SmoothnessArm, SmoothnessRun
 from equipoise.diagnosis.smoothness.training import Course
 from equipoise.diagnosis.smoothness.variants import Change, changed, variants
+from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.progress import StageCounter
 from equipoise.instrument.types import Progress
 from equipoise.numerics.checks import check_positive, check_whole
@@ -41,6 +43,8 @@ START_RATE = 0.1
 _START_MULTIPLES = tuple(10.0 ** (k / 2) for k in range(-14, 3))
 # [santurkar2018], appendix A.2.1: from half the rate to four times it.
 _REACH = (0.5, 4.0)
+# Steps' worth of time that the internal covariate shift of one step takes.
+_OF_A_SHIFT = 4
 # Plain SGD, whose step is the gradient, as in [santurkar2018].
 _OPTIMIZERS: dict[str, tuple[MakeOptimizer, tuple[float, ...]]] = {
     "sgd": (torch.optim.SGD, (0.01, 0.03, 0.1, 0.3)),
@@ -109,6 +113,23 @@ def smoothness_at_start(problem: Problem, fixes: Mapping[str, Change] | None = N
             runs = (SmoothnessRun(seed, (measurement,), math.nan),)
             arms.append(SmoothnessArm(variant.name, START_RATE, (), False, runs, NOT_TRAINED))
     return Smoothness("sgd", 0, 1, tuple(arms))
+
+
+def steps_of_smoothness(model: nn.Module, training: SmoothnessOptions | None) -> int:
+    """About how many training steps :func:`smoothness_at_start` takes, or trainings.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+        >>> steps_of_smoothness(model, None), steps_of_smoothness(model, SmoothnessOptions())
+        (54, 1800)
+    """
+    others = {"a remedy": lambda model: model} if any(map(is_batch_norm, model.modules())) else {}
+    count = len(variants(model, others))
+    if training is None:
+        return count * (len(_START_MULTIPLES) + 1)
+    grid = 0 if training.rate else len(_OPTIMIZERS[training.optimizer][1])
+    at_points = training.measurements * (training.points + _OF_A_SHIFT)
+    return count * (training.steps * (grid + training.seeds) + training.seeds * at_points)
 
 
 @named_options
