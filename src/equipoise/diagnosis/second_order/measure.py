@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ from equipoise.records.estimate import Estimate
 _SAMPLES = 16
 _TOP = 5
 _TURNS = 7
+# Ticks of the clock that a whole pass takes, at least.
+_TICKS = 4
 
 
 def second_order(
@@ -165,21 +168,37 @@ def _cost(layer: Layer, call: Call, gradient: Tensor, whole: Callable[[], None])
     def alone() -> None:
         torch.autograd.grad(layer(leaf, *others), inputs, gradient, allow_unused=True)
 
+    times = 1  # how often both are done in a turn, where the clock is coarse; this warms up, too
+    while _seconds(whole, times, leaf.device) < _TICKS * _clock(leaf.device).resolution:
+        times *= 2
+    _seconds(alone, times, leaf.device)
     ratios = []
-    for turn in range(_TURNS + 1):
-        part, total = _seconds(alone, leaf.device), _seconds(whole, leaf.device)
-        if turn:  # the first turn warms up
-            ratios.append(part / total)
+    for _ in range(_TURNS):
+        part = _seconds(alone, times, leaf.device)
+        ratios.append(part / _seconds(whole, times, leaf.device))
     # The standard error of a median of normal values is 1.25 times that of their mean.
     error = 1.25 * statistics.stdev(ratios) / math.sqrt(len(ratios))
     return Estimate(statistics.median(ratios), error, f"CPU time, {_TURNS} turns")
 
 
-def _seconds(work: Callable[[], None], device: torch.device) -> float:
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    now: Callable[[], float]
+    resolution: float
+
+
+def _clock(device: torch.device) -> _Clock:
     """CPU time, which other programs do not lengthen; elsewhere, elapsed time."""
-    now = time.process_time if device.type == "cpu" else time.perf_counter
+    if device.type == "cpu":
+        return _Clock(time.process_time, time.get_clock_info("process_time").resolution)
+    return _Clock(time.perf_counter, time.get_clock_info("perf_counter").resolution)
+
+
+def _seconds(work: Callable[[], None], times: int, device: torch.device) -> float:
+    clock = _clock(device)
     wait_for(device)
-    begin = now()
-    work()
+    begin = clock.now()
+    for _ in range(times):
+        work()
     wait_for(device)
-    return now() - begin
+    return clock.now() - begin
