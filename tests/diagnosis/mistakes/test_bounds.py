@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise.diagnosis.mistakes.outputs import of_outputs
-from equipoise.instrument.recording.tracer import trace
+from support.traced_passes import traced_pass
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, V = torch.randn(2, 16, 6, generator=GENERATOR)
@@ -36,8 +36,7 @@ def found(logits, scale=1.0, model=None):
         a, b = (model(x) for x in batch)
         return F.cross_entropy(logits(model, a, b), torch.arange(len(a)))
 
-    graph = trace(model or Net(scale), (X, V), loss)
-    return of_outputs(graph, (X, V))
+    return of_outputs(traced_pass(model or Net(scale), (X, V), loss))
 
 
 def titles(logits, **options):

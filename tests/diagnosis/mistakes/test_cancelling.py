@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.cancelling import of_cancelling
-from equipoise.instrument.recording.tracer import trace
 from support.model_state import differences, fingerprint
+from support.traced_passes import traced_pass
 
 X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(32) % 3
@@ -31,7 +31,7 @@ def cross_entropy(model, batch):
 
 
 def severities(model, loss=cross_entropy):
-    return [finding.severity for finding in of_cancelling(trace(model, (X, Y), loss))]
+    return [finding.severity for finding in of_cancelling(traced_pass(model, (X, Y), loss))]
 
 
 def standardised(x):
@@ -108,9 +108,9 @@ class Normalised(nn.Module):
 def test_what_is_repeated_moves_neither_statistics_nor_random_numbers():
     torch.manual_seed(0)
     model = Normalised()
-    graph = trace(model, (X, Y), lambda model, batch: (model(batch[0]) * batch[0][:, :3]).sum())
+    traced = traced_pass(model, (X, Y), lambda m, b: (m(b[0]) * b[0][:, :3]).sum())
     before = fingerprint(model)
-    assert len(of_cancelling(graph)) == 1
+    assert len(of_cancelling(traced)) == 1
     assert differences(before, fingerprint(model)) == []
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise.diagnosis.mistakes.classes import of_classes
-from equipoise.instrument.recording.tracer import trace
+from support.traced_passes import traced_pass
 
 X, Y = torch.randn(16, 6), torch.randint(0, 3, (16,))
 STEPS, TOKENS = torch.randn(16, 7, 6), torch.randint(0, 3, (16, 7))
@@ -14,8 +14,8 @@ MAPS, PIXELS = torch.randn(16, 6, 8, 8), torch.randint(0, 3, (16, 8, 8))
 
 
 def titles(model, batch, loss):
-    graph = trace(model, batch, lambda model, batch: loss(model(batch[0]), batch[1]))
-    return [finding.title for finding in of_classes(graph)]
+    traced = traced_pass(model, batch, lambda m, b: loss(m(b[0]), b[1]))
+    return [finding.title for finding in of_classes(traced)]
 
 
 def picked(output, target):

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.codings import of_codings
-from equipoise.instrument.recording.tracer import trace
+from support.traced_passes import traced_pass
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(32, 6, generator=GENERATOR)
@@ -18,7 +18,7 @@ CLASSES = torch.arange(32) % 3
 def found(loss, target):
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     batch = X, target
-    return of_codings(trace(model, batch, lambda m, b: loss(m(b[0]), b[1])), batch)
+    return of_codings(traced_pass(model, batch, lambda m, b: loss(m(b[0]), b[1])))
 
 
 def titles(loss, target):

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.draws import of_draws
-from equipoise.instrument.recording.tracer import trace
+from support.traced_passes import traced_pass
 
 X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
 NOISE = "The targets are noise that the model is not given"
@@ -17,8 +17,8 @@ DRAWN = "No gradient passes what is drawn"
 
 def titles(model, loss, *, assumed=False):
     torch.manual_seed(0)
-    graph = trace(model, X, loss)
-    return [finding.title for finding in of_draws(graph, assumed=assumed)]
+    traced = traced_pass(model, X, loss, assumed=assumed)
+    return [finding.title for finding in of_draws(traced)]
 
 
 def layers(*between):

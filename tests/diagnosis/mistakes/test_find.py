@@ -1,9 +1,14 @@
-"""A look that fails is named, and ends nothing."""
+"""Detectors are one family; one that fails is named, and ends nothing."""
+
+from importlib import import_module
+from inspect import get_annotations, isfunction
+from pathlib import Path
 
 import torch
 from torch import nn
 
 import equipoise as eq
+from equipoise.diagnosis.mistakes import find
 
 
 def test_a_later_batch_that_fails_ends_no_checkup():
@@ -46,3 +51,26 @@ def test_a_detached_backbone_ends_no_checkup():
     (finding,) = (f for f in report.findings if "without a gradient" in f.title)
     assert finding.severity == "warning"
     assert "backbone.0.weight" in finding.detail
+
+
+FOLDER = Path(find.__file__).parent
+HERE = Path(__file__).parent
+
+
+def test_detectors_are_one_family():
+    """Each is the only public function of a module of its own, with tests of its own."""
+    for detect in find.DETECTORS.values():
+        assert get_annotations(detect) == {"traced": "TracedPass", "return": "list[Finding]"}
+        module = import_module(detect.__module__)
+        assert detect.__name__ == f"of_{module.__name__.rpartition('.')[2]}"
+        assert [
+            name
+            for name, member in vars(module).items()
+            if isfunction(member) and member.__module__ == module.__name__ and name[0] != "_"
+        ] == [detect.__name__]
+        assert (HERE / f"test_{detect.__name__.removeprefix('of_')}.py").exists()
+
+
+def test_no_detector_is_left_out():
+    written = {path.stem for path in FOLDER.glob("*.py") if "\ndef of_" in path.read_text("utf-8")}
+    assert written == {one.__module__.rpartition(".")[2] for one in find.DETECTORS.values()}

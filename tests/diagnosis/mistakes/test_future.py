@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.future import of_future
-from equipoise.instrument.recording.tracer import trace
+from support.traced_passes import traced_pass
 
 TOKENS = torch.randint(0, 11, (16, 20), generator=torch.Generator().manual_seed(0))
 PAIR = TOKENS[:, :-1], TOKENS[:, 1:]
@@ -84,8 +84,7 @@ def waves_loss(model, batch):
 
 def severities(model, batch, loss):
     torch.manual_seed(0)
-    graph = trace(model, batch, loss)
-    return [finding.severity for finding in of_future(graph, model, loss, batch)]
+    return [one.severity for one in of_future(traced_pass(model, batch, loss))]
 
 
 class TestTokens:

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.inputs import OFF, of_inputs
-from equipoise.instrument.recording.tracer import trace
+from support.traced_passes import traced_pass
 
 X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(32) % 3
@@ -26,8 +26,8 @@ class Scaled(nn.Module):
 
 def titles(x, model=None):
     model = model or Scaled()
-    graph = trace(model, (x, Y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
-    return [finding.title for finding in of_inputs(graph, (x, Y))]
+    traced = traced_pass(model, (x, Y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    return [finding.title for finding in of_inputs(traced)]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ class Conditioned(nn.Module):
 @pytest.mark.parametrize("second", [torch.zeros(32, 2), 1000 * torch.ones(32, 2)])
 def test_a_second_input_may_be_anything(second):
     batch = X, second, Y
-    graph = trace(Conditioned(), batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
-    assert of_inputs(graph, batch) == []
+    traced = traced_pass(Conditioned(), batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
+    assert of_inputs(traced) == []
 
 
 class Transposed(nn.Module):
@@ -119,7 +119,7 @@ def test_the_input_of_a_differential_equation_is_a_leaf_of_its_own():
         return (slope - torch.cos(x)).square().mean()
 
     def found(x):
-        return [finding.title for finding in of_inputs(trace(model, x, residual), x)]
+        return [finding.title for finding in of_inputs(traced_pass(model, x, residual))]
 
     assert found(X[:, :1]) == []
     assert found(1000 * X[:, :1]) == [OFF]
@@ -140,8 +140,8 @@ class Tabular(nn.Module):
 @pytest.mark.parametrize(("scale", "expected"), [(1.0, []), (1e6, [OFF])])
 def test_numbers_beside_an_embedding_are_judged(scale, expected):
     batch = scale * X, torch.arange(32) % 4, Y
-    graph = trace(Tabular(), batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
-    assert [finding.title for finding in of_inputs(graph, batch)] == expected
+    traced = traced_pass(Tabular(), batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
+    assert [finding.title for finding in of_inputs(traced)] == expected
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_channels_that_are_last(shape, turned, columns):
     first = nn.Conv2d(shape[1], 8, (3, columns), padding=(1, columns // 2))
     model = nn.Sequential(first, nn.Flatten(), nn.LazyLinear(3))
     model(x)
-    graph = trace(model, (x, y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
-    found = [finding.title for finding in of_inputs(graph, (x, y))]
+    traced = traced_pass(model, (x, y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    found = [finding.title for finding in of_inputs(traced)]
     assert found == (["Images have their channels last"] if turned else [])
 
 
@@ -175,12 +175,12 @@ def test_images_that_a_model_turns_itself():
 
     x, y = torch.randn(8, 28, 28, 3), torch.arange(8) % 3
     model = Turning(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 26 * 26, 3))
-    graph = trace(model, (x, y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
-    assert of_inputs(graph, (x, y)) == []
+    traced = traced_pass(model, (x, y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    assert of_inputs(traced) == []
 
 
 def test_steps_in_time_whose_features_are_channels():
     x, y = torch.randn(8, 32, 32, 1), torch.arange(8) % 3
     model = nn.Sequential(nn.Conv2d(32, 8, (3, 1)), nn.Flatten(), nn.Linear(8 * 30, 3))
-    graph = trace(model, (x, y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
-    assert of_inputs(graph, (x, y)) == []
+    traced = traced_pass(model, (x, y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    assert of_inputs(traced) == []

@@ -6,14 +6,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise.diagnosis.mistakes.layers import of_layers
-from equipoise.instrument.recording.tracer import trace
+from support.traced_passes import traced_pass
 
 X, Y = torch.randn(16, 6, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
 
 
 def titles(model, x=X):
-    graph = trace(model, (x, Y), lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]))
-    return {finding.title: finding for finding in of_layers(graph, model)}
+    traced = traced_pass(model, (x, Y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    return {finding.title: finding for finding in of_layers(traced)}
 
 
 class Holding(nn.Module):

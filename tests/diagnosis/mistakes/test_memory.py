@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.memory import of_memory
+from support.traced_passes import traced_pass
 
 STEPS, WIDTH = 100, 32
 X = torch.randn(16, STEPS, 4, generator=torch.Generator().manual_seed(0))
@@ -34,7 +35,7 @@ def cross_entropy(model, batch):
 
 
 def titles(model, batch=(X, Y), loss=cross_entropy):
-    return [finding.title for finding in of_memory(model, loss, batch)]
+    return [finding.title for finding in of_memory(traced_pass(model, batch, loss))]
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])

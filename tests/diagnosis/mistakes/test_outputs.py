@@ -12,7 +12,7 @@ from equipoise.diagnosis.mistakes.layers import of_layers
 from equipoise.diagnosis.mistakes.outputs import of_outputs
 from equipoise.diagnosis.mistakes.reach import of_reach
 from equipoise.diagnosis.trainability.measure import assert_trainable
-from equipoise.instrument.recording.tracer import trace
+from support.traced_passes import traced_pass
 
 X, Y = torch.randn(16, 6), torch.randint(0, 3, (16,))
 
@@ -30,12 +30,8 @@ class Net(nn.Module):
 
 
 def found(model, loss=F.cross_entropy, target=Y):
-    graph = trace(model, (X, target), lambda model, batch: loss(model(batch[0]), batch[1]))
-    return [
-        *of_outputs(graph, (X, target)),
-        *of_layers(graph, model),
-        *of_reach(graph, model, lambda m, b: loss(m(b[0]), b[1]), [(X, target)]),
-    ]
+    traced = traced_pass(model, (X, target), lambda m, b: loss(m(b[0]), b[1]))
+    return [*of_outputs(traced), *of_layers(traced), *of_reach(traced)]
 
 
 def test_a_sound_network_has_none():
@@ -215,8 +211,8 @@ def test_what_layers_come_after_is_no_loss():
             return self.last((-((self.first(x) - x[:, 0]) ** 2)).exp())
 
     for bias in (True, False):
-        graph = trace(Inner(None, bias=bias), (X, X[:, 0].clone()), inner_loss)
-        shown = of_outputs(graph, (X, X[:, 0].clone()))
+        model = Inner(None, bias=bias)
+        shown = of_outputs(traced_pass(model, (X, X[:, 0].clone()), inner_loss))
         assert [one.title for one in shown] == []
 
 
@@ -275,8 +271,8 @@ def test_maps_of_one_channel_against_maps_without():
 
     def titles(target):
         loss = lambda m, b: (m(b[0]).sigmoid() - b[1]).square().mean()  # noqa: E731
-        graph = trace(nn.Conv2d(3, 1, 1), (maps, target), loss)
-        return [(one.title, one.severity) for one in of_outputs(graph, (maps, target))]
+        traced = traced_pass(nn.Conv2d(3, 1, 1), (maps, target), loss)
+        return [(one.title, one.severity) for one in of_outputs(traced)]
 
     assert titles(masks) == [("Every output is compared with every target", "critical")]
     assert titles(masks[:, None]) == []
@@ -368,8 +364,10 @@ def test_a_kl_divergence_takes_logarithms(after, right):
 
 
 def test_what_is_said_of_an_assumed_loss():
-    graph = trace(Net(after=nn.Softmax(1)), (X, Y), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
-    given, assumed = (of_outputs(graph, (X, Y), assumed=value)[0] for value in (False, True))
+    model, loss = Net(after=nn.Softmax(1)), lambda m, b: F.cross_entropy(m(b[0]), b[1])
+    given, assumed = (
+        of_outputs(traced_pass(model, (X, Y), loss, assumed=value))[0] for value in (False, True)
+    )
     told = "That loss is assumed: give yours as loss_fn= if it is another."
     assert assumed.detail == f"{given.detail} {told}"
 
@@ -437,8 +435,7 @@ def test_a_divergence_from_a_teacher_s_probabilities(target):
         wanted = teacher(batch[0]).softmax(1)
         return F.kl_div(model(batch[0]).log_softmax(1), wanted, reduction="batchmean")
 
-    graph = trace(Net(), (X, target), distilled)
-    assert of_outputs(graph, (X, target)) == []
+    assert of_outputs(traced_pass(Net(), (X, target), distilled)) == []
 
 
 @pytest.mark.parametrize(

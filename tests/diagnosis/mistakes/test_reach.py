@@ -5,8 +5,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise.diagnosis.mistakes.reach import of_reach
-from equipoise.instrument.recording.tracer import trace
 from support.model_state import differences, fingerprint
+from support.traced_passes import traced_pass
 
 GENERATOR = torch.Generator().manual_seed(0)
 BATCHES = [(torch.randn(8, 6, generator=GENERATOR), torch.arange(8) % 3) for _ in range(6)]
@@ -32,7 +32,7 @@ class Experts(nn.Module):
 def found(batches):
     model = Experts()
     before = fingerprint(model)
-    findings = of_reach(trace(model, BATCHES[0], cross_entropy), model, cross_entropy, batches)
+    findings = of_reach(traced_pass(model, BATCHES[0], cross_entropy, batches=batches))
     assert not differences(before, fingerprint(model))
     return findings
 

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from equipoise.diagnosis.mistakes.samples import of_samples
 from equipoise.instrument.recording.tracer import trace
 from support.model_state import differences, fingerprint
+from support.traced_passes import traced_pass
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(32, 10, 16, generator=GENERATOR)
@@ -73,14 +74,14 @@ MIXING = {
 
 @pytest.mark.parametrize("name", LEGITIMATE)
 def test_samples_that_are_apart(name):
-    assert of_samples(LEGITIMATE[name], cross_entropy, BATCH) == []
+    assert of_samples(traced_pass(LEGITIMATE[name], BATCH, cross_entropy)) == []
 
 
 @pytest.mark.parametrize("name", MIXING)
 def test_samples_that_see_each_other(name):
     model, place = MIXING[name]
     before = fingerprint(model)
-    (finding,) = of_samples(model, cross_entropy, BATCH)
+    (finding,) = of_samples(traced_pass(model, BATCH, cross_entropy))
     assert not differences(before, fingerprint(model))
     assert finding.severity == "warning"
     assert place in finding.detail
@@ -201,7 +202,7 @@ def fails_in_evaluation(model, batch):
     ],
 )
 def test_where_it_cannot_be_said_there_is_no_finding(model, loss, batch):
-    assert of_samples(model, loss, batch) == []
+    assert of_samples(traced_pass(model, batch, loss)) == []
 
 
 def test_experts_that_get_other_rows_differ_by_rounding_alone():
@@ -217,7 +218,7 @@ def test_experts_that_get_other_rows_differ_by_rounding_alone():
             out[chosen], out[~chosen] = self.one(x[chosen]), self.other(x[~chosen])
             return out
 
-    assert of_samples(Experts(), cross_entropy, BATCH) == []
+    assert of_samples(traced_pass(Experts(), BATCH, cross_entropy)) == []
 
 
 def test_what_fades_on_its_way_to_the_output():
@@ -232,9 +233,9 @@ def test_what_fades_on_its_way_to_the_output():
         def forward(self, x):
             return self.outer(x) + self.factor * self.inner(x)
 
-    (finding,) = of_samples(Branched(1e-3), cross_entropy, BATCH)
+    (finding,) = of_samples(traced_pass(Branched(1e-3), BATCH, cross_entropy))
     assert "before 'inner.head'" in finding.detail
-    assert of_samples(Branched(1e-7), cross_entropy, BATCH) == []
+    assert of_samples(traced_pass(Branched(1e-7), BATCH, cross_entropy)) == []
 
 
 class Steps(nn.Module):
@@ -251,7 +252,7 @@ class Steps(nn.Module):
 
 def test_steps_with_targets_of_their_own_may_well_be_the_first_axis():
     steps = torch.randint(0, 20, (12, 6), generator=GENERATOR), torch.randint(0, 5, (12, 6))
-    (finding,) = of_samples(Steps(), cross_entropy, steps)
+    (finding,) = of_samples(traced_pass(Steps(), steps, cross_entropy))
     assert finding.severity == "note"
     assert "if it is time, all is well" in finding.remedy
 
@@ -289,7 +290,7 @@ class OneByOne(nn.Module):
     ids=["one sequence", "a list of samples", "an adjacency matrix"],
 )
 def test_what_has_no_axis_of_samples_is_left_alone(model, batch):
-    assert of_samples(model, cross_entropy, batch) == []
+    assert of_samples(traced_pass(model, batch, cross_entropy)) == []
 
 
 def with_own_generator(generator):
@@ -341,24 +342,23 @@ class Decoding(nn.Module):
     ids=["its own generator", "in the loss", "draws by data"],
 )
 def test_what_is_not_the_model_s_doing_is_no_finding(model, loss):
-    assert of_samples(model, loss, BATCH) == []
+    assert of_samples(traced_pass(model, BATCH, loss)) == []
 
 
 def test_a_decoder_is_left_alone_after_its_time():
-    assert of_samples(Decoding(), cross_entropy, BATCH, patience=0.05) == []
+    assert of_samples(traced_pass(Decoding(), BATCH, cross_entropy, patience=0.05)) == []
 
 
 def test_neighbours_may_be_held_by_the_code():
     neighbours = (torch.rand(32, 32, generator=torch.Generator().manual_seed(0)) < 0.2).float()
     model = Net(operation=lambda x: torch.tensordot(neighbours, x, 1))
-    graph = trace(model, BATCH, cross_entropy)
-    assert of_samples(model, cross_entropy, BATCH) != []
-    assert of_samples(model, cross_entropy, BATCH, graph=graph) == []
+    other = trace(Net(), BATCH, cross_entropy)
+    assert of_samples(traced_pass(model, BATCH, cross_entropy, graph=other)) != []
+    assert of_samples(traced_pass(model, BATCH, cross_entropy)) == []
 
 
 def test_layers_as_wide_as_the_batch_hide_nothing():
     mixing = Net(operation=lambda x: x - 3 * x.mean(0))
     wide = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16), mixing)
-    graph = trace(wide, BATCH, cross_entropy)
-    (finding,) = of_samples(wide, cross_entropy, BATCH, graph=graph)
+    (finding,) = of_samples(traced_pass(wide, BATCH, cross_entropy))
     assert "before '3.head' (Linear)" in finding.detail

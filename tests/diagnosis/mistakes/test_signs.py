@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.signs import of_signs
-from equipoise.instrument.recording.tracer import trace
 from support.model_state import differences, fingerprint
+from support.traced_passes import traced_pass
 
 X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
 BATCH = X, torch.arange(32) % 3
@@ -33,9 +33,9 @@ class Net(nn.Module):
 
 
 def found(model, loss=loss_fn):
-    graph = trace(model, BATCH, loss)
+    traced = traced_pass(model, BATCH, loss)
     before = fingerprint(model)
-    findings = of_signs(graph, model, loss, BATCH)
+    findings = of_signs(traced)
     assert not differences(before, fingerprint(model))
     return findings
 

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from equipoise.diagnosis.mistakes.steps import of_steps
 from equipoise.instrument.recording.tracer import trace
 from support.model_state import differences, fingerprint
+from support.traced_passes import traced_pass
 
 X, Y = torch.randn(16, 5, 6), torch.arange(16) % 3
 
@@ -17,9 +18,9 @@ def cross_entropy(model, batch):
 
 
 def found(model, loss=cross_entropy, x=X):
-    graph = trace(model, (x, Y), loss)
+    traced = traced_pass(model, (x, Y), loss)
     before = fingerprint(model)
-    findings = of_steps(graph, model, loss, (x, Y))
+    findings = of_steps(traced)
     assert differences(before, fingerprint(model)) == []
     return [(one.severity, one.title) for one in findings]
 
@@ -92,7 +93,7 @@ def test_models_that_keep_nothing_are_not_run():
     model = nn.Sequential(Stateful(tuple), nn.Identity())[1:].append(nn.Linear(6, 3))
     model.shortcut = None
     graph = trace(model, (X, Y), cross_entropy)
-    assert of_steps(graph, model, refused, (X, Y)) == []
+    assert of_steps(traced_pass(model, (X, Y), refused, graph=graph)) == []
 
 
 def test_gradients_that_adam_takes_for_none():

@@ -7,18 +7,23 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.targets import of_targets
-from equipoise.instrument.recording.tracer import trace
+from support.traced_passes import traced_pass
 
 X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
 ZEROS, CLASSES = torch.zeros(32, dtype=torch.long), torch.arange(32) % 3
 
 
+def cross_entropy(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
 def found(loss, *targets):
-    graph = trace(
-        nn.Linear(6, 3), (X, targets[0]), lambda model, batch: loss(model(batch[0]), batch[1])
-    )
     batches = [(X, target) for target in targets]
-    return of_targets(graph, batches[0], lambda: batches)
+    return judged(batches[0], lambda m, b: loss(m(b[0]), b[1]), batches)
+
+
+def judged(batch, loss=cross_entropy, batches=None):
+    return of_targets(traced_pass(nn.Linear(6, 3), batch, loss, batches=batches))
 
 
 @pytest.mark.parametrize(
@@ -43,8 +48,7 @@ def test_other_batches_count():
 
 def test_few_may_be_equal_by_chance():
     batch = X[:8], ZEROS[:8]
-    graph = trace(nn.Linear(6, 3), batch, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
-    assert of_targets(graph, batch, lambda: [batch]) == []
+    assert judged(batch) == []
 
 
 def test_others_are_drawn_only_if_those_of_the_first_are_equal():
@@ -52,8 +56,7 @@ def test_others_are_drawn_only_if_those_of_the_first_are_equal():
         raise AssertionError("drawn")
 
     batch = X, CLASSES
-    graph = trace(nn.Linear(6, 3), batch, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
-    assert of_targets(graph, batch, drawn) == []
+    assert judged(batch, batches=drawn) == []
 
 
 def test_a_mask_inside_of_the_model_is_no_target():
@@ -67,8 +70,8 @@ def test_a_mask_inside_of_the_model_is_no_target():
             return self.head(weights * x)
 
     batch = X, torch.ones(32, 6), CLASSES
-    graph = trace(Masked(), batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
-    assert of_targets(graph, batch, lambda: [batch]) == []
+    traced = traced_pass(Masked(), batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
+    assert of_targets(traced) == []
 
 
 def test_targets_that_the_loss_does_not_use_are_none():

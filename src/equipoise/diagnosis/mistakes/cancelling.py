@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.sources import reaches_weights, tensor
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.instrument import trees
 from equipoise.instrument.random_states import seeded
-from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
+from equipoise.instrument.recording.graph import Given, Made, Node, evaluated
 from equipoise.records.finding import Finding
 
 # What rounding of float32 leaves of a sum that is zero, beside its terms.
@@ -23,13 +24,13 @@ _LEAST = 1e-30
 _MOST = 8
 
 
-def of_cancelling(graph: Graph) -> list[Finding]:
+def of_cancelling(traced: TracedPass) -> list[Finding]:
     """A tensor whose gradients from several uses cancel, as in x / |x| of one number.
 
     Args:
-        graph: A traced pass.
+        traced: The pass, and what it is one of.
     """
-    nodes = {node.number: node for node in graph.nodes}
+    graph, nodes = traced.graph, traced.nodes
     users: dict[Made, list[Node]] = defaultdict(list)
     for node in graph.nodes:
         for source in dict.fromkeys(x for x in node.inputs if isinstance(x, Made)):
@@ -67,13 +68,12 @@ def of_cancelling(graph: Graph) -> list[Finding]:
 
 
 def _finding(node: Node, taken: Sequence[Node], *, everything: bool) -> Finding:
-    where = f" in {node.module!r}" if node.module else ""
     names = " and ".join(sorted({one.name.strip("_") for one in taken})[:3])
     return Finding(
         "critical" if everything else "warning",
         "The loss does not depend on the weights" if everything else "Gradients cancel",
-        f"{node.name.strip('_')}{where} gives {list(node.outputs[0].shape)} to {names}, and their "
-        "gradients cancel to rounding: what comes of it does not depend on it. "
+        f"{node.name.strip('_')}{place_of(node)} gives {list(node.outputs[0].shape)} to {names}, "
+        "and their gradients cancel to rounding: what comes of it does not depend on it. "
         + (
             "All gradients go through there: nothing can be learnt."
             if everything

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
     PRODUCTS,
     axis_of,
-    before_layers,
     shape,
     tensor,
 )
-from equipoise.instrument.recording.graph import Graph, Made, Node
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each
+from equipoise.instrument.recording.graph import Made, Node
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 
@@ -24,30 +24,27 @@ _SHAPING = {"view", "_unsafe_view", "reshape", "flatten", "squeeze", "unsqueeze"
 _COPYING = {"clone", "_to_copy", "alias", "contiguous"}
 
 
-def of_classes(graph: Graph) -> list[Finding]:
+def of_classes(traced: TracedPass) -> list[Finding]:
     """A softmax over another axis than that of the classes, and logits in another order.
 
     Args:
-        graph: A traced pass.
+        traced: The pass, and what it is one of.
     """
-    nodes = {node.number: node for node in graph.nodes}
-    inside = before_layers(graph)
-    found = {}
-    for node in graph.nodes:
-        if node.number in inside or not _picks_classes(node):
-            continue
-        way = _way_to(_SOFTMAXES, node, nodes, _IN_PLACE | _SHAPING | _COPYING)
-        if not way:
-            continue
-        for one in (
-            None
-            if _picks_pairs(node, nodes)
-            else _over_another_axis(way[0], shape(node.inputs[0], nodes)),
-            _out_of_order(way[0], nodes) if node.name in _NLL else None,
-        ):
-            if one is not None:
-                found[one.title] = one
-    return [*found.values()]
+    return one_of_each(
+        one
+        for node in traced.after_layers
+        if _picks_classes(node)
+        for one in _looked_at(node, traced.nodes)
+    )
+
+
+def _looked_at(likelihood: Node, nodes: Mapping[int, Node]) -> Iterator[Finding | None]:
+    """What is wrong with the softmax that a likelihood picks numbers of."""
+    way = _way_to(_SOFTMAXES, likelihood, nodes, _IN_PLACE | _SHAPING | _COPYING)
+    if way and not _picks_pairs(likelihood, nodes):
+        yield _over_another_axis(way[0], shape(likelihood.inputs[0], nodes))
+    if way and likelihood.name in _NLL:
+        yield _out_of_order(way[0], nodes)
 
 
 def _picks_classes(node: Node) -> bool:

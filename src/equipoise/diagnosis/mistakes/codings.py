@@ -11,14 +11,14 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
     before_expanding,
-    before_layers,
     depends_on_weights,
     is_of,
     origin_of,
     tensor,
     users_of,
 )
-from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each
+from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -36,28 +36,23 @@ _SCALING = {"mul", "div", "add", *ARRANGING}
 _POSITIVE = ("sigmoid", "_softmax", "exp")
 
 
-def of_codings(graph: Graph, batch: Any) -> list[Finding]:
+def of_codings(traced: TracedPass) -> list[Finding]:
     """Targets that the loss does not take as they are meant.
 
     Args:
-        graph: A traced pass.
-        batch: On this batch.
+        traced: The pass, and what it is one of.
     """
-    nodes = {node.number: node for node in graph.nodes}
-    inside = before_layers(graph)
-    found: dict[str, Finding] = {}
-    for node in graph.nodes:
-        if node.number in inside:  # no loss
-            continue
+    nodes, batch = traced.nodes, traced.batch
+    return one_of_each(
+        one
+        for node in traced.after_layers
         for one in (
             _beyond(node, nodes),
             _several(node, nodes, batch),
             _zero_for_minus_one(node, nodes, batch),
             _indices(node, nodes),
-        ):
-            if one is not None:
-                found[one.title] = one
-    return list(found.values())
+        )
+    )
 
 
 def _beyond(node: Node, nodes: Mapping[int, Node]) -> Finding | None:

@@ -8,12 +8,12 @@ from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
     DIFFERENCES,
     PRODUCTS,
-    before_layers,
     depends_on_weights,
     shape,
     tensor,
     users_of,
 )
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each, place_of
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -28,24 +28,23 @@ _SCALED = {*ARRANGING, *OF_SHAPES, "mul", "div", "add", "sub", "neg", "empty", "
 _CENTRED = 0.5
 
 
-def of_draws(graph: Graph, *, assumed: bool = False) -> list[Finding]:
+def of_draws(traced: TracedPass) -> list[Finding]:
     """Targets that are noise, and samples of a law that weights make.
 
+    A loss that the user has not given may be the distance to noise on purpose, without targets.
+
     Args:
-        graph: A traced pass.
-        assumed: Whether the loss is one that the user has not given: without targets it may be
-            the distance to noise, on purpose.
+        traced: The pass, and what it is one of.
     """
-    nodes = {node.number: node for node in graph.nodes}
-    inside = before_layers(graph)
-    found = {}
-    for node in graph.nodes:
-        one = _without_gradient(node, nodes) if node.number in inside else None
-        if one is None and not assumed and node.number not in inside:
-            one = _noise_as_target(node, nodes, graph)
-        if one is not None:
-            found[one.title] = one
-    return [*found.values()]
+    graph, nodes = traced.graph, traced.nodes
+    return one_of_each(
+        _without_gradient(node, nodes)
+        if node.number in traced.before_layers
+        else None
+        if traced.loss_is_assumed
+        else _noise_as_target(node, nodes, graph)
+        for node in graph.nodes
+    )
 
 
 def _noise_as_target(node: Node, nodes: Mapping[int, Node], graph: Graph) -> Finding | None:
@@ -173,12 +172,11 @@ def _without_gradient(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
         return None  # the logarithm of its probability: a score function
     if any(not depends_on_weights(one, nodes) and _varies(one, nodes) for one in fitted):
         return None
-    where = f" in {node.module!r}" if node.module else ""
     return Finding(
         "warning",
         "No gradient passes what is drawn",
-        f"normal{where} draws numbers whose mean or deviation weights make, and layers take "
-        "them: through these numbers, the weights before get no gradient.",
+        f"normal{place_of(node)} draws numbers whose mean or deviation weights make, and layers "
+        "take them: through these numbers, the weights before get no gradient.",
         "Take mean + std * torch.randn_like(std), or rsample() of a torch.distributions.Normal "
         "instead of sample().",
     )

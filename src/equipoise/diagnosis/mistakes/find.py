@@ -1,8 +1,13 @@
-"""All mistakes of a traced pass."""
+"""All mistakes of a traced pass.
+
+A detector states the severity of its finding by one rule. Critical: hardly anything can be learnt,
+or what is learnt cannot be used. Warning: it costs much, or is meant in rare cases alone. Note: it
+is meant as often as not. The first critical one heads the verdict (``diagnosis.verdict``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch import nn
 
@@ -20,51 +25,57 @@ from equipoise.diagnosis.mistakes.samples import of_samples
 from equipoise.diagnosis.mistakes.signs import of_signs
 from equipoise.diagnosis.mistakes.steps import of_steps
 from equipoise.diagnosis.mistakes.targets import of_targets
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.diagnosis.problem import Problem
 from equipoise.instrument.recording.graph import Graph
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
+# Detectors, by what they look at, in the words of the note for those that fail.
+DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
+    "outputs": of_outputs,
+    "axes of classes": of_classes,
+    "codings of targets": of_codings,
+    "random numbers": of_draws,
+    "inputs": of_inputs,
+    "layers": of_layers,
+    "parameters without a gradient": of_reach,
+    "targets": of_targets,
+    "forgotten time steps": of_memory,
+    "gradients that cancel": of_cancelling,
+    "first steps": of_steps,
+    "signs of gradients": of_signs,
+    "steps that are seen before they are predicted": of_future,
+    "samples that see each other": of_samples,
+}
+
 
 def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
     """What is wrong with the use of a model, and not with its initialisation.
 
-    Looks that fail, as on a later batch that the model does not take, are named in a note.
+    Detectors that fail, as on a later batch that the model does not take, are named in a note.
 
     Args:
         graph: A pass traced on the first batch.
         model: One of the problem's models; left bit for bit as it is.
         problem: What is checked.
     """
-    loss, first = problem.loss_fn, problem.first
-    looks: dict[str, Callable[[], list[Finding]]] = {
-        "outputs": lambda: of_outputs(graph, first, assumed=problem.loss_is_assumed),
-        "axes of classes": lambda: of_classes(graph),
-        "codings of targets": lambda: of_codings(graph, first),
-        "random numbers": lambda: of_draws(graph, assumed=problem.loss_is_assumed),
-        "inputs": lambda: of_inputs(graph, first),
-        "layers": lambda: of_layers(graph, model),
-        "parameters without a gradient": lambda: of_reach(graph, model, loss, problem.more()),
-        "targets": lambda: of_targets(graph, first, problem.more),
-        "forgotten time steps": lambda: of_memory(model, loss, first),
-        "gradients that cancel": lambda: of_cancelling(graph),
-        "first steps": lambda: of_steps(graph, model, loss, first),
-        "signs of gradients": lambda: of_signs(graph, model, loss, first),
-        "steps that are seen before they are predicted": lambda: of_future(
-            graph, model, loss, first, problem.patience
-        ),
-        "samples that see each other": lambda: of_samples(
-            model, loss, first, problem.patience, graph
-        ),
-    }
+    traced = TracedPass(
+        graph=graph,
+        model=model,
+        loss_fn=problem.loss_fn,
+        batch=problem.first,
+        more=problem.more,
+        patience=problem.patience,
+        loss_is_assumed=problem.loss_is_assumed,
+    )
     found: list[Finding] = []
-    failed: dict[str, str] = {}
-    for what, look in looks.items():
+    failed: list[str] = []
+    for what, detect in DETECTORS.items():
         try:
-            found += look()
+            found += detect(traced)
         except Exception as error:  # what a model or its loader does is not to end the check-up
-            failed[what] = wording.said(error)
+            failed.append(f"{wording.capital(what)}: {wording.said(error)}")
     if failed:
-        words = " ".join(f"{wording.capital(what)}: {why}" for what, why in failed.items())
-        found.append(Finding("note", "Not all mistakes could be looked for", words))
+        found.append(Finding("note", "Not all mistakes could be looked for", " ".join(failed)))
     return found

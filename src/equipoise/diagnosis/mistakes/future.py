@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.inputs.calls import TARGETS
 from equipoise.diagnosis.mistakes.routes import enters_twice, is_summed_up
-from equipoise.diagnosis.mistakes.sources import DIFFERENCES, before_layers, tensor
+from equipoise.diagnosis.mistakes.sources import DIFFERENCES, tensor
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.batches import fields, mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.random_states import seeded
-from equipoise.instrument.recording.graph import Graph, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 from equipoise.training.losses import IGNORED
@@ -32,9 +32,7 @@ _ROUNDING = 1e-4
 _OVER_STEPS = (nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
 
 
-def of_future(
-    graph: Graph, model: nn.Module, loss_fn: LossFunction, batch: Any, patience: float = 3.0
-) -> list[Finding]:
+def of_future(traced: TracedPass) -> list[Finding]:
     """Outputs that change with the very step of the input that is their target.
 
     Where targets are the inputs one step later, the input is changed at one step, and outputs
@@ -46,20 +44,18 @@ def of_future(
     outputs have no axis of the steps.
 
     Args:
-        graph: A traced pass.
-        model: Left bit for bit as it is.
-        loss_fn: Runs it on a batch.
-        batch: Whose first axes are those of samples, and the second those of steps.
-        patience: Seconds that one of two passes may take.
+        traced: The pass on a batch whose first axes are those of samples, and the second those of
+            steps. Each of two further passes may take its patience.
     """
-    targets = _targets(graph)
+    model, loss_fn, batch = traced.model, traced.loss_fn, traced.batch
+    targets = _targets(traced)
     led = [x for x in _inputs(batch) if any(_is_next(x, target) for target in targets)]
     if len({id(x) for x in led}) != 1:
         return []
     (series, *_) = led
     if any(_is_by_step(x, series) and not _is_next(series, x) for x in targets if x.ndim):
         return []
-    if enters_twice(series, graph) or is_summed_up(series, graph, model):
+    if enters_twice(series, traced) or is_summed_up(series, traced):
         return []
     length, at = series.shape[1], series.shape[1] // 2
     other = series.clone()
@@ -73,7 +69,7 @@ def of_future(
     try:
         counted = _counted(model, loss_fn, batch, len(series), length, at - 1)
         first, second = (
-            _outputs(model, loss_fn, one, len(series), length, patience)
+            _outputs(model, loss_fn, one, len(series), length, traced.patience)
             for one in (batch, mapped(changed, batch))
         )
     except Exception:  # a model that does not run in evaluation
@@ -104,14 +100,12 @@ def _inputs(batch: Any) -> list[Tensor]:
     return [x for x in tensors(values) if x.ndim > 1 and x.layout is torch.strided]
 
 
-def _targets(graph: Graph) -> list[Tensor]:
+def _targets(traced: TracedPass) -> list[Tensor]:
     """What outputs are compared with."""
-    nodes: Mapping[int, Node] = {node.number: node for node in graph.nodes}
-    inside = before_layers(graph)
     found = []
-    for node in graph.nodes:
-        if node.name in _LOSSES and node.number not in inside and len(node.inputs) > 1:
-            values = [tensor(source, nodes) for source in node.inputs[:2]]
+    for node in traced.after_layers:
+        if node.name in _LOSSES and len(node.inputs) > 1:
+            values = [tensor(source, traced.nodes) for source in node.inputs[:2]]
             if any(value.requires_grad for value in values):
                 found += [value.detach() for value in values if not value.requires_grad]
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from torch import Tensor
 
@@ -15,7 +14,8 @@ from equipoise.diagnosis.mistakes.sources import (
     shape,
     tensor,
 )
-from equipoise.instrument.recording.graph import Given, Graph, Made
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
+from equipoise.instrument.recording.graph import Given, Made
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -30,17 +30,16 @@ _LEFT = {"addmm": 1, "baddbmm": 1}
 _ENOUGH = 8
 
 
-def of_inputs(graph: Graph, batch: Any) -> list[Finding]:
+def of_inputs(traced: TracedPass) -> list[Finding]:
     """Inputs of the first layers that are constant, or far from mean 0 and standard deviation 1.
 
     What a norm or a scaling of the model's own gives is judged, and not the batch.
 
     Args:
-        graph: A traced pass.
-        batch: On this batch.
+        traced: The pass, and what it is one of.
     """
-    turned = _channels_last(graph, batch)
-    entering = [values.detach().double() for values in _entering(graph, batch)]
+    turned = _channels_last(traced)
+    entering = [values.detach().double() for values in _entering(traced)]
     if not entering or not all(bool(values.isfinite().all()) for values in entering):
         return turned
     if all(bool((values == values[:1]).all()) for values in entering):
@@ -49,10 +48,10 @@ def of_inputs(graph: Graph, batch: Any) -> list[Finding]:
     return [*turned, *_judged(largest)]
 
 
-def _channels_last(graph: Graph, batch: Any) -> list[Finding]:
+def _channels_last(traced: TracedPass) -> list[Finding]:
     """Square images, whose rows a convolution takes for channels."""
-    nodes = {node.number: node for node in graph.nodes}
-    for node in graph.nodes:
+    nodes, batch = traced.nodes, traced.batch
+    for node in traced.graph.nodes:
         if node.name != "convolution":
             continue
         source = node.inputs[0]
@@ -75,10 +74,10 @@ def _channels_last(graph: Graph, batch: Any) -> list[Finding]:
     return []
 
 
-def _entering(graph: Graph, batch: Any) -> Iterator[Tensor]:
+def _entering(traced: TracedPass) -> Iterator[Tensor]:
     """What weights are multiplied with first."""
-    nodes = {node.number: node for node in graph.nodes}
-    for node in graph.nodes:
+    nodes, batch = traced.nodes, traced.batch
+    for node in traced.graph.nodes:
         if node.name in PRODUCTS:
             with_weights = any(depends_on_weights(source, nodes) for source in node.inputs)
             # Of a product the left one has samples along its first axis.

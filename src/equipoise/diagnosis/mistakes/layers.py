@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from equipoise.diagnosis.mistakes.sources import PRODUCTS
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.recording.graph import Given, Graph, Node
 from equipoise.records import wording
@@ -30,13 +31,14 @@ _DEEPEST = 3
 _LONGEST = 1000
 
 
-def of_layers(graph: Graph, model: nn.Module) -> list[Finding]:
-    """Parts of a model that cannot do what they are for."""
-    return [
-        *_unregistered(graph, model),
-        *_norms_of_one(graph),
-        *_dropped(graph, model),
-    ]
+def of_layers(traced: TracedPass) -> list[Finding]:
+    """Parts of a model that cannot do what they are for.
+
+    Args:
+        traced: The pass, and what it is one of.
+    """
+    graph, model = traced.graph, traced.model
+    return [*_unregistered(graph, model), *_norms_of_one(graph), *_dropped(graph, model)]
 
 
 def _unregistered(graph: Graph, model: nn.Module) -> list[Finding]:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.instrument import LossFunction, untouched
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
+from equipoise.instrument import untouched
 from equipoise.instrument.modules import names
 from equipoise.instrument.random_states import seeded
 from equipoise.records import wording
@@ -19,17 +20,16 @@ _FORGOTTEN = 1e-12
 _FEWEST_STEPS, _PART = 16, 0.5
 
 
-def of_memory(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
+def of_memory(traced: TracedPass) -> list[Finding]:
     """Early time steps whose gradient has vanished on the way back from the end.
 
     With PyTorch's weights the forget gate of an LSTM starts at about one half, so that the
     gradient of a loss at the end shrinks with every step back.
 
     Args:
-        model: Left bit for bit as it is.
-        loss_fn: Runs it on a batch.
-        batch: Any.
+        traced: The pass, and what it is one of.
     """
+    model = traced.model
     layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
     if not layers:
         return []
@@ -47,7 +47,7 @@ def of_memory(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Findi
     with untouched(model), torch.inference_mode(False), torch.enable_grad(), seeded(0):
         handles = [layer.register_forward_pre_hook(before) for layer in layers]
         try:
-            loss = loss_fn(model, batch)
+            loss = traced.loss_fn(model, traced.batch)
         finally:
             for handle in handles:
                 handle.remove()

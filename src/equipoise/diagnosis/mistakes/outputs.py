@@ -14,7 +14,6 @@ from equipoise.diagnosis.mistakes.sources import (
     PRODUCTS,
     axis_of,
     before_expanding,
-    before_layers,
     depends_on_weights,
     is_of,
     origin_of,
@@ -22,6 +21,7 @@ from equipoise.diagnosis.mistakes.sources import (
     shape,
     tensor,
 )
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -55,33 +55,29 @@ _ROUNDING = 1e-3
 _BY_ELEMENT = ("sub", "rsub", "mul", "div", "mse_loss", "smooth_l1_loss", "huber_loss")
 
 
-def of_outputs(graph: Graph, batch: Any, *, assumed: bool = False) -> list[Finding]:
+def of_outputs(traced: TracedPass) -> list[Finding]:
     """Outputs that do not fit the loss or the targets.
 
     Args:
-        graph: A traced pass.
-        batch: On this batch.
-        assumed: Whether the loss is one that the user has not given.
+        traced: The pass, and what it is one of.
     """
-    nodes = {node.number: node for node in graph.nodes}
+    graph, nodes, batch = traced.graph, traced.nodes, traced.batch
     likelihoods = {
         origin.number
         for node in graph.nodes
         if node.name in _NLL and (origin := origin_of_input(node, nodes)) is not None
     }
-    inside = before_layers(graph)
     into = {
         id(source.value)
         for node in graph.nodes
-        if node.number in inside or node.name in PRODUCTS
+        if node.number in traced.before_layers or node.name in PRODUCTS
         for source in node.inputs
         if isinstance(source, Given)
     }
-    found = {}
-    for node in graph.nodes:
-        if node.number in inside:  # no loss
-            continue
-        origin = origin_of_input(node, nodes)
+    found = one_of_each(
+        one
+        for node in traced.after_layers
+        for origin in [origin_of_input(node, nodes)]
         for one in (
             _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods),
             _no_logarithms(node, origin, nodes),
@@ -89,12 +85,11 @@ def of_outputs(graph: Graph, batch: Any, *, assumed: bool = False) -> list[Findi
             _divergence_of_probabilities(node, nodes),
             _crossed(node, nodes, batch),
             _out_of_reach(node, nodes, batch, into) or _far_from(node, nodes, batch, into),
-        ):
-            if one is not None:
-                found[one.title] = one
-    if assumed:
-        return [replace(one, detail=f"{one.detail} {_ASSUMED}") for one in found.values()]
-    return [*found.values(), *_negated(graph, nodes)]
+        )
+    )
+    if traced.loss_is_assumed:
+        return [replace(one, detail=f"{one.detail} {_ASSUMED}") for one in found]
+    return [*found, *_negated(graph, nodes)]
 
 
 def _negated(graph: Graph, nodes: Mapping[int, Node]) -> list[Finding]:

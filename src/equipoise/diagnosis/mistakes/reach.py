@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.recording.graph import Graph, Made
@@ -21,17 +22,13 @@ _NAMES = 3
 _NO_GRAD = "torch.no_grad()"
 
 
-def of_reach(
-    graph: Graph, model: nn.Module, loss_fn: LossFunction, batches: Iterable[Any]
-) -> list[Finding]:
+def of_reach(traced: TracedPass) -> list[Finding]:
     """Parameters that the loss does not depend on, on any batch where they are many.
 
     Args:
-        graph: A pass traced on the first batch.
-        model: Of this model; left bit for bit as it is.
-        loss_fn: Its loss on a batch.
-        batches: Others, which dropped layers and experts may be used on.
+        traced: The pass, with other batches, on which dropped layers and experts may be used.
     """
+    graph, model = traced.graph, traced.model
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     missed = [name for name in trainable if name not in graph.weights]
     if not missed or not graph.weights:
@@ -42,7 +39,7 @@ def of_reach(
         return sizes[0] / max(1, sizes[1])
 
     if share() >= _MUCH:
-        missed = _missed_by_all(model, loss_fn, batches, missed)
+        missed = _missed_by_all(model, traced.loss_fn, traced.more(), missed)
     if not missed:
         return []
     much = share() >= _MUCH
@@ -77,7 +74,7 @@ def _why(graph: Graph, missed: Collection[str]) -> str:
             after.add(node.number)
         elif node.number in leading and node.name not in OF_SHAPES:
             what = node.name if node.records_gradients else _NO_GRAD
-            ends[f"{what} in {node.module!r}" if node.module else what] = None
+            ends[f"{what}{place_of(node)}"] = None
     if ends:
         unrecorded = any(what.startswith(_NO_GRAD) for what in ends)
         return f"Their gradients end at {wording.listed(list(ends), _NAMES)}." + (

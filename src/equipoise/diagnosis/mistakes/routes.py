@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.diagnosis.mistakes.sources import ARRANGING, before_layers, shape
+from equipoise.diagnosis.mistakes.sources import ARRANGING, shape
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 
 # What gives a sequence with other steps than it is given.
@@ -18,30 +19,29 @@ _MOVING = {"cat", "constant_pad_nd", "masked_fill", "where", "index", "index_sel
 _CARRYING = {"embedding", "add", "sub", "mul", "div", "native_layer_norm", "native_dropout"}
 
 
-def enters_twice(series: Tensor, graph: Graph) -> bool:
+def enters_twice(series: Tensor, traced: TracedPass) -> bool:
     """Whether layers are given a sequence in two forms, as an encoder and a decoder are.
 
     Args:
         series: A tensor of the batch, of (samples, steps, …).
-        graph: A traced pass.
+        traced: A pass.
     """
-    return len({form for node in _entries(series, graph) for form in node}) > 1
+    return len({form for node in _entries(series, traced) for form in node}) > 1
 
 
-def is_summed_up(series: Tensor, graph: Graph, model: nn.Module) -> bool:
+def is_summed_up(series: Tensor, traced: TracedPass) -> bool:
     """Whether layers are given what has no steps any more, as a latent state or a scale.
 
     Args:
         series: A tensor of the batch, of (samples, steps, …).
-        graph: A traced pass.
-        model: The model, whose recurrent layers go from step to step.
+        traced: A pass of a model, whose recurrent layers go from step to step.
     """
-    recurrent = {name for name, module in model.named_modules() if isinstance(module, nn.RNNBase)}
-    inside = before_layers(graph)
+    modules = traced.model.named_modules()
+    recurrent = {name for name, module in modules if isinstance(module, nn.RNNBase)}
     samples, steps, *_ = series.shape
     is_flat = series.is_floating_point() and series[0].numel() == steps
-    for node in _depending(series, graph):
-        if node.number not in inside or node.module in recurrent or not node.outputs:
+    for node in _depending(series, traced.graph):
+        if node.number not in traced.before_layers or node.module in recurrent or not node.outputs:
             continue
         if node.name in ARRANGING | _MOVING | {"split", "unbind"}:
             continue
@@ -75,10 +75,9 @@ def _depending(series: Tensor, graph: Graph) -> Iterator[Node]:
             yield node
 
 
-def _entries(series: Tensor, graph: Graph) -> Iterator[set[tuple[Any, ...]]]:
+def _entries(series: Tensor, traced: TracedPass) -> Iterator[set[tuple[Any, ...]]]:
     """The forms in which each operation that does more than carry or move it is given it."""
-    inside, steps = before_layers(graph), series.shape[1]
-    nodes = {node.number: node for node in graph.nodes}
+    inside, steps, graph = traced.before_layers, series.shape[1], traced.graph
     forms: dict[int, set[tuple[Any, ...]]] = {}
     depending = {node.number for node in _depending(series, graph)}
     for node in graph.nodes:
@@ -94,7 +93,7 @@ def _entries(series: Tensor, graph: Graph) -> Iterator[set[tuple[Any, ...]]]:
         if not passes or len(given) + len(made) > 1:
             yield taken
         else:
-            moved = _moved(node, steps, nodes)
+            moved = _moved(node, steps, traced.nodes)
             forms[node.number] = {form + moved for form in taken}
 
 

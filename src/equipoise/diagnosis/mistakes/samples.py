@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import LossFunction
 from equipoise.instrument.batches import mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
@@ -31,13 +32,7 @@ _ROUNDING, _FAINT = 1e-3, 1e-5
 _KINDS = (2, 3)
 
 
-def of_samples(
-    model: nn.Module,
-    loss_fn: LossFunction,
-    batch: Any,
-    patience: float = 3.0,
-    graph: Graph | None = None,
-) -> list[Finding]:
+def of_samples(traced: TracedPass) -> list[Finding]:
     """Outputs for some samples that change with the other samples of the batch.
 
     In evaluation, where batch norm has fixed statistics and dropout is off, every second sample is
@@ -46,18 +41,18 @@ def of_samples(
     before the model, in its loss.
 
     Args:
-        model: Left bit for bit as it is.
-        loss_fn: Runs it on a batch.
-        batch: Whose first axes are those of samples.
-        patience: Seconds that one of three passes may take; decoders may do more in evaluation.
-        graph: A traced pass, if there is one.
+        traced: The pass on a batch whose first axes are those of samples. Each of three further
+            passes may take its patience, as decoders may do more in evaluation.
     """
+    model, loss_fn, batch, patience = traced.model, traced.loss_fn, traced.batch, traced.patience
     given = [x for x in tensors(batch) if x.ndim]
     lengths = {len(x) for x in given}
     if len(lengths) != 1 or any(x.layout is not torch.strided for x in given):
         return []
     (count,) = lengths
-    if count < _FEWEST or _is_list_of_samples(batch) or _holds_pairs(model, given, graph, count):
+    if count < _FEWEST or _is_list_of_samples(batch):
+        return []
+    if _holds_pairs(model, given, traced.graph, count):
         return []
     try:
         again, first, second = (
@@ -126,16 +121,16 @@ def _is_list_of_samples(batch: Any) -> bool:
     )
 
 
-def _holds_pairs(
-    model: nn.Module, given: Sequence[Tensor], graph: Graph | None, count: int
-) -> bool:
+def _holds_pairs(model: nn.Module, given: Sequence[Tensor], graph: Graph, count: int) -> bool:
     """Whether there is a number for each pair of rows, or a list of pairs, as of one graph."""
     if any(tuple(x.shape) == (count, count) for x in given):
         return True
-    held = [*model.buffers(), *(v for m in model.modules() for v in vars(m).values())]
-    if graph is not None:
-        constants = (x for node in graph.nodes for x in node.inputs if isinstance(x, Given))
-        held += [x.value for x in constants if x.kind == "data"]
+    constants = (x for node in graph.nodes for x in node.inputs if isinstance(x, Given))
+    held = [
+        *model.buffers(),
+        *(v for m in model.modules() for v in vars(m).values()),
+        *(x.value for x in constants if x.kind == "data"),
+    ]
     return any(
         isinstance(x, Tensor) and (tuple(x.shape[-2:]) == (count, count) or _are_edges(x, count))
         for x in held

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.random_states import seeded
-from equipoise.instrument.recording.graph import Graph
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -29,7 +29,7 @@ _HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _NAMES = 3
 
 
-def of_signs(graph: Graph, model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
+def of_signs(traced: TracedPass) -> list[Finding]:
     """Gradients of the wrong sign, for at least half of the weights.
 
     Where tensors or modules have hooks, gradients with and without them are compared. Without any,
@@ -39,11 +39,9 @@ def of_signs(graph: Graph, model: nn.Module, loss_fn: LossFunction, batch: Any) 
     there, as these may turn gradients on purpose.
 
     Args:
-        graph: A traced pass.
-        model: Left bit for bit as it is.
-        loss_fn: Its loss on a batch.
-        batch: On this batch.
+        traced: The pass, and what it is one of.
     """
+    graph, model, loss_fn, batch = traced.graph, traced.model, traced.loss_fn, traced.batch
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not all(map(math.isfinite, (graph.loss, *graph.weights.values()))):
         return []

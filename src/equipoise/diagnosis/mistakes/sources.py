@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise.instrument.batches import tensors
-from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.theory.propagation.call import OF_SHAPES
 
 # Operations of layers with weights, and of attention.
@@ -29,15 +29,6 @@ ARRANGING = {
 ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "slice", "select"}
 # Operations that compare two tensors number by number.
 DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
-
-
-def before_layers(graph: Graph) -> set[int]:
-    """Operations whose outputs go into a matrix product or a convolution later on."""
-    found: set[int] = set()
-    for node in reversed(graph.nodes):
-        if node.name in PRODUCTS or node.number in found:
-            found |= {one.node for one in node.inputs if isinstance(one, Made)}
-    return found
 
 
 def users_of(number: int, nodes: Mapping[int, Node]) -> list[Node]:

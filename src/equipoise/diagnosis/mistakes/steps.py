@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Graph
@@ -24,16 +25,17 @@ _EPS, _TINY = 1e-8, 1e-10
 _NAMES = 3
 
 
-def of_steps(graph: Graph, model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
+def of_steps(traced: TracedPass) -> list[Finding]:
     """Gradients that Adam takes for none, weights in float16, and states that keep their graph.
 
     Args:
-        graph: A traced pass.
-        model: Left bit for bit as it is.
-        loss_fn: Its loss on a batch.
-        batch: On this batch.
+        traced: The pass, and what it is one of.
     """
-    return [*_tiny(graph), *_short(model), *_kept(model, loss_fn, batch)]
+    return [
+        *_tiny(traced.graph),
+        *_short(traced.model),
+        *_kept(traced.model, traced.loss_fn, traced.batch),
+    ]
 
 
 def _tiny(graph: Graph) -> list[Finding]:

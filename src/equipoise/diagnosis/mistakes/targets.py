@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.sources import before_layers
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.batches import samples, tensors
-from equipoise.instrument.recording.graph import Given, Graph
+from equipoise.instrument.recording.graph import Given
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -20,26 +17,23 @@ _ENOUGH = 16
 _COMPARING = ("nll_loss", "cross_entropy", "mse_loss", "l1_loss", "huber_loss", "sub", "rsub")
 
 
-def of_targets(graph: Graph, first: Any, more: Callable[[], Iterable[Any]]) -> list[Finding]:
+def of_targets(traced: TracedPass) -> list[Finding]:
     """Targets that are all equal, in every batch.
 
     Args:
-        graph: A pass traced on the first batch.
-        first: That batch.
-        more: Gives it and others; called only if those of the first are equal.
+        traced: The pass, with others; they are drawn only if targets of the first are equal.
     """
-    inside = before_layers(graph)  # what is subtracted there is no target
     compared = [
         source.value
-        for node in graph.nodes
-        if node.number not in inside and any(part in node.name for part in _COMPARING)
+        for node in traced.after_layers  # what is subtracted before is no target
+        if any(part in node.name for part in _COMPARING)
         for source in node.inputs
         if isinstance(source, Given) and source.kind == "data" and not source.value.requires_grad
     ]
-    for place, values in enumerate(tensors(first)):
+    for place, values in enumerate(tensors(traced.batch)):
         if not (_is_constant(values) and any(_is(values, value) for value in compared)):
             continue
-        batches = list(more())
+        batches = list(traced.more())
         all_of_them = [values for batch in batches for values in tensors(batch)[place : place + 1]]
         flat = torch.cat([values.detach().flatten() for values in all_of_them])
         if len(flat) >= _ENOUGH and _is_constant(flat):

@@ -1,0 +1,67 @@
+"""What a detector of mistakes may look at, and what several of them need of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from equipoise.diagnosis.mistakes.sources import PRODUCTS
+from equipoise.instrument import LossFunction
+from equipoise.instrument.recording.graph import Graph, Made, Node
+from equipoise.records.finding import Finding
+
+
+@dataclass(frozen=True)
+class TracedPass:
+    """A traced pass, with the model, the loss and the batches that it is one of.
+
+    Args:
+        graph: The pass, on the first batch.
+        model: Left bit for bit as it is by detectors that run it again.
+        loss_fn: Its loss on a batch.
+        batch: The first batch.
+        more: Gives it and others; called only where one batch does not tell.
+        patience: Seconds that one further pass may take.
+        loss_is_assumed: Whether the loss is one that the user has not given.
+    """
+
+    graph: Graph
+    model: nn.Module
+    loss_fn: LossFunction
+    batch: Any
+    more: Callable[[], Iterable[Any]]
+    patience: float
+    loss_is_assumed: bool
+
+    @cached_property
+    def nodes(self) -> Mapping[int, Node]:
+        """All operations, by number."""
+        return {node.number: node for node in self.graph.nodes}
+
+    @cached_property
+    def before_layers(self) -> frozenset[int]:
+        """Operations whose outputs go into a matrix product or a convolution later on."""
+        found: set[int] = set()
+        for node in reversed(self.graph.nodes):
+            if node.name in PRODUCTS or node.number in found:
+                found |= {one.node for one in node.inputs if isinstance(one, Made)}
+        return frozenset(found)
+
+    @property
+    def after_layers(self) -> Iterator[Node]:
+        """The other operations: those behind the last layer, of the loss among them."""
+        return (node for node in self.graph.nodes if node.number not in self.before_layers)
+
+
+def one_of_each(findings: Iterable[Finding | None]) -> list[Finding]:
+    """One finding of each title, as the same mistake shows at several operations."""
+    return [*{one.title: one for one in findings if one is not None}.values()]
+
+
+def place_of(node: Node) -> str:
+    """The module in which an operation runs, for a sentence; empty for the model itself."""
+    return f" in {node.module!r}" if node.module else ""
