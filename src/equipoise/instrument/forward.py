@@ -1,8 +1,9 @@
-"""How a model takes a batch, and how a hook finds the input of a module."""
+"""How a model takes a batch, how a hook finds a module's input, and what records gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -31,6 +32,20 @@ def run_on_batch(model: nn.Module, batch: Any) -> Any:
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The input of a module call, given by position or by keyword."""
     return next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)), None)
+
+
+@contextmanager
+def recording_gradients() -> Iterator[None]:
+    """Record gradients inside, whatever the caller has switched off.
+
+    Examples:
+        >>> x = torch.tensor(3.0, requires_grad=True)
+        >>> with torch.inference_mode(), recording_gradients():
+        ...     (x**2).requires_grad
+        True
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 def with_gradients_inside(run: Callable[[], Result]) -> Result:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from equipoise.instrument import modules
 from equipoise.instrument.batches import is_pair
+from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.kept_batches import on_copies
 from equipoise.instrument.layer_watch import LayerPass, LayerWatch
 from equipoise.instrument.loss_value import checked_loss
@@ -142,8 +143,7 @@ def _one_pass(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Layer
     found: list[LayerPass] = []
     for enclosing in (False, True):
         with (
-            torch.inference_mode(False),
-            torch.enable_grad(),
+            recording_gradients(),
             LayerWatch(model, enclosing=enclosing) as watch,
         ):
             loss = checked_loss(loss_fn(model, batch))

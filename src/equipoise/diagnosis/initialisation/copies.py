@@ -22,6 +22,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from equipoise.diagnosis.initialisation.record import Initialisation, InitialisationFault
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.compiled import uncompiled_name
+from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.recording.graph import Given, Graph, Made
 
 # They hand the output of each layer of a list to the next one.
@@ -127,7 +128,7 @@ def _parting(
     names: Sequence[str], model: nn.Module, loss_fn: LossFunction, batch: Any
 ) -> tuple[str, ...]:
     """Which parameters have gradients that differ from unit to unit."""
-    with untouched(model), torch.inference_mode(False), torch.enable_grad():
+    with untouched(model), recording_gradients():
         parameters = {uncompiled_name(n): p for n, p in model.named_parameters()}
         trained = [name for name in names if parameters[name].requires_grad]
         loss = loss_fn(model, batch)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument.forward import recording_gradients
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -83,7 +84,7 @@ def stuck(
     if not waiting:
         return Stuck()
     tried, awake, quiet = list(batches), set[str](), 0
-    with untouched(model), torch.inference_mode(False), torch.enable_grad():
+    with untouched(model), recording_gradients():
         for number in range(_MOST):
             seen, depends, moved = set[str](), set[str](), dict[str, Tensor]()
             for place, batch in enumerate(tried):

@@ -17,7 +17,7 @@ from equipoise.diagnosis.inputs.calls import Call, calls, is_input, takes_time
 from equipoise.diagnosis.inputs.frameworks import is_lightning, step_loss
 from equipoise.diagnosis.inputs.objectives import Objective
 from equipoise.instrument.criteria import is_criterion, needed_arguments, says_what_it_takes
-from equipoise.instrument.forward import with_gradients_inside
+from equipoise.instrument.forward import recording_gradients, with_gradients_inside
 from equipoise.instrument.kept_batches import copied
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
@@ -145,7 +145,7 @@ def find_loss(
     unfit: Exception | None = None
     for call in calls(model, batch):
         try:
-            with untouched(model), checks(model), torch.inference_mode(False), torch.enable_grad():
+            with untouched(model), checks(model), recording_gradients():
                 output = call.run(model, batch)
                 found = _adapted(
                     call, output, batch, None if criterion is None else (criterion, name)
@@ -179,7 +179,7 @@ def _takes_outputs(
 
     def works(run: Callable[[], Any]) -> bool:
         try:
-            with untouched(model), checks(model), torch.inference_mode(False), torch.enable_grad():
+            with untouched(model), checks(model), recording_gradients():
                 run()
         except Exception:  # the other form may
             return False
@@ -272,7 +272,7 @@ def _for_want_of_targets(
         return None
     for call in tried:
         try:
-            with untouched(model), checks(model), torch.inference_mode(False), torch.enable_grad():
+            with untouched(model), checks(model), recording_gradients():
                 found = AdaptedLoss(call, objectives.to_noise(call.run(model, batch)))
         except Exception:  # another way to call it may fit
             continue

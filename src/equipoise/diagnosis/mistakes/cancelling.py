@@ -12,6 +12,7 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.sources import reaches_weights, tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.instrument import trees
+from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Given, Made, Node, evaluated
 from equipoise.records.finding import Finding
@@ -104,7 +105,7 @@ def _term(one: Node, given: Tensor, node: Node, nodes: Mapping[int, Node]) -> Te
 
     arguments = trees.replaced((Made, Given), value, (one.arguments, one.keywords))
     try:
-        with torch.inference_mode(False), torch.enable_grad(), seeded(0):  # it may draw
+        with recording_gradients(), seeded(0):  # it may draw
             output, *_ = evaluated(one.operator, *arguments)
             (term,) = torch.autograd.grad(output, used, given.detach())
     except (RuntimeError, TypeError, ValueError):  # an operation that cannot be repeated alone

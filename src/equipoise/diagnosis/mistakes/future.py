@@ -15,6 +15,7 @@ from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.batches import fields, mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
+from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.random_states import seeded
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -192,7 +193,7 @@ def _counted(
             if x.movedim(axis, 0).shape == first.movedim(before, 0).shape:
                 found.append((x, axis))
 
-    with untouched(model), torch.inference_mode(False), torch.enable_grad(), seeded(0):
+    with untouched(model), recording_gradients(), seeded(0):
         handle = model.register_forward_hook(look)
         try:
             loss = loss_fn(model, batch)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import untouched
+from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.modules import names
 from equipoise.instrument.random_states import seeded
 from equipoise.records import wording
@@ -44,7 +45,7 @@ def of_memory(traced: TracedPass) -> list[Finding]:
         given.append((module, x))
         return (x, *args[1:])
 
-    with untouched(model), torch.inference_mode(False), torch.enable_grad(), seeded(0):
+    with untouched(model), recording_gradients(), seeded(0):
         handles = [layer.register_forward_pre_hook(before) for layer in layers]
         try:
             loss = traced.loss_fn(model, traced.batch)

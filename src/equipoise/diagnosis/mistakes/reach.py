@@ -11,6 +11,7 @@ from torch import nn
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.recording.graph import Graph, Made
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -92,7 +93,7 @@ def _missed_by_all(
     model: nn.Module, loss_fn: LossFunction, batches: Iterable[Any], missed: Collection[str]
 ) -> list[str]:
     left = list(missed)
-    with untouched(model), torch.inference_mode(False), torch.enable_grad():
+    with untouched(model), recording_gradients():
         parameters = dict(model.named_parameters())
         for batch in batches:
             loss = loss_fn(model, batch)

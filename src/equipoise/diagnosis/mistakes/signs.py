@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.random_states import seeded
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -117,8 +118,7 @@ def _gradients(
     with (
         untouched(model),
         seeded(0),
-        torch.inference_mode(False),
-        torch.enable_grad(),
+        recording_gradients(),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # of hooks, which the user's own steps show
@@ -150,7 +150,7 @@ def _loss_at(
     length: float,
 ) -> float:
     """The loss of weights that are moved along their gradients, with the same random numbers."""
-    with untouched(model), seeded(0), torch.inference_mode(False), torch.enable_grad():
+    with untouched(model), seeded(0), recording_gradients():
         parameters = dict(model.named_parameters())
         for name, gradient in gradients.items():
             parameters[name].data.add_(gradient, alpha=length)

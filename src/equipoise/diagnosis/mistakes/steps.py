@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Graph
 from equipoise.instrument.trees import leaves
@@ -86,7 +87,7 @@ def _kept(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
 
     if not any(True for _ in held()):
         return []
-    with untouched(model), seeded(0), torch.inference_mode(False), torch.enable_grad():
+    with untouched(model), seeded(0), recording_gradients():
         trained = [p for p in model.parameters() if p.requires_grad]
         loss = loss_fn(model, batch)
         names = [name for name, xs in held() if any(x.grad_fn is not None for x in xs)]

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from equipoise.instrument import modules, trees
 from equipoise.instrument.batches import rows, samples
 from equipoise.instrument.checkpoints import differentiable_checkpoints
+from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
 from equipoise.instrument.recording.opaque import around_opaque_calls
@@ -64,7 +65,7 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     running = modules.running(model)
     opaque = around_opaque_calls(model, tracer.around)
     loss_fn, given = apart(loss_fn, batch)  # copies of it are no operations of the model
-    with untouched(model), torch.inference_mode(False), torch.enable_grad():
+    with untouched(model), recording_gradients():
         modules.unfreeze(model)
         with differentiable_checkpoints(), running as tracer.running, opaque, tracer:
             loss = loss_fn(model, given)
@@ -104,7 +105,7 @@ def operations_of(
     tensors = [torch.zeros(tensor.shape, dtype=tensor.dtype) for _, tensor in inputs]
     sources = {id(t): source for t, (source, _) in zip(tensors, inputs, strict=True)}
     tracer = _Tracer(sources, first)
-    with torch.inference_mode(False), torch.enable_grad(), tracer:
+    with recording_gradients(), tracer:
         result = function(*tensors)
     nodes = []
     for node in tracer.nodes:

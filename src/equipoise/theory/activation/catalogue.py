@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from equipoise.instrument.forward import recording_gradients
 from equipoise.records.wording import closest
 
 Array = NDArray[np.float64]
@@ -81,7 +82,7 @@ class Activation:
         if self.derivative is not None:
             with torch.no_grad():
                 return self.function(argument).numpy(), self.derivative(argument).numpy()
-        with torch.inference_mode(False), torch.enable_grad():
+        with recording_gradients():
             argument = argument.clone().requires_grad_()
             values = self.function(argument.clone())  # the function may work in place
             if not values.requires_grad:  # a constant function of its input

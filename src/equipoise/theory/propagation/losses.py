@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.instrument import trees
+from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import WEIGHTED
@@ -156,7 +157,7 @@ def _run(nodes: list[Node], values: dict[Made, Tensor]) -> dict[Made, Tensor]:
     def tensor(source: Any) -> Tensor:
         return source.value if isinstance(source, Given) else values[source]
 
-    with torch.inference_mode(False), torch.enable_grad():
+    with recording_gradients():
         for node in nodes:
             inputs = trees.replaced((Made, Given), tensor, (node.arguments, node.keywords))
             for index, output in enumerate(evaluated(node.operator, *inputs)):

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from equipoise.instrument.forward import recording_gradients
 from equipoise.numerics.checks import check_whole
 from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
@@ -151,7 +152,7 @@ def _run(
     setting: Setting, architecture: Architecture, depth: int, draw: Draw
 ) -> tuple[Array, Array, Array]:
     """Run some networks side by side; each result has shape ``[networks, depth]``."""
-    with torch.inference_mode(False), torch.enable_grad():
+    with recording_gradients():
         layers, output = forward(setting, architecture, depth, draw)
         top = (output * draw.normal(*output.shape)).sum()
         gradients = torch.autograd.grad(top, layers)
