@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-import sys
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -175,8 +174,8 @@ class TestCodeOfTheUserThatFailsLate:
     def test_a_fault_of_the_library_keeps_its_trace_and_what_was_finished(
         self, equipoise, folder, monkeypatch
     ):
-        module = sys.modules["equipoise.diagnosis.checkup"]
-        monkeypatch.setattr(module, "stuck", None)  # which is called after gradients are measured
+        # It is called after gradients are measured.
+        monkeypatch.setattr("equipoise.diagnosis.examination.stuck", None)
         small = ("--data", "random:64:10", "--seeds", "1", "--batches", "1", "--out", "kept")
         with pytest.raises(ValueError, match="while measuring gradients: TypeError") as error:
             equipoise("checkup", "nets.py:build", *small)

@@ -226,7 +226,7 @@ class TestAnyModel:
         def failing(*args):
             raise RuntimeError("no trace of this")
 
-        monkeypatch.setattr("equipoise.diagnosis.checkup.traced", failing)
+        monkeypatch.setattr("equipoise.diagnosis.examination.traced", failing)
         report = checkup(mlp, fixed_batches(), seeds=2, batches=1)
         (finding,) = (f for f in report.findings if f.title.startswith("Not predicted"))
         assert "no trace of this" in finding.detail

@@ -3,83 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
-from equipoise import probes
 from equipoise.diagnosis import verdict
-from equipoise.diagnosis.broken import Broken, broken, conclude_broken
-from equipoise.diagnosis.comparison import compare, is_straight, predicted_rate
+from equipoise.diagnosis.broken import conclude_broken
+from equipoise.diagnosis.examination import Examination
 from equipoise.diagnosis.factories import draws_new_weights
 from equipoise.diagnosis.findings import advice, conclude
 from equipoise.diagnosis.fix.findings import conclude_fix, proved
-from equipoise.diagnosis.fix.measure import run_fix
 from equipoise.diagnosis.fix.options import FixOptions
-from equipoise.diagnosis.fix.record import Fix
-from equipoise.diagnosis.forgotten import Forgotten, conclude_forgotten, forgotten
-from equipoise.diagnosis.initialisation.copies import told_by_gradients, told_by_order
+from equipoise.diagnosis.forgotten import conclude_forgotten
 from equipoise.diagnosis.initialisation.findings import conclude_initialisation
-from equipoise.diagnosis.initialisation.measure import initialisation
-from equipoise.diagnosis.initialisation.record import Initialisation
-from equipoise.diagnosis.initialisation.stuck import Stuck, conclude_stuck, stuck
+from equipoise.diagnosis.initialisation.stuck import conclude_stuck
 from equipoise.diagnosis.inputs.adapt import Loss
-from equipoise.diagnosis.mistakes.find import mistakes
 from equipoise.diagnosis.mistakes.inputs import OFF
-from equipoise.diagnosis.preconditioning import measure as preconditioned
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
-from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
-from equipoise.diagnosis.preconditioning.sizes import prices, samples_wanted, sizes
-from equipoise.diagnosis.prediction import TracedModel, traced
-from equipoise.diagnosis.price import Plan, free_memory, memory_in_words, plan
+from equipoise.diagnosis.price import free_memory, memory_in_words, plan, prices
 from equipoise.diagnosis.problem import Model, Problem, facts, name_of
-from equipoise.diagnosis.record import (
-    SCHEMA_VERSION,
-    Checkup,
-    Comparison,
-    LayerPrediction,
-    Recommendation,
-    UnfinishedError,
-)
+from equipoise.diagnosis.record import SCHEMA_VERSION, Checkup, UnfinishedError
 from equipoise.diagnosis.refusals import in_words
-from equipoise.diagnosis.remedies import Outlook, recommend
 from equipoise.diagnosis.second_order.findings import conclude_second_order
-from equipoise.diagnosis.second_order.measure import second_order
-from equipoise.diagnosis.second_order.record import SecondOrderPooling
 from equipoise.diagnosis.smoothness.findings import conclude_smoothness
-from equipoise.diagnosis.smoothness.measure import (
-    SmoothnessOptions,
-    smoothness_at_start,
-    smoothness_in_training,
-    steps_of_smoothness,
-)
-from equipoise.diagnosis.smoothness.record import Smoothness
-from equipoise.diagnosis.smoothness.variants import fixes
-from equipoise.diagnosis.trainability.calibration import calibration
+from equipoise.diagnosis.smoothness.measure import SmoothnessOptions
 from equipoise.diagnosis.trainability.findings import conclude_trainability
-from equipoise.diagnosis.trainability.judge import REASONS, judge, predicted_probability
-from equipoise.diagnosis.trainability.record import LIKELY, Trainability
+from equipoise.diagnosis.trainability.judge import REASONS
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.modules import unwatched
-from equipoise.instrument.normalisers import is_batch_norm
-from equipoise.instrument.progress import Stages, staged
+from equipoise.instrument.progress import Stages
 from equipoise.instrument.threads import suitable_threads
-from equipoise.instrument.types import Batch, Progress
+from equipoise.instrument.types import Progress
 from equipoise.numerics.checks import check_flag, check_positive, check_size
 from equipoise.numerics.options import named_options
-from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records import wording
 from equipoise.records.finding import Finding
-from equipoise.theory.propagation.propagate import Propagation
-from equipoise.theory.propagation.sites import Share, Site
-
-# Initialisations on which remedies are tried.
-_TRIED = 2
-# Multiplications that condition numbers may take: about a second.
-_EFFORT = 1e10
 
 
 @named_options
@@ -168,9 +127,8 @@ def checkup(
     }
     remedies = FixOptions.of(fix)
     training = smoothness if isinstance(smoothness, SmoothnessOptions) else None
-    started, work = time.perf_counter(), _Work()
-    report = work.stages.told_to(progress)
-    failure: Exception | None = None
+    started, watch, stages = time.perf_counter(), Stopwatch(), Stages()
+    report = stages.told_to(progress)
     with suitable_threads() as refine_threads:
         problem = Problem.prepare(
             model,
@@ -185,316 +143,118 @@ def checkup(
         if problem.device.type == "cpu":
             refine_threads(lambda: problem.rehearse(fresh))
         redraw = seeds > 1 and draws_new_weights(fresh, problem.fresh(problem.seed + 1))
-        passes = len(problem.held) * (seeds if redraw else 1)
-        chosen = plan(
-            problem.step_seconds,
-            _prices(problem, fresh, training),
-            passes=passes,
-            asked=[name for name, wanted in asked.items() if wanted],
-            budget=budget,
+        examined = Examination(
+            problem,
+            fresh,
+            plan(
+                problem.step_seconds,
+                prices(problem, fresh, training),
+                passes=len(problem.held) * (seeds if redraw else 1),
+                asked=[name for name, wanted in asked.items() if wanted],
+                budget=budget,
+            ),
+            seeds=seeds if redraw else 1,
+            report=report,
+            watch=watch,
         )
         if notice is not None:
             memory = memory_in_words(fresh, free_memory(problem.device))
-            notice(f"{chosen.notice} {memory}".rstrip())
-        try:
-            _run(work, problem, fresh, seeds if redraw else 1, chosen, report)
-            changes = fixes(work.remedies)
-            if chosen.smoothness:
-                work.smoothness = smoothness_at_start(problem, changes)
-            if remedies is not None:
-                work.fix = run_fix(problem, remedies, folder, report)
-                work.interrupted = work.fix.interrupted
-            if training is not None and not work.interrupted:
-                work.smoothness = smoothness_in_training(problem, training, changes, report)
-        except probes.GrowthInterrupted as interruption:
-            work.interrupted = True
-            work.growth = work.growth or interruption.finished
-        except KeyboardInterrupt:  # report what was finished
-            work.interrupted = True
-        except Exception as error:  # also what was finished before the user's code failed
-            work.interrupted, failure = True, error
-    findings = conclude(
-        work.growth,
-        work.sites,
-        work.attribution,
-        work.comparisons,
-        work.conditioning,
-        unwatched(fresh),
-        [
-            *([] if work.obstacle else _left_out(work.untraced, work.unjudged)),
-            *work.mistakes,
-            *conclude_initialisation(work.initialisation, work.unchecked),
-            *conclude_broken(work.broken),
-            *conclude_stuck(work.stuck),
-            *conclude_forgotten(work.forgotten),
-            *conclude_preconditioning(work.preconditioning),
-            *conclude_second_order(work.second_order),
-            *conclude_smoothness(work.smoothness),
-        ],
-        [
-            *conclude_trainability(
-                work.trainability,
-                proved(work.fix)
-                or _of_inputs(work)
-                or advice(
-                    work.growth,
-                    work.attribution,
-                    work.remedies,
-                    reason="" if work.trainability is None else work.trainability.reason,
-                    raced=work.fix is not None and bool(work.fix.gains),
-                ),
-            ),
-            *conclude_fix(work.fix),
-        ],
-        () if work.initialisation is None or work.stuck else work.initialisation.zero_matrices,
-    )
-    depth = len(work.growth.layers if work.growth else work.predictions)
-    found = Checkup(
-        schema=SCHEMA_VERSION,
-        **facts(problem, fresh, target or name_of(model), started),
-        interrupted=work.interrupted,
-        depth=depth,
-        seeds=work.growth.replicates if work.growth else 0,
-        batches=work.growth.batches if work.growth else 0,
-        verdict=verdict.conclude(
-            work.growth,
-            work.trainability,
-            findings,
-            work.untraced or work.unjudged,
-            work.obstacle,
-            next((one for one in work.mistakes if one.severity == "critical"), None),
-        ),
-        sites=work.sites,
-        attribution=work.attribution,
-        predictions=work.predictions,
-        initialisation=work.initialisation,
-        growth=work.growth,
-        comparisons=work.comparisons,
-        conditioning=work.conditioning,
-        remedies=work.remedies,
-        findings=findings,
-        preconditioning=work.preconditioning,
-        second_order=work.second_order,
-        fix=work.fix,
-        smoothness=work.smoothness,
-        left_out=chosen.left_out,
-    )
-    if failure is not None:
-        raise UnfinishedError(work.stages.present, in_words(failure), found) from failure
+            notice(f"{examined.plan.notice} {memory}".rstrip())
+        examined.run(remedies, training, folder)
+    found = _record(examined, target or name_of(model), started)
+    if examined.failure is not None:
+        words = in_words(examined.failure)
+        raise UnfinishedError(stages.present, words, found) from examined.failure
     return found
 
 
-def _prices(
-    problem: Problem, model: nn.Module, training: SmoothnessOptions | None
-) -> dict[str, float]:
-    """Seconds of the optional parts."""
-    step, found = problem.step_seconds, sizes(model, problem.first, problem.loss_fn)
-    samples = samples_wanted(found) if _is_extensible(model, problem) else 0
-    inputs, hessian = prices(model, found, samples, step)
-    smooth = steps_of_smoothness(model, training) * step
-    return {"smoothness": smooth, "preconditioning": inputs, "hessian": hessian}
-
-
-@dataclass
-class _Work:
-    """Results so far."""
-
-    watch: Stopwatch = field(default_factory=Stopwatch)
-    stages: Stages = field(default_factory=Stages)
-    sites: tuple[Site, ...] = ()
-    attribution: tuple[Share, ...] = ()
-    predictions: tuple[LayerPrediction, ...] = ()
-    propagation: Propagation | None = None
-    growth: GradientGrowth | None = None
-    comparisons: tuple[Comparison, ...] = ()
-    conditioning: tuple[LayerConditioning, ...] = ()
-    preconditioning: tuple[LayerPreconditioning, ...] = ()
-    second_order: tuple[SecondOrderPooling, ...] = ()
-    remedies: tuple[Recommendation, ...] = ()
-    fix: Fix | None = None
-    smoothness: Smoothness | None = None
-    initialisation: Initialisation | None = None
-    mistakes: Sequence[Finding] = ()
-    stuck: Stuck = field(default_factory=Stuck)
-    broken: Broken = field(default_factory=Broken)
-    forgotten: Forgotten = field(default_factory=Forgotten)
-    without_gradient: frozenset[str] = frozenset()
-    unchecked: str = ""
-    untraced: str = ""
-    unjudged: str = ""
-    trainability: Trainability | None = None
-    interrupted: bool = False
-
-    @property
-    def obstacle(self) -> Broken | Stuck | Forgotten:
-        """What keeps the model from training, whatever theory says; may be empty."""
-        return self.broken or self.stuck or self.forgotten
-
-
-def _run(
-    work: _Work, problem: Problem, model: nn.Module, seeds: int, chosen: Plan, report: Progress
-) -> None:
-    seed, loss, batch = problem.seed, problem.loss_fn, problem.first
-    try:
-        work.initialisation = initialisation(model)
-    except ValueError as error:  # weights that cannot be copied or are without values
-        work.unchecked = str(error)
-    redraw = seeds > 1
-    report("predicting", 0, 1)
-    trace = _predicted(work, problem, model, chosen, len(problem.held) * seeds)
-    report("predicting", 1, 1)
-
-    def measure(change: Callable[[], None] | None, replicates: int, stage: str) -> GradientGrowth:
-        def initialize(model: nn.Module, replicate: int) -> None:
-            if redraw:
-                model.load_state_dict(problem.fresh().state_dict())
-            if change is not None:
-                change()
-
-        return probes.gradient_growth(
-            model,
-            loss,
-            problem.held,
-            replicates=replicates if redraw else 1,
-            initialize=initialize if redraw or change is not None else None,
-            seed=seed,
-            progress=staged(report, stage),
-        )
-
-    growth = work.growth = measure(None, seeds, "measuring gradients")
-    work.stuck = stuck(model, loss, problem.more(), work.without_gradient)
-    graph = None if trace is None else trace.graph
-    work.forgotten = forgotten(model, loss, problem.first, problem.patience, graph)
-    work.broken = work.broken or broken(None, growth)
-    if work.obstacle:
-        work.trainability = None
-    found = work.trainability
-    if found is None or found.probability > LIKELY or not is_straight(growth):
-        # They hold all tensors of a pass, and are for remedies only.
-        trace = work.propagation = None
-    work.comparisons = compare(growth, work.predictions)
-    work.conditioning = probes.conditioning(
-        model,
-        batch,
-        forward=loss,
-        effort=_EFFORT,
-        progress=staged(report, "measuring conditioning"),
+def _record(examined: Examination, target: str, started: float) -> Checkup:
+    """What was found, with findings and verdict."""
+    growth, findings = examined.growth, _findings(examined)
+    return Checkup(
+        schema=SCHEMA_VERSION,
+        **facts(examined.problem, examined.model, target, started),
+        interrupted=examined.interrupted,
+        depth=len(growth.layers if growth else examined.predictions),
+        seeds=growth.replicates if growth else 0,
+        batches=growth.batches if growth else 0,
+        verdict=verdict.conclude(
+            growth,
+            examined.trainability,
+            findings,
+            examined.untraced or examined.unjudged,
+            examined.obstacle,
+            next((one for one in examined.mistakes if one.severity == "critical"), None),
+        ),
+        sites=examined.sites,
+        attribution=examined.attribution,
+        predictions=examined.predictions,
+        initialisation=examined.initialisation,
+        growth=growth,
+        comparisons=examined.comparisons,
+        conditioning=examined.conditioning,
+        remedies=examined.remedies,
+        findings=findings,
+        preconditioning=examined.preconditioning,
+        second_order=examined.second_order,
+        fix=examined.fix,
+        smoothness=examined.smoothness,
+        left_out=examined.plan.left_out,
     )
-    if chosen.preconditioning:
-        work.preconditioning = preconditioned.preconditioning(
-            model,
-            _sample(model, problem),
-            loss,
-            hessian=chosen.hessian,
-            progress=staged(report, "measuring preconditioning"),
+
+
+def _findings(examined: Examination) -> tuple[Finding, ...]:
+    """What the numbers and the sections say, the most severe first."""
+    initialised = examined.initialisation
+    return conclude(
+        examined.growth,
+        examined.sites,
+        examined.attribution,
+        examined.comparisons,
+        examined.conditioning,
+        unwatched(examined.model),
+        [
+            *([] if examined.obstacle else _without_theory(examined)),
+            *examined.mistakes,
+            *conclude_initialisation(initialised, examined.unchecked),
+            *conclude_broken(examined.broken),
+            *conclude_stuck(examined.stuck),
+            *conclude_forgotten(examined.forgotten),
+            *conclude_preconditioning(examined.preconditioning),
+            *conclude_second_order(examined.second_order),
+            *conclude_smoothness(examined.smoothness),
+        ],
+        [
+            *conclude_trainability(examined.trainability, _advice(examined)),
+            *conclude_fix(examined.fix),
+        ],
+        () if initialised is None or examined.stuck else initialised.zero_matrices,
+    )
+
+
+def _advice(examined: Examination) -> str:
+    """What to change: what was proved on the model, inputs if these are the reason, or theory."""
+    found, race = examined.trainability, examined.fix
+    reason = "" if found is None else found.reason
+    off = next((one.remedy or "" for one in examined.mistakes if one.title == OFF), "")
+    return (
+        proved(race)
+        or (off if reason in (REASONS["size"], REASONS["collapse"]) else "")
+        or advice(
+            examined.growth,
+            examined.attribution,
+            examined.remedies,
+            reason=reason,
+            raced=race is not None and bool(race.gains),
         )
-    work.second_order = second_order(model, batch, loss)
-
-    if trace is not None and growth.rate is not None:
-
-        def predict(
-            parameters: Mapping[str, Tensor], trace: TracedModel = trace
-        ) -> Outlook | None:
-            changed = trace.predict(parameters) if parameters else work.propagation
-            if changed is None:
-                return None
-            layers = trace.at_layers(changed)
-            rate = predicted_rate(growth, {layer.layer: layer for layer in layers})
-            chance = predicted_probability(changed, trace.graph.batch, calibration())
-            return None if rate is None or chance is None else Outlook(rate, chance)
-
-        work.remedies = recommend(
-            model,
-            predict,
-            lambda change: measure(change, min(seeds, _TRIED), "trying remedies"),
-            growth.rate,
-            patience=chosen.theory_seconds(work.watch.seconds(), min(seeds, _TRIED)),
-        )
-        work.propagation = None
+    )
 
 
-def _is_extensible(model: nn.Module, problem: Problem) -> bool:
-    """Whether more samples change nothing but the rows of layers' inputs."""
-    return not (problem.source.fixed_batches or any(map(is_batch_norm, model.modules())))
-
-
-def _sample(model: nn.Module, problem: Problem) -> Batch:
-    """A batch with enough rows for condition numbers, if rows are independent."""
-    if not _is_extensible(model, problem):
-        return problem.first
-    samples = samples_wanted(sizes(model, problem.first, problem.loss_fn))
-    return problem.joined(samples) or problem.first
-
-
-def _told(
-    work: _Work, trace: TracedModel, problem: Problem, model: nn.Module
-) -> Sequence[Finding]:
-    """Judge copies of layers and constant ones by the pass; a note if that fails."""
-    if work.initialisation is None:
-        return ()
-    try:
-        found = told_by_order(work.initialisation, trace.graph)
-        work.initialisation = told_by_gradients(found, model, problem.loss_fn, problem.first)
-    except Exception as error:  # it is not to cost the prediction
-        return (
-            Finding("note", "Layers that start alike were not looked at", wording.said(error)),
-        )
-    return ()
-
-
-def _predicted(
-    work: _Work, problem: Problem, model: nn.Module, chosen: Plan, passes: int
-) -> TracedModel | None:
-    """Predict every operation; None if the model cannot be traced.
-
-    Args:
-        work: Where it is written to.
-        problem: What is checked.
-        model: One of the factory's models.
-        chosen: What the check-up costs.
-        passes: That are still to be measured.
-    """
-    try:
-        trace = traced(problem, model)
-        work.broken = broken(trace.graph)
-        work.mistakes = [
-            *_told(work, trace, problem, model),
-            *mistakes(trace.graph, model, problem),
-        ]
-        work.without_gradient = frozenset(trace.graph.without_gradient)
-        begin = time.process_time()
-        propagation = trace.predict(allowance=chosen.theory_seconds(work.watch.seconds(), passes))
-    except Exception as error:  # whatever a model does, it is measured
-        work.untraced = f"tracing the model failed with {type(error).__name__}: {error}"
-        return None
-    work.propagation = propagation
-    work.sites, work.attribution = propagation.sites, propagation.attribution
-    work.predictions = trace.at_layers(propagation)
-    try:
-        work.trainability = judge(
-            propagation,
-            trace.graph.batch,
-            calibration(),
-            took=time.process_time() - begin,
-            allowance=chosen.seconds_left(work.watch.seconds(), passes),
-        )
-    except ValueError as error:  # no layer with weights
-        work.unjudged = str(error)
-    return trace
-
-
-def _of_inputs(work: _Work) -> str:
-    """The remedy, if it is the inputs that keep a model from training."""
-    reason = "" if work.trainability is None else work.trainability.reason
-    off = next((one.remedy or "" for one in work.mistakes if one.title == OFF), "")
-    return off if reason in (REASONS["size"], REASONS["collapse"]) else ""
-
-
-def _left_out(untraced: str, unjudged: str) -> list[Finding]:
+def _without_theory(examined: Examination) -> list[Finding]:
     """What theory could not say, and why."""
     named = (
-        ("Not predicted: theory could not follow the model", untraced),
-        ("Not judged: whether it trains is unknown", unjudged),
+        ("Not predicted: theory could not follow the model", examined.untraced),
+        ("Not judged: whether it trains is unknown", examined.unjudged),
     )
     rest = "Everything else was measured."
     return [

@@ -9,7 +9,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from equipoise.diagnosis.preconditioning.sizes import samples_wanted, seconds, sizes
+from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import LeftOut
+from equipoise.diagnosis.smoothness.measure import SmoothnessOptions, steps_of_smoothness
 from equipoise.records import wording
 
 # What the default check-up should cost: passes, and what does not depend on the model's size.
@@ -90,12 +93,12 @@ class Plan:
             the Hessian (about 25 s, hessian=True).
         """
         words = (
-            f"A training step takes {_seconds(self.step_seconds)}, the check-up about "
-            f"{_seconds(self.seconds)}."
+            f"A training step takes {_in_seconds(self.step_seconds)}, the check-up about "
+            f"{_in_seconds(self.seconds)}."
         )
         if self.left_out:
             listed = "; ".join(
-                f"{one.what} (about {_seconds(one.seconds)}, {one.option})"
+                f"{one.what} (about {_in_seconds(one.seconds)}, {one.option})"
                 for one in self.left_out
             )
             words += f" Left out: {listed}."
@@ -150,6 +153,23 @@ def plan(
     )
 
 
+def prices(
+    problem: Problem, model: nn.Module, training: SmoothnessOptions | None
+) -> dict[str, float]:
+    """Seconds that the optional parts take.
+
+    Args:
+        problem: Model, data and loss.
+        model: One of its models.
+        training: How smoothness is measured in training; ``None`` for the initialisation alone.
+    """
+    step, found = problem.step_seconds, sizes(model, problem.first, problem.loss_fn)
+    samples = samples_wanted(found) if problem.is_extensible(model) else 0
+    inputs, hessian = seconds(model, found, samples, step)
+    smooth = steps_of_smoothness(model, training) * step
+    return {"smoothness": smooth, "preconditioning": inputs, "hessian": hessian}
+
+
 def _steps(passes: int) -> int:
     """The default's, and what is measured beyond it."""
     return STEPS + max(0, passes - _PASSES)
@@ -201,7 +221,7 @@ def _gigabytes(size: float) -> str:
     return f"{wording.number(size / 1e9, 2)} GB"
 
 
-def _seconds(value: float) -> str:
+def _in_seconds(value: float) -> str:
     if value >= 90:
         return f"{value / 60:.0f} min"
     return f"{wording.number(value, 2)} s"

@@ -28,6 +28,7 @@ from equipoise.diagnosis.rehearsal import LossOnData, counting_rows, rehearse
 from equipoise.instrument.batches import cast, is_pair, moved, samples, tensors
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.kept_batches import OnCopies, copied, on_copies
+from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.replay import refuse_frozen
 from equipoise.instrument.snapshot import untouched
@@ -193,6 +194,10 @@ class Problem:
         generator = torch.Generator().manual_seed(seed)
         for batch in self.source.batches(self.batch_size, steps, generator):
             yield self.placed(batch)
+
+    def is_extensible(self, model: nn.Module) -> bool:
+        """Whether larger batches can be drawn, in which every sample is treated as before."""
+        return not (self.source.fixed_batches or any(map(is_batch_norm, model.modules())))
 
     def joined(self, rows: int) -> Batch | None:
         """Join pairs to one of at least ``rows`` rows; ``None`` without pairs of one shape."""

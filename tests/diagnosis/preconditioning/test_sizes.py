@@ -8,8 +8,8 @@ from equipoise.diagnosis.preconditioning.sizes import (
     MOST_ENTRIES,
     MOST_POSITIONS,
     Size,
-    prices,
     samples_wanted,
+    seconds,
     sizes,
 )
 
@@ -39,17 +39,17 @@ def test_positions_of_tokens_are_rows():
 
 def test_nothing_runs_nothing_is_wanted():
     assert samples_wanted([]) == 0
-    assert prices(nn.Linear(1, 1), [], 0, 0.1)[0] > 0  # the passes themselves
+    assert seconds(nn.Linear(1, 1), [], 0, 0.1)[0] > 0  # the passes themselves
 
 
 def test_matrices_that_are_not_decomposed_cost_nothing():
     model, small, large = nn.Linear(1, 1), Size(64, 1, 10), Size(64, 1, MOST_ENTRIES)
-    assert prices(model, [small, large], 64, 0.1) == prices(model, [small], 64, 0.1)
+    assert seconds(model, [small, large], 64, 0.1) == seconds(model, [small], 64, 0.1)
 
 
 def test_positions_cost_a_pass_each_up_to_those_that_are_measured():
     def hessian(positions):
-        inputs, both = prices(nn.Linear(1, 1), [Size(8, positions, 9)], 8, 1.0)
+        inputs, both = seconds(nn.Linear(1, 1), [Size(8, positions, 9)], 8, 1.0)
         return both - inputs
 
     assert hessian(MOST_POSITIONS) > 10 * hessian(1)
@@ -59,5 +59,5 @@ def test_positions_cost_a_pass_each_up_to_those_that_are_measured():
 def test_samples_that_share_statistics_have_no_hessian():
     plain, normalised = nn.Sequential(), nn.Sequential(nn.BatchNorm2d(2))
     found = [Size(8, 50, 9)]
-    assert prices(normalised, found, 8, 1.0)[1] < prices(plain, found, 8, 1.0)[1] / 5
-    assert prices(normalised.eval(), found, 8, 1.0) == prices(plain, found, 8, 1.0)
+    assert seconds(normalised, found, 8, 1.0)[1] < seconds(plain, found, 8, 1.0)[1] / 5
+    assert seconds(normalised.eval(), found, 8, 1.0) == seconds(plain, found, 8, 1.0)

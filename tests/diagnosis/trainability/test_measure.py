@@ -226,7 +226,7 @@ def untraceable(*args, **keywords):
 
 class TestModelsThatCannotBeTraced:
     def test_the_check_up_falls_back_to_growth(self, monkeypatch):
-        monkeypatch.setattr("equipoise.diagnosis.checkup.traced", untraceable)
+        monkeypatch.setattr("equipoise.diagnosis.examination.traced", untraceable)
         found = eq.checkup(net, fixed_batches(16), seeds=1, batches=1)
         assert found.verdict.trainability is None
         assert found.verdict.sentence == "Whether it will train is unknown"

@@ -112,7 +112,7 @@ def samples_wanted(found: Sequence[Size]) -> int:
     return max([given, *(-(-_ROWS // max(one.positions, 1)) for one in found)])
 
 
-def prices(
+def seconds(
     model: nn.Module, found: Sequence[Size], samples: int, step_seconds: float
 ) -> tuple[float, float]:
     """Seconds that condition numbers of inputs take, and with them those of the Hessian.
@@ -125,7 +125,7 @@ def prices(
 
     Examples:
         >>> model, found = nn.Linear(100, 1), [Size(64, 1, 100)]
-        >>> [round(price, 2) for price in prices(model, found, 1024, step_seconds=0.01)]
+        >>> [round(price, 2) for price in seconds(model, found, 1024, step_seconds=0.01)]
         [0.65, 1.61]
     """
     shared = any(is_batch_norm(module) and module.training for module in model.modules())

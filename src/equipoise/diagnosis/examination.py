@@ -1,0 +1,306 @@
+"""What a check-up looks at and measures, stage by stage, up to where it is interrupted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from equipoise import probes
+from equipoise.diagnosis.broken import Broken, broken
+from equipoise.diagnosis.comparison import compare, is_straight, predicted_rate
+from equipoise.diagnosis.fix.measure import run_fix
+from equipoise.diagnosis.fix.options import FixOptions
+from equipoise.diagnosis.fix.record import Fix
+from equipoise.diagnosis.forgotten import Forgotten, forgotten
+from equipoise.diagnosis.initialisation.copies import told_by_gradients, told_by_order
+from equipoise.diagnosis.initialisation.measure import initialisation
+from equipoise.diagnosis.initialisation.record import Initialisation
+from equipoise.diagnosis.initialisation.stuck import Stuck, stuck
+from equipoise.diagnosis.mistakes.find import mistakes
+from equipoise.diagnosis.preconditioning.measure import preconditioning
+from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
+from equipoise.diagnosis.preconditioning.sizes import samples_wanted, sizes
+from equipoise.diagnosis.prediction import TracedModel, traced
+from equipoise.diagnosis.price import Plan
+from equipoise.diagnosis.problem import Problem
+from equipoise.diagnosis.record import Comparison, LayerPrediction, Recommendation
+from equipoise.diagnosis.remedies import Outlook, recommend
+from equipoise.diagnosis.second_order.measure import second_order
+from equipoise.diagnosis.second_order.record import SecondOrderPooling
+from equipoise.diagnosis.smoothness.measure import (
+    SmoothnessOptions,
+    smoothness_at_start,
+    smoothness_in_training,
+)
+from equipoise.diagnosis.smoothness.record import Smoothness
+from equipoise.diagnosis.smoothness.variants import fixes
+from equipoise.diagnosis.trainability.calibration import calibration
+from equipoise.diagnosis.trainability.judge import judge, predicted_probability
+from equipoise.diagnosis.trainability.record import LIKELY, Trainability
+from equipoise.instrument.clock import Stopwatch
+from equipoise.instrument.progress import staged
+from equipoise.instrument.types import Batch, Progress
+from equipoise.probes.record import GradientGrowth, LayerConditioning
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+from equipoise.theory.propagation.propagate import Propagation
+from equipoise.theory.propagation.sites import Share, Site
+
+# Initialisations on which remedies are tried.
+_TRIED = 2
+# Multiplications that condition numbers may take: about a second.
+_EFFORT = 1e10
+
+
+@dataclass
+class Examination:
+    """One model under examination, and what has been found of it so far.
+
+    Args:
+        problem: What is checked.
+        model: One of the problem's models; every stage leaves it bit for bit as it is.
+        plan: Which optional parts are run, and what the others may cost.
+        seeds: Initialisations to measure; one if the factory draws no new ones.
+        report: Called with a stage, finished and total steps.
+        watch: Started with the check-up.
+    """
+
+    problem: Problem
+    model: nn.Module
+    plan: Plan
+    seeds: int
+    report: Progress
+    watch: Stopwatch
+    initialisation: Initialisation | None = None
+    unchecked: str = ""
+    sites: tuple[Site, ...] = ()
+    attribution: tuple[Share, ...] = ()
+    predictions: tuple[LayerPrediction, ...] = ()
+    trainability: Trainability | None = None
+    untraced: str = ""
+    unjudged: str = ""
+    mistakes: Sequence[Finding] = ()
+    without_gradient: frozenset[str] = frozenset()
+    growth: GradientGrowth | None = None
+    broken: Broken = field(default_factory=Broken)
+    stuck: Stuck = field(default_factory=Stuck)
+    forgotten: Forgotten = field(default_factory=Forgotten)
+    comparisons: tuple[Comparison, ...] = ()
+    conditioning: tuple[LayerConditioning, ...] = ()
+    preconditioning: tuple[LayerPreconditioning, ...] = ()
+    second_order: tuple[SecondOrderPooling, ...] = ()
+    remedies: tuple[Recommendation, ...] = ()
+    fix: Fix | None = None
+    smoothness: Smoothness | None = None
+    interrupted: bool = False
+    failure: Exception | None = None
+
+    @property
+    def obstacle(self) -> Broken | Stuck | Forgotten:
+        """What keeps the model from training, whatever theory says; may be empty."""
+        return self.broken or self.stuck or self.forgotten
+
+    def run(
+        self,
+        remedies: FixOptions | None,
+        training: SmoothnessOptions | None,
+        folder: str | Path | None,
+    ) -> None:
+        """Go through all stages; Ctrl-C and failures of the user's code end them, and are kept.
+
+        Args:
+            remedies: Which remedies to train, if any.
+            training: How to measure smoothness on the way, if that was asked for.
+            folder: Where finished trainings are kept.
+        """
+        try:
+            self._measure()
+            self._train(remedies, training, folder)
+        except probes.GrowthInterrupted as interruption:
+            self.interrupted = True
+            self.growth = self.growth or interruption.finished
+        except KeyboardInterrupt:  # report what was finished
+            self.interrupted = True
+        except Exception as error:  # also what was finished before the user's code failed
+            self.interrupted, self.failure = True, error
+
+    def _measure(self) -> None:
+        self._check_initialisation()
+        self.report("predicting", 0, 1)
+        trace, propagation = self._predict()
+        self.report("predicting", 1, 1)
+        self.growth = self._gradients("measuring gradients", self.seeds)
+        self._find_obstacles(trace)
+        self.comparisons = compare(self.growth, self.predictions)
+        if not self._is_to_be_mended:
+            # They hold all tensors of a pass, and are for remedies only.
+            trace = propagation = None
+        self._measure_layers()
+        if trace is not None and propagation is not None:
+            self._try_remedies(trace, propagation)
+
+    def _check_initialisation(self) -> None:
+        try:
+            self.initialisation = initialisation(self.model)
+        except ValueError as error:  # weights that cannot be copied or are without values
+            self.unchecked = str(error)
+
+    def _predict(self) -> tuple[TracedModel | None, Propagation | None]:
+        """Trace a pass, look for mistakes in it, and predict every operation.
+
+        Returns:
+            The pass, without one if the model cannot be traced, and the prediction.
+        """
+        passes = len(self.problem.held) * self.seeds
+        try:
+            trace = traced(self.problem, self.model)
+            self.broken = broken(trace.graph)
+            self.mistakes = [
+                *self._compare_units(trace),
+                *mistakes(trace.graph, self.model, self.problem),
+            ]
+            self.without_gradient = frozenset(trace.graph.without_gradient)
+            begin = time.process_time()
+            allowance = self.plan.theory_seconds(self.watch.seconds(), passes)
+            propagation = trace.predict(allowance=allowance)
+        except Exception as error:  # whatever a model does, it is measured
+            self.untraced = f"tracing the model failed with {type(error).__name__}: {error}"
+            return None, None
+        self.sites, self.attribution = propagation.sites, propagation.attribution
+        self.predictions = trace.at_layers(propagation)
+        try:
+            self.trainability = judge(
+                propagation,
+                trace.graph.batch,
+                calibration(),
+                took=time.process_time() - begin,
+                allowance=self.plan.seconds_left(self.watch.seconds(), passes),
+            )
+        except ValueError as error:  # no layer with weights
+            self.unjudged = str(error)
+        return trace, propagation
+
+    def _compare_units(self, trace: TracedModel) -> Sequence[Finding]:
+        """Judge copies of layers and constant ones by the pass; a note if that fails."""
+        if self.initialisation is None:
+            return ()
+        try:
+            found = told_by_order(self.initialisation, trace.graph)
+            self.initialisation = told_by_gradients(
+                found, self.model, self.problem.loss_fn, self.problem.first
+            )
+        except Exception as error:  # it is not to cost the prediction
+            return (
+                Finding("note", "Layers that start alike were not looked at", wording.said(error)),
+            )
+        return ()
+
+    def _gradients(
+        self, stage: str, seeds: int, change: Callable[[], None] | None = None
+    ) -> GradientGrowth:
+        """Measure gradients, over initialisations where there are several, after a change."""
+        redraw = self.seeds > 1
+
+        def initialize(model: nn.Module, replicate: int) -> None:
+            if redraw:
+                model.load_state_dict(self.problem.fresh().state_dict())
+            if change is not None:
+                change()
+
+        return probes.gradient_growth(
+            self.model,
+            self.problem.loss_fn,
+            self.problem.held,
+            replicates=seeds,
+            initialize=initialize if redraw or change is not None else None,
+            seed=self.problem.seed,
+            progress=staged(self.report, stage),
+        )
+
+    def _find_obstacles(self, trace: TracedModel | None) -> None:
+        """Look for what keeps the model from training, which overrules what theory promises."""
+        loss, graph = self.problem.loss_fn, None if trace is None else trace.graph
+        self.stuck = stuck(self.model, loss, self.problem.more(), self.without_gradient)
+        self.forgotten = forgotten(
+            self.model, loss, self.problem.first, self.problem.patience, graph
+        )
+        self.broken = self.broken or broken(None, self.growth)
+        if self.obstacle:
+            self.trainability = None
+
+    @property
+    def _is_to_be_mended(self) -> bool:
+        """Whether theory doubts that it trains, and measured gradients have a rate to improve."""
+        found, growth = self.trainability, self.growth
+        if found is None or growth is None or growth.rate is None:
+            return False
+        return found.probability <= LIKELY and is_straight(growth)
+
+    def _measure_layers(self) -> None:
+        """Condition numbers, what preconditioning would do to them, and second-order pooling."""
+        model, loss = self.model, self.problem.loss_fn
+        self.conditioning = probes.conditioning(
+            model,
+            self.problem.first,
+            forward=loss,
+            effort=_EFFORT,
+            progress=staged(self.report, "measuring conditioning"),
+        )
+        if self.plan.preconditioning:
+            self.preconditioning = preconditioning(
+                model,
+                self._sample(),
+                loss,
+                hessian=self.plan.hessian,
+                progress=staged(self.report, "measuring preconditioning"),
+            )
+        self.second_order = second_order(model, self.problem.first, loss)
+
+    def _sample(self) -> Batch:
+        """A batch with enough rows for condition numbers, if rows are independent."""
+        problem = self.problem
+        if not problem.is_extensible(self.model):
+            return problem.first
+        found = sizes(self.model, problem.first, problem.loss_fn)
+        return problem.joined(samples_wanted(found)) or problem.first
+
+    def _try_remedies(self, trace: TracedModel, propagation: Propagation) -> None:
+        """Predict other values of parameters, and measure the mildest that could train."""
+        growth, seeds = self.growth, min(self.seeds, _TRIED)
+        if growth is None or growth.rate is None:
+            return
+
+        def predict(parameters: Mapping[str, Tensor]) -> Outlook | None:
+            changed = trace.predict(parameters) if parameters else propagation
+            layers = trace.at_layers(changed)
+            rate = predicted_rate(growth, {layer.layer: layer for layer in layers})
+            chance = predicted_probability(changed, trace.graph.batch, calibration())
+            return None if rate is None or chance is None else Outlook(rate, chance)
+
+        self.remedies = recommend(
+            self.model,
+            predict,
+            lambda change: self._gradients("trying remedies", seeds, change),
+            growth.rate,
+            patience=self.plan.theory_seconds(self.watch.seconds(), seeds),
+        )
+
+    def _train(
+        self,
+        remedies: FixOptions | None,
+        training: SmoothnessOptions | None,
+        folder: str | Path | None,
+    ) -> None:
+        """Train remedies beside the model as it is, and measure smoothness on the way."""
+        changes = fixes(self.remedies)
+        if self.plan.smoothness:
+            self.smoothness = smoothness_at_start(self.problem, changes)
+        if remedies is not None:
+            self.fix = run_fix(self.problem, remedies, folder, self.report)
+            self.interrupted = self.fix.interrupted
+        if training is not None and not self.interrupted:
+            self.smoothness = smoothness_in_training(self.problem, training, changes, self.report)
