@@ -1,16 +1,15 @@
-"""Weight standardisation: filters of mean 0 and variance 1, and its removal."""
+"""Weight standardisation: filters of mean 0 and variance 1, and its removal by PyTorch."""
 
 import copy
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrize
 from torch.testing import assert_close
 
 from equipoise.layers.weight_standardisation import (
     WeightStandardisation,
-    remove_weight_standardisation,
     weight_standardise,
 )
 
@@ -62,7 +61,7 @@ class TestFilters:
         keys, parameters = set(layer.state_dict()), len(list(layer.parameters()))
         weight_standardise(layer)
         expected = layer(x)
-        assert remove_weight_standardisation(layer) == [""]
+        parametrize.remove_parametrizations(layer, "weight")
         assert torch.equal(layer(x), expected)
         assert set(layer.state_dict()) == keys
         assert len(list(layer.parameters())) == parameters
@@ -71,7 +70,7 @@ class TestFilters:
         layer = make()
         before, kind = copy.deepcopy(layer.state_dict()), type(layer)
         weight_standardise(layer)
-        remove_weight_standardisation(layer, keep_function=False)
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
         assert_close(layer.state_dict(), before, rtol=0, atol=0)
         assert type(layer) is kind
 
@@ -139,11 +138,3 @@ class TestModels:
     def test_a_layer_whose_filters_have_one_weight_is_refused(self):
         with pytest.raises(ValueError, match="filters of one weight"):
             weight_standardise(nn.Conv2d(4, 4, 1, groups=4))
-
-    def test_further_parametrisations_stop_the_removal(self):
-        model = self.model()
-        weight_standardise(model)
-        parametrizations.orthogonal(model[1][0])
-        with pytest.raises(ValueError, match=r"the weight of 1\.0 has further"):
-            remove_weight_standardisation(model)
-        assert hasattr(model[0], "parametrizations")

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.probes import GrowthInterrupted, gradient_growth
+from equipoise.probes import gradient_growth
+from equipoise.probes.gradient_growth import GrowthInterrupted
 from equipoise.records import Estimate
 from support.probe_models import batch, build
 from support.probe_models import loss_fn as of_pairs

@@ -44,6 +44,7 @@ from equipoise.diagnosis.trainability.record import LIKELY, Trainability
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.progress import staged
 from equipoise.instrument.types import Batch, Progress
+from equipoise.probes.gradient_growth import GrowthInterrupted
 from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -120,7 +121,7 @@ class Examination:
         try:
             self._measure()
             self._train(remedies, training, folder)
-        except probes.GrowthInterrupted as interruption:
+        except GrowthInterrupted as interruption:
             self.interrupted = True
             self.growth = self.growth or interruption.finished
         except KeyboardInterrupt:  # report what was finished

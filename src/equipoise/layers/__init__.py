@@ -25,10 +25,7 @@ from equipoise.layers.synchronised_batch_norm import (
     SynchronisedBatchNorm2d,
     SynchronisedBatchNorm3d,
 )
-from equipoise.layers.weight_standardisation import (
-    remove_weight_standardisation,
-    weight_standardise,
-)
+from equipoise.layers.weight_standardisation import weight_standardise
 
 __all__ = [
     # layers
@@ -53,5 +50,4 @@ __all__ = [
     # changes of a model
     "convert",
     "weight_standardise",
-    "remove_weight_standardisation",
 ]

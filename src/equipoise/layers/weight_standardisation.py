@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -52,9 +50,9 @@ def weight_standardise(module: nn.Module, *, eps: float = 1e-5) -> list[str]:
     A convolution or linear layer is standardised itself. Of any other module, all ``Conv1d``,
     ``Conv2d`` and ``Conv3d`` are, shared ones once; layers that are already standardised, or
     whose filters have one weight (which would become 0), stay as they are. Training is on the
-    stored weights, and gradients pass through the standardisation. Until
-    :func:`remove_weight_standardisation` is called, checkpoints hold
-    ``parametrizations.weight.original`` for ``weight``.
+    stored weights, and gradients pass through the standardisation. Checkpoints hold
+    ``parametrizations.weight.original`` for ``weight``, until
+    ``torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")`` is called on a layer.
 
     Args:
         module: A layer or a model.
@@ -72,8 +70,6 @@ def weight_standardise(module: nn.Module, *, eps: float = 1e-5) -> list[str]:
         ['0']
         >>> bool(model[0].weight.mean((1, 2, 3)).abs().max() < 1e-6)
         True
-        >>> remove_weight_standardisation(model)
-        ['0']
 
     References:
         [qiao2019]
@@ -92,42 +88,11 @@ def weight_standardise(module: nn.Module, *, eps: float = 1e-5) -> list[str]:
     return standardised
 
 
-@named_options
-def remove_weight_standardisation(module: nn.Module, *, keep_function: bool = True) -> list[str]:
-    """Undo :func:`weight_standardise` on a layer, or on all layers inside a module, in place.
-
-    Args:
-        module: A layer or a model.
-        keep_function: Whether layers keep the standardised weights, so that the network
-            computes the same. Otherwise they get back the stored ones.
-
-    Returns:
-        Names of the layers that were standardised.
-
-    Raises:
-        ValueError: If a layer's weight has further parametrisations, which PyTorch can only
-            remove together.
-    """
-    standardised = {name: m for name, m in module.named_modules() if _is_standardised(m)}
-    for name, layer in standardised.items():
-        if len(list(_steps(layer))) > 1:
-            raise ValueError(
-                f"the weight of {name or 'the layer'} has further parametrisations: remove them "
-                "all with torch.nn.utils.parametrize.remove_parametrizations."
-            )
-    for layer in standardised.values():
-        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=keep_function)
-    return list(standardised)
-
-
-def _steps(layer: nn.Module) -> Iterator[nn.Module]:
-    return layer.get_submodule("parametrizations.weight").children()
-
-
 def _is_standardised(layer: nn.Module) -> bool:
     if not parametrize.is_parametrized(layer, "weight"):
         return False
-    return any(isinstance(step, WeightStandardisation) for step in _steps(layer))
+    steps = layer.get_submodule("parametrizations.weight").children()
+    return any(isinstance(step, WeightStandardisation) for step in steps)
 
 
 def _filter_size(layer: nn.Module) -> int:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from equipoise.probes.activations import activations
     from equipoise.probes.conditioning import conditioning
     from equipoise.probes.covariate_shift import covariate_shift
-    from equipoise.probes.gradient_growth import GrowthInterrupted, gradient_growth
+    from equipoise.probes.gradient_growth import gradient_growth
     from equipoise.probes.hessian.measure import hessian
     from equipoise.probes.landscape import landscape
     from equipoise.probes.record import CovariateShift, Landscape
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     # gradients and inputs, layer by layer
     "gradient_growth",
-    "GrowthInterrupted",
     "conditioning",
     "activations",
     # the loss around a point
@@ -38,7 +37,7 @@ import_on_first_use(
         "activations": "activations",
         "conditioning": "conditioning",
         "covariate_shift": "covariate_shift",
-        "gradient_growth": "GrowthInterrupted gradient_growth",
+        "gradient_growth": "gradient_growth",
         "hessian.measure": "hessian",
         "landscape": "landscape",
         "record": "CovariateShift Landscape",

@@ -84,7 +84,8 @@ def gradient_growth(
         standard errors over replicates, or, with one replicate, over batches.
 
     Raises:
-        GrowthInterrupted: On Ctrl-C after at least one replicate; it carries those finished.
+        KeyboardInterrupt: On Ctrl-C; after at least one replicate, its ``finished`` is the record
+            of those that were.
         ValueError: If there is no batch, no layer, the loss is not a finite scalar, or the
             default initialisation would leave parameters as they are.
 
