@@ -89,6 +89,32 @@ def forgotten(
     count = len(given[0]) if given else 0
     if count < _FEWEST or any(len(x) != count for x in given):
         return Forgotten()
+    try:
+        calls = _recorded(model, loss_fn, batch, count, patience)
+    except Exception:  # a model that does not run in evaluation, as detectors without targets
+        return Forgotten()
+    outputs = [call for call in calls if call.module is model]
+    if not outputs or any(call.given.differs or call.is_coarse for call in outputs):
+        return Forgotten()
+    inner = [call for call in calls if call.module is not model]
+    place = max((i for i, call in enumerate(inner) if call.given.differs), default=-1)
+    last = inner[place] if place >= 0 else None
+    after = inner[place + 1] if place < len(inner) - 1 else None
+    before = _spread(given[:1], count) if last is None else last.given
+    if _may_be_of_the_draw(before, after, outputs):
+        return Forgotten()
+    return Forgotten(
+        count,
+        "" if last is None else last.title,
+        "" if last is None or after is None else after.title,
+        any(getattr(module, "batch_first", None) is False for module in model.modules()),
+    )
+
+
+def _recorded(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, count: int, patience: float
+) -> list[_Call]:
+    """All calls that give rows of samples, of one pass in evaluation with biases drawn anew."""
     calls: list[_Call] = []
 
     def look(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
@@ -98,31 +124,24 @@ def forgotten(
             took = _spread(rows_of_samples(arguments, count), count)
             calls.append(_Call(name, module, took, _spread(outputs, count), is_coarse))
 
-    try:
-        evaluate_once(model, loss_fn, batch, look, patience=patience, prepare=_prepare)
-    except Exception:  # a model that does not run in evaluation, as detectors without targets
-        return Forgotten()
-    outputs = [call for call in calls if call.module is model]
-    if not outputs or any(call.given.differs or call.is_coarse for call in outputs):
-        return Forgotten()
-    inner = [call for call in calls if call.module is not model]
-    place = max((i for i, call in enumerate(inner) if call.given.differs), default=-1)
-    before = inner[place].given if place >= 0 else _spread(given[:1], count)
-    largest = max(before.size, *(call.given.size for call in outputs))
-    if before.gap < _AT_ONCE * largest:  # biases alone would hide it
-        return Forgotten()
-    after = inner[place + 1] if place < len(inner) - 1 else None
+    evaluate_once(model, loss_fn, batch, look, patience=patience, prepare=_prepare)
+    return calls
+
+
+def _may_be_of_the_draw(before: _Spread, after: _Call | None, outputs: Sequence[_Call]) -> bool:
+    """Whether it may be the numbers drawn, and not the architecture, that hide the input.
+
+    Args:
+        before: What differs last.
+        after: The module behind it, if there is one.
+        outputs: Calls of the model.
+    """
+    if before.gap < _AT_ONCE * max(before.size, *(call.given.size for call in outputs)):
+        return True  # biases alone would hide it
     if any(call.given.size == 0 for call in (*outputs, *([after] if after else []))):
-        return Forgotten()  # a ReLU that these biases silence
-    if after is not None and after.took.gap > _ROUNDING * before.gap and after.has_weights:
-        return Forgotten()  # small weights, which training makes larger
-    names = [f"{call.name!r} ({type(call.module).__name__})" for call in inner]
-    return Forgotten(
-        count,
-        names[place] if place >= 0 else "",
-        names[place + 1] if after is not None and place >= 0 else "",
-        any(getattr(module, "batch_first", None) is False for module in model.modules()),
-    )
+        return True  # a ReLU that these biases silence
+    # Small weights, which training makes larger.
+    return after is not None and after.took.gap > _ROUNDING * before.gap and after.has_weights
 
 
 def conclude_forgotten(found: Forgotten) -> list[Finding]:
@@ -173,6 +192,11 @@ class _Call:
     took: _Spread
     given: _Spread
     is_coarse: bool
+
+    @property
+    def title(self) -> str:
+        """The module's name and class."""
+        return f"{self.name!r} ({type(self.module).__name__})"
 
     @property
     def has_weights(self) -> bool:

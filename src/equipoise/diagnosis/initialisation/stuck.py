@@ -80,30 +80,44 @@ def stuck(
     silent = [name for name in matrices if name in without_gradient and name not in zero]
     if not _are_most(trained, matrices, {*zero, *silent}):
         silent = []
-    waiting = {*zero, *silent}
-    if not waiting:
+    if not (zero or silent):
         return Stuck()
-    tried, awake, quiet = list(batches), set[str](), 0
     with untouched(model), recording_gradients():
-        for number in range(_MOST):
-            seen, depends, moved = set[str](), set[str](), dict[str, Tensor]()
-            for place, batch in enumerate(tried):
-                found = _gradients(loss_fn(model, batch), trained)
-                seen |= {name for name, gradient in found.items() if bool(gradient.any())}
-                depends |= found.keys()
-                if place == number % len(tried):  # those of several may cancel
-                    moved = found
-                if waiting <= seen:
-                    break  # the other batches can tell nothing more
-            waiting &= depends - seen
-            quiet = quiet + 1 if seen <= awake else 0
-            awake |= seen
-            if not waiting or quiet == _QUIET:
-                break
-            _step(trained, moved)
+        waiting = _waiting_after_steps({*zero, *silent}, trained, model, loss_fn, list(batches))
     if not _are_most(trained, matrices, waiting):
         silent = []
     return Stuck(*(tuple(name for name in names if name in waiting) for names in (zero, silent)))
+
+
+def _waiting_after_steps(
+    names: Set[str],
+    trained: Mapping[str, Tensor],
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batches: Sequence[Any],
+) -> set[str]:
+    """Which of these have no gradient on any batch, while all that have one move; it moves them.
+
+    Steps end where several in a row wake no parameter that had no gradient before.
+    """
+    waiting, awake, quiet = set(names), set[str](), 0
+    for number in range(_MOST):
+        seen, depends, moved = set[str](), set[str](), dict[str, Tensor]()
+        for place, batch in enumerate(batches):
+            found = _gradients(loss_fn(model, batch), trained)
+            seen |= {name for name, gradient in found.items() if bool(gradient.any())}
+            depends |= found.keys()
+            if place == number % len(batches):  # those of several may cancel
+                moved = found
+            if waiting <= seen:
+                break  # the other batches can tell nothing more
+        waiting &= depends - seen
+        quiet = quiet + 1 if seen <= awake else 0
+        awake |= seen
+        if not waiting or quiet == _QUIET:
+            break
+        _step(trained, moved)
+    return waiting
 
 
 def _are_most(trained: Mapping[str, Tensor], matrices: Sequence[str], names: Set[str]) -> bool:

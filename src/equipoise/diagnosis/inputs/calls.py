@@ -153,7 +153,6 @@ def _by_name(
         if tensors(value) or name == "loss" or (name in asked and isinstance(value, _SWITCHES))
     }
     target = next((name for name in TARGETS if name in usable), None)
-    path: Path | None = None if target is None else (target,)
     known = [name for name in usable if name in asked]
     if signature.takes("labels") and "labels" not in usable and known:
         # Hugging Face's own collator renames `label`; language models are their own targets.
@@ -161,6 +160,15 @@ def _by_name(
         if source is not None:
             kept = {name: (name,) for name in known if name != source or source == "input_ids"}
             yield Call(keywords={**kept, "labels": (source,)}, target=(source,))
+    yield from _by_keywords(signature, list(usable), known, target)
+    yield from _by_rank(signature, [name for name in usable if name != target], target)
+
+
+def _by_keywords(
+    signature: _Signature, usable: Sequence[str], known: Sequence[str], target: str | None
+) -> Iterator[Call]:
+    """Names of a batch as ``forward`` has them, with the target and without it."""
+    path: Path | None = None if target is None else (target,)
     required = signature.positional[: signature.required]
     if known and all(name in usable for name in required):
         accepted = [name for name in usable if signature.takes(name)] if target else known
@@ -171,16 +179,19 @@ def _by_name(
             yield Call(keywords=rest, target=path)
     if not signature.positional and signature.any_name:
         yield Call(keywords={name: (name,) for name in usable}, target=path)
-    others = [name for name in usable if name != target]
-    ranked = sorted(others, key=lambda n: _INPUTS.index(n) if n in _INPUTS else len(_INPUTS))
-    if path is not None and ranked:
+
+
+def _by_rank(signature: _Signature, inputs: Sequence[str], target: str | None) -> Iterator[Call]:
+    """By position, what is called as inputs mostly are first; or in the order of the batch."""
+    ranked = sorted(inputs, key=lambda n: _INPUTS.index(n) if n in _INPUTS else len(_INPUTS))
+    if target is not None and ranked:
         count = max(1, signature.required)
-        chosen_inputs = others if count == len(others) else ranked[:count]
-        yield Call(positions=tuple((name,) for name in chosen_inputs), target=path)
+        chosen = inputs if count == len(inputs) else ranked[:count]
+        yield Call(positions=tuple((name,) for name in chosen), target=(target,))
         if count == 1 and len(ranked) > 1:
-            yield Call(positions=((others[0],),), target=path)
-    elif len(others) == 2 and signature.required <= 1:
-        yield Call(positions=((others[0],),), target=(others[1],))
+            yield Call(positions=((inputs[0],),), target=(target,))
+    elif len(inputs) == 2 and signature.required <= 1:
+        yield Call(positions=((inputs[0],),), target=(inputs[1],))
     elif ranked:
         yield Call(positions=((ranked[0],),))
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.instrument import LossFunction
 from equipoise.instrument.batches import mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.normalisers import is_normaliser
@@ -44,43 +43,61 @@ def of_samples(traced: TracedPass) -> list[Finding]:
         traced: The pass on a batch whose first axes are those of samples. Each of three further
             passes may take its patience, as decoders may do more in evaluation.
     """
-    model, loss_fn, batch, patience = traced.model, traced.loss_fn, traced.batch, traced.patience
-    given = [x for x in tensors(batch) if x.ndim]
-    lengths = {len(x) for x in given}
-    if len(lengths) != 1 or any(x.layout is not torch.strided for x in given):
+    given = [x for x in tensors(traced.batch) if x.ndim]
+    count = _count_of_samples(traced, given)
+    if count is None:
         return []
-    (count,) = lengths
-    if count < _FEWEST or _is_list_of_samples(batch):
-        return []
-    if _holds_pairs(model, given, traced.graph, count):
-        return []
+    exchanged = _others_exchanged(traced.batch, count)
     try:
         again, first, second = (
-            _recorded(model, loss_fn, one, count, patience)
-            for one in (batch, batch, _others_exchanged(batch, count))
+            _recorded(traced, batch, count) for batch in (traced.batch, traced.batch, exchanged)
         )
     except Exception:  # a model that does not run in evaluation, as detectors without targets
         return []
     changes, noise = _changes(first, second), _changes(again, first)
-    if not changes or not noise or max(map(max, noise)) > 0 or _drew_otherwise(first, second):
+    if not noise or max(map(max, noise)) > 0 or _drew_otherwise(first, second):
         return []
-    before, after = changes[-1]
-    if first.calls[-1].module is not model or before > 0:
-        return []
-    is_exact = all(x.dtype in (torch.float32, torch.float64) for x in first.calls[-1].outputs)
-    least = _FAINT if is_exact else _ROUNDING
-    if after <= least or max(map(max, changes)) <= _ROUNDING:
+    if not changes or not _output_depends_on_others(traced.model, first, changes):
         return []
     place = next(at for at, change in enumerate(changes) if max(change) > _ROUNDING)
     at, comes_before = first.calls[place], changes[place][0] > _ROUNDING
     by_time = getattr(at.module, "batch_first", None) is False and not comes_before
-    unbatched = by_time and all(x.ndim < 3 for x in at.inputs)
-    if unbatched or is_normaliser(at.module) or _observes(at.module):  # by design
+    if _mixes_by_design(at, by_time=by_time):
         return []
-    finding = _finding(at, changes[-1][1], model, by_time=by_time, comes_before=comes_before)
+    _, change = changes[-1]
+    finding = _finding(at, change, traced.model, by_time=by_time, comes_before=comes_before)
     # With a target for each step, axis 0 may well be time.
     is_open = by_time and all(x.ndim > 1 for x in given)
     return [replace(finding, severity="note") if is_open else finding]
+
+
+def _count_of_samples(traced: TracedPass, given: Sequence[Tensor]) -> int | None:
+    """How many samples there are; None if they are few, or meant to be compared."""
+    lengths = {len(x) for x in given}
+    if len(lengths) != 1 or any(x.layout is not torch.strided for x in given):
+        return None
+    (count,) = lengths
+    if count < _FEWEST or _is_list_of_samples(traced.batch):
+        return None
+    return None if _holds_pairs(traced.model, given, traced.graph, count) else count
+
+
+def _output_depends_on_others(
+    model: nn.Module, first: Pass, changes: Sequence[tuple[float, float]]
+) -> bool:
+    """Whether the model's output has changed, though its input has not, by more than rounding."""
+    last, (before, after) = first.calls[-1], changes[-1]
+    if last.module is not model or before > 0:
+        return False
+    is_exact = all(x.dtype in (torch.float32, torch.float64) for x in last.outputs)
+    least = _FAINT if is_exact else _ROUNDING
+    return after > least and max(map(max, changes)) > _ROUNDING
+
+
+def _mixes_by_design(at: Call, *, by_time: bool) -> bool:
+    """Whether a module compares samples on purpose, or was given a sequence without samples."""
+    is_unbatched = by_time and all(x.ndim < 3 for x in at.inputs)
+    return is_unbatched or is_normaliser(at.module) or _observes(at.module)
 
 
 def _finding(
@@ -178,9 +195,7 @@ class Pass:
     states: tuple[Tensor, ...]
 
 
-def _recorded(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, count: int, patience: float
-) -> Pass:
+def _recorded(traced: TracedPass, batch: Any, count: int) -> Pass:
     found: list[Call] = []
     middle = count // 4 * 2
 
@@ -196,7 +211,8 @@ def _recorded(
         if outputs:
             found.append(Call(name, module, rows(given), outputs))
 
-    return Pass(found, evaluate_once(model, loss_fn, batch, look, patience=patience))
+    states = evaluate_once(traced.model, traced.loss_fn, batch, look, patience=traced.patience)
+    return Pass(found, states)
 
 
 def _are_pairs(x: Tensor, count: int) -> bool:
