@@ -13,7 +13,8 @@ circular padding.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
@@ -56,7 +57,6 @@ Array = NDArray[np.float64]
 def convolution(call: Call) -> Result:
     """``aten.convolution``, in one, two or three dimensions."""
     x, weight, bias = (call.argument(name) for name in ("input", "weight", "bias"))
-    transposed, groups = call.argument("transposed"), call.argument("groups")
     if isinstance(x, Moments) and (moved := _with_roles_by_axes(x)) is not None:
         return chained(moved, convolution(call.with_first(moved.output)))
     if not isinstance(weight, Known) or weight.data or weight.parameter is None:
@@ -64,78 +64,41 @@ def convolution(call: Call) -> Result:
     source = _images(x)
     if len(source.with_role("sample")) != 1 or any(a.role == "position" for a in source.axes[0]):
         raise UnpredictedError("a convolution over parts of a sample")
-    sizes = source.shape[2:]
-    kernel = tuple(weight.value.shape[2:])
-    outputs = tuple(call.output.shape[2:])
-    count = len(sizes)
-    window = Window(
-        outputs if transposed else sizes,
-        sizes if transposed else outputs,
-        kernel,
-        *(each(call.argument(name), count) for name in ("stride", "padding", "dilation")),
-    )
-    variance = mean_square(weight.value)
-    # Weights are [out, in/groups, *kernel], transposed [in, out/groups, *kernel].
-    first, second = weight.value.shape[:2]
-    fan_in, fan_out = (first // groups, second) if transposed else (second, first // groups)
-    forth, back = window.gathered, window.scattered
-    if transposed:
-        forth, back = back, forth
+    kernel = _Kernel.of(call, weight.value, source)
+    window, fan_in = kernel.window, kernel.fan_in
     order = [atom for axis in source.axes[2:] for atom in axis]
     grown = times(source.with_role("feature"))
     wider = grown if fan_in > 1 else Fraction(1)
-    centred = not transposed and is_centred(weight.value.flatten(1), variance)
-    common: Array | float = 0.0
-    filters = None
-    if isinstance(x, Known) and not transposed:
-        within = groups if centred else 0
-        patches = _patches(x.value, window, within)
-        read = second_moments(patches, source.count("sample")) * prod(kernel)
-        scatter = scatter_of_products(patches)
-        seen = np.cov(patches.reshape(-1, patches.shape[2]), rowvar=False, bias=True)
-        filters = Filters.of(np.atleast_2d(seen), 1, of_data=True)
-    else:
-        inputs = x if isinstance(x, Moments) else measured(x.value, source)
-        covariance = arranged(inputs.covariance, inputs.order, order)
-        read = Exchangeable(forth(covariance.same), forth(covariance.diff), covariance.samples)
-        if not transposed:
-            filters = Filters.of(read_by_taps(covariance, window.places()), float(fan_in * wider))
-        # Of positions that are far apart, every tap adds products of its own.
-        scatter = (inputs.scatter + float(1 / (fan_in * groups * grown))) / prod(kernel)
-        if centred:
-            shared = window.members() @ inputs.mean[inputs.places(order)]
-            common = np.outer(shared, shared) / prod(kernel)
-    if centred:  # what filters of independent weights have, before they lose their mean
+    read = (
+        _read_of_data(x.value, kernel, source)
+        if isinstance(x, Known) and not kernel.transposed
+        else _read_of_moments(_moments(x, source), kernel, order, grown, float(fan_in * wider))
+    )
+    variance = kernel.variance
+    if kernel.centred:  # what filters of independent weights have, before they lose their mean
         free = weight.value[0].numel()
         variance *= free / (free - 1)
     noise = bias_square(bias, weight.value, wider)
-    same, diff = (variance * fan_in * block for block in (read.same, read.diff))
-    if centred or noise:
-        rest = noise - variance * fan_in * common
+    same, diff = (variance * fan_in * block for block in (read.pairs.same, read.pairs.diff))
+    if kernel.centred or noise:
+        rest = noise - variance * fan_in * read.common
         same, diff = same + rest, diff + rest
-    places = [Atom.new("position", size) for size in outputs]
-    layout = Layout(
-        (
-            source.axes[0],
-            (Atom.new("feature", call.output.shape[1], call.node.widening),),
-            *((place,) if place.size > 1 else () for place in places),
-        )
-    )
-    kept = [place for place in places if place.size > 1]
-    output = gaussian(layout, kept, Exchangeable(same, diff, read.samples))
-    output = replace(output, scatter=scatter, filters=filters)
+    layout, kept = _layout_of_output(call, source, kernel.outputs)
+    output = gaussian(layout, kept, Exchangeable(same, diff, read.pairs.samples))
+    output = replace(output, scatter=read.scatter, filters=read.filters)
 
     # Wider layers have smaller weights, of the same variance times fan-in.
     relative = float(call.node.widening / grown)
 
     def pullback(gradient: Gradient) -> Pulled:
-        found = [(str(weight.parameter), read.dot(gradient.pairs) / prod(kernel))]
+        found = [(str(weight.parameter), read.pairs.dot(gradient.pairs) / prod(window.kernel))]
         if not isinstance(x, Moments):
             return Pulled(weights=found)
-        scale = variance * fan_out * relative * gradient.filters
-        same, diff = (scale * back(block) for block in (gradient.pairs.same, gradient.pairs.diff))
-        pairs = arranged(Exchangeable(same, diff, read.samples), order, x.order)
-        if fan_in > 1 or transposed or gradient.excess is None:
+        scale = variance * kernel.fan_out * relative * gradient.filters
+        pulled = gradient.pairs
+        same, diff = (scale * kernel.back(block) for block in (pulled.same, pulled.diff))
+        pairs = arranged(Exchangeable(same, diff, read.pairs.samples), order, x.order)
+        if fan_in > 1 or kernel.transposed or gradient.excess is None:
             return Pulled([(x, Gradient(pairs))], found)
         # Correlations of outputs with an input are k times its slope over the output's size.
         met = arranged(gradient.excess.seen_by(window.members().T), order, x.order)
@@ -144,6 +107,125 @@ def convolution(call: Call) -> Result:
         return Pulled([(x, _of_own_kernel(x, pairs, met.scaled(slope) * size))], found)
 
     return Result(output, pullback)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """What a convolution multiplies with, and where.
+
+    Args:
+        window: What outputs read; of a transposed convolution, what inputs read of its outputs.
+        outputs: Sizes of the output's maps.
+        transposed: Whether it is the transpose of a convolution.
+        groups: In how many groups channels are.
+        fan_in: Channels that an output reads.
+        fan_out: Channels that read an input.
+        variance: Mean square of the weights.
+        centred: Whether filters sum to zero.
+    """
+
+    window: Window
+    outputs: tuple[int, ...]
+    transposed: bool
+    groups: int
+    fan_in: int
+    fan_out: int
+    variance: float
+    centred: bool
+
+    @staticmethod
+    def of(call: Call, weight: Tensor, source: Layout) -> _Kernel:
+        """Read it off a call."""
+        transposed, groups = call.argument("transposed"), call.argument("groups")
+        sizes, outputs = source.shape[2:], tuple(call.output.shape[2:])
+        window = Window(
+            outputs if transposed else sizes,
+            sizes if transposed else outputs,
+            tuple(weight.shape[2:]),
+            *(each(call.argument(name), len(sizes)) for name in ("stride", "padding", "dilation")),
+        )
+        # Weights are [out, in/groups, *kernel], transposed [in, out/groups, *kernel].
+        first, second = weight.shape[:2]
+        fan_in, fan_out = (first // groups, second) if transposed else (second, first // groups)
+        variance = mean_square(weight)
+        centred = not transposed and is_centred(weight.flatten(1), variance)
+        return _Kernel(window, outputs, transposed, groups, fan_in, fan_out, variance, centred)
+
+    def forth(self, pairs: Array) -> Array:
+        """Pairs of positions of the output, from those of the input."""
+        return (self.window.scattered if self.transposed else self.window.gathered)(pairs)
+
+    def back(self, pairs: Array) -> Array:
+        """Pairs of positions of the input, from those of the output."""
+        return (self.window.gathered if self.transposed else self.window.scattered)(pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What outputs read of the input.
+
+    Args:
+        pairs: Products of what two positions read, summed over taps.
+        scatter: By how much features differ in these.
+        filters: How much features differ in size behind it, where that is known.
+        common: What filters that sum to zero do not see of the products.
+    """
+
+    pairs: Exchangeable
+    scatter: float
+    filters: Filters | None
+    common: Array | float = 0.0
+
+
+def _read_of_data(images: Tensor, kernel: _Kernel, source: Layout) -> _Read:
+    patches = _patches(images, kernel.window, kernel.groups if kernel.centred else 0)
+    pairs = second_moments(patches, source.count("sample")) * prod(kernel.window.kernel)
+    seen = np.cov(patches.reshape(-1, patches.shape[2]), rowvar=False, bias=True)
+    filters = Filters.of(np.atleast_2d(seen), 1, of_data=True)
+    return _Read(pairs, scatter_of_products(patches), filters)
+
+
+def _read_of_moments(
+    inputs: Moments, kernel: _Kernel, order: Sequence[Atom], grown: Fraction, channels: float
+) -> _Read:
+    """What is read of features that are independent.
+
+    Args:
+        inputs: What is known of them.
+        kernel: What reads them.
+        order: Their positions, as the axes of the maps have them.
+        grown: How many times as many features there are as when it was traced.
+        channels: That an output reads, then.
+    """
+    window, taps = kernel.window, prod(kernel.window.kernel)
+    covariance = arranged(inputs.covariance, inputs.order, order)
+    pairs = Exchangeable(
+        kernel.forth(covariance.same), kernel.forth(covariance.diff), covariance.samples
+    )
+    filters = None
+    if not kernel.transposed:
+        filters = Filters.of(read_by_taps(covariance, window.places()), channels)
+    # Of positions that are far apart, every tap adds products of its own.
+    scatter = (inputs.scatter + float(1 / (kernel.fan_in * kernel.groups * grown))) / taps
+    if not kernel.centred:
+        return _Read(pairs, scatter, filters)
+    shared = window.members() @ inputs.mean[inputs.places(order)]
+    return _Read(pairs, scatter, filters, np.outer(shared, shared) / taps)
+
+
+def _moments(x: Moments | Known, source: Layout) -> Moments:
+    return x if isinstance(x, Moments) else measured(x.value, source)
+
+
+def _layout_of_output(
+    call: Call, source: Layout, sizes: Sequence[int]
+) -> tuple[Layout, list[Atom]]:
+    """The axes of the output, and its positions."""
+    places = [Atom.new("position", size) for size in sizes]
+    features = Atom.new("feature", call.output.shape[1], call.node.widening)
+    maps = [(place,) if place.size > 1 else () for place in places]
+    kept = [place for place in places if place.size > 1]
+    return Layout((source.axes[0], (features,), *maps)), kept
 
 
 def _of_own_kernel(x: Moments, pairs: Exchangeable, excess: Exchangeable) -> Gradient:
