@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from equipoise.diagnosis.trainability.record import Depth
+from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.propagate import Propagation, propagate
 from equipoise.theory.propagation.what_if.blocks import prevailing_blocks, with_blocks
 
@@ -50,16 +51,21 @@ def trainable_blocks(
         return None
     blocks, operations = repeated.count, len(graph.nodes)
     known, left = {blocks: found}, allowance
+    forward: Forward | None = None  # through the deepest network as yet
 
     def looked_at(depth: int) -> Propagation | None:
         """The network with another depth; None where that takes too long."""
-        nonlocal left, took
+        nonlocal left, took, forward
         if depth not in known:
             share = depth / blocks
             if depth > blocks and (share * operations > _MOST_OPERATIONS or share * took > left):
                 return None
             begin = time.process_time()
-            known[depth] = propagate(with_blocks(graph, repeated, depth))
+            other = with_blocks(graph, repeated, depth)
+            if depth > blocks:
+                alike = repeated.end + (max(known) - blocks) * repeated.period
+                forward = forward.continued(other, alike) if forward else Forward(other)
+            known[depth] = propagate(other, begun=forward if depth > blocks else None)
             taken = time.process_time() - begin
             took, left = max(took, taken / share), left - taken
         return known[depth]

@@ -74,6 +74,32 @@ class Forward:
         self._rows = {graph.batch, *graph.rows}
         self._behind_weights = {node.number for node in losses.behind_weights(graph)}
 
+    def copy(self) -> Forward:
+        """The same values and ways back; :func:`.backward.backward` uses the latter up."""
+        return self._begun(self.graph, len(self.graph.nodes))
+
+    def continued(self, graph: Graph, operations: int) -> Forward:
+        """The way through a deeper graph, as far as it begins with the same operations.
+
+        Args:
+            graph: The other graph.
+            operations: How many are the same; in the other graph weights come after all of them.
+        """
+        # Behind the last weights, the way back is another one.
+        return self._begun(graph, min([operations, *self._behind_weights]))
+
+    def _begun(self, graph: Graph, operations: int) -> Forward:
+        other, numbers = Forward(graph), range(operations)
+        other.values = {n: self.values[n] for n in numbers}
+        other.pullbacks = {n: [*self.pullbacks[n]] for n in numbers}
+        other.reasons = {n: reason for n, reason in self.reasons.items() if n in numbers}
+        other.notes = {n: note for n, note in self.notes.items() if n in numbers}
+        # Parameters may be called otherwise; what is of samples has the same axes everywhere.
+        other._given = {i: given for i, given in self._given.items() if given.parameter is None}
+        other._done = dict(self._done)
+        other._rows |= self._rows
+        return other
+
     def step(self, node: Node) -> None:
         """Find what is known of the outputs of a node."""
         arguments, keywords = trees.replaced(

@@ -164,7 +164,13 @@ class _MapsTooLargeError(Exception):
 
 
 @one_thread()  # beside other processes, NumPy's threads wait longer than all of it takes
-def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = None) -> Propagation:
+def propagate(
+    graph: Graph,
+    *,
+    steps: bool = False,
+    allowance: float | None = None,
+    begun: Forward | None = None,
+) -> Propagation:
     """Predict second moments and gradients at every operation of a traced pass.
 
     Where no rule applies, the way forward goes on from the measured moments of that operation,
@@ -176,6 +182,8 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
         allowance: Seconds of processor time that it may about take; by default any. Maps of so
             many positions that they would take longer are not followed; where it takes longer all
             the same, as through thousands of recurrent steps, nothing is predicted from there on.
+        begun: The way forward through this graph, as far as it is known. It is gone to its end,
+            and can be continued through another graph.
     """
     if allowance is not None:
         graph = replace(graph, positions=_affordable(graph, allowance))
@@ -183,8 +191,11 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
     try:
         # What outgrows floating point is told by its numbers, not by NumPy.
         with np.errstate(over="ignore", invalid="ignore"):
-            forward = _forward(graph, allowance)
-            back = backward(graph, forward, keep=steps)
+            forward = begun or Forward(graph)
+            _go_forward(forward, allowance)
+            # The way back is used up.
+            ways = forward if begun is None else forward.copy()
+            back = backward(graph, ways, keep=steps)
     except _MapsTooLargeError:
         fewer = max(_FEWEST_POSITIONS, min(graph.positions, _largest_map(graph)) // 4)
         return propagate(replace(graph, positions=fewer), steps=steps, allowance=allowance)
@@ -211,10 +222,10 @@ def propagate(graph: Graph, *, steps: bool = False, allowance: float | None = No
     return Propagation(tuple(sites), tuple(weights), shares, graph)
 
 
-def _forward(graph: Graph, allowance: float | None) -> Forward:
-    forward, started = Forward(graph), time.process_time()
+def _go_forward(forward: Forward, allowance: float | None) -> None:
+    graph, started = forward.graph, time.process_time()
     before, of_maps = started, 0.0
-    for node in graph.nodes:
+    for node in graph.nodes[len(forward.values) :]:
         forward.step(node)
         now = time.process_time()
         if _largest(forward.values[node.number]) > _FEWEST_POSITIONS:
@@ -225,7 +236,6 @@ def _forward(graph: Graph, allowance: float | None) -> Forward:
         if graph.positions > _FEWEST_POSITIONS and of_maps > spent / 2:
             raise _MapsTooLargeError
         forward.stopped = NO_TIME
-    return forward
 
 
 def _largest(values: Iterable[Value]) -> int:

@@ -1,12 +1,17 @@
 """More or fewer blocks are those of a model that was built with as many."""
 
+from dataclasses import astuple
+
 import pytest
 import torch
 from torch import nn
 
 from equipoise.instrument.recording.tracer import trace
+from equipoise.theory.propagation.forward import Forward
+from equipoise.theory.propagation.propagate import propagate
 from equipoise.theory.propagation.what_if import blocks as blocks_module
-from equipoise.theory.propagation.what_if.blocks import with_depth
+from equipoise.theory.propagation.what_if.blocks import prevailing_blocks, with_blocks, with_depth
+from equipoise.training import cross_entropy
 from support.what_if_models import (
     Block,
     gradients,
@@ -180,3 +185,71 @@ def test_links_of_a_deep_chain_are_compared_a_few_times(monkeypatch):
         found = blocks_module.prevailing_blocks(graph)
         assert found.count == depth - 1
         assert len(compared) < 6 * len(graph.nodes)
+
+
+class Repeated(nn.Module):
+    """The same four times, each beside the network's own input."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.act = act
+
+    def forward(self, x):
+        h = x
+        for layer in self.layers:
+            h = self.act(layer(h), x)
+        return h.flatten(1)
+
+
+def convolutions(*head):
+    return nn.Sequential(
+        nn.Unflatten(1, (2, 2, 2)),
+        *(
+            nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU())
+            for _ in range(4)
+        ),
+        nn.Flatten(),
+        *head,
+    )
+
+
+BEGUN = {
+    "beside the input": (lambda: Repeated(lambda h, x: h.relu() + x), (16, 5, 8)),
+    "less a mean over the width": (
+        lambda: Repeated(lambda h, x: h.relu() - h.relu().mean(1, keepdim=True)),
+        (16, 8),
+    ),
+    "without a head": (convolutions, (16, 8)),
+    "with a head": (lambda: convolutions(nn.Linear(8, 3)), (16, 8)),
+}
+
+
+def fields(found):
+    records = (*found.sites, *found.weights, *found.attribution)
+    return [value for record in records for value in astuple(record)]
+
+
+def numbers(found):
+    return [value for value in fields(found) if isinstance(value, float)]
+
+
+def words(found):
+    return [value for value in fields(found) if not isinstance(value, float)]
+
+
+@pytest.mark.parametrize("name", BEGUN)
+def test_a_way_forward_that_was_begun_in_a_shallower_network_predicts_the_same(name):
+    torch.manual_seed(0)
+    make, shape = BEGUN[name]
+    graph = trace(make(), (torch.randn(shape), torch.arange(16) % 3), cross_entropy)
+    blocks = prevailing_blocks(graph)
+    forward, alike = None, 0
+    for more in (blocks.count, 3 * blocks.count, 7 * blocks.count):
+        deeper = with_blocks(graph, blocks, blocks.count + more)
+        forward = Forward(deeper) if forward is None else forward.continued(deeper, alike)
+        assert len(forward.values) >= alike - blocks.period  # what is behind the last weights
+        found, expected = propagate(deeper, begun=forward), propagate(deeper)
+        assert words(found) == words(expected)
+        assert numbers(found) == pytest.approx(numbers(expected), rel=1e-9, nan_ok=True)
+        alike = blocks.end + more * blocks.period
