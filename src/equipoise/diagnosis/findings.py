@@ -317,16 +317,18 @@ def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
                 "gradient.",
             )
         )
-    short = [c for c in measured if c.batch_rows < c.columns]
+    # The column of ones is left out: a layer without bias has none.
+    short = [c for c in measured if c.batch_rows < c.columns - 1]
     if short:
         widest = max(short, key=lambda c: c.columns / c.batch_rows)
+        lost = widest.columns - 1 - widest.batch_rows
         findings.append(
             Finding(
                 "note",
                 f"The batch is smaller than the fan-in of {wording.count(len(short), 'layer')}",
                 f"At {widest.layer} a batch gives {widest.batch_rows} rows for "
-                f"{widest.columns} columns, so that "
-                f"{wording.count(widest.rank_lost or 0, 'direction')} of "
+                f"{widest.columns - 1} inputs, so that at least "
+                f"{wording.count(lost, 'direction')} of "
                 "the weights get no gradient. Condition numbers ignore these directions.",
             )
         )
