@@ -97,6 +97,16 @@ class TestGradients:
         assert finding.severity == "note"
         assert "norm1" in finding.detail
 
+    @pytest.mark.parametrize(("place", "of_data"), [(0, True), (9, False)])
+    def test_the_data_are_named_only_where_the_first_layer_stands_out(self, place, of_data):
+        """Of a step in the middle of an EfficientNet the data's scale was said to be the cause."""
+        record = growth(1.1)
+        layers = list(record.layers)
+        layers[place] = dataclasses.replace(layers[place], gradient=Estimate(1e-3, 0.1, "m"))
+        record = dataclasses.replace(record, layers=tuple(layers))
+        finding = next(f for f in conclude(record, [], NORMS, [], []) if "stands out" in f.title)
+        assert ("data" in finding.detail, "data" in finding.remedy) == (of_data, of_data)
+
     @pytest.mark.parametrize(
         ("rows", "severity", "title"),
         [

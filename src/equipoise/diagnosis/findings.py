@@ -165,9 +165,14 @@ def _steps(growth: GradientGrowth) -> list[Finding]:
             "note",
             f"One step stands out: {layers[worst].layer} to {layers[worst + 1].layer}",
             f"The squared gradient norm is {wording.number(ratio)} times {direction} at the first "
-            f"of the two; the fit gives {wording.factor(growth.rate.value)} per layer. At the "
-            "model's first layer this is mostly the scale of the data.",
-            "Scale the data or that layer's weights if training is unstable there.",
+            f"of the two; the fit gives {wording.factor(growth.rate.value)} per layer."
+            + (
+                ""
+                if worst
+                else " At the model's first layer this is mostly the scale of the data."
+            ),
+            f"Scale {'' if worst else 'the data or '}that layer's weights if training is unstable "
+            "there.",
         )
     ]
 
