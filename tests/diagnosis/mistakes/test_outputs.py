@@ -38,6 +38,20 @@ def test_a_sound_network_has_none():
     assert found(Net()) == []
 
 
+def mixture(x):
+    """Of two experts, each with a softmax of its own."""
+    return 0.3 * x.softmax(1) + 0.7 * (2 * x).softmax(1)
+
+
+def test_probabilities_that_are_mixed_are_no_logits():
+    """Nothing was said of a mixture of experts that end in a softmax each."""
+    (one,) = found(Net(after=mixture))
+    assert (one.severity, one.title) == ("warning", "Probabilities before cross-entropy")
+    assert "cannot come below 0.551" in one.detail
+    assert found(Net(after=lambda x: mixture(x).log())) == []
+    assert found(Net(after=lambda x: mixture(x).log()), F.nll_loss) == []
+
+
 @pytest.mark.parametrize(
     ("after", "loss", "target", "title"),
     [

@@ -7,6 +7,8 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from equipoise.diagnosis.mistakes.bounds import narrow
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
@@ -79,7 +81,8 @@ def of_outputs(traced: TracedPass) -> list[Finding]:
         for node in traced.after_layers
         for origin in [origin_of_input(node, nodes)]
         for one in (
-            _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods),
+            _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods)
+            or (_mixed(node, nodes) if node.number in likelihoods else None),
             _no_logarithms(node, origin, nodes),
             narrow(node, nodes) if node.number in likelihoods else None,
             _divergence_of_probabilities(node, nodes),
@@ -145,6 +148,23 @@ def _before_a_loss(node: Node, origin: Node | None, *, ends_in_nll: bool) -> Fin
     return None
 
 
+def _mixed(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+    """Logits that are probabilities, such as a mean over the softmax of several experts."""
+    if node.name != _CROSS_ENTROPY or not depends_on_weights(node.inputs[0], nodes):
+        return None
+    if not _are_shares(tensor(node.inputs[0], nodes).detach().double(), axis_of(node)):
+        return None
+    return Finding(
+        "warning",
+        "Probabilities before cross-entropy",
+        "What it takes as logits lies between 0 and 1 and sums to 1 over the classes, as means of "
+        "softmax outputs do. Cross-entropy applies its own softmax: its gradients are small, and "
+        f"it cannot come below {_least(node, 0.0, 1.0)}.",
+        "Mix logits and leave the softmax away, or take nll_loss of the logarithm of these "
+        "probabilities.",
+    )
+
+
 def _least(node: Node, low: float, high: float) -> str | None:
     """The least loss of logits between two bounds; None of one with weights."""
     if node.name == _CROSS_ENTROPY:
@@ -192,6 +212,10 @@ def _are_probabilities(node: Node, nodes: Mapping[int, Node]) -> bool:
     """Whether a likelihood is given numbers between 0 and 1 that sum to 1 over the classes."""
     values = tensor(node.inputs[0], nodes).detach().double()
     axis = -1 if node.name in _CTC or values.ndim < 2 else 1
+    return _are_shares(values, axis)
+
+
+def _are_shares(values: Tensor, axis: int) -> bool:
     if values.shape[axis] < 2 or bool((values < 0).any()):
         return False
     return bool(((values.sum(axis) - 1).abs() < _ROUNDING).all())
