@@ -113,6 +113,14 @@ class TestProfiles:
         *_, correlation = compare(measured(FALLING), predictions(FALLING, correlation=0.6))
         assert (correlation.quantity, correlation.outcome) == (CORRELATION, "differs")
 
+    def test_rows_without_a_correlation_are_not_compared(self):
+        """Of a spiking network that is silent at first, "measured NaN" was reported."""
+        record = measured(FALLING)
+        silent = dataclasses.replace(record.layers[-1], correlation=Estimate(math.nan, 0.0, "m"))
+        record = dataclasses.replace(record, layers=(*record.layers[:-1], silent))
+        quantities = [one.quantity for one in compare(record, predictions(FALLING))]
+        assert quantities == [GROWTH, PROFILE]
+
     def test_the_rate_needs_every_fitted_layer(self):
         some = predictions(FALLING)
         del some[4]

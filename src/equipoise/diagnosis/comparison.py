@@ -136,6 +136,8 @@ def _correlation(pairs: Sequence[_Pair], replicates: int) -> Comparison | None:
         float(np.mean([one.error for one, _ in known])),
         method,
     )
+    if math.isnan(measured.value):  # rows that are zero, as of spikes that have not come yet
+        return None
     predicted = Estimate(float(np.mean([one for _, one in known])), _CORRELATION_ERROR, method)
     return _judged(
         CORRELATION,

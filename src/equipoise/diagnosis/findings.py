@@ -263,7 +263,7 @@ def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:
             )
         if comparison.outcome == "undecided":
             title = f"Undecided whether theory holds for the {comparison.quantity}"
-            numbers += " A factory of models and more seeds would tell."
+            numbers += " More seeds of a factory would tell."
             findings.append(Finding("note", title, numbers))
         elif comparison.outcome == "agrees":
             title = f"Theory and measurement agree on the {comparison.quantity}"
