@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import inspect
 import sys
 from argparse import Namespace
@@ -24,6 +23,7 @@ from equipoise.data.source import Samples, Source
 from equipoise.diagnosis.inputs.adapt import CRITERIA, Loss
 from equipoise.diagnosis.record import Examination
 from equipoise.instrument.batches import is_pair, shapes
+from equipoise.instrument.copies import copied
 from equipoise.models.mlp import mlp
 from equipoise.records.wording import closest, first_sentence
 
@@ -89,7 +89,7 @@ def choose_target(
                 f"{spec} is a model, not a factory, and takes no --arg {arguments[0]}. Point to a "
                 "callable that builds it."
             )
-        return name, lambda: copy.deepcopy(found)
+        return name, lambda: copied(found)
     if not callable(found):
         raise ValueError(
             f"{spec} is a {type(found).__name__}, not a model factory. Point to a callable that "

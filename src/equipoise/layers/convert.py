@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import parametrize
 
+from equipoise.instrument.copies import copied
 from equipoise.instrument.modules import places, put, without_shortcuts
 from equipoise.instrument.normalisers import NormaliserKind, is_batch_norm
 from equipoise.layers.batch_renorm import RenormSchedule
@@ -180,7 +180,7 @@ def convert(
     def make(source: Normaliser) -> nn.Module:
         return build(to, source, options) if isinstance(to, str) else to(source)
 
-    model = model if inplace else copy.deepcopy(model)
+    model = model if inplace else copied(model)
     # Plan everything before changing anything, so that errors leave the model as it was.
     plans: list[_Plan] = []
     skipped: list[Skipped] = []

@@ -3,6 +3,7 @@
 import copy
 import math
 import random
+import warnings
 from functools import partial
 from itertools import pairwise
 
@@ -298,3 +299,41 @@ def raising(module):
 def test_wrong_input(model, named, message):
     with pytest.raises(ValueError, match=message):
         initialisation(model, named)
+
+
+class TestWeightNorm:
+    """The old one computes the weight anew before every pass, from its length and direction."""
+
+    @staticmethod
+    def build(write=lambda layer: None):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            layers = [nn.utils.weight_norm(nn.Linear(24, 24)) for _ in range(3)]
+        for layer in layers[:2]:
+            write(layer)
+        return nn.Sequential(*layers)
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda layer: layer.weight.data.normal_(0, 0.01),
+            lambda layer: init.normal_(layer.weight, std=0.01),
+        ],
+    )
+    def test_what_is_written_to_the_weight_is_lost(self, write):
+        """As in the temporal convolutional network of Bai et al."""
+        (fault,) = initialisation(self.build(write)).faults
+        assert (fault.kind, fault.of) == ("not used", 3)
+        assert fault.parameters == ("0.weight", "1.weight")
+        assert "of std 0.010" in fault.detail
+
+    def test_what_is_written_to_the_direction_counts(self):
+        model = self.build(lambda layer: init.normal_(layer.weight_v, std=0.01))
+        assert "not used" not in [fault.kind for fault in initialisation(model).faults]
+
+    def test_after_a_step_the_weight_is_merely_old(self):
+        model = self.build()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(torch.randn(8, 24)).square().sum().backward()
+        optimizer.step()
+        assert initialisation(model).faults == ()

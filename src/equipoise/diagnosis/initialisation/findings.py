@@ -58,6 +58,12 @@ _WORDS: dict[FaultKind, _Words] = {
         "Apply it last, to the whole model, after every layer exists: model.apply(init); and let "
         "it match these modules' class.",
     ),
+    "not used": _Words(
+        "warning",
+        "An init function has no effect on {}",
+        "Draw before torch.nn.utils.weight_norm is applied, or draw the direction: "
+        "torch.nn.init.normal_(layer.weight_v).",
+    ),
     "mis-scaled": _Words(
         "warning",
         "Activations start too large or too small: {} on another scale",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import defaultdict
 from dataclasses import replace
@@ -33,6 +32,7 @@ from equipoise.diagnosis.initialisation.record import (
     InitialisationFault,
     ParameterInitialisation,
 )
+from equipoise.instrument.copies import copied
 from equipoise.instrument.random_states import RandomStates, seeded
 from equipoise.instrument.snapshot import refuse_lazy
 from equipoise.numerics.options import named_options
@@ -96,6 +96,7 @@ def initialisation(model: nn.Module, init: Init | None = None) -> Initialisation
         *symptoms.not_finite(parameters),
         *_departures(parameters, judged),
         *symptoms.constant(parameters),
+        *symptoms.not_used(model),
         *symptoms.low_precision(parameters),
         *symptoms.tied(under_all_names),
         *symptoms.copied(parameters, model),
@@ -130,13 +131,11 @@ def _check(model: nn.Module) -> None:
 
 def _copy(model: nn.Module) -> nn.Module:
     try:
-        return copy.deepcopy(model)
+        return copied(model)
     except Exception as error:  # users' classes may raise anything
         raise ValueError(
             f"the model cannot be copied ({type(error).__name__}: {error}), and initialisers are "
-            "tried on copies only. Replace torch.nn.utils.weight_norm by "
-            "torch.nn.utils.parametrizations.weight_norm, and compute other derived tensors in "
-            "forward."
+            "tried on copies only. Keep what cannot be copied outside of the model."
         ) from error
 
 

@@ -40,6 +40,7 @@ FaultKind = Literal[
     "copied in sequence",
     "half loaded",
     "running statistics",
+    "not used",
 ]
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.weight_norm import WeightNorm
 
 from equipoise.diagnosis.initialisation.copies import in_sequence, run_in_sequence
 from equipoise.diagnosis.initialisation.judgement import Found
@@ -71,6 +72,35 @@ def constant(parameters: Sequence[Found]) -> list[InitialisationFault]:
         "compute the same, and their gradients are the same."
     )
     return [InitialisationFault("constant", _names(bad), len(layers), detail)]
+
+
+def not_used(model: nn.Module) -> list[InitialisationFault]:
+    """Weights that were written to, and that weight norm computes anew before every pass."""
+    normed, found = 0, []
+    for module, name in modules.names(model).items():
+        for hook in module._forward_pre_hooks.values():
+            if not isinstance(hook, WeightNorm):
+                continue
+            normed += 1
+            if any(getattr(module, f"{hook.name}_{part}")._version for part in "gv"):
+                continue  # moved since, as by a step: the weight is that of the pass before
+            written = getattr(module, hook.name).detach()
+            used = hook.compute_weight(module).detach()
+            if written.shape == used.shape and not torch.allclose(written.to(used), used):
+                found.append((f"{name}.{hook.name}".lstrip("."), written, used))
+    if not found:
+        return []
+    name, written, used = found[0]
+    detail = (
+        f"torch.nn.utils.weight_norm computes {name} from its length and direction before every "
+        f"pass: what was written to it, of std {wording.number(_std(written))}, is lost, and the "
+        f"pass takes std {wording.number(_std(used))}."
+    )
+    return [InitialisationFault("not used", tuple(name for name, *_ in found), normed, detail)]
+
+
+def _std(values: Tensor) -> float:
+    return float(values.double().std(correction=0))
 
 
 def low_precision(parameters: Sequence[Found]) -> list[InitialisationFault]:

@@ -5,13 +5,13 @@ They are known by their methods, so that none of the packages is imported.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
+from equipoise.instrument.copies import copied
 from equipoise.instrument.training_step import training_step
 from equipoise.training.losses import UnsuitableBatchError
 
@@ -113,7 +113,7 @@ def copy_without_trainer(model: nn.Module) -> nn.Module:
     trainer = getattr(model, "_trainer", None)
     memo: dict[int, Any] = {} if trainer is None else {id(trainer): None}
     try:
-        return copy.deepcopy(model, memo)
+        return copied(model, memo)
     except Exception as error:
         raise ValueError(
             f"the model cannot be copied ({type(error).__name__}: {error}). Give a function that "

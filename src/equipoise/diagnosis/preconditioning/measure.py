@@ -7,7 +7,6 @@ of the loss. So the Hessian of one output unit is measured, before and after, wh
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -27,6 +26,7 @@ from equipoise.diagnosis.preconditioning.sizes import (
     single_layers,
 )
 from equipoise.instrument.batches import cast as cast_batch
+from equipoise.instrument.copies import copied
 from equipoise.instrument.progress import silent
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.snapshot import untouched
@@ -89,7 +89,7 @@ def _in_float64(model: nn.Module, batch: Any, loss: LossFunction) -> tuple[nn.Mo
         return model, batch  # has no float64
     try:
         with seeded(0), torch.no_grad():
-            twin = copy.deepcopy(model).double()
+            twin = copied(model).double()
             wide = cast_batch(batch, torch.float64)
             with untouched(twin):
                 loss(twin, wide)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -12,6 +11,7 @@ from torch import nn
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import Recommendation
 from equipoise.diagnosis.short_training import UNCHANGED, Variant
+from equipoise.instrument.copies import copied
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.layers.convert import convert
 from equipoise.layers.kinds import SOURCES, exchangeable_kind
@@ -67,7 +67,7 @@ def _without_normalisers(model: nn.Module) -> nn.Module:
 
 
 def _start_at(model: nn.Module, *, parameter: str, value: float) -> nn.Module:
-    result = copy.deepcopy(model)
+    result = copied(model)
     with torch.no_grad():
         for module in result.modules():
             values = getattr(module, parameter, None)
