@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.instrument.recording.graph import Graph, Made, Node
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.instrument.recording.tracer import trace
 from equipoise.instrument.types import LossFunction
 
@@ -17,6 +17,7 @@ from equipoise.instrument.types import LossFunction
 _LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
 # They give nan of negative numbers.
 _OF_POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt")
+_SOFTMAX = ("_softmax", "_log_softmax")
 _PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "convolution")
 _HANDING_ON = ("view", "_unsafe_view", "reshape", "permute", "transpose", "squeeze", "unsqueeze",
                "select", "slice", "split", "split_with_sizes", "unbind", "clone", "alias",
@@ -51,6 +52,11 @@ def _remedy(graph: Graph) -> str:
     first = _first(graph)
     if first is not None and first.name in _LIKELIHOODS:
         return "Look at ignore_index, and at how targets are made."
+    if first is not None and first.name in _SOFTMAX and _has(first.outputs, torch.isnan):
+        return (
+            "All that it compares is masked with -inf somewhere: leave one position at least, and "
+            "take the softmax over the axis of the keys."
+        )
     if first is None or first.name not in _OF_POSITIVE or not _has(first.outputs, torch.isnan):
         return ""
     layer = _layer_before(first, graph.nodes)
@@ -87,7 +93,26 @@ def _source(nodes: Sequence[Node], last: Node) -> Node:
             sources.append(node)
         left += [one for one in behind if one.number not in seen]
         seen |= {one.number for one in behind}
-    return min(sources, key=lambda node: node.number)
+    first = min(sources, key=lambda node: node.number)
+    if not _is_infinite_on_purpose(first):
+        return first
+    made_nan = [nodes[number] for number in seen if _makes_nan(nodes[number], nodes)]
+    return min(made_nan, key=lambda node: node.number, default=first)
+
+
+def _is_infinite_on_purpose(node: Node) -> bool:
+    """Whether it is given what is infinite, as a mask of attention."""
+    given = [value.value if isinstance(value, Given) else value for value in node.arguments]
+    return any(
+        (isinstance(value, float) and math.isinf(value))
+        or (isinstance(value, Tensor) and _has((value,), torch.isinf))
+        for value in given
+    ) and not _has(node.outputs, torch.isnan)
+
+
+def _makes_nan(node: Node, nodes: Sequence[Node]) -> bool:
+    before = [nodes[one.node].outputs[one.index] for one in node.inputs if isinstance(one, Made)]
+    return _has(node.outputs, torch.isnan) and not _has(before, torch.isnan)
 
 
 def _is_bad(source: Made, nodes: Sequence[Node]) -> bool:
