@@ -20,6 +20,7 @@ from equipoise.diagnosis.mistakes.inputs import of_inputs
 from equipoise.diagnosis.mistakes.layers import of_layers
 from equipoise.diagnosis.mistakes.memory import of_memory
 from equipoise.diagnosis.mistakes.outputs import of_outputs
+from equipoise.diagnosis.mistakes.past import of_past
 from equipoise.diagnosis.mistakes.reach import of_reach
 from equipoise.diagnosis.mistakes.samples import of_samples
 from equipoise.diagnosis.mistakes.signs import of_signs
@@ -46,6 +47,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "first steps": of_steps,
     "signs of gradients": of_signs,
     "steps that are seen before they are predicted": of_future,
+    "targets that were given": of_past,
     "samples that see each other": of_samples,
 }
 

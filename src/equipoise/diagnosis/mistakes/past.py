@@ -1,0 +1,90 @@
+"""Models of language whose targets they have been given."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from equipoise.diagnosis.mistakes.series import (
+    LEAST_SAMPLES,
+    LEAST_STEPS,
+    ROUNDING,
+    exchanged,
+    inputs_of,
+    is_by_step,
+    is_slow,
+    outputs_by_step,
+    samples_counted,
+    targets_of,
+)
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
+from equipoise.records.finding import Finding
+from equipoise.training.losses import IGNORED
+
+
+def of_past(traced: TracedPass) -> list[Finding]:
+    """Targets of a model of language that are no later than the steps that it has seen.
+
+    Where whole-number targets are the inputs of the same step, or of the one before, one step of
+    the input is changed, in evaluation: earlier outputs of a causal model stay as they are, and
+    the output whose target the step is changes, as do later ones. Models that see all steps may be
+    autoencoders, and so may those that treat each step alone; of both nothing is said.
+
+    Args:
+        traced: The pass on a batch whose first axes are those of samples, and the second those of
+            steps. Each of two further passes may take its patience.
+    """
+    targets = [target for target in targets_of(traced) if not target.is_floating_point()]
+    for late in (0, 1):
+        for series in inputs_of(traced.batch):
+            given = any(_is_given(series, target, late) for target in targets)
+            if given and _is_causal(series, late, traced):
+                return [_given(late)]
+    return []
+
+
+def _given(late: int) -> Finding:
+    which = "the inputs one step before" if late else "the inputs of the same step"
+    return Finding(
+        "warning" if late else "critical",
+        "Targets are steps that the model has been given",
+        f"They are {which}, and outputs depend on these and on no later ones: the model has to "
+        "copy, and learns nothing of what comes next.",
+        "Shift the targets by one step to the other side: logits = model(tokens[:, :-1]), with "
+        "tokens[:, 1:] as targets.",
+    )
+
+
+def _is_given(x: Tensor, target: Tensor, late: int) -> bool:
+    """Whether targets are what is in a tensor of [samples, steps], so many steps later."""
+    if x.ndim != 2 or x.dtype != target.dtype or not is_by_step(target, x):
+        return False
+    samples, length = x.shape
+    if samples < LEAST_SAMPLES or length < LEAST_STEPS or is_slow(x):
+        return False
+    given = target.reshape(samples, -1)[:, late:]
+    counts = given != IGNORED
+    if not bool(counts[:, length // 2].any()):
+        return False
+    return bool((given == x[:, : given.shape[1]])[counts].all())
+
+
+def _is_causal(series: Tensor, late: int, traced: TracedPass) -> bool:
+    """Whether a step changes the output whose target it is, and later ones, but no earlier."""
+    model, loss_fn, batch = traced.model, traced.loss_fn, traced.batch
+    length, at = series.shape[1], series.shape[1] // 2
+    try:
+        counted = samples_counted(model, loss_fn, batch, len(series), length, at + late)
+        first, second = (
+            outputs_by_step(model, loss_fn, one, len(series), length, traced.patience)
+            for one in (batch, exchanged(batch, series, at))
+        )
+    except Exception:  # a model that does not run in evaluation
+        return False
+    for one, other, counts in zip(first, second, counted, strict=False):
+        if one.shape != other.shape or not bool(one.isfinite().all()) or not bool(counts.any()):
+            continue
+        changes = ((one - other).abs() / one.abs().max().clamp(min=1e-30)).flatten(1).amax(1)
+        seen = changes > ROUNDING
+        if not seen[:at].any() and seen[at + late] and seen[at + 1 :].any():
+            return True
+    return False

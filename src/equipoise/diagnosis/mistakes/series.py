@@ -1,0 +1,136 @@
+"""Series of steps, what is compared with them, and what a model gives for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.diagnosis.inputs.calls import TARGETS
+from equipoise.diagnosis.mistakes.sources import DIFFERENCES, tensor
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
+from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument.batches import fields, mapped, tensors
+from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
+from equipoise.instrument.forward import recording_gradients
+from equipoise.instrument.random_states import seeded
+
+# Losses that compare outputs with targets one by one, and their operands.
+_LOSSES = {"nll_loss_forward", "nll_loss2d_forward", *DIFFERENCES}
+# Fewer samples have no other inputs to exchange, and fewer steps no order to speak of.
+LEAST_SAMPLES, LEAST_STEPS = 2, 4
+# Share of steps that are like the one before, from which a series is constant.
+_CONSTANT = 0.9
+# Part of the largest output by which rounding may change others.
+ROUNDING = 1e-4
+
+
+def inputs_of(batch: Any) -> list[Tensor]:
+    """Tensors of a batch that have steps, without those that are called targets."""
+    named = fields(batch)
+    values = batch if named is None else [x for n, x in named.items() if n not in TARGETS]
+    return [x for x in tensors(values) if x.ndim > 1 and x.layout is torch.strided]
+
+
+def targets_of(traced: TracedPass) -> list[Tensor]:
+    """What outputs are compared with."""
+    found = []
+    for node in traced.after_layers:
+        if node.name in _LOSSES and len(node.inputs) > 1:
+            values = [tensor(source, traced.nodes) for source in node.inputs[:2]]
+            if any(value.requires_grad for value in values):
+                found += [value.detach() for value in values if not value.requires_grad]
+    return found
+
+
+def is_slow(x: Tensor) -> bool:
+    """Whether most steps are like the one before."""
+    return float((x[:, 1:] == x[:, :-1]).double().mean()) > _CONSTANT
+
+
+def is_by_step(target: Tensor, x: Tensor) -> bool:
+    """Whether there is one for each step, or for all but one."""
+    length = x.shape[1]
+    steps, left = divmod(target.numel(), max(1, x.numel() // length))
+    return not left and steps in (length - 1, length)
+
+
+def exchanged(batch: Any, series: Tensor, at: int) -> Any:
+    """The batch, with a step of one of its tensors taken from other samples."""
+    other = series.clone()
+    other[:, at] = others(series[:, at])
+    return mapped(lambda x: other if x is series else x, batch)
+
+
+def others(x: Tensor) -> Tensor:
+    """Rows of other samples, and where they are equal, of others again."""
+    found = x.clone()
+    for shift in range(1, len(x)):
+        same = (found == x).flatten(1).all(1) if x.ndim > 1 else found == x
+        if not bool(same.any()):
+            break
+        found[same] = x.roll(shift, 0)[same]
+    return found
+
+
+def outputs_by_step(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Any,
+    samples: int,
+    length: int,
+    patience: float,
+) -> list[Tensor]:
+    """What the model gives for each step, with the axis of steps first."""
+    found: list[Tensor] = []
+
+    def look(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
+        if module is model:
+            for x, axis in _with_steps(output, samples, length):
+                by_step = x.movedim(axis, 0)
+                if not found or by_step.shape == found[0].shape:
+                    found.append(by_step.detach().clone())
+
+    evaluate_once(model, loss_fn, batch, look, patience=patience)
+    return found
+
+
+def samples_counted(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, samples: int, length: int, step: int
+) -> list[Tensor]:
+    """Of each output, for which samples the loss depends on a step."""
+    found: list[tuple[Tensor, int]] = []
+
+    def look(module: nn.Module, arguments: Any, output: Any) -> None:
+        for x, axis in _with_steps(output, samples, length):
+            first, before = found[0] if found else (x, axis)
+            if x.movedim(axis, 0).shape == first.movedim(before, 0).shape:
+                found.append((x, axis))
+
+    with untouched(model), recording_gradients(), seeded(0):
+        handle = model.register_forward_hook(look)
+        try:
+            loss = loss_fn(model, batch)
+        finally:
+            handle.remove()
+        used = [x for x, _ in found if x.requires_grad]
+        gradients = iter(torch.autograd.grad(loss, used, allow_unused=True) if used else ())
+    counted = []
+    for x, axis in found:
+        gradient = next(gradients) if x.requires_grad else None
+        counted.append(
+            torch.zeros(samples, dtype=torch.bool, device=x.device)
+            if gradient is None
+            else (gradient.movedim(axis, 0)[step] != 0).reshape(samples, -1).any(1)
+        )
+    return counted
+
+
+def _with_steps(output: Any, samples: int, length: int) -> Iterator[tuple[Tensor, int]]:
+    """Outputs that have one axis of steps, and this axis."""
+    for x in rows_of_samples(output, samples):
+        axes = [i for i in range(1, x.ndim) if x.shape[i] in (length, length - 1)]
+        if len(axes) == 1:  # of two, one may be that of classes, or of what attention sees
+            yield x, axes[0]

@@ -1,0 +1,60 @@
+"""Models of language whose targets are tokens that they have been given."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from equipoise.diagnosis.mistakes.past import of_past
+from support.token_models import (
+    PAIR,
+    TOKENS,
+    Attention,
+    Recurrent,
+    named_loss,
+    shifted_loss,
+    tokens_loss,
+)
+from support.traced_passes import traced_pass
+
+
+def found(model, batch, loss=tokens_loss):
+    model.eval()
+    return [finding.severity for finding in of_past(traced_pass(model, batch, loss))]
+
+
+@pytest.mark.parametrize("model", [Attention(), Recurrent()])
+def test_causal_models_are_to_copy(model):
+    x = PAIR[0]
+    model(x)
+    assert found(model, (x, x.clone())) == ["critical"]
+    assert found(model, (x, x.roll(1, 1))) == ["warning"]
+    assert found(model, {"tokens": x, "labels": x}, named_loss) == ["critical"]
+    padded = x.clone()
+    padded[:, 15:] = -100
+    assert found(model, (x, padded)) == ["critical"]
+
+
+@pytest.mark.parametrize("model", [Attention(), Recurrent()])
+def test_targets_that_come_later(model):
+    model(PAIR[0])
+    assert found(model, PAIR) == []
+    assert found(model, TOKENS, shifted_loss) == []
+    assert found(model, (PAIR[0], PAIR[0].flip(1))) == []
+
+
+def test_a_step_that_the_model_shifts_itself():
+    """What it is given at a step, it sees at the next."""
+
+    class Shifting(Attention):
+        def forward(self, tokens):
+            return super().forward(F.pad(tokens[:, :-1], (1, 0)))
+
+    assert found(Shifting(), (PAIR[0], PAIR[0])) == []
+
+
+def test_autoencoders():
+    """They see all steps, or each alone."""
+    everything = Attention(mask=torch.ones_like)
+    alone = Attention(mask=lambda x: torch.eye(x.shape[-1]).expand_as(x))
+    assert found(everything, (PAIR[0], PAIR[0])) == []
+    assert found(alone, (PAIR[0], PAIR[0])) == []
