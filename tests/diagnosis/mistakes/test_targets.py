@@ -79,6 +79,18 @@ def test_targets_that_the_loss_does_not_use_are_none():
     assert found(lambda output, _: F.cross_entropy(output, CLASSES), ZEROS) == []
 
 
+def test_constant_numbers_beside_targets_that_vary():
+    """As the first policy's probabilities, which PPO divides by."""
+    batch = X, torch.full((32, 3), -1.4), torch.randn(32, 3)
+
+    def loss(model, batch):
+        output = model(batch[0])
+        return (output - batch[1]).exp().mean() + F.mse_loss(output, batch[2])
+
+    traced = traced_pass(nn.Linear(6, 3), batch, loss, batches=[batch, batch])
+    assert of_targets(traced) == []
+
+
 def test_a_checkup_says_so():
     report = eq.checkup(nn.Linear(6, 3), (X, ZEROS), loss_fn="cross-entropy")
     assert report.verdict.details.endswith("Found as well: All targets are equal")

@@ -18,6 +18,7 @@ from equipoise.diagnosis.mistakes.draws import of_draws
 from equipoise.diagnosis.mistakes.future import of_future
 from equipoise.diagnosis.mistakes.inputs import of_inputs
 from equipoise.diagnosis.mistakes.layers import of_layers
+from equipoise.diagnosis.mistakes.leaks import of_leaks
 from equipoise.diagnosis.mistakes.memory import of_memory
 from equipoise.diagnosis.mistakes.outputs import of_outputs
 from equipoise.diagnosis.mistakes.past import of_past
@@ -48,6 +49,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "signs of gradients": of_signs,
     "steps that are seen before they are predicted": of_future,
     "targets that were given": of_past,
+    "inputs that hold the targets": of_leaks,
     "samples that see each other": of_samples,
 }
 

@@ -18,7 +18,6 @@ from equipoise.diagnosis.mistakes.series import (
     others,
     outputs_by_step,
     samples_counted,
-    targets_of,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.records import wording
@@ -45,7 +44,7 @@ def of_future(traced: TracedPass) -> list[Finding]:
             steps. Each of two further passes may take its patience.
     """
     model, loss_fn, batch = traced.model, traced.loss_fn, traced.batch
-    targets = targets_of(traced)
+    targets = traced.targets
     led = [x for x in inputs_of(batch) if any(_is_next(x, target) for target in targets)]
     if len({id(x) for x in led}) != 1:
         return []

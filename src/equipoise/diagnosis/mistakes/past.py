@@ -14,7 +14,6 @@ from equipoise.diagnosis.mistakes.series import (
     is_slow,
     outputs_by_step,
     samples_counted,
-    targets_of,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.records.finding import Finding
@@ -33,7 +32,7 @@ def of_past(traced: TracedPass) -> list[Finding]:
         traced: The pass on a batch whose first axes are those of samples, and the second those of
             steps. Each of two further passes may take its patience.
     """
-    targets = [target for target in targets_of(traced) if not target.is_floating_point()]
+    targets = [target for target in traced.targets if not target.is_floating_point()]
     for late in (0, 1):
         for series in inputs_of(traced.batch):
             given = any(_is_given(series, target, late) for target in targets)

@@ -9,16 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.inputs.calls import TARGETS
-from equipoise.diagnosis.mistakes.sources import DIFFERENCES, tensor
-from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.batches import fields, mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.random_states import seeded
 
-# Losses that compare outputs with targets one by one, and their operands.
-_LOSSES = {"nll_loss_forward", "nll_loss2d_forward", *DIFFERENCES}
 # Fewer samples have no other inputs to exchange, and fewer steps no order to speak of.
 LEAST_SAMPLES, LEAST_STEPS = 2, 4
 # Share of steps that are like the one before, from which a series is constant.
@@ -32,17 +28,6 @@ def inputs_of(batch: Any) -> list[Tensor]:
     named = fields(batch)
     values = batch if named is None else [x for n, x in named.items() if n not in TARGETS]
     return [x for x in tensors(values) if x.ndim > 1 and x.layout is torch.strided]
-
-
-def targets_of(traced: TracedPass) -> list[Tensor]:
-    """What outputs are compared with."""
-    found = []
-    for node in traced.after_layers:
-        if node.name in _LOSSES and len(node.inputs) > 1:
-            values = [tensor(source, traced.nodes) for source in node.inputs[:2]]
-            if any(value.requires_grad for value in values):
-                found += [value.detach() for value in values if not value.requires_grad]
-    return found
 
 
 def is_slow(x: Tensor) -> bool:

@@ -18,7 +18,7 @@ _COMPARING = ("nll_loss", "cross_entropy", "mse_loss", "l1_loss", "huber_loss", 
 
 
 def of_targets(traced: TracedPass) -> list[Finding]:
-    """Targets that are all equal, in every batch.
+    """Targets that are all equal, in every batch, where there are no others beside them.
 
     Args:
         traced: The pass, with others; they are drawn only if targets of the first are equal.
@@ -30,9 +30,14 @@ def of_targets(traced: TracedPass) -> list[Finding]:
         for source in node.inputs
         if isinstance(source, Given) and source.kind == "data" and not source.value.requires_grad
     ]
-    for place, values in enumerate(tensors(traced.batch)):
-        if not (_is_constant(values) and any(_is(values, value) for value in compared)):
-            continue
+    targets = {
+        place: values
+        for place, values in enumerate(tensors(traced.batch))
+        if any(_is(values, value) for value in compared)
+    }
+    if not all(map(_is_constant, targets.values())):
+        return []
+    for place in targets:
         batches = list(traced.more())
         all_of_them = [values for batch in batches for values in tensors(batch)[place : place + 1]]
         flat = torch.cat([values.detach().flatten() for values in all_of_them])

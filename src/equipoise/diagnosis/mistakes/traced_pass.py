@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from equipoise.diagnosis.mistakes.sources import PRODUCTS
+from equipoise.diagnosis.mistakes.sources import DIFFERENCES, PRODUCTS, tensor
 from equipoise.instrument import LossFunction
 from equipoise.instrument.recording.graph import Graph, Made, Node
 from equipoise.records.finding import Finding
+
+# Losses that compare outputs with targets one by one.
+_LOSSES = {"nll_loss_forward", "nll_loss2d_forward", *DIFFERENCES}
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,17 @@ class TracedPass:
             if node.name in PRODUCTS or node.number in found:
                 found |= {one.node for one in node.inputs if isinstance(one, Made)}
         return frozenset(found)
+
+    @cached_property
+    def targets(self) -> list[Tensor]:
+        """What a loss compares outputs with, one by one."""
+        found = []
+        for node in self.after_layers:
+            if node.name in _LOSSES and len(node.inputs) > 1:
+                values = [tensor(source, self.nodes) for source in node.inputs[:2]]
+                if any(value.requires_grad for value in values):
+                    found += [value.detach() for value in values if not value.requires_grad]
+        return found
 
     @property
     def after_layers(self) -> Iterator[Node]:
