@@ -170,7 +170,7 @@ class TestComparisons:
         (finding,) = conclude(None, [], NORMS, [vague], [])
         assert finding.severity == "note"
         assert finding.title == "Undecided whether theory holds for the gradient growth per layer"
-        assert "more seeds" in finding.detail
+        assert "More seeds" in finding.detail
         assert finding.remedy is None
         assert ("standard errors" in finding.detail) == (z == 1.2)
 
