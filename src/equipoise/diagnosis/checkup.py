@@ -229,6 +229,7 @@ def _findings(examined: Examination) -> tuple[Finding, ...]:
             *conclude_fix(examined.fix),
         ],
         () if initialised is None or examined.stuck else initialised.zero_matrices,
+        examined.stuck.silent or examined.stuck.part,
     )
 
 

@@ -50,16 +50,19 @@ def conclude(
     further: Sequence[Finding] = (),
     leading: Sequence[Finding] = (),
     zeros: Sequence[str] = (),
+    dead: Sequence[str] = (),
 ) -> tuple[Finding, ...]:
     """Turn records into findings, most severe first, and of equal ones ``leading`` first.
 
-    Matrices that start at zero, ``zeros``, explain why layers have no gradient as yet.
+    Matrices that start at zero, ``zeros``, explain why layers have no gradient as yet; of weights
+    that never have one, ``dead``, a finding of its own speaks.
     """
     findings = [*leading]
     if growth is not None:
         findings += _few_rows(growth)
         findings += _changing_paths(growth)
-        findings += _gradients(growth, attribution, zeros)
+        findings += [] if dead else _without_gradient(growth, zeros)
+        findings += _gradients(growth, attribution)
     findings += _agreement(comparisons)
     findings += _coverage(sites)
     findings += _conditioning(conditioning)
@@ -68,10 +71,8 @@ def conclude(
     return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
-def _gradients(
-    growth: GradientGrowth, attribution: Sequence[Share], zeros: Sequence[str]
-) -> list[Finding]:
-    findings = [*_without_gradient(growth, zeros), *_steps(growth)]
+def _gradients(growth: GradientGrowth, attribution: Sequence[Share]) -> list[Finding]:
+    findings = _steps(growth)
     if growth.rate is not None:
         findings.append(_depth(growth, growth.rate, attribution))
     return findings

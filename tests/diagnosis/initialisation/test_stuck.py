@@ -99,6 +99,36 @@ def test_weights_are_stuck_where_units_are_silent(model, expected):
     assert tuple(n for n, w in weights.items() if torch.equal(w, parameters[n])) == expected
 
 
+class Skipping(nn.Module):
+    """A dead layer in the middle, behind which the input comes in again."""
+
+    def __init__(self, bias=-100.0):
+        super().__init__()
+        self.first, self.dead, self.last = nn.Linear(64, 24), nn.Linear(24, 24), nn.Linear(88, 48)
+        self.head = nn.Linear(48, 10)
+        nn.init.constant_(self.dead.bias, bias)
+
+    def forward(self, x):
+        inside = self.dead(self.first(x).relu()).relu()
+        return self.head(self.last(torch.cat([x, inside], 1)).relu())
+
+
+def test_silent_weights_that_are_less_than_half_are_a_warning():
+    """Of the first layers of a NeRF that nothing reached, a note said that it is intended."""
+    model = Skipping()
+    graph = trace(model, BATCH, cross_entropy)
+    found = stuck(model, cross_entropy, [BATCH], graph.without_gradient)
+    assert found == Stuck(part=("first.weight", "dead.weight"))
+    report = eq.checkup(Skipping, BATCH, loss_fn="cross-entropy")
+    assert report.verdict.trainability is not None
+    (finding,) = (f for f in report.findings if "no gradient, whatever" in f.title)
+    assert finding.severity == "warning"
+    assert not any("intended" in f.detail for f in report.findings)
+    sound = Skipping(0.0)
+    graph = trace(sound, BATCH, cross_entropy)
+    assert stuck(sound, cross_entropy, [BATCH], graph.without_gradient) == Stuck()
+
+
 class Nested(nn.Module):
     """Residual branches within one another, whose scales start at zero and wake in turn."""
 

@@ -18,8 +18,9 @@ from equipoise.records.finding import Finding
 _STEP, _MOST = 0.01, 16
 # Passes without news after which there will be none: branches may be left out at random.
 _QUIET = 3
-# Share of the matrices' numbers from which those without a gradient are no detail.
-_MUCH = 0.5
+# Shares of the matrices' numbers from which those without a gradient are no detail, and from which
+# they may be experts that no batch has used.
+_MUCH, _SOME = 0.5, 0.1
 _NAMES = 3
 
 
@@ -30,10 +31,12 @@ class Stuck:
     Args:
         zero: They start at zero, and each waits for another that does.
         silent: They do not; the loss does not depend on them wherever the others go.
+        part: The same of less than half of all, the first among them: training goes on behind.
     """
 
     zero: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
+    part: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.zero or self.silent)
@@ -65,7 +68,7 @@ def stuck(
     Where one of two factors starts at zero, the first step moves it and the second one the other;
     where both do, as in two successive layers, each waits for the other. Units that are silent
     for every sample, as ReLUs behind a large negative bias, let no gradient through either, nor
-    do operations whose derivative is zero: then the first matrix has none, nor have most others.
+    do operations whose derivative is zero: then the first matrix has none, nor have others.
     Parts that these batches do not use, such as experts, are no finding.
 
     Args:
@@ -78,15 +81,19 @@ def stuck(
     matrices = [name for name, p in trained.items() if p.ndim > 1]
     zero = [name for name in matrices if not bool(trained[name].any())]
     silent = [name for name in matrices if name in without_gradient and name not in zero]
-    if not _are_most(trained, matrices, {*zero, *silent}):
+    if _share(trained, matrices, {*zero, *silent}) < _SOME:
         silent = []
     if not (zero or silent):
         return Stuck()
     with untouched(model), recording_gradients():
         waiting = _waiting_after_steps({*zero, *silent}, trained, model, loss_fn, list(batches))
-    if not _are_most(trained, matrices, waiting):
-        silent = []
-    return Stuck(*(tuple(name for name in names if name in waiting) for names in (zero, silent)))
+    share = _share(trained, matrices, waiting)
+    still_zero, still_silent = (
+        tuple(name for name in names if name in waiting) for names in (zero, silent)
+    )
+    if share >= _MUCH:
+        return Stuck(still_zero, still_silent)
+    return Stuck(still_zero, part=still_silent if share >= _SOME else ())
 
 
 def _waiting_after_steps(
@@ -120,11 +127,12 @@ def _waiting_after_steps(
     return waiting
 
 
-def _are_most(trained: Mapping[str, Tensor], matrices: Sequence[str], names: Set[str]) -> bool:
-    """Whether these matrices hold the first one, and at least half of all numbers."""
+def _share(trained: Mapping[str, Tensor], matrices: Sequence[str], names: Set[str]) -> float:
+    """Which part of all numbers these matrices hold; none where the first is not among them."""
+    if not names or matrices[0] not in names:
+        return 0.0
     sizes = {name: trained[name].numel() for name in matrices}
-    mine = sum(sizes[name] for name in names)
-    return bool(names) and matrices[0] in names and mine >= _MUCH * sum(sizes.values())
+    return sum(sizes[name] for name in names) / sum(sizes.values())
 
 
 def _gradients(loss: Tensor, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -161,13 +169,14 @@ def conclude_stuck(found: Stuck) -> list[Finding]:
                 "Start one of two successive layers, or of two factors, away from zero.",
             )
         )
-    if found.silent:
+    silent = found.silent or found.part
+    if silent:
         findings.append(
             Finding(
-                "critical",
-                f"{_weights(found.silent, 'have')} no gradient, whatever is trained",
+                "critical" if found.silent else "warning",
+                f"{_weights(silent, 'have')} no gradient, whatever is trained",
                 f"On no sample of the batches tried has the loss a derivative by "
-                f"{wording.listed(found.silent, _NAMES)}, also when all other weights have moved. "
+                f"{wording.listed(silent, _NAMES)}, also when all other weights have moved. "
                 "Units are silent for every sample, as ReLUs behind a large negative bias; "
                 "something has a derivative of zero, as round(), a clamp beyond its bounds or a "
                 "softmax of one number; or gradients are less than the least number.",
