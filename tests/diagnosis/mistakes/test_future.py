@@ -67,6 +67,19 @@ class TestTokens:
         loss = lambda m, b: shifted_loss(m, b["tokens"])  # noqa: E731
         assert severities(model, by_name, loss) == ["critical"]
 
+    @pytest.mark.parametrize(("mask", "expected"), [(lambda x: x, ["critical"]), (torch.tril, [])])
+    def test_that_a_model_makes_rows_of(self, mask, expected):
+        """As the Transformer of "attention is all you need", whose logits have a row per step."""
+
+        class Flat(Attention):
+            def forward(self, tokens):
+                return super().forward(tokens).flatten(0, 1)
+
+        def flat_loss(model, batch):
+            return F.cross_entropy(model(batch[0]), batch[1].flatten())
+
+        assert severities(Flat(mask=mask), PAIR, flat_loss) == expected
+
     def test_as_many_features_as_samples(self):
         """A layer's rows are those of all steps, whatever is behind them."""
 

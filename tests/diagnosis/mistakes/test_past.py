@@ -52,6 +52,17 @@ def test_a_step_that_the_model_shifts_itself():
     assert found(Shifting(), (PAIR[0], PAIR[0])) == []
 
 
+def test_a_model_that_makes_a_row_of_each_step():
+    class Flat(Attention):
+        def forward(self, tokens):
+            return super().forward(tokens).flatten(0, 1)
+
+    def flat_loss(model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1].flatten())
+
+    assert found(Flat(), (PAIR[0], PAIR[0]), flat_loss) == ["critical"]
+
+
 def test_autoencoders():
     """They see all steps, or each alone."""
     everything = Attention(mask=torch.ones_like)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -73,8 +74,8 @@ def outputs_by_step(
 
     def look(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
         if module is model:
-            for x, axis in _with_steps(output, samples, length):
-                by_step = x.movedim(axis, 0)
+            for x, steps_first in _with_steps(output, samples, length):
+                by_step = steps_first(x)
                 if not found or by_step.shape == found[0].shape:
                     found.append(by_step.detach().clone())
 
@@ -86,13 +87,13 @@ def samples_counted(
     model: nn.Module, loss_fn: LossFunction, batch: Any, samples: int, length: int, step: int
 ) -> list[Tensor]:
     """Of each output, for which samples the loss depends on a step."""
-    found: list[tuple[Tensor, int]] = []
+    found: list[tuple[Tensor, Callable[[Tensor], Tensor]]] = []
 
     def look(module: nn.Module, arguments: Any, output: Any) -> None:
-        for x, axis in _with_steps(output, samples, length):
-            first, before = found[0] if found else (x, axis)
-            if x.movedim(axis, 0).shape == first.movedim(before, 0).shape:
-                found.append((x, axis))
+        for x, steps_first in _with_steps(output, samples, length):
+            first, first_of_it = found[0] if found else (x, steps_first)
+            if steps_first(x).shape == first_of_it(first).shape:
+                found.append((x, steps_first))
 
     with untouched(model), recording_gradients(), seeded(0):
         handle = model.register_forward_hook(look)
@@ -103,19 +104,24 @@ def samples_counted(
         used = [x for x, _ in found if x.requires_grad]
         gradients = iter(torch.autograd.grad(loss, used, allow_unused=True) if used else ())
     counted = []
-    for x, axis in found:
+    for x, steps_first in found:
         gradient = next(gradients) if x.requires_grad else None
         counted.append(
             torch.zeros(samples, dtype=torch.bool, device=x.device)
             if gradient is None
-            else (gradient.movedim(axis, 0)[step] != 0).reshape(samples, -1).any(1)
+            else (steps_first(gradient)[step] != 0).reshape(samples, -1).any(1)
         )
     return counted
 
 
-def _with_steps(output: Any, samples: int, length: int) -> Iterator[tuple[Tensor, int]]:
-    """Outputs that have one axis of steps, and this axis."""
+def _with_steps(
+    output: Any, samples: int, length: int
+) -> Iterator[tuple[Tensor, Callable[[Tensor], Tensor]]]:
+    """Outputs that have one axis of steps, and what puts it first."""
     for x in rows_of_samples(output, samples):
         axes = [i for i in range(1, x.ndim) if x.shape[i] in (length, length - 1)]
         if len(axes) == 1:  # of two, one may be that of classes, or of what attention sees
-            yield x, axes[0]
+            yield x, partial(torch.movedim, source=axes[0], destination=0)
+    for steps in (length, length - 1):  # of which the model has made rows of their own
+        for x in rows_of_samples(output, samples * steps):
+            yield x, lambda rows, steps=steps: rows.unflatten(0, (samples, steps)).movedim(1, 0)
