@@ -301,6 +301,24 @@ def test_wrong_input(model, named, message):
         initialisation(model, named)
 
 
+@pytest.mark.parametrize(
+    ("draw", "kinds"),
+    [
+        (partial(init.normal_, std=0.02), []),
+        (partial(init.uniform_, a=-0.035, b=0.035), ["mis-scaled"]),
+        (init.normal_, ["mis-scaled"]),
+    ],
+)
+def test_a_layer_that_another_function_draws_smaller_is_meant_so(draw, kinds):
+    """As the embedding of time in DiT, normal among uniform layers; normal_() alone has std 1."""
+    names = ("first", "time", "second", "third", "fourth", "fifth", "last")
+    model = nn.ModuleDict({name: nn.Linear(64, 64) for name in names})
+    for layer in model.values():
+        init.xavier_uniform_(layer.weight)
+    draw(model["time"].weight)
+    assert [fault.kind for fault in initialisation(model).faults] == kinds
+
+
 class TestWeightNorm:
     """The old one computes the weight anew before every pass, from its length and direction."""
 

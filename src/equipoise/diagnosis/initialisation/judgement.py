@@ -224,6 +224,7 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
         return {}
     judged, places = _compared(kind, rule, rule.words, limit), blocks_of(kind)
     together = {one.place for one in kind if places[one.name] > 1}
+    usual = [one.layer.law for one in kind if _follows(rule, one.layer, limit)]
     for one in kind:
         judgement = judged[one.name]
         common = one.layer.law.is_constant or one.place in together or _is_end(one, kind)
@@ -231,9 +232,23 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
             _is_of_one_place(kind, rule, limit)
             or (not _is_in_a_block(one) and _is_of_blocks(kind, rule, limit))
         )
-        if elsewhere or (common and judgement.verdict in ("mis-scaled", "residual scaling")):
+        apart = judgement.verdict == "mis-scaled" and _is_drawn_apart(one.layer.law, usual, limit)
+        if (
+            elsewhere
+            or apart
+            or (common and judgement.verdict in ("mis-scaled", "residual scaling"))
+        ):
             judged[one.name] = replace(judgement, verdict="exception")
     return judged
+
+
+def _is_drawn_apart(law: Law, usual: Sequence[Law], limit: float) -> bool:
+    """Whether a layer is drawn smaller by another function than its siblings, so on purpose."""
+    return not law.is_constant and all(
+        law.std < other.std
+        and form_z(replace(law, sample=law.sample * (other.std / law.std)), other) > limit
+        for other in usual
+    )
 
 
 def _is_of_one_place(kind: Sequence[Found], rule: Rule, limit: float) -> bool:
