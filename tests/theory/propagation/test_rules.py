@@ -113,6 +113,11 @@ def affine(layer):
     return layer
 
 
+def biased(layer, size=-1.5):
+    nn.init.constant_(layer.bias, size)
+    return layer
+
+
 def evaluated_batch_norm():
     layer = affine(nn.BatchNorm1d(C)).eval()
     layer.running_mean.normal_(0, 0.3)
@@ -203,6 +208,14 @@ CASES = {
     ),
     # Linear layers.
     "linear with bias": (linear(lambda: nn.Linear(C, C)), rows()),
+    "linear with one bias for all": (
+        linear(lambda: biased(nn.Linear(C, C)), nn.Sigmoid, lambda: nn.Linear(C, C)),
+        rows(),
+    ),
+    "layer norm behind one bias for all": (
+        linear(lambda: biased(nn.Linear(C, C)), lambda: nn.LayerNorm(C), nn.ReLU),
+        rows(),
+    ),
     "tokens": (linear(nn.ReLU, lambda: nn.Linear(C, C)), tokens()),
     "flatten": (
         lambda: nn.Sequential(
@@ -224,6 +237,10 @@ CASES = {
     ),
     # Convolutions.
     "zero padding": (convolutional(conv(3, padding=1), nn.ReLU), images()),
+    "one bias for all": (
+        convolutional(lambda: biased(nn.Conv2d(C, C, 3, padding=1)), nn.Sigmoid, conv(1)),
+        images(),
+    ),
     "no padding": (convolutional(conv(3)), images()),
     "stride, dilation and groups": (
         convolutional(conv(3, padding=2, stride=2, dilation=2, groups=4)),

@@ -411,15 +411,18 @@ def arranged(pairs: Exchangeable, order: Sequence[Atom], wanted: Sequence[Atom])
     return Exchangeable(pairs.same[grid], pairs.diff[grid], pairs.samples)
 
 
-def bias_square(bias: object, weights: Tensor, grown: Fraction) -> float:
-    """Mean square of a bias, of a layer that many times as many features go into as traced.
+def bias_moments(bias: object, weights: Tensor, grown: Fraction) -> tuple[float, float]:
+    """Mean and mean square of a bias, of a layer whose inputs are that many times as many.
 
     A bias that has the variance of the weights, up to four standard errors, is drawn as PyTorch
-    draws it, and shrinks with them.
+    draws it, and shrinks with them. A mean within four standard errors of 0 is taken for none.
     """
     if not isinstance(bias, Known):
-        return 0.0
-    size, own = mean_square(bias.value), mean_square(weights)
+        return 0.0, 0.0
+    size, own, count = mean_square(bias.value), mean_square(weights), bias.value.numel()
+    mean = float(bias.value.detach().double().mean())
+    if mean**2 * count <= 16 * (size - mean**2):
+        mean = 0.0
     # The square of a uniform number has a variance of 4/5 of its squared mean.
-    alike = abs(size - own) < 4 * own * math.sqrt(0.8 / bias.value.numel())
-    return size / float(grown) if alike else size
+    alike = abs(size - own) < 4 * own * math.sqrt(0.8 / count)
+    return (0.0, size / float(grown)) if alike and not mean else (mean, size)

@@ -44,8 +44,8 @@ from equipoise.theory.propagation.values import (
     Known,
     Moments,
     arranged,
-    bias_square,
-    gaussian,
+    bias_moments,
+    from_covariance,
     measured,
     require_few,
 )
@@ -78,13 +78,14 @@ def convolution(call: Call) -> Result:
     if kernel.centred:  # what filters of independent weights have, before they lose their mean
         free = weight.value[0].numel()
         variance *= free / (free - 1)
-    noise = bias_square(bias, weight.value, wider)
+    offset, noise = bias_moments(bias, weight.value, wider)
     same, diff = (variance * fan_in * block for block in (read.pairs.same, read.pairs.diff))
     if kernel.centred or noise:
         rest = noise - variance * fan_in * read.common
         same, diff = same + rest, diff + rest
     layout, kept = _layout_of_output(call, source, kernel.outputs)
-    output = gaussian(layout, kept, Exchangeable(same, diff, read.pairs.samples))
+    covariance, means = Exchangeable(same, diff, read.pairs.samples), np.full(len(same), offset)
+    output = from_covariance(layout, kept, covariance, means)
     output = replace(output, scatter=read.scatter, filters=read.filters)
 
     # Wider layers have smaller weights, of the same variance times fan-in.

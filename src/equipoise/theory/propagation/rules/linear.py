@@ -25,7 +25,7 @@ from equipoise.theory.propagation.values import (
     Known,
     Moments,
     arranged,
-    bias_square,
+    bias_moments,
     from_covariance,
     gaussian,
     measured,
@@ -78,7 +78,7 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
     outputs = weight.value.shape[-1]
     variance = mean_square(weight.value)
     grown = times(inputs)
-    noise = bias_square(bias, weight.value, grown)
+    offset, noise = bias_moments(bias, weight.value, grown)
 
     ordered = arranged(source.covariance, source.order, [*kept, *summed])
     read = summed_over(ordered, prod(atom.size for atom in summed))
@@ -92,7 +92,8 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
     widening = call.node.widening
     layout = Layout((*rows, (Atom.new("feature", outputs, widening),)))
     scatter = source.scatter + float(1 / (fan_in * grown))
-    output = replace(gaussian(layout, kept, covariance), scatter=scatter)
+    means = np.full(len(read.same), offset)
+    output = replace(from_covariance(layout, kept, covariance, means), scatter=scatter)
     # Wider layers have smaller weights, of the same variance times fan-in.
     fan_out = float(outputs * widening / grown)
 
