@@ -484,6 +484,46 @@ class TestDependence:
         assert first.gradient == pytest.approx(first.measured_gradient, rel=0.3)
 
 
+def evidence(model, batch):
+    """The loss of a variational autoencoder."""
+    x, target = batch
+    output, mean, log_variance = model(x)
+    information = 1 + log_variance - mean.square() - log_variance.exp()
+    return (output - target).square().mean() - information.mean()
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(64, 256), nn.ReLU())
+        self.mean, self.log_variance = nn.Linear(256, 256), nn.Linear(256, 256)
+        self.decoder = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
+
+    def forward(self, x):
+        h = self.encoder(x)
+        mean, log_variance = self.mean(h), self.log_variance(h)
+        z = mean + torch.randn_like(mean) * (log_variance / 2).exp()
+        return self.decoder(z), mean, log_variance
+
+
+class TestSeveralBeginnings:
+    """Measured gradients that come together add up or cancel, which their sizes do not tell."""
+
+    def test_gradients_that_cancel(self):
+        """Of a logarithm of a variance near 0: 1 - exp(0)."""
+        torch.manual_seed(0)
+        sites = propagate(trace(Autoencoder(), vectors(), evidence)).sites
+        (site,) = (s for s in sites if s.module == "log_variance")
+        assert site.gradient == pytest.approx(site.measured_gradient, rel=1e-5)
+
+    def test_gates(self):
+        torch.manual_seed(0)
+        model = linear(256, *(Highway(expanded=True) for _ in range(3)))
+        sites = propagate(trace(model, vectors(), projected)).sites
+        (gate,) = (s for s in sites if s.operation == "sigmoid" and s.module == "3")
+        assert gate.gradient == pytest.approx(gate.measured_gradient, rel=1e-5)
+
+
 class TestSites:
     def test_start_with_the_first_product_with_weights(self):
         """What comes before are values, not moments."""

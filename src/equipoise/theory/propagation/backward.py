@@ -56,11 +56,15 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
     cut = _consumed_without_a_way_back(graph, forward)
     drawn = _drawn(graph, forward, cut)
     failures: dict[int, str] = {}
+    # Beginnings from which no weights lie between, which decorrelate what they bring.
+    begun: dict[int, set[int]] = {}
     for node in reversed(graph.nodes):
         pairs = zip(forward.values[node.number], forward.pullbacks[node.number], strict=True)
         for index, (value, pullback) in enumerate(pairs):
             if not isinstance(value, Moments):
                 continue
+            if len(begun.get(id(value), ())) > 1 and _has_values(node.gradients[index]):
+                cut.add(id(value))  # how they add up, or cancel, is measured
             if id(value) in cut:
                 # What other ways brought is not all of it.
                 share, measured_one = found.pop(id(value), None), node.gradients[index]
@@ -69,6 +73,7 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
                 if begin is not None:
                     found[id(value)] = begin
                     back.starts.add(id(value))
+                    begun[id(value)] = {id(value)}
                 elif measured_one is not None and measured_one.is_meta:
                     reason = failures.get(id(value), "a gradient of the loss before the change")
                     back.unknown.setdefault(id(value), reason)
@@ -97,6 +102,8 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
             for receiver, share in pulled.inputs:
                 before = found.get(id(receiver))
                 found[id(receiver)] = share if before is None else before + share
+                if not pulled.weights:
+                    begun.setdefault(id(receiver), set()).update(begun.get(id(value), ()))
                 size = size_of(receiver, share.pairs.mean_diagonal)
                 width = receiver.layout.count("feature") if pulled.weights else None
                 edge = Edge(id(value), size, width)
@@ -106,6 +113,11 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
                 if found[id(value)] is gradient:
                     del found[id(value)]
     return back
+
+
+def _has_values(gradient: Tensor | None) -> bool:
+    """Whether a gradient was measured, and still holds."""
+    return gradient is not None and not gradient.is_meta
 
 
 def _moments_of(node: Node, forward: Forward) -> list[Moments]:
