@@ -693,6 +693,70 @@ def test_a_weight_made_of_two_parameters_has_the_size_that_the_layer_uses():
     assert found["2.weight"] == pytest.approx(model[2].weight.square().mean().item())
 
 
+class Packed(nn.Module):
+    """Projections whose weights, or inputs, are parts of one tensor."""
+
+    def __init__(self, *, inputs):
+        super().__init__()
+        self.weight, self.inputs = nn.Parameter(torch.randn(512, 256) / 16), inputs
+        self.layer, self.other = nn.Linear(32, 256), nn.Linear(32, 256)
+
+    def forward(self, x):
+        if self.inputs:
+            first, second = x.chunk(2, 1)
+            return torch.relu(self.layer(first)) + torch.relu(self.other(second))
+        first, second = self.weight.chunk(2)
+        return torch.relu(F.linear(x, first)) + torch.tanh(F.linear(x, second))
+
+
+class Embedded(nn.Module):
+    """A language model whose head is its table of words."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.layer = nn.Embedding(50, 64), nn.Linear(64, 64)
+
+    def forward(self, tokens):
+        return torch.tanh(self.layer(self.words(tokens))) @ self.words.weight.T
+
+
+class TestWeights:
+    """A number is given of a matrix whose uses are all predicted, and it is that of the matrix."""
+
+    @pytest.mark.parametrize("inputs", [False, True])
+    def test_all_parts_of_a_tensor_count(self, inputs):
+        torch.manual_seed(0)
+        first = nn.Identity() if inputs else nn.Linear(64, 256)
+        model = nn.Sequential(first, Packed(inputs=inputs), nn.Linear(256, 256))
+        found = propagate(trace(model, vectors(128), projected))
+        assert not any(site.reason for site in found.sites[:-2])
+        names = {weight.name for weight in found.weights}
+        assert names >= ({"1.layer.weight", "1.other.weight"} if inputs else {"1.weight"})
+        for weight in found.weights:
+            assert weight.gradient == pytest.approx(weight.measured_gradient, rel=0.3)
+
+    def test_of_what_is_computed_of_a_parameter(self):
+        torch.manual_seed(0)
+        layer = nn.utils.parametrizations.spectral_norm(nn.Linear(256, 256))
+        graph = trace(linear(256, nn.ReLU(), layer), vectors(), projected)
+        (weight,) = (w for w in propagate(graph).weights if "2.param" in w.name)
+        assert weight.gradient == pytest.approx(weight.measured_gradient, rel=0.2)
+        assert weight.second_moment == pytest.approx(layer.weight.square().mean().item(), rel=1e-3)
+        assert weight.gradient > 1.2 * graph.weights[weight.name]  # which the norm divides
+
+    def test_a_table_of_words_that_is_also_the_head_has_none(self):
+        torch.manual_seed(0)
+        found = propagate(trace(Embedded(), integers(50, 8, 9), next_token))
+        assert {weight.name for weight in found.weights} == {"layer.weight"}
+
+    def test_weights_that_are_used_again_have_one(self):
+        torch.manual_seed(0)
+        layer = nn.Linear(256, 256)
+        model = linear(256, layer, nn.Tanh(), layer, nn.Tanh())
+        found = propagate(trace(model, vectors(), projected))
+        assert "1.weight" in {weight.name for weight in found.weights}
+
+
 class TestAllowance:
     """Pairs of positions cost memory and time: maps are followed as far as they are paid for."""
 

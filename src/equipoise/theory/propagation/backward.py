@@ -26,7 +26,7 @@ class Back:
     Args:
         gradients: By the identity of a value; those that are kept.
         sizes: Mean squares of all gradients, by the identity of a value.
-        weights: Mean squared gradients of weights, by name.
+        weights: Mean squared gradients of weights, by name and number of the operation.
         starts: Values whose gradient is that of the loss, measured or drawn.
         edges: Where the gradient of a value comes from.
         unknown: Why the gradient of a value is neither predicted nor measured.
@@ -35,7 +35,7 @@ class Back:
 
     gradients: dict[int, Gradient] = field(default_factory=dict)
     sizes: dict[int, float] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, dict[int, float]] = field(default_factory=dict)
     starts: set[int] = field(default_factory=set)
     edges: dict[int, list[Edge]] = field(default_factory=dict)
     unknown: dict[int, str] = field(default_factory=dict)
@@ -98,7 +98,8 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
                     failures[id(v)] = reason
                 continue
             for name, size in pulled.weights:
-                back.weights[name] = back.weights.get(name, 0.0) + size
+                sizes = back.weights.setdefault(name, {})
+                sizes[node.number] = sizes.get(node.number, 0.0) + size
             for receiver, share in pulled.inputs:
                 before = found.get(id(receiver))
                 found[id(receiver)] = share if before is None else before + share

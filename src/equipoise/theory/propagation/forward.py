@@ -8,6 +8,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+from torch import Tensor
+
 from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.propagation import losses
@@ -195,9 +197,18 @@ class Forward:
         if layout is None and node.name == "cat":
             layout = _of_joined(call, known)
         if layout is None and data:
-            layout = self._data(call).layout
+            layout = self._layout(call, node.outputs[0])
         parameter = " and ".join(sorted(names)) if names and not data else None
-        return _all_known(node, Known(node.outputs[0], layout, parameter, data))
+        first = Known(node.outputs[0], layout, parameter, data)
+        others = (
+            replace(
+                first,
+                value=other,
+                layout=layout if other.shape == shape or not data else self._layout(call, other),
+            )
+            for other in node.outputs[1:]  # such as the parts of a split
+        )
+        return Result(first, None, [(other, None) for other in others])
 
     def _draws_samples(self, node: Node) -> bool:
         """Whether it draws as many rows of noise as there are samples, as generators are fed."""
@@ -224,12 +235,16 @@ class Forward:
 
     def _data(self, call: Call) -> Known:
         """The values of an output as if they were the batch's."""
-        node = call.node
-        shape = tuple(node.outputs[0].shape)
+        output = call.node.outputs[0]
+        return Known(output, self._layout(call, output), data=True)
+
+    def _layout(self, call: Call, output: Tensor) -> Layout | None:
+        """The axes of an output that depends on the batch."""
+        shape = tuple(output.shape)
         layout = _of_recurrent(call)
         if layout is None and shape and shape[0] in self._rows:
             layout = Layout.of_batch(shape, self.graph.samples)
-        return Known(node.outputs[0], layout, data=True)
+        return layout
 
     def _value(self, source: Made | Given) -> Value:
         if isinstance(source, Made):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.instrument.recording.graph import Graph, Node
+from equipoise.instrument.recording.graph import Graph, Made, Node
 from equipoise.instrument.threads import one_thread
 from equipoise.numerics.options import named_options
 from equipoise.theory.activation.adapt import ActivationLike
@@ -27,10 +27,11 @@ from equipoise.theory.propagation.backward import Back, backward, size_of
 from equipoise.theory.propagation.call import rule_for
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.rules.pointwise import pointwise
-from equipoise.theory.propagation.sites import Share, Site, Weight, of_model
+from equipoise.theory.propagation.sites import Share, Site, Step, Weight, of_model
 from equipoise.theory.propagation.steps import first_steps
 from equipoise.theory.propagation.tensors import Readings, mean_square
-from equipoise.theory.propagation.values import Known, Moments, Value, most_positions
+from equipoise.theory.propagation.uses import gradient_of, uses_of, value_of
+from equipoise.theory.propagation.values import Moments, Value, most_positions
 from equipoise.theory.propagation.what_if.answer import Changes
 
 # What theory about takes for a pair of positions of one operation, there and back.
@@ -213,11 +214,7 @@ def propagate(
             why = forward.notes.get(node.number, "") or back.reasons.get(node.number, "")
             sites.append(replace(site, reason=site.reason or why))
     moved = first_steps(graph, forward.values, back.gradients) if steps else {}
-    sizes = _second_moments(graph, forward, back.weights)
-    weights = [
-        Weight(name, size, sizes[name], graph.weights.get(name), moved.get(name))
-        for name, size in back.weights.items()
-    ]
+    weights = _weights(graph, forward, back, moved)
     shares = _shares(sites, attribution.branches)
     return Propagation(tuple(sites), tuple(weights), shares, graph)
 
@@ -299,16 +296,26 @@ def _shares(sites: Sequence[Site], branches: float) -> tuple[Share, ...]:
     return tuple(sorted(found, key=lambda share: -abs(share.log_gain)))
 
 
-def _second_moments(graph: Graph, forward: Forward, names: Iterable[str]) -> dict[str, float]:
-    """Mean squares of parameters, or of what is computed from several, such as weight norm."""
-    computed = {
-        value.parameter: value.value
-        for values in forward.values.values()
-        for value in values
-        if isinstance(value, Known) and value.parameter
-    }
-    tensors = computed | graph.parameters
-    return {name: mean_square(tensors[name]) for name in names}
+def _weights(
+    graph: Graph, forward: Forward, back: Back, moved: Mapping[str, Step]
+) -> list[Weight]:
+    """Matrices of weights all of whose gradient is predicted."""
+    uses = uses_of(graph, forward.values)
+    found = []
+    for name, sizes in back.weights.items():
+        own = uses.get(name, [])
+        if {use.node for use in own} - set(sizes) or len({use.key for use in own}) != 1:
+            continue
+        matrix = own[0].matrix
+        gradient = gradient_of(matrix, graph)
+        measured = graph.weights.get(name)
+        if isinstance(matrix, Made):
+            has_values = gradient is not None and not gradient.is_meta
+            measured = mean_square(gradient) if gradient is not None and has_values else None
+        size = sum(use.share * sizes[use.node] for use in own)
+        second_moment = mean_square(value_of(matrix, graph))
+        found.append(Weight(name, size, second_moment, measured, moved.get(name)))
+    return found
 
 
 def _site(

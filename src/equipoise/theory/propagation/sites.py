@@ -94,11 +94,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """The gradient of one matrix of weights.
+    """The gradient of one matrix of weights, as layers multiply with it.
 
     Args:
-        name: Of the parameter.
-        gradient: Predicted mean square of its elements.
+        name: Of the parameter, or of those of which the matrix is computed, as by weight norm:
+            "g and v". Numbers are then those of what is computed.
+        gradient: Predicted mean square of its elements, all uses together.
         second_moment: Mean square of the weights themselves.
         measured_gradient: As the gradient, of the traced pass; None where it was not measured.
         step: What a step of the parameter does to the layer's output; None if not asked for.
