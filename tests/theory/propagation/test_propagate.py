@@ -757,6 +757,79 @@ class TestWeights:
         assert "1.weight" in {weight.name for weight in found.weights}
 
 
+class Twice(nn.Module):
+    """Takes one layer for both halves of its input."""
+
+    def __init__(self, combine):
+        super().__init__()
+        self.layer, self.combine = nn.Linear(64, 256), combine
+
+    def forward(self, x):
+        return self.combine(*(torch.tanh(self.layer(half)) for half in x.chunk(2, 1)))
+
+
+class Turned(nn.Module):
+    """W and then its transpose, as in an autoencoder with tied weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(256, 256, bias=False)
+
+    def forward(self, x):
+        return self.layer(x) @ self.layer.weight
+
+
+class TestWeightsThatComeAgain:
+    """They are not taken for independent of themselves."""
+
+    def halves(self, likeness):
+        """Two inputs that have so much in common, without a mean."""
+        first, other = drawn(32, 64), drawn(32, 64, seed=1)
+        second = likeness * first + (1 - likeness**2) ** 0.5 * other
+        return torch.cat([first, second], 1), drawn(32, 256, seed=2)
+
+    def joined(self, likeness, combine):
+        torch.manual_seed(0)
+        model = nn.Sequential(Twice(combine), nn.Linear(256, 256))
+        sites = propagate(trace(model, self.halves(likeness), projected)).sites
+        return next(s for s in sites if s.operation == combine.__name__)
+
+    @pytest.mark.parametrize("combine", [torch.sub, torch.add, torch.mul])
+    def test_what_they_make_of_inputs_that_are_alike_is_measured(self, combine):
+        site = self.joined(0.9, combine)
+        assert site.reason == "a sum or product of two tensors that the same weights made"
+        assert not site.is_predicted
+
+    def test_of_others_the_sum_is_predicted(self):
+        """As those of steps in time."""
+        site = self.joined(0.0, torch.sub)
+        assert site.second_moment == pytest.approx(site.measured_second_moment, rel=0.15)
+
+    def test_before_their_transpose_they_are_refused_both_ways(self):
+        torch.manual_seed(0)
+        model = linear(256, nn.ReLU(), Turned())
+        sites = propagate(trace(model, vectors(), projected)).sites
+        after, before = (
+            next(s for s in sites if text in s.reason)
+            for text in ("weights that made its input, transposed", "whose transpose comes after")
+        )
+        assert (after.module, before.module) == ("2", "2.layer")
+        for site in (s for s in sites if s.module in ("0", "1") and s.measured_gradient):
+            assert site.gradient == pytest.approx(site.measured_gradient, rel=0.2)
+
+    def test_a_gradient_along_the_output_is_measured_before_them(self):
+        """That of a squared output: W'W x is longer than W' times another vector."""
+        torch.manual_seed(0)
+        model = linear(256, nn.ReLU())
+        loss = lambda model, batch: model(batch[0]).square().mean()  # noqa: E731
+        found = propagate(trace(model, vectors(), loss))
+        last = next(s for s in found.sites if s.module == "2")
+        assert last.reason == "a gradient along the output, which these weights made"
+        for site in (s for s in found.sites if s.module in ("0", "1") and s.measured_gradient):
+            assert site.gradient == pytest.approx(site.measured_gradient, rel=1e-5)
+        assert {weight.name for weight in found.weights} == {"0.weight", "2.weight"}
+
+
 class TestAllowance:
     """Pairs of positions cost memory and time: maps are followed as far as they are paid for."""
 

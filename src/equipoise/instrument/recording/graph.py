@@ -108,6 +108,7 @@ class Node:
             the operation's own.
         in_part: Whether it stands for writes to parts of its first argument, or to the memory that
             it is a view of; the other arguments are what was written.
+        alike: Whether weights that made both of its inputs were found to make them alike.
     """
 
     number: int
@@ -123,6 +124,7 @@ class Node:
     records_gradients: bool = True
     function: str = ""
     in_part: bool = False
+    alike: bool = False
     _inputs: tuple[Made | Given, ...] | None = field(default=None, init=False, repr=False)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -10,13 +10,16 @@ from torch import Tensor
 from equipoise.instrument.recording.graph import Graph, Made, Node
 from equipoise.theory.propagation import losses
 from equipoise.theory.propagation.attribution import Edge
-from equipoise.theory.propagation.call import OF_SHAPES, reason_of
+from equipoise.theory.propagation.call import OF_SHAPES, WEIGHTED, Pulled, reason_of
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
 from equipoise.theory.propagation.rules import attention
-from equipoise.theory.propagation.tensors import features_last, second_moments
-from equipoise.theory.propagation.values import Gradient, Moments, arranged
+from equipoise.theory.propagation.tensors import cosine, features_last, second_moments
+from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged
+
+# What a gradient along outputs may add to the prediction of the gradient before.
+_MOST_ALONG = 0.1
 
 
 @dataclass(slots=True)
@@ -26,7 +29,7 @@ class Back:
     Args:
         gradients: By the identity of a value; those that are kept.
         sizes: Mean squares of all gradients, by the identity of a value.
-        weights: Mean squared gradients of weights, by name and number of the operation.
+        uses: Mean squared gradients of weights, by name and number of the operation.
         starts: Values whose gradient is that of the loss, measured or drawn.
         edges: Where the gradient of a value comes from.
         unknown: Why the gradient of a value is neither predicted nor measured.
@@ -35,11 +38,16 @@ class Back:
 
     gradients: dict[int, Gradient] = field(default_factory=dict)
     sizes: dict[int, float] = field(default_factory=dict)
-    weights: dict[str, dict[int, float]] = field(default_factory=dict)
+    uses: dict[str, dict[int, float]] = field(default_factory=dict)
     starts: set[int] = field(default_factory=set)
     edges: dict[int, list[Edge]] = field(default_factory=dict)
     unknown: dict[int, str] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Mean squared gradients of weights, by name, all uses together."""
+        return {name: sum(sizes.values()) for name, sizes in self.uses.items()}
 
 
 def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
@@ -74,6 +82,9 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
                     found[id(value)] = begin
                     back.starts.add(id(value))
                     begun[id(value)] = {id(value)}
+                    if node.name not in WEIGHTED and _cosine(node, index) ** 2 > _MOST_ALONG:
+                        # Slopes are not independent of it.
+                        cut.update(id(v) for v in _moments_of(node, forward))
                 elif measured_one is not None and measured_one.is_meta:
                     reason = failures.get(id(value), "a gradient of the loss before the change")
                     back.unknown.setdefault(id(value), reason)
@@ -90,15 +101,17 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
                 continue
             try:
                 pulled = pullback(gradient)
+                reason = _of_the_weights(node, index, forward, begun.get(id(value), ()))
             except Exception as error:  # as forward, the others are predicted
-                reason = reason_of(node, error, "the way back of")
+                pulled, reason = Pulled(), reason_of(node, error, "the way back of")
+            if reason:
                 back.reasons[node.number] = reason
+                pulled = Pulled(weights=pulled.weights)
                 for v in _moments_of(node, forward):
                     cut.add(id(v))
                     failures[id(v)] = reason
-                continue
             for name, size in pulled.weights:
-                sizes = back.weights.setdefault(name, {})
+                sizes = back.uses.setdefault(name, {})
                 sizes[node.number] = sizes.get(node.number, 0.0) + size
             for receiver, share in pulled.inputs:
                 before = found.get(id(receiver))
@@ -114,6 +127,47 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
                 if found[id(value)] is gradient:
                     del found[id(value)]
     return back
+
+
+def _of_the_weights(node: Node, index: int, forward: Forward, begun: Collection[int]) -> str:
+    r"""Why the gradient at a product with weights W is not independent of them; empty if it is.
+
+    Of outputs :math:`y = W x` and a gradient that has the share :math:`c^2` along y,
+    :math:`W^\top y = W^\top W x` is longer by :math:`1 + C_{out}/C_{in}` than without common
+    weights.
+
+    Args:
+        node: Any operation.
+        index: Of its output.
+        forward: The way forward.
+        begun: Where the gradient was measured, if no other weights lie between.
+    """
+    if node.number in forward.turned:
+        return "weights whose transpose comes after them"
+    value = forward.values[node.number][index]
+    if node.name not in WEIGHTED or not begun or not isinstance(value, Moments):
+        return ""
+    outputs = value.layout.count("feature")
+    inputs = [moments.layout.count("feature") for moments in _moments_of(node, forward)]
+    if node.name == "convolution" and inputs:
+        ratio = outputs / inputs[0]
+    else:
+        ratio = outputs**2 / max(weight.value.numel() for weight in _weights_of(node, forward))
+    along = _cosine(node, index) ** 2 * ratio > _MOST_ALONG
+    return "a gradient along the output, which these weights made" if along else ""
+
+
+def _weights_of(node: Node, forward: Forward) -> list[Known]:
+    values = [forward.value(source) for source in node.inputs]
+    return [value for value in values if isinstance(value, Known) and value.parameter]
+
+
+def _cosine(node: Node, index: int) -> float:
+    """Of an output and its gradient; 0 where they were not measured."""
+    gradient, output = node.gradients[index], node.outputs[index]
+    if gradient is None or gradient.is_meta or output.is_meta:
+        return 0.0
+    return cosine(gradient, output)
 
 
 def _has_values(gradient: Tensor | None) -> bool:

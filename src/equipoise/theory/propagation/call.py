@@ -13,7 +13,7 @@ from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Node, evaluated, name_of
 from equipoise.instrument.recording.opaque import OPAQUE
 from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
-from equipoise.theory.propagation.values import Gradient, Known, Moments, Value
+from equipoise.theory.propagation.values import Gradient, Known, MadeBy, Moments, Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +61,13 @@ class Call:
         if self.node.called is None:
             raise UnpredictedError(f"{self.node.name} is no call of a module")
         return self.node.called
+
+    def made_by(self, weight: Known) -> MadeBy:
+        """The note that these weights made the output."""
+        turned = self.argument("transposed")
+        if turned is None:  # a product with a matrix of [in, out]
+            turned = weight.value.stride(-1) > weight.value.stride(-2)
+        return MadeBy(str(weight.parameter), bool(turned), self.node.number)
 
     @property
     def output(self) -> Tensor:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor
 
@@ -30,6 +30,8 @@ from equipoise.theory.propagation.rules import attention
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
+from equipoise.theory.propagation.rules.sums import depend_on_a_third
+from equipoise.theory.propagation.tensors import correlation
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -54,6 +56,9 @@ for _family in (
 
 # What draws numbers that do not depend on the batch.
 _DRAWN = ("randn", "rand", "normal", "uniform", "randint")
+_JOINING = {"add", "sub", "mul"}
+# Beside twice of it, second moments of sums are off by less than a tenth.
+_CORRELATED = 0.1
 # Recurrent layers that PyTorch computes in one operation.
 _RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}
 
@@ -71,6 +76,8 @@ class Forward:
         self.reasons: dict[int, str] = {}
         self.notes: dict[int, str] = {}
         self.stopped = ""
+        # Products with weights whose transpose comes next.
+        self.turned: set[int] = set()
         self._given: dict[int, Known] = {}
         self._done: Done = {}
         self._rows = {graph.batch, *graph.rows}
@@ -105,7 +112,7 @@ class Forward:
     def step(self, node: Node) -> None:
         """Find what is known of the outputs of a node."""
         arguments, keywords = trees.replaced(
-            (Made, Given), self._value, (node.arguments, node.keywords)
+            (Made, Given), self.value, (node.arguments, node.keywords)
         )
         leaves = [v for v in trees.leaves((arguments, keywords)) if _is_value(v)]
         call = Call(node, arguments, keywords)
@@ -149,6 +156,10 @@ class Forward:
             return _with(node, attention.scores(call))
         rule = rule_for(node)
         moments = [leaf for leaf in leaves if isinstance(leaf, Moments)]
+        if node.name in _JOINING and self._alike(node, moments):
+            raise UnpredictedError("a sum or product of two tensors that the same weights made")
+        if node.name in WEIGHTED:
+            self._require_not_turned(call, moments, known)
         alone = len(moments) == 1 and moments[0].parts
         if rule is not None:
             by_parts = alone and node.name in FEATUREWISE
@@ -162,6 +173,38 @@ class Forward:
         if node.name in _RECURRENT:
             raise UnpredictedError("a recurrent layer, whose weights meet what they made before")
         raise UnpredictedError(f"no rule for {node.name}")
+
+    def _alike(self, node: Node, moments: Sequence[Moments]) -> bool:
+        """Whether two tensors have in common what weights that made both give them.
+
+        Their correlation is measured: fresh inputs have none, as those of steps in time.
+        """
+        names = [{maker.weights for maker in moment.made_by} for moment in moments]
+        if len(names) != 2 or not names[0] & names[1]:
+            return False
+        if depend_on_a_third(*moments) or moments[0].latent == moments[1].latent:
+            return False  # the rule knows that
+        if not self.graph.edited:
+            made = [self.graph.nodes[s.node].outputs[s.index] for s in node.inputs if _is_made(s)]
+            width = min(moment.layout.count("feature") for moment in moments)
+            node.alike = abs(correlation(*made)) > max(_CORRELATED, 3 / math.sqrt(width))
+        return node.alike
+
+    def _require_not_turned(
+        self, call: Call, moments: Sequence[Moments], known: Sequence[Known]
+    ) -> None:
+        """Raise for W before its own transpose: the two are not independent."""
+        for weight in known:
+            if not weight.parameter or weight.value.ndim < 2:
+                continue
+            own = call.made_by(weight)
+            makers = {m for x in moments for m in x.made_by if m.weights == own.weights}
+            turned = {maker.node for maker in makers if maker.turned != own.turned}
+            if turned:
+                self.turned |= turned
+                raise UnpredictedError(
+                    "a product with the weights that made its input, transposed"
+                )
 
     def _of_scores(self, call: Call, scores: attention.Scores) -> Result:
         """Between the two products of attention."""
@@ -246,7 +289,8 @@ class Forward:
             layout = Layout.of_batch(shape, self.graph.samples)
         return layout
 
-    def _value(self, source: Made | Given) -> Value:
+    def value(self, source: Made | Given) -> Value:
+        """What is known of an input."""
         if isinstance(source, Made):
             return self.values[source.node][source.index]
         found = self._given.get(id(source.value))
@@ -297,6 +341,10 @@ def _check_size(output: Moments, node: Node) -> None:
     if math.prod(output.layout.shape) != node.outputs[0].numel():
         shape = list(node.outputs[0].shape)
         raise UnpredictedError(f"operands of two shapes, which are repeated to {shape}")
+
+
+def _is_made(source: Made | Given) -> TypeGuard[Made]:
+    return isinstance(source, Made)
 
 
 def _is_value(leaf: Any) -> bool:

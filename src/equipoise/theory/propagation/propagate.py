@@ -40,6 +40,8 @@ _SECONDS_PER_PAIR = 2.5e-7
 _SECONDS_PER_TRIPLE = 6e-10
 # Maps of so many positions are followed whatever it takes.
 _FEWEST_POSITIONS = 64
+# ln of a weight's gradient, predicted over measured: beyond it, its uses are not independent.
+_ALIKE = 0.5
 # Why nothing is predicted once the allowance is spent.
 NO_TIME = "no time left for it"
 
@@ -302,7 +304,7 @@ def _weights(
     """Matrices of weights all of whose gradient is predicted."""
     uses = uses_of(graph, forward.values)
     found = []
-    for name, sizes in back.weights.items():
+    for name, sizes in back.uses.items():
         own = uses.get(name, [])
         if {use.node for use in own} - set(sizes) or len({use.key for use in own}) != 1:
             continue
@@ -313,6 +315,9 @@ def _weights(
             has_values = gradient is not None and not gradient.is_meta
             measured = mean_square(gradient) if gradient is not None and has_values else None
         size = sum(use.share * sizes[use.node] for use in own)
+        used_again = sum(use.share for use in own) > 1
+        if used_again and measured and size and abs(math.log(size / measured)) > _ALIKE:
+            continue  # gradients of several uses are alike, or cancel
         second_moment = mean_square(value_of(matrix, graph))
         found.append(Weight(name, size, second_moment, measured, moved.get(name)))
     return found

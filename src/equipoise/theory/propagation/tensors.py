@@ -96,6 +96,25 @@ def is_centred(filters: Tensor, size: float) -> bool:
     return fan_in > 1 and mean_square(filters.detach().mean(1)) * fan_in < 1e-3 * size
 
 
+def correlation(a: Tensor, b: Tensor) -> float:
+    """Of the elements of two tensors, one of which may be repeated; 0 if one is constant.
+
+    Examples:
+        >>> round(correlation(torch.tensor([1.0, 2.0]), torch.tensor([5.0, 3.0])), 12)
+        -1.0
+    """
+    a, b = a.detach().double(), b.detach().double()
+    a, b = a + torch.zeros_like(b), b + torch.zeros_like(a)
+    return cosine(a - a.mean(), b - b.mean())
+
+
+def cosine(a: Tensor, b: Tensor) -> float:
+    """Between two tensors of one shape."""
+    a, b = a.detach().double(), b.detach().double()
+    size = float(a.norm() * b.norm())
+    return float((a * b).sum()) / size if size > 0 else 0.0
+
+
 def mean_square(value: Tensor) -> float:
     """Average of squares, summed in float64.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import count
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,20 @@ class Known:
     data: bool = False
 
 
+class MadeBy(NamedTuple):
+    """Weights that made a tensor, among what its elements depend on.
+
+    Args:
+        weights: Name of the parameter.
+        turned: Whether rows and columns were exchanged.
+        node: Number of the operation.
+    """
+
+    weights: str
+    turned: bool
+    node: int
+
+
 @dataclass(frozen=True, eq=False)
 class Moments:
     r"""A tensor as a function of Gaussian latents, independent between features.
@@ -69,7 +83,7 @@ class Moments:
         parts: Of a concatenation of features, its parts.
         root: The tensor whose elements made the latents, if it is not this one.
         others: Latents that elements also depend on, of tensors of which they are sums, products
-            or averages.
+            or averages, and the weights that made them.
         moved: The tensor whose positions a matrix takes to those of this one, and the matrix, or
             an index of positions; None for positions that stay where they are.
         scatter: Variance of products of two positions, averaged over features, beyond the 1/C of
@@ -202,6 +216,11 @@ class Moments:
         while isinstance(latent, tuple):
             latent = latent[0]
         return self.others | {latent}
+
+    @property
+    def made_by(self) -> frozenset[MadeBy]:
+        """Weights after which no others came."""
+        return frozenset(other for other in self.others if isinstance(other, MadeBy))
 
     def made_of(self, *parts: Moments) -> Moments:
         """The same, as something that depends on the latents of its parts."""

@@ -86,7 +86,8 @@ def convolution(call: Call) -> Result:
     layout, kept = _layout_of_output(call, source, kernel.outputs)
     covariance, means = Exchangeable(same, diff, read.pairs.samples), np.full(len(same), offset)
     output = from_covariance(layout, kept, covariance, means)
-    output = replace(output, scatter=read.scatter, filters=read.filters)
+    maker = frozenset({call.made_by(weight)})
+    output = replace(output, scatter=read.scatter, filters=read.filters, others=maker)
 
     # Wider layers have smaller weights, of the same variance times fan-in.
     relative = float(call.node.widening / grown)

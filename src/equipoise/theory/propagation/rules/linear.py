@@ -93,7 +93,8 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
     layout = Layout((*rows, (Atom.new("feature", outputs, widening),)))
     scatter = source.scatter + float(1 / (fan_in * grown))
     means = np.full(len(read.same), offset)
-    output = replace(from_covariance(layout, kept, covariance, means), scatter=scatter)
+    output = from_covariance(layout, kept, covariance, means)
+    output = replace(output, scatter=scatter, others=frozenset({call.made_by(weight)}))
     # Wider layers have smaller weights, of the same variance times fan-in.
     fan_out = float(outputs * widening / grown)
 

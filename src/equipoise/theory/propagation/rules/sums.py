@@ -123,9 +123,13 @@ def common_source(a: Moments, b: Moments) -> Moments | None:
     return next((value for value in a.moved_from() if id(value) in sources), None)
 
 
+def depend_on_a_third(a: Moments, b: Moments) -> bool:
+    """Whether elements of both depend on the same ones of a third tensor."""
+    return bool((a.latents & b.latents) - a.made_by)
+
+
 def _require_independent(a: Moments, b: Moments) -> None:
-    """Raise where elements of both depend on the same ones of a third tensor."""
-    if a.latents & b.latents:
+    if depend_on_a_third(a, b):
         raise UnpredictedError("a sum or product of two tensors that depend on a third")
 
 
