@@ -13,6 +13,7 @@ from torch import nn
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory import explosion_rate
 from equipoise.theory.propagation.call import RULES
+from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import UnpredictedError
 from equipoise.theory.propagation.propagate import NO_TIME, propagate
 from equipoise.theory.propagation.rules import convolution, normalisers, sums
@@ -828,6 +829,41 @@ class TestWeightsThatComeAgain:
         for site in (s for s in found.sites if s.module in ("0", "1") and s.measured_gradient):
             assert site.gradient == pytest.approx(site.measured_gradient, rel=1e-5)
         assert {weight.name for weight in found.weights} == {"0.weight", "2.weight"}
+
+
+class TestGradientsAlongFilters:
+    r"""A rectifier's slope tells of its input, and so does what gradients add up to.
+
+    With :math:`x = k y/|k|^2 + x_\perp`, a filter's gradient :math:`\sum_r g(r)x(r)` has
+    :math:`\sum_r g(r)y(r)` along k, which positions of a sample share behind an average.
+    """
+
+    def ratio(self, *middle):
+        found = []
+        with torch.random.fork_rng(devices=[]):
+            for seed in range(6):
+                torch.manual_seed(seed)
+                model = nn.Sequential(
+                    nn.Conv2d(3, 128, 3, padding=1),
+                    *(make() for make in middle),
+                    nn.ReLU(),
+                    nn.AdaptiveAvgPool2d(1),
+                    nn.Flatten(),
+                    nn.Linear(128, 10),
+                )
+                batch = torch.randn(16, 3, 12, 12), torch.randint(10, (16,))
+                weights = propagate(trace(model, batch, cross_entropy)).weights
+                (first,) = (w for w in weights if w.name == "0.weight")
+                found.append(np.log(first.gradient / first.measured_gradient))
+        return np.mean(found)
+
+    @pytest.mark.parametrize("middle", [(), (lambda: nn.GroupNorm(1, 128),)])
+    def test_count(self, middle):
+        assert abs(self.ratio(*middle)) < 0.25
+
+    def test_otherwise_half_of_it_is_missing(self, monkeypatch):
+        monkeypatch.setattr(Exchangeable, "total", lambda pairs: 0.0)
+        assert self.ratio() < -0.5
 
 
 class TestAllowance:

@@ -93,7 +93,10 @@ def convolution(call: Call) -> Result:
     relative = float(call.node.widening / grown)
 
     def pullback(gradient: Gradient) -> Pulled:
-        found = [(str(weight.parameter), read.pairs.dot(gradient.pairs) / prod(window.kernel))]
+        taps, size = prod(window.kernel), read.pairs.dot(gradient.pairs)
+        if gradient.excess is not None:  # along the filter itself
+            size += gradient.excess.total() * read.pairs.mean_diagonal / (fan_in * taps)
+        found = [(str(weight.parameter), size / taps)]
         if not isinstance(x, Moments):
             return Pulled(weights=found)
         scale = variance * kernel.fan_out * relative * gradient.filters

@@ -99,7 +99,10 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
     fan_out = float(outputs * widening / grown)
 
     def pullback(gradient: Gradient) -> Pulled:
-        found = [(str(weight.parameter), _weight_gradient(ordered, gradient.pairs))]
+        size = _weight_gradient(ordered, gradient.pairs)
+        if gradient.excess is not None:  # along the weights of the output themselves
+            size += gradient.excess.total() * ordered.mean_diagonal / weight.value[..., 0].numel()
+        found = [(str(weight.parameter), size)]
         if not isinstance(x, Moments):
             return Pulled(weights=found)
         spread = spread_over(gradient.pairs, len(ordered.same) // len(gradient.pairs.same))

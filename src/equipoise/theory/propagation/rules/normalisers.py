@@ -270,7 +270,8 @@ def _over_features(
         same = gradient.pairs.same * size
         same[np.diag_indices_from(same)] *= gain
         pairs = Exchangeable(same, gradient.pairs.diff * size, gradient.pairs.samples)
-        return Pulled([(x, Gradient(pairs, gradient.weight))])
+        excess = gradient.excess and gradient.excess.scaled(np.sqrt(square) / divisor)
+        return Pulled([(x, Gradient(pairs, gradient.weight, excess))])
 
     return Result(output, pullback, _nothing(call))
 
@@ -306,7 +307,10 @@ def _within_samples(
         other = jacobian @ other @ jacobian
         own = rows.pulled_back(own)
         pairs = Exchangeable(square * own.same, square * other.same, K.samples) * gain
-        return Pulled([(x, Gradient(pairs, gradient.weight, filters=filters))])
+        # What a group has along itself is taken off, of which a feature is one part.
+        left = (1 - 1 / features) * square / (group.mean_diagonal + eps)
+        excess = gradient.excess and gradient.excess * left
+        return Pulled([(x, Gradient(pairs, gradient.weight, excess, filters=filters))])
 
     return Result(output, pullback, _nothing(call))
 
