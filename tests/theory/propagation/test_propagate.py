@@ -831,6 +831,55 @@ class TestWeightsThatComeAgain:
         assert {weight.name for weight in found.weights} == {"0.weight", "2.weight"}
 
 
+def dirac(layer):
+    nn.init.dirac_(layer.weight)
+    return layer
+
+
+def identity(layer):
+    nn.init.eye_(layer.weight)
+    return layer
+
+
+def positive(layer):
+    nn.init.uniform_(layer.weight, 0, 0.1)
+    return layer
+
+
+class TestWeightsThatAreNotRandom:
+    """Sums of few inputs are not Gaussian, and weights of one sign make features alike."""
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [(identity, "copy single features"), (positive, "whose mean is not 0")],
+    )
+    def test_matrices_are_named_and_measured(self, change, reason):
+        model = linear(256, nn.ReLU(), change(nn.Linear(256, 256)))
+        sites = propagate(trace(model, vectors(), projected)).sites
+        (site,) = (s for s in sites if reason in s.reason)
+        assert site.module == "2"
+        (last,) = (s for s in sites if s.module == "3" and s.operation == "addmm")
+        assert last.second_moment == pytest.approx(last.measured_second_moment, rel=0.2)
+
+    @pytest.mark.parametrize(
+        ("change", "reason"), [(dirac, "copy single features"), (positive, "whose mean is not 0")]
+    )
+    def test_kernels_are_named(self, change, reason):
+        layers = change(nn.Conv2d(32, 32, 3)), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 16, 10)
+        model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), *layers)
+        sites = propagate(trace(model, (drawn(8, 3, 8, 8), integers(10, 8)), cross_entropy)).sites
+        assert [s.module for s in sites if reason in s.reason] == ["2"]
+
+    @pytest.mark.parametrize(
+        "draw", [lambda w: nn.init.sparse_(w, 0.9), nn.init.orthogonal_, nn.init.trunc_normal_]
+    )
+    def test_others_are_predicted(self, draw):
+        layer = nn.Linear(256, 256)
+        draw(layer.weight)
+        sites = propagate(trace(linear(256, nn.ReLU(), layer), vectors(), projected)).sites
+        assert not any(site.reason for site in sites[:-2])
+
+
 class TestGradientsAlongFilters:
     r"""A rectifier's slope tells of its input, and so does what gradients add up to.
 

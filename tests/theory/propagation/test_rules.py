@@ -113,6 +113,16 @@ def affine(layer):
     return layer
 
 
+def delta(layer, first=0):
+    """Taps at the centre, and those before."""
+    with torch.no_grad():
+        layer.weight[:, :, 2] = layer.weight[:, :, 1, 2] = 0
+        if not first:
+            layer.weight[:, :, 0] = layer.weight[:, :, 1, 0] = 0
+        layer.weight.mul_(2)
+    return layer
+
+
 def biased(layer, size=-1.5):
     nn.init.constant_(layer.bias, size)
     return layer
@@ -237,6 +247,18 @@ CASES = {
     ),
     # Convolutions.
     "zero padding": (convolutional(conv(3, padding=1), nn.ReLU), images()),
+    "all taps but one are zero": (
+        convolutional(lambda: delta(nn.Conv2d(C, C, 3, padding=1)), nn.Tanh, conv(1)),
+        images(),
+    ),
+    "taps that are masked": (
+        convolutional(lambda: delta(nn.Conv2d(C, C, 3, padding=1), 4), nn.ReLU, conv(1)),
+        images(),
+    ),
+    "masked taps of a transposed convolution": (
+        convolutional(lambda: delta(nn.ConvTranspose2d(C, C, 3, 2, 1), 4), nn.ReLU, conv(1)),
+        images(),
+    ),
     "one bias for all": (
         convolutional(lambda: biased(nn.Conv2d(C, C, 3, padding=1)), nn.Sigmoid, conv(1)),
         images(),
@@ -595,7 +617,7 @@ class TestTwins:
     def test_borders(self, monkeypatch):
         """On a circle every position reads nine others."""
 
-        def circular(window, pairs):
+        def circular(window, pairs, sizes=None):
             pairs = pairs.reshape(window.inputs * 2)
             for axis, k in enumerate(window.kernel):
                 both, reach = (axis, len(window.kernel) + axis), range(-(k // 2), k // 2 + 1)

@@ -15,6 +15,12 @@ from equipoise.theory.propagation.layout import Layout, UnpredictedError
 
 Array = NDArray[np.float64]
 
+# Of fewer inputs, sums are what they are; rows that are looked at.
+_FEWEST_INPUTS, _FEW_ROWS = 6, 64
+# Sum of fourth powers over the squared sum of squares: 1 for one input, 3/n for n Gaussian ones.
+_COPIED = 0.75
+# Share of outputs that is the sum of inputs.
+_SUMMED = 0.5
 # Elements that are converted at once, so that they stay in the cache.
 _CHUNK = 1 << 14
 # Terms of a sum in float32, and mean squares of which each term is safe there.
@@ -94,6 +100,29 @@ def is_centred(filters: Tensor, size: float) -> bool:
     """
     fan_in = filters.shape[1]
     return fan_in > 1 and mean_square(filters.detach().mean(1)) * fan_in < 1e-3 * size
+
+
+def require_random(rows: Tensor) -> None:
+    """Raise for weights that leave outputs far from Gaussian, or alike.
+
+    Args:
+        rows: What every output is made of, one a row.
+
+    Raises:
+        UnpredictedError: If outputs copy single inputs, as of an identity, or if weights have a
+            mean that gives all outputs their inputs' sum.
+    """
+    inputs = rows.shape[1]
+    if inputs < _FEWEST_INPUTS or rows.is_meta or not rows.is_floating_point():
+        return
+    some = rows.detach()[:_FEW_ROWS].double()
+    squares = some.square()
+    sizes = squares.sum(1)
+    if float(sizes.min()) > 0 and float((squares.square().sum(1) / sizes**2).mean()) > _COPIED:
+        raise UnpredictedError("weights that copy single features, as an identity does")
+    mean, square = float(rows.detach().mean(dtype=torch.float64)), mean_square(rows)
+    if mean**2 * inputs > _SUMMED * square and mean**2 * rows.numel() > 25 * square:
+        raise UnpredictedError("weights whose mean is not 0")
 
 
 def correlation(a: Tensor, b: Tensor) -> float:

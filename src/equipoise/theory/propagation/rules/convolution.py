@@ -13,9 +13,10 @@ circular padding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -35,6 +36,7 @@ from equipoise.theory.propagation.rules.windows import Window, each
 from equipoise.theory.propagation.tensors import (
     is_centred,
     mean_square,
+    require_random,
     require_values,
     scatter_of_products,
     second_moments,
@@ -51,6 +53,8 @@ from equipoise.theory.propagation.values import (
 )
 
 Array = NDArray[np.float64]
+# Taps whose mean squares differ by less are draws of one law.
+_UNLIKE_TAPS = 0.3
 
 
 @rule("convolution")
@@ -65,6 +69,8 @@ def convolution(call: Call) -> Result:
     if len(source.with_role("sample")) != 1 or any(a.role == "position" for a in source.axes[0]):
         raise UnpredictedError("a convolution over parts of a sample")
     kernel = _Kernel.of(call, weight.value, source)
+    filters = weight.value.transpose(0, 1) if kernel.transposed else weight.value
+    require_random(filters.flatten(1))
     window, fan_in = kernel.window, kernel.fan_in
     order = [atom for axis in source.axes[2:] for atom in axis]
     grown = times(source.with_role("feature"))
@@ -93,16 +99,14 @@ def convolution(call: Call) -> Result:
     relative = float(call.node.widening / grown)
 
     def pullback(gradient: Gradient) -> Pulled:
-        taps, size = prod(window.kernel), read.pairs.dot(gradient.pairs)
+        taps, size = prod(window.kernel), read.plain.dot(gradient.pairs)
         if gradient.excess is not None:  # along the filter itself
             size += gradient.excess.total() * read.pairs.mean_diagonal / (fan_in * taps)
         found = [(str(weight.parameter), size / taps)]
         if not isinstance(x, Moments):
             return Pulled(weights=found)
         scale = variance * kernel.fan_out * relative * gradient.filters
-        pulled = gradient.pairs
-        same, diff = (scale * kernel.back(block) for block in (pulled.same, pulled.diff))
-        pairs = arranged(Exchangeable(same, diff, read.pairs.samples), order, x.order)
+        pairs = arranged(kernel.back(gradient.pairs) * scale, order, x.order)
         if fan_in > 1 or kernel.transposed or gradient.excess is None:
             return Pulled([(x, Gradient(pairs))], found)
         # Correlations of outputs with an input are k times its slope over the output's size.
@@ -126,6 +130,7 @@ class _Kernel:
         fan_in: Channels that an output reads.
         fan_out: Channels that read an input.
         variance: Mean square of the weights.
+        sizes: Mean squares of taps over that, of the kernel's shape; ``None`` if they are alike.
         centred: Whether filters sum to zero.
     """
 
@@ -136,6 +141,7 @@ class _Kernel:
     fan_in: int
     fan_out: int
     variance: float
+    sizes: Array | None
     centred: bool
 
     @staticmethod
@@ -154,15 +160,53 @@ class _Kernel:
         fan_in, fan_out = (first // groups, second) if transposed else (second, first // groups)
         variance = mean_square(weight)
         centred = not transposed and is_centred(weight.flatten(1), variance)
-        return _Kernel(window, outputs, transposed, groups, fan_in, fan_out, variance, centred)
+        return _Kernel(
+            window,
+            outputs,
+            transposed,
+            groups,
+            fan_in,
+            fan_out,
+            variance,
+            _sizes_of_taps(weight),
+            centred,
+        )
 
-    def forth(self, pairs: Array) -> Array:
-        """Pairs of positions of the output, from those of the input."""
-        return (self.window.scattered if self.transposed else self.window.gathered)(pairs)
+    def forth(self, pairs: Exchangeable, sizes: Array | None = None) -> Exchangeable:
+        """Pairs of positions of the output, from those of the input; taps count by ``sizes``."""
+        moved = self.window.scattered if self.transposed else self.window.gathered
+        return _over_pairs(partial(moved, sizes=sizes), pairs)
 
-    def back(self, pairs: Array) -> Array:
-        """Pairs of positions of the input, from those of the output."""
-        return (self.window.gathered if self.transposed else self.window.scattered)(pairs)
+    def back(self, pairs: Exchangeable) -> Exchangeable:
+        """Pairs of positions of the input, from those of the output; taps count by their sizes."""
+        moved = self.window.gathered if self.transposed else self.window.scattered
+        return _over_pairs(partial(moved, sizes=self.sizes), pairs)
+
+    def weighted(self, seen: Array) -> Array:
+        """Products of what two taps read, ``[taps, taps]``, each by their sizes."""
+        if self.sizes is None:
+            return seen
+        scale = np.sqrt(self.sizes).ravel()
+        return np.asarray(seen * np.outer(scale, scale))
+
+
+def _sizes_of_taps(weight: Tensor) -> Array | None:
+    """Mean squares of taps over that of all, of the kernel's shape; None if they are alike.
+
+    Taps differ where a part of them is masked, or all but one are zero, as in a delta-orthogonal
+    kernel.
+    """
+    count = weight.shape[0] * weight.shape[1]
+    squares = weight.detach().double().square().mean((0, 1)).cpu().numpy()
+    if not squares.mean() > 0:
+        return None
+    sizes: Array = squares / squares.mean()
+    largest = max(6 * (2 / count) ** 0.5, _UNLIKE_TAPS)
+    return sizes if float(np.abs(sizes - 1).max()) > largest else None
+
+
+def _over_pairs(function: Callable[[Array], Array], pairs: Exchangeable) -> Exchangeable:
+    return Exchangeable(function(pairs.same), function(pairs.diff), pairs.samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +214,15 @@ class _Read:
     """What outputs read of the input.
 
     Args:
-        pairs: Products of what two positions read, summed over taps.
+        pairs: Products of what two positions read, summed over taps, each by its size.
+        plain: The same, each of size 1, as the weights' gradients see them.
         scatter: By how much features differ in these.
         filters: How much features differ in size behind it, where that is known.
         common: What filters that sum to zero do not see of the products.
     """
 
     pairs: Exchangeable
+    plain: Exchangeable
     scatter: float
     filters: Filters | None
     common: Array | float = 0.0
@@ -184,10 +230,14 @@ class _Read:
 
 def _read_of_data(images: Tensor, kernel: _Kernel, source: Layout) -> _Read:
     patches = _patches(images, kernel.window, kernel.groups if kernel.centred else 0)
-    pairs = second_moments(patches, source.count("sample")) * prod(kernel.window.kernel)
+    samples, taps = source.count("sample"), prod(kernel.window.kernel)
+    plain = pairs = second_moments(patches, samples) * taps
+    if kernel.sizes is not None:
+        patches = patches * np.tile(np.sqrt(kernel.sizes).ravel(), source.count("feature"))
+        pairs = second_moments(patches, samples) * taps
     seen = np.cov(patches.reshape(-1, patches.shape[2]), rowvar=False, bias=True)
     filters = Filters.of(np.atleast_2d(seen), 1, of_data=True)
-    return _Read(pairs, scatter_of_products(patches), filters)
+    return _Read(pairs, plain, scatter_of_products(patches), filters)
 
 
 def _read_of_moments(
@@ -204,18 +254,18 @@ def _read_of_moments(
     """
     window, taps = kernel.window, prod(kernel.window.kernel)
     covariance = arranged(inputs.covariance, inputs.order, order)
-    pairs = Exchangeable(
-        kernel.forth(covariance.same), kernel.forth(covariance.diff), covariance.samples
-    )
+    plain = pairs = kernel.forth(covariance)
+    if kernel.sizes is not None:
+        pairs = kernel.forth(covariance, kernel.sizes)
     filters = None
     if not kernel.transposed:
-        filters = Filters.of(read_by_taps(covariance, window.places()), channels)
+        filters = Filters.of(kernel.weighted(read_by_taps(covariance, window.places())), channels)
     # Of positions that are far apart, every tap adds products of its own.
     scatter = (inputs.scatter + float(1 / (kernel.fan_in * kernel.groups * grown))) / taps
     if not kernel.centred:
-        return _Read(pairs, scatter, filters)
+        return _Read(pairs, plain, scatter, filters)
     shared = window.members() @ inputs.mean[inputs.places(order)]
-    return _Read(pairs, scatter, filters, np.outer(shared, shared) / taps)
+    return _Read(pairs, plain, scatter, filters, np.outer(shared, shared) / taps)
 
 
 def _moments(x: Moments | Known, source: Layout) -> Moments:

@@ -19,7 +19,7 @@ from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
 from equipoise.theory.propagation.rules.positions import spread_over, summed_over
-from equipoise.theory.propagation.tensors import is_centred, mean_square
+from equipoise.theory.propagation.tensors import is_centred, mean_square, require_random
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -55,6 +55,7 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
         raise UnpredictedError("a product with a matrix that is no weight")
     if weight.value.ndim == 3 and len(weight.value) > 1:
         raise UnpredictedError("a batch of weight matrices")
+    require_random(weight.value.reshape(-1, weight.value.shape[-1]).T)
     if isinstance(x, Known):
         if not x.data or x.layout is None:
             raise UnpredictedError("a product of tensors whose axes were not followed")

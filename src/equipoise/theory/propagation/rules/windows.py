@@ -29,12 +29,21 @@ class Window:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
 
-    def gathered(self, pairs: Array) -> Array:
-        """Sum over taps, the same for both positions of a pair."""
+    def gathered(self, pairs: Array, sizes: Array | None = None) -> Array:
+        """Sum over taps, the same for both positions of a pair.
+
+        Args:
+            pairs: Of the inputs.
+            sizes: Factors of taps, of the kernel's shape; 1 by default.
+        """
+        if sizes is not None:
+            return self._weighted(pairs, self.inputs, self.outputs, sizes, scatter=False)
         return self._moved(pairs, self.inputs, self.outputs, scatter=False)
 
-    def scattered(self, pairs: Array) -> Array:
+    def scattered(self, pairs: Array, sizes: Array | None = None) -> Array:
         """The transpose of :meth:`gathered`."""
+        if sizes is not None:
+            return self._weighted(pairs, self.outputs, self.inputs, sizes, scatter=True)
         return self._moved(pairs, self.outputs, self.inputs, scatter=True)
 
     def read(self, values: Array) -> Array:
@@ -95,6 +104,25 @@ class Window:
                 total[_both(axis, count, target)] += pairs[_both(axis, count, source)]
             pairs = total
         return pairs.reshape(prod(after), -1)
+
+    def _weighted(
+        self,
+        pairs: Array,
+        before: tuple[int, ...],
+        after: tuple[int, ...],
+        sizes: Array,
+        *,
+        scatter: bool,
+    ) -> Array:
+        """Add up taps of different sizes."""
+        pairs, total = pairs.reshape(before * 2), np.zeros(after * 2)
+        for places in product(*(enumerate(taps) for taps in self._taps())):
+            size = sizes[tuple(number for number, _ in places)]
+            outs, ins = (tuple(s) for s in zip(*(slices for _, slices in places), strict=True))
+            source, target = (outs, ins) if scatter else (ins, outs)
+            if size:
+                total[(*target, *target)] += size * pairs[(*source, *source)]
+        return total.reshape(prod(after), -1)
 
     def _taps(self) -> list[list[tuple[slice, slice]]]:
         """For every axis and tap, which outputs read and the inputs that they read."""
