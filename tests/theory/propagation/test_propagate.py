@@ -633,6 +633,21 @@ def test_what_is_measured_depends_on_what_it_was_made_of(combine):
     assert "depend on a third" in site.reason
 
 
+def test_so_does_what_has_other_axes():
+    """Such as a norm over positions, which an unknown operation took."""
+
+    class Scaled(nn.Module):
+        def forward(self, x):
+            size = x.norm(dim=(2, 3), keepdim=True)
+            return x * (size / size.mean(1, keepdim=True))
+
+    layers = nn.Conv2d(3, 32, 3), nn.GELU(), Scaled(), nn.Flatten(), nn.Linear(32 * 36, 10)
+    batch = drawn(8, 3, 8, 8), integers(10, 8)
+    sites = propagate(trace(nn.Sequential(*layers), batch, cross_entropy)).sites
+    (site,) = (s for s in sites if s.module == "2" and s.operation == "mul")
+    assert "depend on a third" in site.reason
+
+
 def test_data_that_are_constants_do_not_stand_for_the_batch():
     """Such as the means of channels that a model subtracts."""
 

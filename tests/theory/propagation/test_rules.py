@@ -218,6 +218,11 @@ CASES = {
     ),
     # Linear layers.
     "linear with bias": (linear(lambda: nn.Linear(C, C)), rows()),
+    "hardswish": (linear(nn.Hardswish, lambda: nn.Linear(C, C), nn.LogSigmoid), rows()),
+    "quotient of functions of one tensor": (
+        linear(nn.Softsign, lambda: nn.Linear(C, C), nn.ReLU),
+        rows(),
+    ),
     "linear with one bias for all": (
         linear(lambda: biased(nn.Linear(C, C)), nn.Sigmoid, lambda: nn.Linear(C, C)),
         rows(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, TypeGuard
@@ -228,7 +228,7 @@ class Forward:
             try:
                 return RULES[node.name](call)
             except LayoutError:
-                return _all_known(node, Known(node.outputs[0], data=data))
+                return _all_known(node, Known(node.outputs[0], data=data, others=_latents(known)))
         shape = tuple(node.outputs[0].shape)
         layout = next(
             (leaf.layout for leaf in known if leaf.layout and leaf.layout.shape == shape), None
@@ -242,7 +242,7 @@ class Forward:
         if layout is None and data:
             layout = self._layout(call, node.outputs[0])
         parameter = " and ".join(sorted(names)) if names and not data else None
-        first = Known(node.outputs[0], layout, parameter, data)
+        first = Known(node.outputs[0], layout, parameter, data, _latents(known))
         others = (
             replace(
                 first,
@@ -273,8 +273,9 @@ class Forward:
                     ]
                     parts = [value for value in leaves if isinstance(value, Moments)]
                     return Result(found.made_of(*parts), None, others)
-        data = any(not isinstance(leaf, Known) or leaf.data for leaf in leaves)
-        return _all_known(node, self._data(call) if data else None)
+        if all(isinstance(leaf, Known) and not leaf.data for leaf in leaves):
+            return _all_known(node, None)
+        return _all_known(node, replace(self._data(call), others=_latents(leaves)))
 
     def _data(self, call: Call) -> Known:
         """The values of an output as if they were the batch's."""
@@ -341,6 +342,13 @@ def _check_size(output: Moments, node: Node) -> None:
     if math.prod(output.layout.shape) != node.outputs[0].numel():
         shape = list(node.outputs[0].shape)
         raise UnpredictedError(f"operands of two shapes, which are repeated to {shape}")
+
+
+def _latents(leaves: Sequence[Value]) -> frozenset[Hashable]:
+    """All that they depend on."""
+    return frozenset[Hashable]().union(
+        *(leaf.latents for leaf in leaves if isinstance(leaf, Known | Moments))
+    )
 
 
 def _is_made(source: Made | Given) -> TypeGuard[Made]:

@@ -45,12 +45,19 @@ class Known:
         layout: Its axes, if they were followed.
         parameter: Name of the parameter from which alone it comes, if any.
         data: Whether it depends on the batch.
+        others: Latents that it depends on, where the way to it was cut.
     """
 
     value: Tensor
     layout: Layout | None = None
     parameter: str | None = None
     data: bool = False
+    others: frozenset[Hashable] = frozenset()
+
+    @property
+    def latents(self) -> frozenset[Hashable]:
+        """As of :class:`Moments`."""
+        return self.others
 
 
 class MadeBy(NamedTuple):

@@ -10,7 +10,7 @@ correlations of the latents stay as they are. Exact, for φ after φ and for any
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,7 +31,8 @@ _MOST_POSITIONS = 256
 _AFFINE = {"add", "sub", "rsub", "mul", "div", "neg", "clone", "detach", "alias", "_to_copy"}
 
 
-@rule("_prelu_kernel")
+# PyTorch does not list these among its pointwise operators.
+@rule("_prelu_kernel", "hardswish", "log_sigmoid_forward")
 def pointwise(call: Call) -> Result:
     """Any elementwise operation with one random input and constants beside it."""
     (place,) = (i for i, value in enumerate(call.arguments) if isinstance(value, Moments))
@@ -43,9 +44,11 @@ def pointwise(call: Call) -> Result:
 
     def function(points: Tensor) -> Tensor:
         arguments[place] = points
-        return torch.as_tensor(operator(*arguments, **keywords))
+        found = operator(*arguments, **keywords)
+        return torch.as_tensor(found[0] if isinstance(found, tuple) else found)
 
-    return elementwise(x, function, affine=call.node.name in _AFFINE)
+    result = elementwise(x, function, affine=call.node.name in _AFFINE)
+    return replace(result, others=[(Known(output), None) for output in call.node.outputs[1:]])
 
 
 def elementwise(

@@ -239,12 +239,18 @@ def _seen_by_part(output: Moments, part: Moments, places: _Places) -> _Seen | No
 def divide(call: Call) -> Result:
     """``a / b``, b a number or the same for all features."""
     b = call.arguments[1]
-    if isinstance(b, Moments) and b.is_constant and not call.argument("rounding_mode"):
-        inverse = b.with_table(1 / b.table, gaussian=True)
-        return multiply(replace(call, arguments=(call.arguments[0], inverse)))
     if _with_scalar(call):
         return pointwise(call)
-    raise UnpredictedError("a quotient of two random tensors")
+    if isinstance(b, Moments) and _keeps_from_zero(b) and not call.argument("rounding_mode"):
+        inverse = elementwise(b, torch.reciprocal)
+        rest = multiply(replace(call, arguments=(call.arguments[0], inverse.output)))
+        return chained(inverse, rest)
+    raise UnpredictedError("a quotient of two random tensors, of which the second may be 0")
+
+
+def _keeps_from_zero(b: Moments) -> bool:
+    """Whether all elements have one sign, and none is a hundredth of what they usually are."""
+    return bool(abs(b.table).min() > 0.01 * b.second_moment**0.5 and np.ptp(np.sign(b.table)) == 0)
 
 
 @rule("mul")
@@ -349,7 +355,7 @@ def aligned(value: Moments | Known, lead: Moments, output: Tensor | None) -> Mom
     if isinstance(value, Known):
         assert output is not None
         expanded = value.value.detach().expand(output.shape)
-        return _reordered(measured(expanded, lead.layout), lead)
+        return replace(_reordered(measured(expanded, lead.layout), lead), others=value.others)
     value = _split_or_merged(value, lead)
     padded = Layout(((),) * (len(lead.layout.axes) - len(value.layout.axes)) + value.layout.axes)
     places: dict[Atom, Atom] = {}
