@@ -218,11 +218,6 @@ CASES = {
     ),
     # Linear layers.
     "linear with bias": (linear(lambda: nn.Linear(C, C)), rows()),
-    "hardswish": (linear(nn.Hardswish, lambda: nn.Linear(C, C), nn.LogSigmoid), rows()),
-    "quotient of functions of one tensor": (
-        linear(nn.Softsign, lambda: nn.Linear(C, C), nn.ReLU),
-        rows(),
-    ),
     "linear with one bias for all": (
         linear(lambda: biased(nn.Linear(C, C)), nn.Sigmoid, lambda: nn.Linear(C, C)),
         rows(),
@@ -975,6 +970,14 @@ class TestArguments:
         model, batch = network(build, x, 0)
         sites = propagate(trace(model, batch, projected)).sites
         assert [s.module for s in sites if reason in s.reason] == ["1"]
+
+
+@pytest.mark.parametrize("function", [nn.Hardswish, nn.LogSigmoid, nn.Softsign])
+def test_functions_that_pytorch_does_not_call_pointwise(function):
+    build = linear(function, lambda: nn.Linear(C, C), function)
+    model, batch = network(build, rows(), 0)
+    assert not any(site.reason for site in propagate(trace(model, batch, projected)).sites[:-2])
+    assert not Comparison(build, rows()).misses()
 
 
 class TestPointwise:
