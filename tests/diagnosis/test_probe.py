@@ -29,6 +29,13 @@ def whole():
     return probe(build, DIGITS, training=SHORT, hessian=True, batch_size=16)
 
 
+def test_it_prints_as_a_few_lines(whole):
+    lines = str(whole).splitlines()
+    assert lines[0].startswith(f"{whole.target} on {whole.data}, learning rate ")
+    assert lines[1].startswith("gradients grow ×")
+    assert len(str(whole)) < 1000
+
+
 class TestTheNumbers:
     def test_are_the_probes_own(self, whole):
         torch.manual_seed(0)

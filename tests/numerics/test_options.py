@@ -99,6 +99,12 @@ class TestKinds:
         assert str(error.value).startswith(words)
         assert isinstance(error.value.__cause__, AttributeError | TypeError)
 
+    def test_what_holds_the_argument_is_opened(self):
+        """As a conversion of layers holds the model."""
+        holder = types.SimpleNamespace(model=MODEL)
+        with pytest.raises(TypeError, match=r"Give its `\.model`\.$"):
+            measured(holder)
+
     def test_flags_are_true_or_false(self):
         with pytest.raises(ValueError, match="whole must be True or False; got 'no'"):
             measured(MODEL, whole="no")

@@ -16,6 +16,7 @@ from equipoise.probes.record import CovariateShift, GradientGrowth, Landscape, L
 from equipoise.records.estimate import Estimate
 from equipoise.records.finding import Finding, Severity
 from equipoise.records.shown import Shown
+from equipoise.records.wording import factor, number, plain
 from equipoise.theory.propagation.sites import Share, Site
 
 # Raise by one whenever a stored report of the old form can no longer be read.
@@ -297,3 +298,13 @@ class Probe(Examination):
     hessian: Hessian | None
     training: Smoothness | None
     findings: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        """What a line of a log has room for: the numbers; :meth:`show` prints more."""
+        lines = [f"{self.target} on {self.data}, learning rate {plain(self.rate)}"]
+        if self.landscape is not None:
+            lines[0] += f": effective smoothness β {number(self.landscape.beta)}"
+        if self.growth is not None and self.growth.rate is not None:
+            lines.append(f"gradients grow {factor(self.growth.rate)} per layer towards the input")
+        lines += [f"{one.severity}: {one.title}. {one.remedy or ''}" for one in self.findings]
+        return "\n".join(line.rstrip() for line in lines)

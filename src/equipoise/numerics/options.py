@@ -95,9 +95,12 @@ def _blame(
     for name, value in given.items():
         kind = _kind(hints.get(name))
         if kind is not None and not isinstance(value, kind.classes):
+            told = " ".join(repr(value).split())
+            inside = isinstance(getattr(value, "model", None), kind.classes)
+            hint = " Give its `.model`." if inside else ""
             raise TypeError(
-                f"{name} of {shown} must be {kind.words}; got {value!r:.60}, which is of type "
-                f"{type(value).__name__}."
+                f"{name} of {shown} must be {kind.words}; got {told:.60}, which is of type "
+                f"{type(value).__name__}.{hint}"
             ) from error
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from equipoise.records.estimate import Estimate
+from equipoise.records.wording import factor, number, spread, table
 
 Direction = Literal["gradient", "random", "given"]
 
@@ -66,6 +67,25 @@ class GradientGrowth:
     batches: int
     fitted: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The growth, and a line for each layer.
+
+        Examples:
+            >>> one = Estimate(1.0, 0.1, "simulation")
+            >>> layer = LayerGradients("fc", "Linear", 8, 4, one, None, one, one)
+            >>> print(GradientGrowth((layer,), None, None, 2, 1))
+            growth per layer towards the input unknown
+            layer  kind    ‖∂L/∂h‖²     mean h²      correlation
+            fc     Linear  1.00 ± 0.10  1.00 ± 0.10  1.00 ± 0.10
+        """
+        grown = "unknown" if self.rate is None else factor(self.rate)
+        rows = [
+            (one.layer, one.kind, *map(spread, (one.gradient, one.second_moment, one.correlation)))
+            for one in self.layers
+        ]
+        heads = ("layer", "kind", "‖∂L/∂h‖²", "mean h²", "correlation")
+        return f"growth per layer towards the input {grown}\n{table([heads, *rows])}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +189,21 @@ class CovariateShift:
     relative_floor: float
     shared_prefix: bool
 
+    def __str__(self) -> str:
+        """A line for each layer.
+
+        Examples:
+            >>> layer = LayerShift("fc", "Linear", 9, 0.5, 0.875, 1.0, 1.5, False)
+            >>> print(CovariateShift((layer,), 2.0, 1e-7, True))
+            layer  kind    ‖gradient‖  change  cosine
+            fc     Linear  1.00        0.500   0.875
+        """
+        rows = [
+            (one.layer, one.kind, *map(number, (one.gradient_norm, one.l2, one.cosine)))
+            for one in self.layers
+        ]
+        return table([("layer", "kind", "‖gradient‖", "change", "cosine"), *rows])
+
 
 @dataclass(frozen=True, slots=True)
 class Landscape:
@@ -205,6 +240,30 @@ class Landscape:
     parameter_norm: float
     relative_floor: float
     zero_gradient: bool
+
+    def __str__(self) -> str:
+        """The gradient and β, and a line for each step.
+
+        Examples:
+            >>> print(Landscape("gradient", (0.5,), (1.0,), (2.0,), (1.0,), 2.0, 4.0, 4.0, 1.0,
+            ...                 1e-7, False))
+            along the gradient: loss 2.00, ‖gradient‖ 4.00, effective smoothness β 1.00
+            step   loss  change of the gradient  cosine
+            0.500  1.00  2.00                    1.00
+        """
+        along = {"given": "a given direction", "random": "a random direction"}
+        line = (
+            f"along {along.get(self.direction, 'the gradient')}: loss {number(self.initial_loss)}"
+        )
+        line += f", ‖gradient‖ {number(self.gradient_norm)}"
+        columns = [self.steps, self.losses]
+        heads = ["step", "loss"]
+        if self.gradient_changes is not None and self.cosines is not None:
+            line += f", effective smoothness β {number(self.beta)}"
+            columns += [self.gradient_changes, self.cosines]
+            heads += ["change of the gradient", "cosine"]
+        rows = [tuple(map(number, row)) for row in zip(*columns, strict=True)]
+        return f"{line}\n{table([tuple(heads), *rows])}"
 
     @property
     def distances(self) -> tuple[float, ...]:

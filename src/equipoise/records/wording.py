@@ -208,6 +208,22 @@ def listed(names: Sequence[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + more
 
 
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows with columns below each other.
+
+    Examples:
+        >>> print(table([("layer", "q"), ("0", "1.5")]))
+        layer  q
+        0      1.5
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    return "\n".join(lines)
+
+
 def first_sentence(error: BaseException) -> str:
     r"""The first line of what an exception says, with a full stop; its class if it says nothing.
 

@@ -152,3 +152,9 @@ def test_moving_a_model_moves_the_statistics():
     found = pre.state_dict()["layers"]["0"]
     assert found["mean"].dtype == torch.float64
     assert found["updates"].tolist() == [2.0] * 5
+
+
+def test_a_layer_that_the_report_lacks_is_answered_with_those_that_it_has():
+    report = BNP(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1))).report()
+    with pytest.raises(KeyError, match="'fc'; layers are 0, 2"):
+        report["fc"]

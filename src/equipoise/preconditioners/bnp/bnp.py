@@ -95,6 +95,8 @@ class BNP:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
         >>> optimizer = torch.optim.Adam(model.parameters())
         >>> bnp = BNP(model).attach(optimizer)
+        >>> bnp
+        BNP(2 of 2 layers, attached to 1 optimizer(s))
         >>> model(torch.randn(16, 4)).square().mean().backward()
         >>> optimizer.step()
         >>> bnp.report()["0"].updates
@@ -281,6 +283,11 @@ class BNP:
         trace: TracebackType | None,
     ) -> None:
         self.detach()
+
+    def __repr__(self) -> str:
+        used = len(self._banks.layers)
+        whole, optimizers = used + len(self._skipped), len(self._attachments)
+        return f"BNP({used} of {whole} layers, attached to {optimizers} optimizer(s))"
 
     def report(self) -> Report:
         """List every layer with parameters: used or why not, κ(D), q. Waits for the device."""

@@ -40,7 +40,8 @@ class Report:
         for layer in self.layers:
             if layer.name == name:
                 return layer
-        raise KeyError(name)
+        known = ", ".join(layer.name or "''" for layer in self.layers)
+        raise KeyError(f"{name!r}; layers are {known}")
 
     @property
     def used(self) -> tuple[str, ...]:

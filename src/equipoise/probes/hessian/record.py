@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from equipoise.records.estimate import Estimate
+from equipoise.records.wording import spread, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,21 @@ class Hessian:
     whole: HessianSpectrum | None
     blocks: tuple[HessianSpectrum, ...]
     batches: int
+
+    def __str__(self) -> str:
+        """A line for the whole and for each block.
+
+        Examples:
+            >>> largest, smallest = Estimate(4.0, 0.1, "Lanczos"), Estimate(-1.0, 0.1, "Lanczos")
+            >>> print(Hessian(HessianSpectrum("whole", 9, largest, smallest, True, 20), (), 1))
+            block  parameters  largest eigenvalue  smallest
+            whole  9           4.00 ± 0.10         −1.00 ± 0.10
+        """
+        rows = [
+            (one.block, f"{one.parameters:,}", spread(one.largest), spread(one.smallest))
+            for one in ([self.whole] if self.whole else []) + list(self.blocks)
+        ]
+        return table([("block", "parameters", "largest eigenvalue", "smallest"), *rows])
 
     @property
     def largest(self) -> Estimate:
