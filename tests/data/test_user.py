@@ -224,6 +224,14 @@ def test_other_batches_are_refused_when_drawn(data, message):
         next(batches)
 
 
+@pytest.mark.parametrize("count", [6 * 4, 6])
+def test_there_may_be_a_target_for_each_step(count):
+    """One after the other, as in PyTorch's example of a language model."""
+    tokens = torch.arange(6 * 4).reshape(6, 4)
+    (batch,) = as_source([(tokens, torch.zeros(count))], "thing").batches(1, 1, seeded())
+    assert batch[1].shape == (count,)
+
+
 def test_samples_that_do_not_stack_are_refused():
     class Ragged(Dataset):
         def __len__(self):

@@ -462,13 +462,22 @@ def _as_batch(item: object, name: str) -> Batch:
         )
     if is_pair(batch):
         inputs, targets = batch
-        # Nested tensors have a size, and no length.
-        if not inputs.ndim or not targets.ndim or inputs.size(0) != targets.size(0):
+        if not _belong_together(inputs, targets):
             raise ValueError(
                 f"{name} yields inputs of shape {shape_of(inputs)} with targets of shape "
                 f"{shape_of(targets)}; expected one target for each input."
             )
     return batch
+
+
+def _belong_together(inputs: Tensor, targets: Tensor) -> bool:
+    """Whether there is a target for each input, or for each of its steps, one after the other."""
+    if not inputs.ndim or not targets.ndim:
+        return False
+    count = targets.size(0)  # nested tensors have a size, and no length
+    if count == inputs.size(0):
+        return True
+    return inputs.ndim > 1 and not inputs.is_nested and count == inputs.size(0) * inputs.size(1)
 
 
 def _is_sample_with_target(item: object) -> bool:

@@ -45,6 +45,15 @@ class TestViews:
         assert [len(axis) for axis in layout.axes] == [0, 1, 1, 0]
         assert parts == {}
 
+    @pytest.mark.parametrize("shape", [(12, 6), (12, 1, 6), (72,)])
+    def test_a_batch_of_one_keeps_its_axis(self, shape):
+        """Linear layers and attention take it away, and theory ended there."""
+        layout, _ = Layout.of_batch((1, 12, 6)).viewed(shape)
+        assert layout.shape == shape
+        assert [atom.size for atom in layout.atoms if atom.role == "sample"] == [1]
+        again, _ = layout.viewed((1, 12, 6))
+        assert [atom.role for atom in again.axes[0]] == ["sample"]
+
     @pytest.mark.parametrize("shape", [(6, 4), (3, 8), (24,), (4, 12)])
     def test_that_mix_two_atoms_or_change_the_size_are_refused(self, shape):
         layout = Layout.of_batch((4, 6))

@@ -968,3 +968,13 @@ class TestAllowance:
         assert not any(site.is_predicted for site in stopped)
         assert sum(site.is_predicted for site in found.sites) > 5
         assert all(site.measured_second_moment is not None for site in stopped)
+
+
+def test_a_batch_of_one_is_predicted():
+    """As an image's coordinates, all of which are given at once, [1, coordinates, 2]."""
+    model = nn.Sequential(nn.Linear(2, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh())
+    model.append(nn.Linear(128, 1))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(1, 256, 2, generator=generator) * 6 - 3
+    graph = trace(model, (x, x[..., :1].sin()), lambda m, b: F.mse_loss(m(b[0]), b[1]))
+    assert {site.reason for site in of_model(propagate(graph).sites)} == {""}

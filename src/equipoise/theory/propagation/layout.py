@@ -169,4 +169,8 @@ class Layout:
                 else:
                     raise LayoutError(f"a view of {self.shape} as {tuple(shape)}")
             axes.append(tuple(axis))
+        alone = tuple(a for a in self.atoms if a.role == "sample" and a.size == 1)
+        if alone and axes:  # a batch of one is a batch all the same
+            at = next((i for i, axis in enumerate(axes) if not axis), 0)
+            axes[at] = (*alone, *axes[at])
         return Layout(tuple(axes)), {atom: tuple(pieces) for atom, pieces in parts.items()}
