@@ -13,7 +13,7 @@ import random
 import sysconfig
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,7 +53,10 @@ def own_attributes(model: nn.Module) -> Iterator[Named]:
     Hooks are among them, and what the users' methods keep in default arguments and in containers
     of their file, if it is not that of an installed package.
     """
-    for name, module in model.named_modules():
+    named = dict(model.named_modules())
+    kinds = _kinds_of(named.values())
+    functions = _functions_of(kinds)
+    for name, module in named.items():
         place = f"{name}." if name else f"{type(module).__name__}."
         for attribute, value in vars(module).items():
             if attribute not in OF_EVERY_MODULE:
@@ -61,10 +64,10 @@ def own_attributes(model: nn.Module) -> Iterator[Named]:
             elif attribute.endswith("_hooks") and value:
                 hooks = (hook for hook in value.values() if not _is_paused(hook))
                 yield from ((place + attribute, hook) for hook in hooks)
-    for place, container in hidden_places(model):
+    for place, container in _hidden_places(named, kinds, functions):
         for attribute, value in container.entries.items():
             yield f"{place}.{attribute}", value
-    for function in _functions_of(model):
+    for function in functions:
         place = function.__qualname__
         kept = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         yield from ((f"a default of {place}", value) for value in kept)
@@ -94,28 +97,36 @@ def hidden_places(model: nn.Module) -> Iterator[Place]:
     These are slots, attributes of their classes, and global variables that their methods assign.
     Classes of PyTorch and of training frameworks are passed over.
     """
-    for name, module in model.named_modules():
+    named = dict(model.named_modules())
+    kinds = _kinds_of(named.values())
+    yield from _hidden_places(named, kinds, _functions_of(kinds))
+
+
+def _hidden_places(
+    named: Mapping[str, nn.Module], kinds: Iterable[type], functions: Iterable[types.FunctionType]
+) -> Iterator[Place]:
+    for name, module in named.items():
         slots = slots_of(type(module))
         if slots:
             yield name or type(module).__name__, Slots(module, slots)
-    for kind in _kinds_of(model):
+    for kind in kinds:
         yield kind.__name__, ClassEntries(kind)
-    for function in _functions_of(model):
+    for function in functions:
         yield function.__qualname__, Entries(function.__dict__)
         assigned = _assigned_globals(function.__code__)
         if assigned:
             yield function.__module__ or "", SomeEntries(function.__globals__, assigned)
 
 
-def _kinds_of(model: nn.Module) -> dict[type, None]:
-    """The users' classes of a model's modules, in order."""
-    every = (kind for module in model.modules() for kind in type(module).__mro__)
-    return dict.fromkeys(kind for kind in every if _is_of_a_user(kind))
+def _kinds_of(modules: Iterable[nn.Module]) -> dict[type, None]:
+    """The users' classes of modules, in order."""
+    kinds = dict.fromkeys(map(type, modules))  # of which there are few
+    return dict.fromkeys(k for kind in kinds for k in kind.__mro__ if _is_of_a_user(k))
 
 
-def _functions_of(model: nn.Module) -> dict[types.FunctionType, None]:
-    """Methods of the users' modules, and the functions of their files that these call."""
-    waiting = [value for kind in _kinds_of(model) for value in vars(kind).values()]
+def _functions_of(kinds: Iterable[type]) -> dict[types.FunctionType, None]:
+    """Methods of the users' classes, and the functions of their files that these call."""
+    waiting = [value for kind in kinds for value in vars(kind).values()]
     found: dict[types.FunctionType, None] = {}
     seen: set[types.FunctionType] = set()
     while waiting:
@@ -147,14 +158,14 @@ def function_caches(model: nn.Module) -> list[tuple[type | dict[str, Any], str, 
 
     Their entries cannot be restored.
     """
-    places: list[type | dict[str, Any]] = [*_kinds_of(model)]
-    found = [
+    kinds = _kinds_of(model.modules())
+    found: list[tuple[type | dict[str, Any], str, Any]] = [
         (kind, name, value)
-        for kind in places
+        for kind in kinds
         for name, value in vars(kind).items()
         if isinstance(value, _Cached)
     ]
-    for function in _functions_of(model):
+    for function in _functions_of(kinds):
         names = _read_globals(function.__code__)
         held = ((name, function.__globals__.get(name)) for name in names)
         found += [(function.__globals__, n, v) for n, v in held if isinstance(v, _Cached)]
