@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from equipoise.theory.activation.catalogue import Activation
     from equipoise.theory.batch_norm.explosion import (
         UnstableFixedPointWarning,
+        depth_scale,
         explosion_rate,
         max_trainable_depth,
         weight_gradients,
@@ -40,6 +41,7 @@ __all__ = [
     "bsb1_fixed_point",
     "critical_eps",
     "explosion_rate",
+    "depth_scale",
     "max_trainable_depth",
     "UnstableFixedPointWarning",
     "weight_gradients",
@@ -73,7 +75,8 @@ import_on_first_use(
         "activation.adapt": "as_activation",
         "activation.catalogue": "Activation",
         "batch_norm.explosion": (
-            "UnstableFixedPointWarning explosion_rate max_trainable_depth weight_gradients"
+            "UnstableFixedPointWarning depth_scale explosion_rate max_trainable_depth "
+            "weight_gradients"
         ),
         "batch_norm.fixed_point.critical_eps": "critical_eps",
         "batch_norm.fixed_point.solve": "bsb1_fixed_point",

@@ -12,12 +12,12 @@ from equipoise.records import Estimate
 from equipoise.theory import (
     UnstableFixedPointWarning,
     as_activation,
+    depth_scale,
     explosion_rate,
     max_trainable_depth,
     weight_gradients,
 )
 from equipoise.theory.activation.catalogue import alpha_relu, homogeneous
-from equipoise.theory.batch_norm.explosion import depth_scale
 
 SMALL_BATCHES = [4, 5, 6, 7, 11, 15, 16, 19, 20]
 BATCHES = [*SMALL_BATCHES, 64, 1000, 10**6]
