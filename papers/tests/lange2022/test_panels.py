@@ -102,6 +102,32 @@ class TestBest:
         assert best_of(runs)["vanilla"].rate == 1.0
         assert best_of(runs)["vanilla"].at_edge
 
+    def test_seeds_that_one_rate_alone_has_do_not_choose_it(self):
+        runs = self.runs(vanilla=1.0)
+        runs |= {
+            dataclasses.replace(
+                next(cell for cell in runs if cell.rate == 1.0), seed=seed
+            ): trained(0.1)
+            for seed in range(3, 8)
+        }
+        assert best_of(runs)["vanilla"].rate == 0.1
+
+    def test_methods_are_compared_by_the_seeds_that_both_have(self):
+        runs = self.runs(bnp=0.9, vanilla=1.0)
+        best_cells = {cell.method: cell for cell in runs if cell.rate == 0.1}
+        runs |= {
+            dataclasses.replace(best_cells["bnp"], seed=seed): trained(9.0) for seed in range(3, 8)
+        }
+        best = best_of(runs)
+        assert best["bnp"].seeds == tuple(range(8))
+        assert ahead("", best["bnp"], best["vanilla"]).holds
+        runs |= {
+            dataclasses.replace(best_cells["vanilla"], seed=seed): trained(1.0)
+            for seed in range(3, 8)
+        }
+        best = best_of(runs)
+        assert ahead("", best["bnp"], best["vanilla"]).holds is not True
+
     def test_ahead_means_beyond_chance(self):
         best = best_of(self.runs(bnp=0.9, vanilla=1.0))
         assert ahead("", best["bnp"], best["vanilla"]).holds
@@ -120,7 +146,8 @@ class TestBest:
     def test_one_seed_decides_only_between_training_and_not(self):
         best = best_of(self.runs(bnp=0.5, vanilla=1.0))
         one, other = (
-            dataclasses.replace(best[m], runs=best[m].runs[:1]) for m in ("bnp", "vanilla")
+            dataclasses.replace(best[m], runs=best[m].runs[:1], seeds=(0,))
+            for m in ("bnp", "vanilla")
         )
         refused = dataclasses.replace(other, refused="too few", runs=(REFUSED,))
         assert ahead("", one, other).holds is None
@@ -201,7 +228,7 @@ class TestPanels:
         for accuracy, holds in ((0.85, True), (0.80, True), (0.95, None)):
             found = {
                 cell: dataclasses.replace(
-                    run, evaluations=(Evaluation(20, 0.5, accuracy + 0.001 * cell.seed),)
+                    run, evaluations=(Evaluation(20, 0.5, accuracy + 0.001 * (-1) ** cell.seed),)
                 )
                 if cell.method == "vanilla"
                 else run

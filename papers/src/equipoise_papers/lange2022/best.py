@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from equipoise_papers.experiments.verdict import Check
@@ -31,6 +31,7 @@ class Best:
         rate: The rate; nan if the network refuses such batches or no rate trains.
         rates: All rates that were tried.
         runs: One per seed, at that rate.
+        seeds: The seed of each of them.
         refused: Why the network cannot be trained on such batches.
         seen: Images that each of its trainings saw.
     """
@@ -39,6 +40,7 @@ class Best:
     rate: float
     rates: tuple[float, ...]
     runs: tuple[Run, ...]
+    seeds: tuple[int, ...]
     refused: str | None
     seen: int
 
@@ -85,11 +87,15 @@ class Best:
 
 
 def best_of(results: Mapping[Training, Run]) -> dict[str, Best]:
-    """Choose every method's rate by mean loss over seeds; methods are in the order of cells."""
-    methods: dict[str, dict[float, list[Run]]] = {}
+    """Choose every method's rate by mean loss; methods are in the order of cells.
+
+    The mean is over the seeds that all of the method's rates have, so that none is favoured by
+    further ones.
+    """
+    methods: dict[str, dict[float, dict[int, Run]]] = {}
     seen: dict[str, int] = {}
     for cell, run in results.items():
-        methods.setdefault(cell.method, {}).setdefault(cell.rate, []).append(run)
+        methods.setdefault(cell.method, {}).setdefault(cell.rate, {})[cell.seed] = run
         seen[cell.method] = cell.steps * cell.batch_size
     return {method: _best(method, rates, seen[method]) for method, rates in methods.items()}
 
@@ -100,12 +106,24 @@ def at_rates(results: Mapping[Training, Run], rates: Mapping[str, float]) -> dic
     return best_of(own)
 
 
-def _best(method: str, rates: Mapping[float, list[Run]], seen: int) -> Best:
-    means = {rate: statistics.fmean(run.loss for run in runs) for rate, runs in rates.items()}
+def _best(method: str, rates: Mapping[float, Mapping[int, Run]], seen: int) -> Best:
+    common = set.intersection(*map(set, rates.values()))
+    means = {
+        rate: statistics.fmean(runs[seed].loss for seed in common) for rate, runs in rates.items()
+    }
     rate = min(means, key=lambda rate: (means[rate], rate))
-    refused = next((run.refused for run in rates[rate] if run.refused is not None), None)
-    found = rate if math.isfinite(means[rate]) else math.nan
-    return Best(method, found, tuple(sorted(rates)), tuple(rates[rate]), refused, seen)
+    seeds = tuple(sorted(rates[rate]))
+    runs = tuple(rates[rate][seed] for seed in seeds)
+    refused = next((run.refused for run in runs if run.refused is not None), None)
+    found = rate if math.isfinite(statistics.fmean(run.loss for run in runs)) else math.nan
+    return Best(method, found, tuple(sorted(rates)), runs, seeds, refused, seen)
+
+
+def _by_seed(one: Best, other: Best, numbers: Callable[[Best], Sequence[float]]) -> Difference:
+    """The difference of a number over the seeds that both have."""
+    mine, theirs = (dict(zip(b.seeds, numbers(b), strict=True)) for b in (one, other))
+    seeds = [seed for seed in mine if seed in theirs]
+    return difference([mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
 
 
 def ahead(claim: str, better: Best, worse: Best) -> Check:
@@ -118,7 +136,7 @@ def ahead(claim: str, better: Best, worse: Best) -> Check:
         return Check(claim, f"{better.label} {better.words()}", False)
     if not worse.trains:
         return Check(claim, f"{worse.label} {worse.words()}", True)
-    gap = difference(better.losses, worse.losses)
+    gap = _by_seed(better, worse, lambda best: best.losses)
     found = f"loss {spread(better.losses, 3)} against {spread(worse.losses, 3)}"
     return _unless_contradicted(
         Check(claim, f"{found}, difference {gap.words(3)}", gap.below()), better, worse
@@ -136,7 +154,7 @@ def _unless_contradicted(check: Check, one: Best, other: Best) -> Check:
 
 def _accuracies(one: Best, other: Best) -> tuple[Difference, str]:
     """The difference of final test accuracies, and how it reads."""
-    gap = difference(one.accuracies, other.accuracies)
+    gap = _by_seed(one, other, lambda best: best.accuracies)
     return gap, f"accuracy, {_minus(one, other)}: {gap.words()} percentage points"
 
 
@@ -148,9 +166,9 @@ def faster_at_first(claim: str, better: Best, worse: Best) -> Check:
     """Check that a method's loss is lower over the first tenth of the steps, by the same test."""
     if not (better.trains and worse.trains):
         return Check(claim, _failures(better, worse), better.trains)
-    ours, theirs = better.first_losses, worse.first_losses
-    gap = difference(ours, theirs)
-    found = f"loss of the first tenth {spread(ours, 3)} against {spread(theirs, 3)}"
+    gap = _by_seed(better, worse, lambda best: best.first_losses)
+    ours, theirs = (spread(best.first_losses, 3) for best in (better, worse))
+    found = f"loss of the first tenth {ours} against {theirs}"
     return Check(claim, f"{found}, difference {gap.words(3)}", gap.below())
 
 
@@ -161,7 +179,8 @@ def not_behind(claim: str, one: Best, other: Best) -> Check:
     """
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), one.trains)
-    gap, margin = difference(one.losses, other.losses), _LEVEL * statistics.fmean(other.losses)
+    gap = _by_seed(one, other, lambda best: best.losses)
+    margin = _LEVEL * statistics.fmean(other.losses)
     found = (
         f"loss, {_minus(one, other)}: {gap.words(3)}; level is up to {margin:+.3f}, {_LEVEL:.0%}"
     )
