@@ -56,14 +56,18 @@ def norms_of(results: Mapping[ProbedTraining, Run]) -> list[Normaliser]:
 def best_rate(
     results: Mapping[ProbedTraining, Run], norm: Normaliser
 ) -> tuple[float, list[float]]:
-    """The rate with the lowest mean loss, and each seed's loss there; all runs count."""
+    """The rate with the lowest mean loss, and each seed's loss there.
+
+    Of the seeds that every rate of the normaliser has, so that none is favoured by more of them.
+    """
     rates: dict[float, dict[int, float]] = {}
     for cell, run in results.items():
         if cell.norm == norm:
             rates.setdefault(cell.rate, {})[cell.seed] = run.loss
-    means = {rate: statistics.fmean(found.values()) for rate, found in rates.items()}
-    rate = min(means, key=lambda rate: (means[rate], rate))
-    return rate, [loss for _, loss in sorted(rates[rate].items())]
+    seeds = sorted(set.intersection(*map(set, rates.values())))
+    losses = {rate: [found[seed] for seed in seeds] for rate, found in rates.items()}
+    rate = min(losses, key=lambda rate: (statistics.fmean(losses[rate]), rate))
+    return rate, losses[rate]
 
 
 def looks_by_step(runs: Sequence[Run]) -> list[tuple[int, list[Look]]]:
