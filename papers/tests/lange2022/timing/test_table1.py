@@ -44,28 +44,28 @@ class TestTable1:
             )
         }
 
-    def test_the_papers_order_is_judged_to_hold(self):
+    def test_a_cpu_decides_nothing_that_is_said_of_a_gpu(self):
         verdict = table1.judge(self.timed())
-        assert [check.holds for check in verdict.checks] == [True] * 4
-        assert [check.ours for check in verdict.checks] == [False, False, True, True]
+        assert [check.holds for check in verdict.checks] == [None] * 2 + [True] * 4
+        assert [check.ours for check in verdict.checks] == [False] * 2 + [True] * 4
         assert verdict.fidelity == "reduced"
         assert "GPU" in verdict.left_out[0]
 
     @pytest.mark.parametrize(
         ("changes", "failing"),
         [
-            ({"BNP": 1.19}, 0),
-            ({"BNP": 1.27}, 1),
-            ({"BNP": 1.51}, 2),
-            ({"BNP every 10 steps": 1.4}, 3),
+            ({"BNP": 1.19}, 2),
+            ({"BNP": 1.27}, 3),
+            ({"BNP": 1.51}, 4),
+            ({"BNP every 10 steps": 1.4}, 5),
         ],
         ids=["faster at 16", "slower at 256", "dearer than all of BN", "dear even if seldom"],
     )
-    def test_each_sentence_can_fail(self, changes, failing):
-        assert not table1.judge(self.timed(**changes)).checks[failing].holds
+    def test_each_sentence_of_ours_can_fail(self, changes, failing):
+        assert table1.judge(self.timed(**changes)).checks[failing].holds is False
 
     def test_a_share_of_five_per_cent_is_level(self):
-        assert table1.judge(self.timed(BNP=1.25)).checks[1].holds
+        assert table1.judge(self.timed(BNP=1.25)).checks[3].holds
 
     def test_figure_is_drawn(self):
         with house_style():
