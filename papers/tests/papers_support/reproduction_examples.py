@@ -128,6 +128,11 @@ def whole(folder: Path) -> ReproductionReport:
         row("Fig. 1", "not run", part("two.fig1")),
         row("Fig. 2", "not judged", part("two.fig2", verdict("two.fig2", ()))),
         row("Fig. 3", "incomplete", part("two.fig3", problem="ValueError: no seeds")),
+        row(
+            "Fig. 4",
+            "partly open",
+            part("two.fig4", verdict("two.fig4", (HOLDS, HOLDS, OPEN)), figure=None),
+        ),
     )
     return ReproductionReport(
         schema=REPORT_SCHEMA,

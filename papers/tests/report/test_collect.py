@@ -138,7 +138,8 @@ class TestSeveralParts:
             # "Undecided" beside "fails", as verdicts, would hide that a sentence holds.
             ((YES, OPEN), (NO,), ("mixed", "partly")),
             ((NO, OPEN), (NO,), ("fails", "no")),
-            ((YES,), (OPEN,), ("undecided", "undecided")),
+            ((YES,), (OPEN,), ("partly open", "undecided")),
+            ((OPEN,), (OPEN,), ("undecided", "undecided")),
             ((YES,), (), ("incomplete", None)),
             ((), (), ("not judged", None)),
         ],

@@ -42,8 +42,11 @@ def test_the_facts_are_there(tmp_path):
     report = whole(tmp_path)
     text = overview(report) + paper_page(report.papers[0], "small")
     for fact in (
-        "**2 claims hold, 1 is mixed, 1 fails** of 8 figures",
-        "✔ **holds**",
+        "**2 claims hold, 1 is partly open, 1 is mixed, 1 fails** of 9 figures",
+        "| ✔ **holds**<br>1 of 1 holds |",
+        "| ◔ **partly open**<br>2 of 3 hold |",
+        "| ◐ **mixed**<br>1 of 3 holds, 2 refuted |",
+        "◐ **mixed**, 1 of 3 holds, 2 refuted, same setting: What Fig. 2, left shows.",
         "![What one.fig1 shows](figures/one.fig1.png)",
         "| by two orders of magnitude | a factor 3.2 | **no** |",
         "Unlike the paper:\n\n- CIFAR-10",
@@ -55,7 +58,7 @@ def test_the_facts_are_there(tmp_path):
         "- **The whole claim fails:** [Table 1](two.md#table-1)",
         "| Does Fig. 1 hold? **Yes.** |",
         "**Does Fig. 2, left hold? Partly.**",
-        "The questions asked of them: yes to 1, partly to 1, no to 1.",
+        "The questions asked of them: yes to 1, partly to 1, no to 1, undecided to 1.",
         "Refuted: by two orders of magnitude: a factor 3.2. Holds: BN trains faster.",
         "- **We found:** [it is wrong](../errata.md#one)",
         "Refuted: by two orders of magnitude: a factor 3.2.",

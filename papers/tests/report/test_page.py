@@ -64,10 +64,11 @@ class TestThePage:
     def test_the_facts_are_there(self, tmp_path):
         text = words(render_reproduction(whole(tmp_path)))
         for fact in (
-            "2 claims hold, 1 is mixed, 1 fails",
-            "of 8 figures, tables and statements of 2 papers; 4 not finished or judged.",
-            "Experiments run 6 of 8",
-            "Settings 3 same setting, 0 reduced, 0 stand-in data",
+            "2 claims hold, 1 is partly open, 1 is mixed, 1 fails",
+            "of 9 figures, tables and statements of 2 papers; 4 not finished or judged.",
+            "Experiments run 7 of 9",
+            "Settings 4 same setting, 0 reduced, 0 stand-in data",
+            "1 of 3 holds, 2 refuted.",
             "Refuted: by two orders of magnitude: a factor 3.2.",
             "“words of Fig. 1” (Section 2)",
             "7 of 12 cells are finished; a claim is never judged by part of its numbers.",

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 Outcome = Literal[
     "holds",
+    "partly open",
     "mixed",
     "fails",
     "undecided",
@@ -84,11 +85,12 @@ def outcome_of(checks: tuple[Check, ...]) -> Outcome:
     """Combine the checks of the source's sentences; those of ours do not count.
 
     ``holds`` if all do; ``fails`` if one is refuted and none holds, ``mixed`` if one is refuted
-    and another holds; ``undecided`` if none is refuted and not all are decided.
+    and another holds; ``partly open`` if none is refuted, some hold and others are undecided;
+    ``undecided`` if none is decided.
 
     Examples:
         >>> outcome_of((Check("a", "", True), Check("b", "", None)))
-        'undecided'
+        'partly open'
         >>> outcome_of((Check("a", "", False), Check("b", "", None)))
         'fails'
     """
@@ -97,7 +99,9 @@ def outcome_of(checks: tuple[Check, ...]) -> Outcome:
         return "not judged"
     if False in answers:
         return "mixed" if True in answers else "fails"
-    return "undecided" if None in answers else "holds"
+    if None in answers:
+        return "partly open" if True in answers else "undecided"
+    return "holds"
 
 
 def answer_of(checks: tuple[Check, ...]) -> Answer | None:
@@ -111,6 +115,7 @@ def answer_of(checks: tuple[Check, ...]) -> Answer | None:
         "holds": "yes",
         "mixed": "partly",
         "fails": "no",
+        "partly open": "undecided",
         "undecided": "undecided",
     }
     return answers.get(outcome_of(checks))

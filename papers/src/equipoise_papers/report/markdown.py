@@ -57,8 +57,10 @@ def overview(report: ReproductionReport) -> str:
         "",
         *(f"- {name}: {value}" for name, value in words.facts(report).items()),
         "",
-        "Two axes, never fused: the **outcome** of the paper's claim (*holds*, *mixed*, *fails*, "
-        "*undecided*, *not testable here*) and the **fidelity** of our setting. *Same setting* is "
+        "Two axes, never fused: the **outcome** of the paper's claim and the **fidelity** of our "
+        "setting. A claim *holds* if all of its sentences do; it is *partly open* if some hold "
+        "and the rest is undecided, *mixed* if some hold and others are refuted, *undecided* if "
+        "none is decided; how many hold and are refuted stands below. *Same setting* is "
         "the paper's network, data and training, with fewer random networks at most; *reduced* is "
         "smaller, or on other machines; *stand-in data* is other data, and smaller where the page "
         "says so. The **answer** is to the question alone, which one or a few sentences of the "
@@ -145,6 +147,7 @@ def escaped(text: str) -> str:
 def _overview_row(paper: ReportPaper, row: ReportRow, scale: str) -> tuple[str, ...]:
     picture = next((part for part in row.parts if part.figure is not None), None)
     address = f"{paper.key}.md#{words.slug(row.label)}"
+    tally = words.tally(row)
     # No text beside the picture: the next cell says what it shows.
     shown = (
         "" if picture is None else f"<br>[![]({THUMBNAILS}/{picture.experiment}.png)]({address})"
@@ -152,7 +155,7 @@ def _overview_row(paper: ReportPaper, row: ReportRow, scale: str) -> tuple[str, 
     return (
         f"{_link(paper, row)}{shown}",
         _question(row, "**"),
-        f"{words.MARKS[row.status]} **{row.status}**",
+        f"{words.MARKS[row.status]} **{row.status}**{tally and f'<br>{tally}'}",
         row.fidelity or "",
         escaped(words.reason(row, scale)),
     )
@@ -198,8 +201,8 @@ def _answer(check: Check) -> str:
 
 
 def _verdict(row: ReportRow) -> str:
-    setting = f", {row.fidelity}" if row.fidelity is not None else ""
-    return f"{words.MARKS[row.status]} **{row.status}**{setting}"
+    said = filter(None, (words.tally(row), row.fidelity))
+    return ", ".join((f"{words.MARKS[row.status]} **{row.status}**", *said))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

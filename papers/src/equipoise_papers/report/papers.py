@@ -30,8 +30,8 @@ _RULES = (
     "undecided, and the check says what is missing",
     "a sentence about a GPU's times is decided by a GPU's alone",
     "the outcome: holds if every sentence of the claim does; fails if one is refuted and none "
-    "holds, mixed if one is refuted and others hold; undecided if none is refuted and not all are "
-    "decided",
+    "holds, mixed if one is refuted and others hold; partly open if none is refuted, some hold "
+    "and others are undecided; undecided if none is decided",
 )
 
 

@@ -14,7 +14,7 @@ from equipoise_papers.reproduction.record import Reproduction
 REPORT_SCHEMA = 3
 
 RowStatus = Literal[Outcome, "not run", "no experiment"]
-JUDGED: tuple[RowStatus, ...] = ("holds", "mixed", "fails", "undecided")
+JUDGED: tuple[RowStatus, ...] = ("holds", "partly open", "mixed", "fails", "undecided")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _MEGABYTE = 1e6
 _STYLES = {
     "holds": "bold green",
+    "partly open": "bold yellow",
     "mixed": "bold yellow",
     "fails": "bold red",
     "undecided": "bold yellow",

@@ -23,6 +23,7 @@ from equipoise_papers.reproduction.summary import duration
 # From best to least known; the tone is a class of the page's style sheet.
 TONES: dict[RowStatus, str] = {
     "holds": "good",
+    "partly open": "note",
     "mixed": "warning",
     "fails": "critical",
     "undecided": "note",
@@ -34,6 +35,7 @@ TONES: dict[RowStatus, str] = {
 }
 MARKS: dict[RowStatus, str] = {
     "holds": "✔",
+    "partly open": "◔",
     "mixed": "◐",
     "fails": "✖",
     "undecided": "?",
@@ -62,8 +64,9 @@ def sentence(report: ReproductionReport) -> str:
     found = Counter(row.status for row in report.rows)
     if not any(found[status] for status in JUDGED):
         return "Nothing is judged yet"
-    whole, mixed, failed, undecided = (found[status] for status in JUDGED)
+    whole, part, mixed, failed, undecided = (found[status] for status in JUDGED)
     parts = [f"{whole} claims hold" if whole != 1 else "1 claim holds"]
+    parts += [f"{part} {'is' if part == 1 else 'are'} partly open"] if part else []
     parts += [f"{mixed} {'is' if mixed == 1 else 'are'} mixed"] if mixed else []
     parts += [f"{failed} {'fails' if failed == 1 else 'fail'}"] if failed else []
     parts += [f"{undecided} {'is' if undecided == 1 else 'are'} undecided"] if undecided else []
@@ -168,6 +171,18 @@ def _others(checks: tuple[Check, ...], numbered: Sequence[Check]) -> list[str]:
 def _brief(claim: str) -> str:
     """Leave out what stands in brackets, such as a tolerance."""
     return _BRACKETS.sub("", claim)
+
+
+def tally(row: ReportRow) -> str:
+    """Count the paper's sentences of a row by what became of them; empty if there are none.
+
+    Examples are ``11 of 12 hold`` and ``1 of 5 holds, 3 refuted``.
+    """
+    answers = Counter(check.holds for check in row.judged if not check.ours)
+    if not answers:
+        return ""
+    held = f"{answers[True]} of {answers.total()} {'holds' if answers[True] == 1 else 'hold'}"
+    return f"{held}, {answers[False]} refuted" if answers[False] else held
 
 
 def quoted(row: ReportRow) -> str:
