@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from equipoise_papers.experiments.style import empty_figure, house_style, save_figure
+from equipoise_papers.experiments.style import (
+    empty_figure,
+    house_style,
+    logarithmic,
+    save_figure,
+)
 
 PNG_END = b"IEND\xaeB`\x82"
 
@@ -59,3 +64,31 @@ def test_a_figure_that_cannot_be_drawn_leaves_the_old_one(tmp_path):
         save_figure(broken, tmp_path)
     assert path.read_bytes() == before
     assert {file.name for file in tmp_path.iterdir()} == {"figure.png", "figure.svg"}
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ((0.3, 1.7), ["0.5", "1"]),
+        ((0.18, 4.0), ["0.2", "0.5", "1", "2"]),
+        ((30.0, 170.0), ["50", "100"]),
+    ],
+)
+def test_a_short_logarithmic_axis_has_plain_labels(values, labels):
+    made = figure(values)
+    axes = made.axes[0]
+    logarithmic(axes)
+    low, high = axes.get_ylim()
+    shown = [
+        label.get_text()
+        for place, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+        if low <= place <= high
+    ]
+    assert shown == labels
+    assert not any(label.get_text() for label in axes.get_yticklabels(minor=True))
+
+
+def test_a_long_one_has_powers_of_ten():
+    made = figure((1.0, 1e6))
+    logarithmic(made.axes[0])
+    assert any("10^{" in label.get_text() for label in made.axes[0].get_yticklabels())

@@ -27,6 +27,8 @@ DASHES = (0, (5, 2))
 PANEL_INCHES = (5.6, 4.2)
 
 _DOTS_PER_INCH = 160
+# A logarithmic axis over less than so many times its lower end has labels between powers of ten.
+_SHORT = 300
 _STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -120,6 +122,21 @@ def predicted(
 ) -> None:
     """Draw the theory of the series with the same index, in front of it."""
     axes.plot(x, y, color=PALETTE[index], linestyle=DASHES, zorder=3, label=label)
+
+
+def logarithmic(axes: Axes) -> None:
+    """Make the vertical axis logarithmic, after drawing; 0.5, 1 and 2 where it spans little.
+
+    By default only powers of ten have plain labels, of which a loss may cross one or none.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < _SHORT * low:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def marked(axes: Axes, x: float, label: str) -> None:

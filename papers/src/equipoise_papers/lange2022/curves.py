@@ -50,7 +50,7 @@ def draw(
         if best.trains and best.method not in ours:
             _loss(upper, best, _label(best, reported.get(best.method)))
             _accuracy(lower, best)
-    upper.set_yscale("log")
+    style.logarithmic(upper)
     upper.set_ylabel("training loss")
     upper.set_title(title)
     lower.set_ylabel("test accuracy")

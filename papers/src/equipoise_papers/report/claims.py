@@ -115,14 +115,14 @@ YANG2019 = {
         ("networks train deeper as β grows",),
     ),
     "Fig. 4c": Claim(
-        "Is there a critical ε at which very deep tanh networks train?",
+        "Is there a critical ε near which very deep tanh networks train?",
         "we observe a critical point at large ε where gradients do not explode and very deep "
         "networks are trainable",
         "Section 4",
         ("networks train deeper near ε = 1 than at ε = 0", "a well defined phase transition*"),
     ),
     "Fig. 4d": Claim(
-        "Is there a critical ε at which very deep ReLU networks train?",
+        "Is there a critical ε near which very deep ReLU networks train?",
         "",
         "quoted at Fig. 4c",
         ("networks train deeper near ε = 1 than at ε = 0", "a well defined phase transition*"),
@@ -377,7 +377,7 @@ LANGE2022 = {
         "Does preconditioning with batch statistics improve conditioning, as proved?",
         "the improved conditioning as shown by Theorem 4 implies reduced r and hence improved "
         "reduction of the error",
-        "Section 3",
+        "Section 3.3",
         ("Theorem 4,*",),
     ),
 }

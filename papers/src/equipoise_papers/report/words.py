@@ -54,7 +54,7 @@ ANSWER: dict[Answer, str] = {
     "undecided": "Undecided.",
 }
 # Further ones are folded, so that one row does not fill the page.
-MOST_CHECKS, MOST_FAILURES, MOST_OTHERS = 8, 3, 4
+MOST_CHECKS, MOST_FAILURES, MOST_OTHERS = 8, 3, 12
 # Brackets with words or tolerances, no parts of formulas.
 _BRACKETS = re.compile(r" \([^()]*([A-Za-z]{3}|%)[^()]*\)")
 

@@ -49,7 +49,7 @@ def curves(axes: Axes, results: Mapping[ProbedTraining, Run], *, wide: bool = Fa
         axes.plot(steps, mean, color=COLOURS[norm], label=LABELS[norm])
         low, high = list(map(min, columns)), list(map(max, columns))
         axes.fill_between(steps, low, high, color=COLOURS[norm], alpha=0.12, linewidth=0)
-    axes.set_yscale("log")
+    style.logarithmic(axes)
     axes.set_xlabel("step")
     axes.set_ylabel("training loss")
     # Above the panel, because curves and bands may be in any corner.
@@ -94,7 +94,7 @@ def lines(
             label=LABELS[norm],
         )
     if log:
-        axes.set_yscale("log")
+        style.logarithmic(axes)
     axes.set_xlabel("step")
     axes.set_ylabel(name)
     axes.legend(fontsize=7)
@@ -134,7 +134,7 @@ def bands(
             label=LABELS[norm],
             linewidth=1,
         )
-    axes.set_yscale("log")
+    style.logarithmic(axes)
     axes.set_xlabel("step")
     axes.set_ylabel(name)
     axes.legend(fontsize=7)

@@ -159,7 +159,8 @@ def _plain_with_rates(scale: Scale) -> tuple[ProbedTraining, ...]:
 
 
 def _noise_with_rates(scale: Scale) -> tuple[ProbedTraining, ...]:
-    return grids.vgg_cells(scale, _NOISE) + grids.rate_cells(scale, ("none", "noisy"))
+    cells = grids.vgg_cells(scale, _NOISE, small_seeds=3)
+    return cells + grids.rate_cells(scale, ("none", "noisy"))
 
 
 EXPERIMENTS = (

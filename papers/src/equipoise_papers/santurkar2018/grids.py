@@ -45,9 +45,9 @@ CHOICES = (
     "the loss varies: highest over lowest along the gradient; the gradient changes: greatest "
     "‖g′ − g‖ along it; both, and effective β, as geometric means over looks",
     "drift: mean over looks and layers of |Δμ|/σ + |Δ log σ| of one unit from look to look",
-    "small: eight seeds; where Figs. 1 and 2 compare training, each normaliser also has its best "
-    "rate of three, by three seeds; along random directions, and of the linear network with the "
-    "loss averaged, three seeds",
+    "small: eight seeds; three in Fig. 2, along random directions, and of the linear network with "
+    "the loss averaged; where Figs. 1 and 2 compare training, each normaliser also has its best "
+    "rate of three, by three seeds",
 )
 RATE, BATCH = 0.1, 128
 _RATES = (0.03, 0.1, 0.3)
@@ -56,10 +56,12 @@ _LINEAR_RATE = 1e-6
 AVERAGED_RATE = 1e-9
 
 
-def vgg_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[ProbedTraining, ...]:
-    """Trainings of VGG at the paper's rate, with probes."""
-    # With three seeds, a single training of the standard network scatters too much.
-    return _vgg(ProbedTraining, scale, norms, small_looks=10, small_seeds=8)
+def vgg_cells(
+    scale: Scale, norms: Iterable[Normaliser], *, small_seeds: int = 8
+) -> tuple[ProbedTraining, ...]:
+    """Trainings of VGG at the paper's rate, with probes; ``small_seeds`` at scale small."""
+    # With three, a single training of the standard network scatters too much.
+    return _vgg(ProbedTraining, scale, norms, small_looks=10, small_seeds=small_seeds)
 
 
 def random_cells(scale: Scale, norms: Iterable[Normaliser]) -> tuple[RandomlyProbed, ...]:

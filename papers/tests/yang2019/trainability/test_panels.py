@@ -323,7 +323,7 @@ class TestPanels:
             for scale in ("small", "paper")
         )
         assert (small.fidelity, paper.fidelity) == ("stand-in data", "same setting")
-        assert (small.outcome, paper.outcome) == ("undecided", "undecided")
+        assert (small.outcome, paper.outcome) == ("partly open", "undecided")
         assert (small.checks[0].holds, paper.checks[0].holds) == (True, None)
         assert "best of 5 learning rates" in small.left_out[0]
         assert "1,000 images" in small.left_out[1]

@@ -181,9 +181,10 @@ def _boundary(axes: Axes, columns: Sequence[Column], line: Line) -> None:
             zorder=4,
             label="found, range of seeds",
         )
-    for e in edges:
-        if e.beyond:  # an arrow: deeper than the deepest that was tried
-            axes.plot(e.position, e.depth, "^", color=_FOUND, markeredgecolor="white", zorder=4)
+    beyond = [(e.position, e.depth) for e in edges if e.beyond]
+    if beyond:
+        look: dict[str, Any] = {"color": _FOUND, "markeredgecolor": "white", "zorder": 4}
+        axes.plot(*zip(*beyond, strict=True), "^", label="deeper than was tried", **look)
 
 
 def _borders(centres: Sequence[float], *, logarithmic: bool) -> np.ndarray[Any, Any]:
