@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from equipoise_papers.judging import Difference, difference, spread
+from equipoise_papers.judging import Difference, best_rate, by_seed, difference, spread
 
 # Of three seeds: Student's t at 95 %, one-sided, is 2.92.
 GAP = Difference(2.0, 0.5, seeds=3)
@@ -39,6 +39,17 @@ class TestDifference:
     def test_seeds_must_match(self):
         with pytest.raises(ValueError, match="zip"):
             difference([1.0, 2.0], [1.0])
+
+
+class TestSeedsThatNotAllHave:
+    def test_differences_are_of_common_seeds(self):
+        one, other = {0: 3.0, 1: 4.0, 2: 5.0, 7: -90.0}, {2: 3.5, 1: 2.0, 0: 1.0}
+        assert by_seed(one, other) == difference([3.0, 4.0, 5.0], [1.0, 2.0, 3.5])
+
+    def test_rates_are_chosen_by_common_seeds(self):
+        losses = {0.1: {0: 1.0, 1: 1.0, 2: 0.0}, 0.3: {0: 0.9, 1: 0.9}}
+        assert best_rate(losses) == 0.3
+        assert best_rate({0.3: {0: 1.0}, 0.1: {0: 1.0}}) == 0.1
 
 
 class TestThresholds:

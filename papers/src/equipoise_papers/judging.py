@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scipy.special import stdtrit
@@ -129,6 +129,33 @@ def difference(one: Sequence[float], other: Sequence[float]) -> Difference:
     """
     gaps = [a - b for a, b in zip(one, other, strict=True)]
     return Difference(statistics.fmean(gaps), standard_error(gaps), len(gaps))
+
+
+def by_seed(one: Mapping[int, float], other: Mapping[int, float]) -> Difference:
+    """Compare values by the seeds that both have.
+
+    Examples:
+        >>> by_seed({0: 3.0, 1: 4.0, 2: 9.0}, {1: 1.0, 0: 1.0}).mean
+        2.5
+    """
+    seeds = [seed for seed in one if seed in other]
+    return difference([one[seed] for seed in seeds], [other[seed] for seed in seeds])
+
+
+def best_rate(losses: Mapping[float, Mapping[int, float]]) -> float:
+    """The learning rate with the lowest mean loss, the smaller of equal ones.
+
+    Args:
+        losses: Of each rate the loss of each seed. Only seeds that all rates have count, so that
+            no rate is favoured by further ones.
+
+    Examples:
+        >>> best_rate({0.1: {0: 1.0, 1: 0.1}, 0.3: {0: 0.9}})
+        0.3
+    """
+    common = set.intersection(*map(set, losses.values()))
+    means = {rate: statistics.fmean(found[s] for s in common) for rate, found in losses.items()}
+    return min(means, key=lambda rate: (means[rate], rate))
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:

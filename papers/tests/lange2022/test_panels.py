@@ -185,6 +185,17 @@ class TestBest:
             other = dataclasses.replace(one, runs=(trained(0.9, accuracy),) * 3)
             assert slightly_less_accurate("", one, other, points=3).holds is holds
 
+    def test_less_than_an_epoch_is_said_of_what_is_open_anyway(self):
+        """More seeds would not decide it."""
+        one = dataclasses.replace(best_of(self.runs(bnp=0.9))["bnp"], seen=30_000)
+        runs = tuple(trained(0.9, a) for a in (0.7, 0.8, 0.9))
+        for other in (one, dataclasses.replace(one, runs=runs)):
+            check = comparable("", one, other, points=6)
+            assert check.holds is None
+            assert check.found.endswith(
+                "after 0.5 of an epoch, which decides nothing about the end"
+            )
+
     def test_comparable_is_about_accuracy(self):
         one = best_of(self.runs(bnp=0.9))["bnp"]
         other = dataclasses.replace(one, runs=(trained(0.9, 0.80),) * 3)

@@ -200,14 +200,6 @@ class TestSummaries:
         assert best_rate(better, "none")[0] == 0.3
         assert len(runs_of(found, "none")) == 8
 
-    def test_seeds_that_one_rate_alone_has_do_not_choose_it(self):
-        at = {rate: dataclasses.replace(VGG, norm="none", rate=rate) for rate in (0.1, 0.3)}
-        numbers = {"change": 1.0, "cos": 0.5}
-        found = {at[0.1]: made(at[0.1], loss=1.0, **numbers)}
-        found |= {at[0.3]: made(at[0.3], loss=0.5, **numbers)}
-        more = dataclasses.replace(at[0.1], seed=1)
-        assert best_rate(found | {more: made(more, loss=0.0, **numbers)}, "none")[0] == 0.3
-
     def test_an_infinite_loss_is_not_averaged_away(self):
         assert spread([1.0, math.inf]).mean == math.inf
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from equipoise_papers.experiments.verdict import Check
-from equipoise_papers.judging import Difference, difference, spread
+from equipoise_papers.judging import Difference, best_rate, by_seed, difference, spread
 from equipoise_papers.lange2022.lengths import about_the_end
 from equipoise_papers.lange2022.methods import METHODS
 from equipoise_papers.lange2022.training import Run, Training
@@ -87,11 +87,7 @@ class Best:
 
 
 def best_of(results: Mapping[Training, Run]) -> dict[str, Best]:
-    """Choose every method's rate by mean loss; methods are in the order of cells.
-
-    The mean is over the seeds that all of the method's rates have, so that none is favoured by
-    further ones.
-    """
+    """Choose every method's rate by mean loss over seeds; methods are in the order of cells."""
     methods: dict[str, dict[float, dict[int, Run]]] = {}
     seen: dict[str, int] = {}
     for cell, run in results.items():
@@ -107,11 +103,7 @@ def at_rates(results: Mapping[Training, Run], rates: Mapping[str, float]) -> dic
 
 
 def _best(method: str, rates: Mapping[float, Mapping[int, Run]], seen: int) -> Best:
-    common = set.intersection(*map(set, rates.values()))
-    means = {
-        rate: statistics.fmean(runs[seed].loss for seed in common) for rate, runs in rates.items()
-    }
-    rate = min(means, key=lambda rate: (means[rate], rate))
+    rate = best_rate({r: {s: run.loss for s, run in runs.items()} for r, runs in rates.items()})
     seeds = tuple(sorted(rates[rate]))
     runs = tuple(rates[rate][seed] for seed in seeds)
     refused = next((run.refused for run in runs if run.refused is not None), None)
@@ -121,9 +113,7 @@ def _best(method: str, rates: Mapping[float, Mapping[int, Run]], seen: int) -> B
 
 def _by_seed(one: Best, other: Best, numbers: Callable[[Best], Sequence[float]]) -> Difference:
     """The difference of a number over the seeds that both have."""
-    mine, theirs = (dict(zip(b.seeds, numbers(b), strict=True)) for b in (one, other))
-    seeds = [seed for seed in mine if seed in theirs]
-    return difference([mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+    return by_seed(*(dict(zip(b.seeds, numbers(b), strict=True)) for b in (one, other)))
 
 
 def ahead(claim: str, better: Best, worse: Best) -> Check:

@@ -315,7 +315,7 @@ LANGE2022 = {
         "For mini-batch size 2, BNP significantly outperforms BN, Batch Renorm, and BN with 4 "
         "Things.",
         "Section 5",
-        ("BNP is far ahead of BN",),
+        ("BNP is significantly ahead of BN",),
     ),
     "Batches of 3 and 4": Claim(
         "Does batch norm work down to batch 4, and Renorm down to 3 (CNN)?",

@@ -74,7 +74,8 @@ def _tuned(claim: str, results: Results, one: Normaliser, other: Normaliser) -> 
     """Compare losses at the best rate of each."""
     (rate_a, a), (rate_b, b) = best_rate(results, one), best_rate(results, other)
     names = f"{LABELS[one]} at {rate_a:g}", f"{LABELS[other]} at {rate_b:g}"
-    return lower_by_factor(claim, a, b, names)
+    seeds = [seed for seed in a if seed in b]
+    return lower_by_factor(claim, [a[seed] for seed in seeds], [b[seed] for seed in seeds], names)
 
 
 def _compare(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from equipoise_papers import judging
 from equipoise_papers.experiments.verdict import Check, Verdict
 from equipoise_papers.judging import Difference, difference, standard_error
 from equipoise_papers.santurkar2018.training import Look, Normaliser, ProbedTraining, Run
@@ -55,19 +56,14 @@ def norms_of(results: Mapping[ProbedTraining, Run]) -> list[Normaliser]:
 
 def best_rate(
     results: Mapping[ProbedTraining, Run], norm: Normaliser
-) -> tuple[float, list[float]]:
-    """The rate with the lowest mean loss, and each seed's loss there.
-
-    Of the seeds that every rate of the normaliser has, so that none is favoured by more of them.
-    """
+) -> tuple[float, dict[int, float]]:
+    """The rate with the lowest mean loss, and each seed's loss there; all runs count."""
     rates: dict[float, dict[int, float]] = {}
     for cell, run in results.items():
         if cell.norm == norm:
             rates.setdefault(cell.rate, {})[cell.seed] = run.loss
-    seeds = sorted(set.intersection(*map(set, rates.values())))
-    losses = {rate: [found[seed] for seed in seeds] for rate, found in rates.items()}
-    rate = min(losses, key=lambda rate: (statistics.fmean(losses[rate]), rate))
-    return rate, losses[rate]
+    rate = judging.best_rate(rates)
+    return rate, rates[rate]
 
 
 def looks_by_step(runs: Sequence[Run]) -> list[tuple[int, list[Look]]]:

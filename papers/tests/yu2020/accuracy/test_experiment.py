@@ -58,7 +58,7 @@ class TestAccuracy:
         }
         best = accuracy.best_of(results, "cnn")["plain"]
         assert best.rate == 0.2
-        assert best.accuracies == (80.0, 80.0)
+        assert best.accuracies == {0: 80.0, 1: 80.0}
         assert not best.at_edge
 
     def results(self, level, scale="small"):
