@@ -68,7 +68,7 @@ def test_the_index_answers(question, answer, rows):
 
 def test_every_row_has_its_old_and_its_new_verdict():
     rows = {}
-    for row, _, now, setting, why in table("verdicts.md"):
+    for row, _, now, setting, why in (line for line in table("verdicts.md") if len(line) == 5):
         link = _LINK.match(row)
         assert link
         rows[link[2]] = (now, setting)
@@ -78,6 +78,17 @@ def test_every_row_has_its_old_and_its_new_verdict():
         for address, (_, _, outcome, fidelity, _) in index().items()
     }
     assert rows == expected
+
+
+def test_every_open_row_has_a_reason_and_a_price():
+    prices = [line for line in table("verdicts.md") if len(line) == 3]
+    named = {address for rows, _, _ in prices for _, address in _LINK.findall(rows)}
+    assert all(why and price for _, why, price in prices)
+    outcomes = {address: outcome for address, (_, _, outcome, _, _) in index().items()}
+    open_ = {a for a, outcome in outcomes.items() if "open**" in outcome or "undecided" in outcome}
+    assert open_
+    assert open_ - named == set()
+    assert not any("**holds**" in outcomes[address] for address in named)
 
 
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.key)

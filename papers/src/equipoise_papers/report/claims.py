@@ -128,13 +128,13 @@ YANG2019 = {
         ("networks train deeper near ε = 1 than at ε = 0", "a well defined phase transition*"),
     ),
     "Fig. 5": Claim(
-        "Does β > 0 or ε > 0 help VGG19 with batch norm, each at the other's best value?",
+        "Do β > 0 and ε > 0 both help VGG19 with batch norm, each at the other's best value?",
         "We also find initializing β and/or setting ε > 0 having positive effect on VGG19 with "
         "batchnorm.",
         "Fig. 4, caption",
     ),
     "Fig. 6": Claim(
-        "Does β > 0 or ε > 0 help VGG19, the other at its default?", "", "quoted at Fig. 5"
+        "Do β > 0 and ε > 0 both help VGG19, the other at its default?", "", "quoted at Fig. 5"
     ),
     "Theorems": Claim(
         "Are the theorems on fixed points and exploding gradients right as printed?",
