@@ -39,7 +39,7 @@ CHOICES = (
     "paper's rate where that is another",
     "small: at that rate, the methods that the paper's sentences compare are trained with eight "
     "seeds in Figs. 3, 4 (left) and 5 (right), of which the last five had no part in the choice, "
-    "and BNP and 4 Things at batch 2, which eight do not tell apart, with 24; elsewhere with three",
+    "and BNP and 4 Things at batch 2, which eight do not tell apart, with 24; elsewhere three",
     "BNP is ours (bias-corrected, exact variance), BNP (paper) Algorithms 2 and 3 to the letter",
     "controls that the paper lacks: standardised inputs, Adam, BNP with Adam",
     "4 Things: virtual batches of 16 at 128 samples, groups of 4 channels below; Adam",
