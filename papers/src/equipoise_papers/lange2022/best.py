@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from equipoise_papers.experiments.verdict import Check
-from equipoise_papers.judging import Difference, best_rate, by_seed, difference, spread
+from equipoise_papers.judging import Difference, best_rate, difference, spread
 from equipoise_papers.lange2022.lengths import about_the_end
 from equipoise_papers.lange2022.methods import METHODS
 from equipoise_papers.lange2022.training import Run, Training
@@ -111,9 +111,15 @@ def _best(method: str, rates: Mapping[float, Mapping[int, Run]], seen: int) -> B
     return Best(method, found, tuple(sorted(rates)), runs, seeds, refused, seen)
 
 
-def _by_seed(one: Best, other: Best, numbers: Callable[[Best], Sequence[float]]) -> Difference:
-    """The difference of a number over the seeds that both have."""
-    return by_seed(*(dict(zip(b.seeds, numbers(b), strict=True)) for b in (one, other)))
+def _with_common_seeds(one: Best, other: Best) -> tuple[Best, Best]:
+    """Both methods, of the seeds that both have."""
+
+    def reduced(best: Best) -> Best:
+        runs = dict(zip(best.seeds, best.runs, strict=True))
+        return replace(best, runs=tuple(runs[seed] for seed in common), seeds=common)
+
+    common = tuple(seed for seed in one.seeds if seed in other.seeds)
+    return reduced(one), reduced(other)
 
 
 def ahead(claim: str, better: Best, worse: Best) -> Check:
@@ -126,7 +132,8 @@ def ahead(claim: str, better: Best, worse: Best) -> Check:
         return Check(claim, f"{better.label} {better.words()}", False)
     if not worse.trains:
         return Check(claim, f"{worse.label} {worse.words()}", True)
-    gap = _by_seed(better, worse, lambda best: best.losses)
+    better, worse = _with_common_seeds(better, worse)
+    gap = difference(better.losses, worse.losses)
     found = f"loss {spread(better.losses, 3)} against {spread(worse.losses, 3)}"
     return _unless_contradicted(
         Check(claim, f"{found}, difference {gap.words(3)}", gap.below()), better, worse
@@ -144,7 +151,7 @@ def _unless_contradicted(check: Check, one: Best, other: Best) -> Check:
 
 def _accuracies(one: Best, other: Best) -> tuple[Difference, str]:
     """The difference of final test accuracies, and how it reads."""
-    gap = _by_seed(one, other, lambda best: best.accuracies)
+    gap = difference(*(best.accuracies for best in _with_common_seeds(one, other)))
     return gap, f"accuracy, {_minus(one, other)}: {gap.words()} percentage points"
 
 
@@ -156,9 +163,9 @@ def faster_at_first(claim: str, better: Best, worse: Best) -> Check:
     """Check that a method's loss is lower over the first tenth of the steps, by the same test."""
     if not (better.trains and worse.trains):
         return Check(claim, _failures(better, worse), better.trains)
-    gap = _by_seed(better, worse, lambda best: best.first_losses)
-    ours, theirs = (spread(best.first_losses, 3) for best in (better, worse))
-    found = f"loss of the first tenth {ours} against {theirs}"
+    ours, theirs = (best.first_losses for best in _with_common_seeds(better, worse))
+    gap = difference(ours, theirs)
+    found = f"loss of the first tenth {spread(ours, 3)} against {spread(theirs, 3)}"
     return Check(claim, f"{found}, difference {gap.words(3)}", gap.below())
 
 
@@ -169,8 +176,8 @@ def not_behind(claim: str, one: Best, other: Best) -> Check:
     """
     if not (one.trains and other.trains):
         return Check(claim, _failures(one, other), one.trains)
-    gap = _by_seed(one, other, lambda best: best.losses)
-    margin = _LEVEL * statistics.fmean(other.losses)
+    one, other = _with_common_seeds(one, other)
+    gap, margin = difference(one.losses, other.losses), _LEVEL * statistics.fmean(other.losses)
     found = (
         f"loss, {_minus(one, other)}: {gap.words(3)}; level is up to {margin:+.3f}, {_LEVEL:.0%}"
     )
