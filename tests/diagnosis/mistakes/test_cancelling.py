@@ -114,6 +114,21 @@ def test_what_is_repeated_moves_neither_statistics_nor_random_numbers():
     assert differences(before, fingerprint(model)) == []
 
 
+def overlap(model, batch):
+    """Of boxes that lie inside of those that are wanted: their centres do not count as yet."""
+    centre, size = 0.5 + 0.01 * model(batch[0])[:, :2].tanh().unbind(1)[0], 0.2
+    low, high = centre - size, centre + size
+    inside = torch.minimum(high, torch.full_like(high, 0.9)) - torch.maximum(
+        low, torch.full_like(low, 0.1)
+    )
+    return 1 - (inside / 0.8).mean()
+
+
+def test_numbers_that_cancel_where_one_box_holds_another():
+    """As in the loss of DETR."""
+    assert severities(Net(torch.tanh, 4), overlap) == []
+
+
 def test_of_a_loss():
     torch.manual_seed(0)
     assert severities(layers(), likelihood(1)) == ["critical"]

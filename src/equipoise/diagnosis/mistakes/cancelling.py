@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.sources import reaches_weights, tensor
+from equipoise.diagnosis.mistakes.sources import ARRANGING, reaches_weights, tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.instrument import trees
 from equipoise.instrument.forward import recording_gradients
@@ -21,12 +21,19 @@ from equipoise.records.finding import Finding
 _ROUNDING = 1e-6
 # Less is rounded itself.
 _LEAST = 1e-30
+# Two tensors become one, number by number; within how many operations; and those that only place.
+_EXTREMES = ("maximum", "minimum")
+_SOON = 4
+_PLACING = {*ARRANGING, "stack", "cat", "index", "unbind", "split", "expand"}
 # Exact looks at most, as each repeats operations.
 _MOST = 8
 
 
 def of_cancelling(traced: TracedPass) -> list[Finding]:
     """A tensor whose gradients from several uses cancel, as in x / |x| of one number.
+
+    Not where the larger or smaller of two tensors is taken soon after: there they cancel for the
+    numbers of this pass alone, as those of a box's centre in its overlap with a box around it.
 
     Args:
         traced: The pass, and what it is one of.
@@ -59,13 +66,29 @@ def of_cancelling(traced: TracedPass) -> list[Finding]:
         terms = [_rms(_term(one, given, node, nodes)) for one, given in taken]
         if not max(_LEAST, size / _ROUNDING) < max(terms) < math.inf:
             continue
-        if not reaches_weights(node.number, nodes):
+        if not reaches_weights(node.number, nodes) or _is_chosen_soon(node, users):
             continue
         everything = graph.result is not None and not reaches_weights(
             graph.result.node, nodes, closed=node.number
         )
         return [_finding(node, [one for one, _ in taken], everything=everything)]
     return []
+
+
+def _is_chosen_soon(node: Node, users: Mapping[Made, Sequence[Node]]) -> bool:
+    """Whether few operations later numbers are compared with others, and the extreme is kept."""
+    steps = {node.number: 0}
+    waiting = [node]
+    for one in waiting:
+        for output in range(len(one.outputs)):
+            for user in users.get(Made(one.number, output), ()):
+                if user.name in _EXTREMES and len(user.inputs) == 2:
+                    return True
+                taken = steps[one.number] + (user.name not in _PLACING)
+                if taken < _SOON and taken < steps.get(user.number, _SOON):
+                    steps[user.number] = taken
+                    waiting.append(user)
+    return False
 
 
 def _finding(node: Node, taken: Sequence[Node], *, everything: bool) -> Finding:
