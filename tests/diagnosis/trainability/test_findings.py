@@ -93,7 +93,7 @@ def test_without_a_reason_none_is_given():
 def test_what_is_outside_is_named():
     (finding,) = conclude_trainability(at(0.4, outside=("explosion", "size")), "")
     assert finding.detail.endswith(
-        "None of them had as much or as little explosion, size: the interval is wider for that."
+        "None of them was as far out in explosion, size: the interval is wider for that."
     )
     assert "None of them" not in conclude_trainability(at(0.4), "")[0].detail
 

@@ -27,7 +27,7 @@ def conclude_trainability(found: Trainability | None, advice: str) -> list[Findi
         detail = f"{wording.capital(found.reason)}. {detail}"
     if found.outside:
         detail += (
-            f" None of them had as much or as little {wording.listed(found.outside)}: the "
+            f" None of them was as far out in {wording.listed(found.outside)}: the "
             "interval is wider for that."
         )
     severity: Severity = "note" if found.is_open else _severity(found.probability)
