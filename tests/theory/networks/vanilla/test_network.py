@@ -1,6 +1,7 @@
 """Networks without normalisation: closed forms, the maps themselves, and simulated networks."""
 
 import math
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -395,6 +396,7 @@ def test_an_overflow_is_refused_by_name():
         vanilla(wild, weight_variance=1.0)
 
 
+@cache
 def simulate(name, variance, bias, *, width=300, depth=24, networks=12):
     """Per network: mean q, mean c and mean gradient ratio over the deep half, by autograd."""
     phi, generator = as_activation(name).function, torch.Generator().manual_seed(0)
@@ -439,7 +441,7 @@ class TestSimulation:
 
     def test_another_weight_variance_is_rejected(self, name, variance, bias):
         other = vanilla(name, weight_variance=1.1 * variance, bias_variance=bias)
-        means, errors = simulate(name, variance, bias, networks=6)
+        means, errors = simulate(name, variance, bias)
         assert abs(means[0] - other.q.value) > 4 * errors[0]
 
 
