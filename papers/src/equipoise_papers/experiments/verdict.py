@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 Outcome = Literal[
     "holds",
@@ -18,7 +18,6 @@ Outcome = Literal[
 Fidelity = Literal["same setting", "reduced", "stand-in data"]
 # To a question that some of the sentences answer.
 Answer = Literal["yes", "partly", "no", "undecided"]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 @dataclass(frozen=True, slots=True)

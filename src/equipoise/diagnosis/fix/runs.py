@@ -122,10 +122,6 @@ class Runs:
             self._write()
         return self._runs[key]
 
-    def has(self, arm: str, rate: float, seed: int, steps: int) -> bool:
-        """Whether a run is finished."""
-        return (arm, rate, seed, steps) in self._runs
-
     def finished(self, arm: str) -> list[Run]:
         """All runs of an arm."""
         return [run for run in self._runs.values() if run.arm == arm]

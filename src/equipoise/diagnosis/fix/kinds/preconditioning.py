@@ -8,8 +8,6 @@ from equipoise.diagnosis.fix.kinds.kind import Undo
 from equipoise.diagnosis.fix.remedy import Edit
 from equipoise.instrument.recording.graph import Graph
 
-BESIDE = "beside"
-
 
 def code(edit: Edit) -> tuple[str, ...]:
     """The line that attaches it."""

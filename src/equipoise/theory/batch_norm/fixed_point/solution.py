@@ -22,8 +22,6 @@ Array = NDArray[np.float64]
 Triple = tuple[Estimate, Estimate, Estimate]
 
 UNIT = float(np.finfo(float).eps)
-# Relative change at which refinement over the radius stops.
-_GOAL = 5e-11
 _COUNT = 11
 
 
@@ -135,10 +133,6 @@ class Numbers:
     def amplification(self, setting: Setting) -> float:
         """F(κ) = κ is solved where F′ = λ↑_G: errors of F grow by 1/(1 − λ↑_G)."""
         return 1 / max(UNIT, 1 - float(self.values[6])) if setting.eps > 0 else 1.0
-
-    def goal(self, setting: Setting) -> Array:
-        """Absolute changes at which refinement may stop."""
-        return _GOAL * self.scale * max(1.0, 1e-2 * self.amplification(setting))
 
     def with_errors(
         self,
