@@ -17,6 +17,7 @@ from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.kept_batches import on_copies
 from equipoise.instrument.layer_watch import LayerPass, LayerWatch
 from equipoise.instrument.loss_value import checked_loss
+from equipoise.instrument.progress import silent
 from equipoise.instrument.random_states import seed_torch
 from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.snapshot import untouched
@@ -105,25 +106,24 @@ def gradient_growth(
     if not all_batches:
         raise ValueError("gradient_growth needs at least one batch, got none.")
     check_size(replicates=replicates)
-    redraw = replicates > 1 or initialize is not None
-    if redraw and initialize is None:
+    if initialize is None and replicates > 1:
         initialize = _reset_parameters
     passes: Passes = []
     loss_fn = on_copies(loss_fn)
+    report, total = progress or silent, replicates * len(all_batches)
     try:
         with untouched(model):
             modules.unfreeze(model)
             for replicate in range(replicates):
-                if redraw and initialize is not None:
+                if initialize is not None:
                     seed_torch(seed + replicate)
                     initialize(model, replicate)
                     torch.clear_autocast_cache()  # of the weights before
                 row = []
-                for number, batch in enumerate(all_batches):
+                for batch in all_batches:
                     row.append(_one_pass(model, loss_fn, batch))
-                    if progress is not None:
-                        done = replicate * len(all_batches) + number + 1
-                        progress("measuring gradients", done, replicates * len(all_batches))
+                    done = len(passes) * len(all_batches) + len(row)
+                    report("measuring gradients", done, total)
                 passes.append(row)
     except KeyboardInterrupt as interruption:
         if passes:
