@@ -124,4 +124,8 @@ def _with_steps(
             yield x, partial(torch.movedim, source=axes[0], destination=0)
     for steps in (length, length - 1):  # of which the model has made rows of their own
         for x in rows_of_samples(output, samples * steps):
-            yield x, lambda rows, steps=steps: rows.unflatten(0, (samples, steps)).movedim(1, 0)
+            yield x, partial(_rows_by_step, samples=samples, steps=steps)
+
+
+def _rows_by_step(rows: Tensor, samples: int, steps: int) -> Tensor:
+    return rows.reshape(samples, steps, *rows.shape[1:]).movedim(1, 0)
