@@ -451,6 +451,14 @@ CASES = {
         convolutional(lambda: nn.BatchNorm2d(C), nn.Tanh, lambda: nn.AdaptiveMaxPool2d(2)),
         images(),
     ),
+    "largest of two features": (
+        linear(
+            lambda: nn.Linear(C, C),
+            lambda: Apply(lambda x: x.unflatten(1, (-1, 2)).amax(2)),
+            lambda: nn.Linear(C // 2, C),
+        ),
+        rows() + 3 * drawn(1, C, seed=2),
+    ),
     "largest token": (linear(nn.Tanh, lambda: Apply(lambda x: x.amax(1))), tokens()),
     "maxout": (
         lambda: nn.Sequential(
@@ -1016,3 +1024,17 @@ def test_maxima_of_windows_with_elements_in_common(common):
     products = np.prod([m - m.mean() for m in (v[:, :9].max(1), v[:, -9:].max(1))], 0)
     found = pooling._covariance_of_largest(9, 9, common)
     assert found == pytest.approx(products.mean(), abs=4 * products.std() / len(v) ** 0.5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 64])
+@pytest.mark.parametrize("rho", [-0.5, 0.3, 0.9])
+def test_maxima_of_two_samples(count, rho):
+    generator = np.random.default_rng(count)
+    v, w = generator.standard_normal((2, 50_000, count))
+    w = rho * v + (1 - rho**2) ** 0.5 * w
+    products = np.prod([m - m.mean() for m in (v.max(1), w.max(1))], 0)
+    found = pooling._covariance_between(count, np.array(rho))
+    assert found == pytest.approx(products.mean(), abs=4 * products.std() / len(v) ** 0.5 + 1e-4)
+    again = (v.argmax(1) == w.argmax(1)).mean()
+    chance = pooling._selected_again(count, rho)
+    assert chance == pytest.approx(again, abs=4 * (again * (1 - again) / len(v)) ** 0.5 + 1e-4)

@@ -13,6 +13,14 @@ correlated by s on average, have the correlation
           c_m = \operatorname{Cov}(\max(A, V), \max(B, V)),
 
 V the largest of m independent v, A and B of k - m others each; :math:`c_k` is their variance.
+
+Of two samples, an element is correlated by a with itself in the other one and by b with the
+others of the window, :math:`\rho = (a - b)/(1 - r)` for v. The maxima have the covariance
+
+.. math:: b + (1 - r)\,C_k(\rho), \qquad
+          C_k(\rho) = \iint \Phi_2(x, y; \rho)^k - \Phi(x)^k\Phi(y)^k\,dx\,dy ,
+
+and the same element is selected in both with probability :math:`C_k'(\rho)`.
 """
 
 from __future__ import annotations
@@ -24,6 +32,7 @@ from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import CubicSpline
 from scipy.sparse import csr_array
 from scipy.special import ndtr
 
@@ -125,7 +134,8 @@ def largest(
     pairs, common = np.outer(inside, inside), (sparse @ sparse.T).toarray()
     apart = (sums[0] - common) / np.maximum(pairs - common, 1)
     covariances = apart + (1 - apart) * _of_common(inside, common)
-    same, diff = (np.clip(block / scale, -1, 1) for block in (covariances, sums[1] / pairs))
+    shared, likeness = _between_samples(correlation.diff, sums[1], sparse, inside, within, common)
+    same, diff = (np.clip(block / scale, -1, 1) for block in (covariances, shared))
     np.fill_diagonal(same, 1.0)
     g, _ = latent.nodes()
     rising = latent.rising(x.table)
@@ -145,19 +155,93 @@ def largest(
         layout, tuple(places), Exchangeable(same, diff, correlation.samples), table, gaussian=False
     )
 
+    reach = csr_array((members / inside[:, None]).T)
+    again = np.array([_selected_again(n, rho) for n, rho in zip(inside, likeness, strict=True)])
+    others = np.where(inside > 1, (1 - again) * inside / np.maximum(inside - 1, 1), 1.0)
+
+    def between(diff: Array) -> Array:
+        """Of two samples: to the same element of both, or to two others."""
+        own, spread = np.diagonal(diff), diff.copy()
+        np.fill_diagonal(spread, own * others)
+        found = _on_both_sides(reach, spread)
+        found[np.diag_indices_from(found)] += sparse.T @ (own * (again - others / inside) / inside)
+        return found
+
     def pullback(gradient: Gradient) -> Pulled:
-        reach = csr_array((members / inside[:, None]).T)
         G = gradient.pairs
         # An element of two windows is the largest of both as often as of their union.
         union = inside[:, None] + inside - common
         diagonal = ((sparse.T @ (G.same / union)) * members.T).sum(1)
         same = _on_both_sides(reach, G.same - np.diag(G.diagonal))
         np.fill_diagonal(same, diagonal)
-        pairs = Exchangeable(same, _on_both_sides(reach, G.diff), G.samples)
+        pairs = Exchangeable(same, between(G.diff), G.samples)
         weight = selected if latent.is_rising(x.table) else np.ones_like(selected)
         return Pulled([(x, Gradient(arranged(pairs, order, x.order), weight))])
 
     return Result(output.made_of(x), pullback)
+
+
+def _between_samples(
+    diff: Array,
+    sums: Array,
+    windows: csr_array,
+    inside: Array,
+    within: Array,
+    common: Array,
+) -> tuple[Array, Array]:
+    """Covariances of maxima of two samples, and ρ for every window.
+
+    Args:
+        diff: Correlations of elements of two samples.
+        sums: Their sums over pairs of windows.
+        windows: Which elements are in the window of an output, of shape ``[outputs, inputs]``.
+        inside: How many they are.
+        within: Mean correlation of two elements of a window.
+        common: How many elements pairs of windows have in common.
+    """
+    own = np.asarray((windows * np.diagonal(diff)) @ windows.T.toarray())
+    others = (sums - own) / np.maximum(np.outer(inside, inside) - common, 1)
+    apart = np.sqrt(np.outer(1 - within, 1 - within))
+    excess = own / np.maximum(common, 1) - others
+    likeness = np.clip(excess / np.maximum(apart, 1e-12), -1, 1) * (common > 0)
+    count = float(inside.max())
+    parts = _of_common(inside, common) / _covariance_of_largest(count, count, count)
+    return others + apart * _covariance_between(count, likeness) * parts, np.diagonal(likeness)
+
+
+def _covariance_between(count: float, likeness: Array) -> Array:
+    """C_k(ρ)."""
+    covariance, _ = _of_two_samples(count)
+    return np.asarray(covariance(np.arcsin(likeness)))
+
+
+def _selected_again(count: float, likeness: float) -> float:
+    """C_k'(ρ), from 0 to 1."""
+    _, chance = _of_two_samples(count)
+    return float(np.clip(chance(np.arcsin(likeness)), 0, 1))
+
+
+@lru_cache(maxsize=64)
+def _of_two_samples(count: float) -> tuple[CubicSpline, CubicSpline]:
+    """C_k and C_k' as functions of the arcsine of ρ, in which they are smooth."""
+    angles = np.linspace(-np.pi / 2, np.pi / 2, 33)[1:]  # the least is not needed
+    levels = np.linspace(-7.0, 7.0, 281)
+    step = levels[1] - levels[0]
+    density = np.exp(-(levels**2) / 2) / np.sqrt(2 * np.pi)
+    # With the error of the sums below, which powers enlarge.
+    summed = np.cumsum(density * step) - density * step / 2
+    alone = np.outer(ndtr(levels) ** count, summed**count)
+    covariances, chances = [], []
+    for rho in np.sin(angles[:-1]):
+        spread = np.sqrt(1 - rho**2)
+        given = (levels[:, None] - rho * levels) / spread
+        slices = ndtr(given) * density * step
+        below = np.clip(np.cumsum(slices, axis=1) - slices / 2, 0, 1)
+        covariances.append(float((below**count - alone).sum()) * step**2)
+        joint = np.exp(-(given**2) / 2) / (np.sqrt(2 * np.pi) * spread) * density
+        chances.append(count * float((joint * below ** (count - 1)).sum()) * step**2)
+    covariances.append(_covariance_of_largest(count, count, count))
+    return CubicSpline(angles, covariances), CubicSpline(angles, [*chances, 1.0])
 
 
 def _on_both_sides(matrix: csr_array, block: Array) -> Array:
