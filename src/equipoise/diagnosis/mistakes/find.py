@@ -21,6 +21,7 @@ from equipoise.diagnosis.mistakes.layers import of_layers
 from equipoise.diagnosis.mistakes.leaks import of_leaks
 from equipoise.diagnosis.mistakes.memory import of_memory
 from equipoise.diagnosis.mistakes.outputs import of_outputs
+from equipoise.diagnosis.mistakes.pairs import of_pairs
 from equipoise.diagnosis.mistakes.past import of_past
 from equipoise.diagnosis.mistakes.reach import of_reach
 from equipoise.diagnosis.mistakes.samples import of_samples
@@ -50,6 +51,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "steps that are seen before they are predicted": of_future,
     "targets that were given": of_past,
     "inputs that hold the targets": of_leaks,
+    "similarities of samples": of_pairs,
     "samples that see each other": of_samples,
 }
 
