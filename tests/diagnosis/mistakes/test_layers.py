@@ -159,3 +159,47 @@ def test_dropout_that_lets_too_little_through(model, severity):
     """Others tell digits apart; see `_DROWNED`."""
     (finding,) = titles(model).values()
     assert finding.severity == severity
+
+
+def normalised():
+    return nn.Sequential(
+        nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 6), nn.BatchNorm1d(6)
+    )
+
+
+def frozen(model):
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()
+    return model
+
+
+FRESH = "2 batch norms in evaluation mode, with fresh statistics"
+
+
+def test_batch_norms_that_are_frozen_before_they_have_statistics():
+    finding = titles(frozen(normalised()))[FRESH]
+    assert finding.severity == "warning"
+    assert "1, 4" in finding.detail
+    assert FRESH in titles(normalised().eval())
+
+
+def test_batch_norms_that_normalise():
+    assert titles(normalised()) == {}
+    trained = normalised()
+    trained(X)
+    assert titles(frozen(trained)) == {}
+    kept = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, track_running_stats=False)).eval()
+    assert titles(kept) == {}
+
+
+def test_a_frozen_batch_norm_that_does_not_run():
+    class Bypassing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.unused = nn.Linear(6, 3), nn.BatchNorm1d(6).eval()
+
+        def forward(self, x):
+            return self.head(x)
+
+    assert titles(Bypassing()) == {}

@@ -12,6 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from equipoise.diagnosis.mistakes.sources import PRODUCTS
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.diagnosis.trainability.entrance import leading_to
+from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.recording.graph import Given, Graph, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -38,7 +39,12 @@ def of_layers(traced: TracedPass) -> list[Finding]:
         traced: The pass, and what it is one of.
     """
     graph, model = traced.graph, traced.model
-    return [*_unregistered(graph, model), *_norms_of_one(graph), *_dropped(graph, model)]
+    return [
+        *_unregistered(graph, model),
+        *_norms_of_one(graph),
+        *_norms_of_nothing(graph, model),
+        *_dropped(graph, model),
+    ]
 
 
 def _unregistered(graph: Graph, model: nn.Module) -> list[Finding]:
@@ -169,3 +175,32 @@ def _is_over_one(node: Node) -> bool:
         channels, positions, groups = node.arguments[4:7]
         return bool(channels * positions == groups)
     return False
+
+
+def _norms_of_nothing(graph: Graph, model: nn.Module) -> list[Finding]:
+    """Batch norms in evaluation mode whose statistics no batch has ever changed."""
+    ran = {node.module for node in graph.nodes}
+    found = [
+        name
+        for name, module in model.named_modules()
+        if name in ran and is_batch_norm(module) and _is_fresh(module)
+    ]
+    if not found:
+        return []
+    return [
+        Finding(
+            "warning",
+            f"{wording.count(len(found), 'batch norm')} in evaluation mode, with fresh statistics",
+            f"Running means are 0 and variances 1, as they were made: "
+            f"{wording.listed(found, _NAMES)} normalise{'s' if len(found) == 1 else ''} nothing.",
+            "Train with model.train(), and freeze batch norms only once they have statistics, "
+            "such as those of a pretrained model.",
+        )
+    ]
+
+
+def _is_fresh(norm: nn.Module) -> bool:
+    mean, variance = norm.running_mean, norm.running_var
+    if norm.training or not (isinstance(mean, Tensor) and isinstance(variance, Tensor)):
+        return False
+    return not bool(mean.any()) and bool((variance == 1).all())
