@@ -21,6 +21,7 @@ from equipoise.diagnosis.mistakes.layers import of_layers
 from equipoise.diagnosis.mistakes.leaks import of_leaks
 from equipoise.diagnosis.mistakes.memory import of_memory
 from equipoise.diagnosis.mistakes.outputs import of_outputs
+from equipoise.diagnosis.mistakes.own_steps import of_own_steps
 from equipoise.diagnosis.mistakes.pairs import of_pairs
 from equipoise.diagnosis.mistakes.past import of_past
 from equipoise.diagnosis.mistakes.reach import of_reach
@@ -49,6 +50,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "first steps": of_steps,
     "signs of gradients": of_signs,
     "steps that are seen before they are predicted": of_future,
+    "steps that are not seen": of_own_steps,
     "targets that were given": of_past,
     "inputs that hold the targets": of_leaks,
     "similarities of samples": of_pairs,

@@ -8,21 +8,18 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.routes import enters_twice, is_summed_up
 from equipoise.diagnosis.mistakes.series import (
-    LEAST_SAMPLES,
-    LEAST_STEPS,
     ROUNDING,
     exchanged,
-    inputs_of,
     is_by_step,
-    is_slow,
+    is_next,
     others,
     outputs_by_step,
+    predicted_series,
     samples_counted,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.records import wording
 from equipoise.records.finding import Finding
-from equipoise.training.losses import IGNORED
 
 # Norms that may average over steps, and leave a trace of later ones in earlier ones.
 _OVER_STEPS = (nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
@@ -45,11 +42,10 @@ def of_future(traced: TracedPass) -> list[Finding]:
     """
     model, loss_fn, batch = traced.model, traced.loss_fn, traced.batch
     targets = traced.targets
-    led = [x for x in inputs_of(batch) if any(_is_next(x, target) for target in targets)]
-    if len({id(x) for x in led}) != 1:
+    series = predicted_series(traced)
+    if series is None:
         return []
-    (series, *_) = led
-    if any(is_by_step(x, series) and not _is_next(series, x) for x in targets if x.ndim):
+    if any(is_by_step(x, series) and not is_next(series, x) for x in targets if x.ndim):
         return []
     if enters_twice(series, traced) or is_summed_up(series, traced):
         return []
@@ -81,27 +77,6 @@ def of_future(traced: TracedPass) -> list[Finding]:
             "directions, and a view or reshape where axes should be exchanged.",
         )
     ]
-
-
-def _is_next(x: Tensor, target: Tensor) -> bool:
-    """Whether targets are what comes next in a tensor of [samples, steps, …]."""
-    samples, length, *rest = x.shape
-    if samples < LEAST_SAMPLES or length < LEAST_STEPS or x.dtype != target.dtype:
-        return False
-    if not is_by_step(target, x):
-        return False
-    following = x[:, 1:]
-    whole = target.reshape(samples, -1, *rest)
-    target = whole[:, : length - 1]
-    counts = target != IGNORED
-    if not bool(counts[:, length // 2 - 1].any()):
-        return False
-    if is_slow(x):
-        return False
-    last = whole[:, length - 1 :]  # around a circle, no step is the last
-    if x.is_floating_point() and last.numel() and bool((last == x[:, :1]).all()):
-        return False
-    return bool((following == target)[counts].all())
 
 
 def _change(step: int) -> Callable[[Tensor, Tensor, Tensor], float]:

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.inputs.calls import TARGETS
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.batches import fields, mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.random_states import seeded
+from equipoise.training.losses import IGNORED
 
 # Fewer samples have no other inputs to exchange, and fewer steps no order to speak of.
 LEAST_SAMPLES, LEAST_STEPS = 2, 4
@@ -29,6 +31,33 @@ def inputs_of(batch: Any) -> list[Tensor]:
     named = fields(batch)
     values = batch if named is None else [x for n, x in named.items() if n not in TARGETS]
     return [x for x in tensors(values) if x.ndim > 1 and x.layout is torch.strided]
+
+
+def predicted_series(traced: TracedPass) -> Tensor | None:
+    """The one tensor of the batch whose next steps are targets; None if there is none, or more."""
+    led = [x for x in inputs_of(traced.batch) if any(is_next(x, y) for y in traced.targets)]
+    return led[0] if len({id(x) for x in led}) == 1 else None
+
+
+def is_next(x: Tensor, target: Tensor) -> bool:
+    """Whether targets are what comes next in a tensor of [samples, steps, …]."""
+    samples, length, *rest = x.shape
+    if samples < LEAST_SAMPLES or length < LEAST_STEPS or x.dtype != target.dtype:
+        return False
+    if not is_by_step(target, x):
+        return False
+    following = x[:, 1:]
+    whole = target.reshape(samples, -1, *rest)
+    target = whole[:, : length - 1]
+    counts = target != IGNORED
+    if not bool(counts[:, length // 2 - 1].any()):
+        return False
+    if is_slow(x):
+        return False
+    last = whole[:, length - 1 :]  # around a circle, no step is the last
+    if x.is_floating_point() and last.numel() and bool((last == x[:, :1]).all()):
+        return False
+    return bool((following == target)[counts].all())
 
 
 def is_slow(x: Tensor) -> bool:
