@@ -87,3 +87,77 @@ def test_few_classes_may_be_equal_by_chance():
     x = torch.cat([X, CLASSES.float()[:, None]], 1)[:12]
     model = nn.Linear(7, 3)
     assert found(model, (x, CLASSES[:12]), lambda m, b: F.cross_entropy(m(b[0]), b[1])) == []
+
+
+class Parts(nn.Module):
+    """What :class:`torch.nn.Linear` gives, and what goes into it."""
+
+    def __init__(self, inputs, *outputs):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(inputs, width) for width in outputs)
+
+    def forward(self, x):
+        return [layer(x) for layer in self.layers]
+
+
+def test_columns_that_are_reconstructed_beside_others():
+    """An autoencoder with a loss of its own for numbers and for classes."""
+    x = torch.cat([X, F.one_hot(CLASSES, 3).float()], 1)
+
+    def loss(model, batch):
+        output = model(batch[0])
+        numbers, classes = output if isinstance(output, list) else output.split([6, 3], 1)
+        return F.mse_loss(numbers, batch[1]) + F.cross_entropy(classes, batch[2])
+
+    def loss_of_its_input(model, x):
+        return loss(model, (x, x[:, :6], x[:, 6:].argmax(1)))
+
+    assert found(nn.Linear(9, 9), (x, X, CLASSES), loss) == []
+    assert found(Parts(9, 6, 3), x, loss_of_its_input) == []
+
+
+def test_another_output_that_is_given_the_targets():
+    """An actor gives the actions that the critic beside it is given."""
+
+    class Agent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.actor, self.critic = nn.Linear(4, 2), nn.Linear(6, 1)
+
+        def forward(self, x, seen):
+            return self.actor(x[:, :seen]), self.critic(x)
+
+    def loss(model, batch, seen=4):
+        action, value = model(batch[0], seen)
+        return F.mse_loss(action, batch[1]) + F.mse_loss(value, batch[2])
+
+    agent, batch = Agent(), (X, X[:, 4:].clone(), torch.ones(32, 1))
+    assert found(agent, batch, loss) == []
+    agent.actor = nn.Linear(6, 2)
+    assert len(found(agent, batch, lambda m, b: loss(m, b, seen=6))) == 1
+
+
+def test_steps_that_are_to_be_remembered():
+    """A block that a recurrent layer is to give later on, or one number of a row of steps."""
+
+    class Memory(nn.Module):
+        def __init__(self, width=2):
+            super().__init__()
+            self.layer, self.last = nn.Linear(width, 16), nn.Linear(16, width)
+
+        def forward(self, x):
+            return self.last(self.layer(x).tanh().cumsum(1))
+
+    blank = torch.zeros(16, 4, 2)
+    block = torch.cat([PAST[:, :4], blank, blank], 1)
+
+    def recalled(model, batch):
+        return F.mse_loss(model(batch[0])[:, -batch[1].shape[1] :], batch[1])
+
+    assert found(Memory(), (block, PAST[:, :4].clone()), recalled) == []
+    assert len(found(Memory(), (block.flip(1), PAST[:, :4].flip(1)), recalled)) == 1
+
+    def first(model, batch):
+        return F.mse_loss(model(batch[0][:, :, None])[:, -1, 0], batch[1])
+
+    assert found(Memory(1), (X, X[:, 0].clone()), first) == []

@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from equipoise.diagnosis.mistakes.sources import ARRANGING, tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.batches import fields, mapped, tensors
-from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
+from equipoise.instrument.random_states import seeded
+from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.instrument.recording.tracer import trace
 from equipoise.records.finding import Finding
 
 # Of fewer samples, or of targets that tell less, a column may be equal by chance.
 _SAMPLES, _BITS = 8, 24.0
 # Part of the largest output by which rounding may change others.
 _ROUNDING = 1e-4
+# Operations that give a part of a tensor, or arrange it.
+_PARTS = {*ARRANGING, "split", "split_with_sizes", "unbind", "narrow", "chunk", "index"}
 
 
 def of_leaks(traced: TracedPass) -> list[Finding]:
-    """Targets that are some of the columns, or some of the steps, of what the model is given.
+    """Targets that are some of the columns, or the last steps, of what the model is given.
 
     As a future that a decoder is given in the place of zeros, or a label among the features,
-    standardised or not. The numbers are taken from other samples, in evaluation, and outputs have
-    to change. Nothing is said where targets are all of an input, as of an autoencoder, all but one
-    step of it, as where the next one is predicted, or a single step that is to be remembered.
+    standardised or not. The numbers are taken from other samples, and the outputs that are
+    compared with these targets have to change. Nothing is said where targets are all of an input,
+    as of an autoencoder, all but one step of it, as where the next one is predicted, steps that
+    are to be remembered, as they are not the last, or columns that outputs repeat beside all
+    others, as of an autoencoder with a loss of its own for each kind of column.
 
     Args:
         traced: The pass on a batch whose first axes are those of samples, and the second those of
-            columns or steps. Each of two further passes may take its patience.
+            columns or steps. It is traced twice more, if there are such targets.
     """
-    targets = [target for target in traced.targets if _tells_apart(target)]
     for place, x in enumerate(tensors(traced.batch)):
         if x.ndim < 2 or not x.is_floating_point() or x.layout is not torch.strided:
             continue
-        for target in targets:
-            found = _place(x, target)
-            if found is not None and _is_used(x, found, traced):
+        for output, source in traced.compared:
+            target = tensor(source, traced.nodes).detach()
+            found = _place(x, target) if _tells_apart(target) else None
+            if found is None or _is_meant(x, found, output, source, traced):
+                continue
+            if _is_used(x, found, output, traced):
                 return [_finding(_name(traced.batch, place), found)]
     return []
 
@@ -77,7 +87,8 @@ def _place(x: Tensor, target: Tensor) -> slice | None:
         return None
     if list(target.shape[1:]) != [columns, *rest]:
         return None
-    for start in range(length - columns + 1):
+    last = length - columns
+    for start in range(last if len(rest) == 1 else 0, last + 1):  # of steps, the last alone
         if torch.equal(x[0, start], target[0, 0]) and torch.equal(
             x[:, start : start + columns], target
         ):
@@ -94,33 +105,59 @@ def _column(x: Tensor, target: Tensor) -> slice | None:
     return slice(int(found[0]), int(found[0]) + 1) if len(found) and x.shape[1] > 1 else None
 
 
-def _is_used(x: Tensor, place: slice, traced: TracedPass) -> bool:
-    """Whether outputs change if these columns are those of other samples."""
+def _is_meant(
+    x: Tensor, place: slice, output: Made, target: Made | Given, traced: TracedPass
+) -> bool:
+    """Whether columns of rows are steps to the model, or are reconstructed beside others."""
+    if x.ndim != 2:
+        return False
+    if place.stop - place.start > 1 and any(_is(x, whole) for whole in _wholes(target, traced)):
+        return True  # the loss itself takes them from the input
+    is_repeated = any(whole.shape == x.shape for whole in _wholes(output, traced))
+    return is_repeated or any(_makes_steps(node, x) for node in traced.graph.nodes)
+
+
+def _wholes(source: Made | Given, traced: TracedPass) -> Iterator[Tensor]:
+    """A tensor, and those of which it is a part."""
+    while True:
+        yield tensor(source, traced.nodes)
+        node = traced.nodes.get(source.node) if isinstance(source, Made) else None
+        if node is None or node.name not in _PARTS:
+            return
+        source = node.inputs[0]
+
+
+def _makes_steps(node: Node, x: Tensor) -> bool:
+    """Whether an operation gives rows an axis of one feature, so that their columns are steps."""
+    is_given = any(isinstance(one, Given) and _is(x, one.value) for one in node.inputs)
+    return is_given and node.outputs[0].ndim > x.ndim and node.outputs[0].numel() == x.numel()
+
+
+def _is(x: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers: the pass was traced on copies."""
+    return x.shape == other.shape and torch.equal(x, other)
+
+
+def _is_used(x: Tensor, place: slice, output: Made, traced: TracedPass) -> bool:
+    """Whether an output changes if these columns are those of other samples."""
     other = x.clone()
     other[:, place] = x[:, place].roll(1, 0)
 
-    def outputs(batch: Any) -> list[Tensor]:
-        found: list[Tensor] = []
-
-        def look(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
-            if module is traced.model:
-                found.extend(one.detach().clone() for one in rows_of_samples(output, len(x)))
-
-        evaluate_once(traced.model, traced.loss_fn, batch, look, patience=traced.patience)
-        return found
+    def of(batch: Any) -> Tensor:
+        with seeded(0):
+            graph = trace(traced.model, batch, traced.loss_fn)
+        return graph.nodes[output.node].outputs[output.index].detach()
 
     try:
-        first = outputs(traced.batch)
-        second = outputs(mapped(lambda one: other if one is x else one, traced.batch))
-    except Exception:  # a model that does not run in evaluation
+        first, second = (
+            of(traced.batch),
+            of(mapped(lambda v: other if v is x else v, traced.batch)),
+        )
+    except (IndexError, RuntimeError, ValueError):  # what runs depends on the numbers
         return False
-    return any(
-        one.shape == two.shape
-        and one.is_floating_point()
-        and float((one - two).abs().max()) > _ROUNDING * float(one.abs().max())
-        for one, two in zip(first, second, strict=False)
-        if one.numel()
-    )
+    if first.shape != second.shape or not first.numel():
+        return False
+    return float((first - second).abs().max()) > _ROUNDING * float(first.abs().max())
 
 
 def _name(batch: Any, place: int) -> str:

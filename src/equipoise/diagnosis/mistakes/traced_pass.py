@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.sources import DIFFERENCES, PRODUCTS, tensor
 from equipoise.instrument import LossFunction
-from equipoise.instrument.recording.graph import Graph, Made, Node
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records.finding import Finding
 
 # Losses that compare outputs with targets one by one.
@@ -55,15 +55,22 @@ class TracedPass:
         return frozenset(found)
 
     @cached_property
-    def targets(self) -> list[Tensor]:
-        """What a loss compares outputs with, one by one."""
+    def compared(self) -> list[tuple[Made, Made | Given]]:
+        """Outputs and the targets that a loss compares them with, one by one."""
         found = []
         for node in self.after_layers:
             if node.name in _LOSSES and len(node.inputs) > 1:
-                values = [tensor(source, self.nodes) for source in node.inputs[:2]]
-                if any(value.requires_grad for value in values):
-                    found += [value.detach() for value in values if not value.requires_grad]
+                first, second = node.inputs[:2]
+                for output, target in ((first, second), (second, first)):
+                    learnt, given = (tensor(x, self.nodes).requires_grad for x in (output, target))
+                    if isinstance(output, Made) and learnt and not given:
+                        found.append((output, target))
         return found
+
+    @property
+    def targets(self) -> list[Tensor]:
+        """What a loss compares outputs with, one by one."""
+        return [tensor(target, self.nodes).detach() for _, target in self.compared]
 
     @property
     def after_layers(self) -> Iterator[Node]:
