@@ -42,6 +42,14 @@ def test_targets_that_come_later(model):
     assert found(model, (PAIR[0], PAIR[0].flip(1))) == []
 
 
+def test_a_series_of_period_two():
+    """The next step is the one before."""
+    x = torch.cat([PAIR[0][:, :1], (PAIR[0][:, :1] + 1) % 11], 1).repeat(1, 10)
+    model = Attention()
+    assert found(model, (x[:, :-1], x[:, 1:])) == []
+    assert found(model, (x[:, 1:], x[:, 1:])) == ["critical"]
+
+
 def test_a_step_that_the_model_shifts_itself():
     """What it is given at a step, it sees at the next."""
 

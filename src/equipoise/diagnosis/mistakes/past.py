@@ -11,6 +11,7 @@ from equipoise.diagnosis.mistakes.series import (
     exchanged,
     inputs_of,
     is_by_step,
+    is_next,
     is_slow,
     outputs_by_step,
     samples_counted,
@@ -26,7 +27,8 @@ def of_past(traced: TracedPass) -> list[Finding]:
     Where whole-number targets are the inputs of the same step, or of the one before, one step of
     the input is changed, in evaluation: earlier outputs of a causal model stay as they are, and
     the output whose target the step is changes, as do later ones. Models that see all steps may be
-    autoencoders, and so may those that treat each step alone; of both nothing is said.
+    autoencoders, and so may those that treat each step alone; of both nothing is said. Nor is it
+    where targets are the next inputs as well, as of a series of period 2.
 
     Args:
         traced: The pass on a batch whose first axes are those of samples, and the second those of
@@ -35,7 +37,10 @@ def of_past(traced: TracedPass) -> list[Finding]:
     targets = [target for target in traced.targets if not target.is_floating_point()]
     for late in (0, 1):
         for series in inputs_of(traced.batch):
-            given = any(_is_given(series, target, late) for target in targets)
+            given = any(
+                _is_given(series, target, late) and not is_next(series, target)
+                for target in targets
+            )
             if given and _is_causal(series, late, traced):
                 return [_given(late)]
     return []
