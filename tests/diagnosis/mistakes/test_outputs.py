@@ -52,6 +52,13 @@ def test_probabilities_that_are_mixed_are_no_logits():
     assert found(Net(after=lambda x: mixture(x).log()), F.nll_loss) == []
 
 
+def test_codes_of_classes_may_be_logits():
+    """They go past layers that start at zero, as where classes are to be changed."""
+    codes = F.one_hot(Y, 3).float()
+    model = Net(after=lambda x: 0 * x + codes)
+    assert found(model) == []
+
+
 @pytest.mark.parametrize(
     ("after", "loss", "target", "title"),
     [

@@ -42,7 +42,6 @@ _LOSS_OPERATIONS |= {"huber_loss"}
 _ASSUMED = "That loss is assumed: give yours as loss_fn= if it is another."
 # What makes numbers that are no logarithms of probabilities.
 _NO_LOGARITHMS = (*PRODUCTS, "_softmax", "sigmoid", "tanh", "relu")
-# Operations that compare or join numbers one by one.
 # Targets that are so many standard deviations from the outputs, or vary so many times as much.
 _FAR, _WIDE = 5.0, 30.0
 # Outputs that vary more are too large themselves.
@@ -54,6 +53,7 @@ _MARGIN = 0.01
 _MUCH_BEYOND = 0.1
 # By which sums of probabilities are not 1, and logarithms of them above 0.
 _ROUNDING = 1e-3
+# Operations that compare or join numbers one by one.
 _BY_ELEMENT = ("sub", "rsub", "mul", "div", "mse_loss", "smooth_l1_loss", "huber_loss")
 
 
@@ -152,8 +152,9 @@ def _mixed(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     """Logits that are probabilities, such as a mean over the softmax of several experts."""
     if node.name != _CROSS_ENTROPY or not depends_on_weights(node.inputs[0], nodes):
         return None
-    if not _are_shares(tensor(node.inputs[0], nodes).detach().double(), axis_of(node)):
-        return None
+    logits = tensor(node.inputs[0], nodes).detach().double()
+    if not _are_shares(logits, axis_of(node)) or bool(((logits == 0) | (logits == 1)).all()):
+        return None  # a code of classes may go past layers that start at zero
     return Finding(
         "warning",
         "Probabilities before cross-entropy",
