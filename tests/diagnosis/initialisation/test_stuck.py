@@ -129,6 +129,28 @@ def test_silent_weights_that_are_less_than_half_are_a_warning():
     assert stuck(sound, cross_entropy, [BATCH], graph.without_gradient) == Stuck()
 
 
+class Masked(nn.Module):
+    """All experts are run, and all but the best multiplied by zero; the first is never it."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+        self.gate, self.head = nn.Linear(64, 3), nn.Linear(64, 10)
+        nn.init.constant_(self.gate.bias[:1], -100.0)
+
+    def forward(self, x):
+        best = self.gate(x).softmax(1)
+        best = best * (best == best.amax(1, keepdim=True))
+        return self.head(sum(best[:, i, None] * one(x) for i, one in enumerate(self.experts)))
+
+
+def test_an_expert_that_no_sample_has_chosen():
+    model = Masked()
+    graph = trace(model, BATCH, cross_entropy)
+    assert "experts.0.weight" in graph.without_gradient
+    assert stuck(model, cross_entropy, [BATCH], graph.without_gradient) == Stuck()
+
+
 class Nested(nn.Module):
     """Residual branches within one another, whose scales start at zero and wake in turn."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,8 @@ def stuck(
     where both do, as in two successive layers, each waits for the other. Units that are silent
     for every sample, as ReLUs behind a large negative bias, let no gradient through either, nor
     do operations whose derivative is zero: then the first matrix has none, nor have others.
-    Parts that these batches do not use, such as experts, are no finding.
+    Parts that these batches do not use, such as experts, are no finding, nor are they where they
+    are run and multiplied by zero.
 
     Args:
         model: It is left bit for bit as it is.
@@ -93,7 +95,8 @@ def stuck(
     )
     if share >= _MUCH:
         return Stuck(still_zero, still_silent)
-    return Stuck(still_zero, part=still_silent if share >= _SOME else ())
+    is_part = share >= _SOME and not _is_repeated(matrices[0], waiting, trained)
+    return Stuck(still_zero, part=still_silent if is_part else ())
 
 
 def _waiting_after_steps(
@@ -133,6 +136,15 @@ def _share(trained: Mapping[str, Tensor], matrices: Sequence[str], names: Set[st
         return 0.0
     sizes = {name: trained[name].numel() for name in matrices}
     return sum(sizes[name] for name in names) / sum(sizes.values())
+
+
+def _is_repeated(name: str, waiting: Set[str], trained: Mapping[str, Tensor]) -> bool:
+    """Whether a matrix of the same place in another module is trained, as that of an expert."""
+
+    def place(name: str) -> tuple[str, torch.Size]:
+        return re.sub(r"\d+", "*", name), trained[name].shape
+
+    return any(place(other) == place(name) for other in trained.keys() - waiting)
 
 
 def _gradients(loss: Tensor, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
