@@ -319,6 +319,24 @@ def test_a_layer_that_another_function_draws_smaller_is_meant_so(draw, kinds):
     assert [fault.kind for fault in initialisation(model).faults] == kinds
 
 
+def test_a_small_sibling_does_not_hide_that_a_layer_is_drawn_apart():
+    """Of few elements no form is known."""
+    layers = [nn.Linear(4, 32), *(nn.Linear(32, 64) for _ in range(4)), nn.Linear(32, 32)]
+    model = nn.ModuleDict(dict(zip("abcdef", layers, strict=True)))
+    init.normal_(model["f"].weight, std=0.02)
+    model["last"] = nn.Linear(32, 64)
+    assert initialisation(model).faults == ()
+
+
+@pytest.mark.parametrize("draw", [init.eye_, lambda x: init.sparse_(x, 0.8)])
+def test_identities_set_no_rule_for_others(draw):
+    """A head as PyTorch draws it was said to be missed by what wrote identities."""
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(4)), nn.Linear(16, 12))
+    for layer in model[:-1]:
+        draw(layer.weight)
+    assert initialisation(model).faults == ()
+
+
 class TestWeightNorm:
     """The old one computes the weight anew before every pass, from its length and direction."""
 

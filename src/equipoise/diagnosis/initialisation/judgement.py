@@ -218,7 +218,11 @@ def _own_words(one: Found) -> str:
 
 
 def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
-    """Judge layers of one kind by the rule that most follow."""
+    """Judge layers of one kind by the rule that most follow.
+
+    Identities, Dirac kernels and other matrices with more zeros than numbers are no draws of it.
+    """
+    kind = [one for one in kind if one.layer.law.is_constant or not one.layer.law.is_sparse]
     rule = consensus([one.layer for one in kind], limit)
     if rule is None:
         return {}
@@ -243,11 +247,17 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
 
 
 def _is_drawn_apart(law: Law, usual: Sequence[Law], limit: float) -> bool:
-    """Whether a layer is drawn smaller by another function than its siblings, so on purpose."""
-    return not law.is_constant and all(
-        law.std < other.std
-        and form_z(replace(law, sample=law.sample * (other.std / law.std)), other) > limit
+    """Whether a layer is drawn smaller by another function than its siblings, so on purpose.
+
+    The form of siblings with fewer elements is not known as well, and only the largest counts.
+    """
+    if law.is_constant or not all(law.std < other.std for other in usual):
+        return False
+    enough = min(law.count, max((other.count for other in usual), default=0))
+    return all(
+        form_z(replace(law, sample=law.sample * (other.std / law.std)), other) > limit
         for other in usual
+        if other.count >= enough
     )
 
 

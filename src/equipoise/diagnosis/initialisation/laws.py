@@ -65,6 +65,11 @@ class Law:
         return self.std == 0
 
     @property
+    def is_sparse(self) -> bool:
+        """Whether most elements are zero."""
+        return bool((self.sample == 0).mean() > 0.5)
+
+    @property
     def freedom(self) -> float:
         """Degrees of freedom of the variance."""
         return float(self.count * min(1.0, 2 / max(self.kurtosis - 1, 1e-12)))

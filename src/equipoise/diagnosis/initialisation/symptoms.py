@@ -180,6 +180,7 @@ def copied(parameters: Sequence[Found], model: nn.Module) -> list[Initialisation
     """
     random = [one for one in parameters if one.tensor.numel() >= _LEAST_VALUES]
     random = [one for one in random if one.layer.form not in ("constant", "other")]
+    random = [one for one in random if not one.layer.law.is_sparse]  # identities are no draws
     faults = []
     blocks: list[list[Found]] = []
     for group in _groups(random, _fingerprint):
