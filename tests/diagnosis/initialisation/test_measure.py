@@ -367,6 +367,25 @@ class TestWeightNorm:
         model = self.build(lambda layer: init.normal_(layer.weight_v, std=0.01))
         assert "not used" not in [fault.kind for fault in initialisation(model).faults]
 
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda layer: layer.weight_g.data.mul_(torch.rand(24, 1) + 0.5),
+            lambda layer: layer.weight_g.data.zero_(),
+            lambda layer: layer.weight_v.data.mul_(0.9).add_(0.1 * torch.rand(24, 24)),
+            lambda layer: layer.bfloat16().float(),
+        ],
+        ids=["data-dependent", "rezero", "average", "rounded"],
+    )
+    def test_what_changes_length_and_direction_in_place(self, write):
+        """Nothing counts what is written to ``.data``."""
+        model = self.build(write)
+        assert "not used" not in [fault.kind for fault in initialisation(model).faults]
+
+    def test_zeros_that_are_written_to_the_weight_are_lost(self):
+        model = self.build(lambda layer: layer.weight.data.zero_())
+        assert "not used" in [fault.kind for fault in initialisation(model).faults]
+
     def test_after_a_step_the_weight_is_merely_old(self):
         model = self.build()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
