@@ -861,12 +861,51 @@ def positive(layer):
     return layer
 
 
+def of_a_mean(layer):
+    """A fifth of what outputs are is the sum of their inputs."""
+    nn.init.normal_(layer.weight, 0.0018, 1.0 / 16)
+    return layer
+
+
+class Looped(nn.Module):
+    """One residual block, four times."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.again = (
+            nn.Linear(64, 128),
+            nn.LayerNorm(128),
+            nn.Linear(128, 128),
+        )
+        self.last = nn.Linear(128, 256)
+
+    def forward(self, x):
+        x = self.first(x)
+        for _ in range(4):
+            x = x + self.again(self.norm(x).relu())
+        return self.last(x)
+
+
+def test_a_gradient_that_knows_the_slopes_is_measured_before_them():
+    """Weights that come again bring back what slopes of a norm and a rectifier were made of."""
+    torch.manual_seed(0)
+    found = propagate(trace(Looped(), vectors(), projected))
+    weight = next(w for w in found.weights if w.name == "first.weight")
+    assert weight.gradient == pytest.approx(weight.measured_gradient, rel=0.1)
+    for site in (s for s in found.sites if s.module and s.gradient and s.measured_gradient):
+        assert abs(np.log(site.gradient / site.measured_gradient)) < 0.25
+
+
 class TestWeightsThatAreNotRandom:
     """Sums of few inputs are not Gaussian, and weights of one sign make features alike."""
 
     @pytest.mark.parametrize(
         ("change", "reason"),
-        [(identity, "copy single features"), (positive, "whose mean is not 0")],
+        [
+            (identity, "copy single features"),
+            (positive, "whose mean is not 0"),
+            (of_a_mean, "whose mean is not 0"),
+        ],
     )
     def test_matrices_are_named_and_measured(self, change, reason):
         model = linear(256, nn.ReLU(), change(nn.Linear(256, 256)))
@@ -884,6 +923,15 @@ class TestWeightsThatAreNotRandom:
         model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), *layers)
         sites = propagate(trace(model, (drawn(8, 3, 8, 8), integers(10, 8)), cross_entropy)).sites
         assert [s.module for s in sites if reason in s.reason] == ["2"]
+
+    def test_before_copies_of_a_rectifier_gradients_are_where_it_is_open(self):
+        """They were predicted too small, as if slopes were independent of them."""
+        torch.manual_seed(0)
+        layers = dirac(nn.Conv2d(64, 64, 3, padding=1)), nn.ReLU(), nn.Conv2d(64, 16, 3)
+        model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), *layers)
+        batch = drawn(8, 3, 8, 8), drawn(8, 16, 6, 6, seed=1)
+        site = propagate(trace(model, batch, projected)).sites[0]
+        assert site.gradient == pytest.approx(site.measured_gradient, rel=0.05)
 
     @pytest.mark.parametrize(
         "draw", [lambda w: nn.init.sparse_(w, 0.9), nn.init.orthogonal_, nn.init.trunc_normal_]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -15,11 +16,14 @@ from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
 from equipoise.theory.propagation.rules import attention
-from equipoise.theory.propagation.tensors import cosine, features_last, second_moments
+from equipoise.theory.propagation.tensors import cosine, features_last, mean_square, second_moments
 from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged
 
 # What a gradient along outputs may add to the prediction of the gradient before.
 _MOST_ALONG = 0.1
+# ln of a gradient one operation before a measured one, predicted over measured: beyond it, slopes
+# are not independent of where the gradient is.
+_ALIKE = 0.25
 
 
 @dataclass(slots=True)
@@ -113,6 +117,8 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
             for name, size in pulled.weights:
                 sizes = back.uses.setdefault(name, {})
                 sizes[node.number] = sizes.get(node.number, 0.0) + size
+            if id(value) in back.starts and node.name not in WEIGHTED:
+                cut.update(_beside_measured(pulled, node, forward, scale))
             for receiver, share in pulled.inputs:
                 before = found.get(id(receiver))
                 found[id(receiver)] = share if before is None else before + share
@@ -155,6 +161,25 @@ def _of_the_weights(node: Node, index: int, forward: Forward, begun: Collection[
         ratio = outputs**2 / max(weight.value.numel() for weight in _weights_of(node, forward))
     along = _cosine(node, index) ** 2 * ratio > _MOST_ALONG
     return "a gradient along the output, which these weights made" if along else ""
+
+
+def _beside_measured(pulled: Pulled, node: Node, forward: Forward, scale: float) -> set[int]:
+    """Inputs whose gradient one operation before a measured one is not what was measured there.
+
+    Such as that of a ReLU behind which identities copy the zeros on which a gradient is zero, too.
+    """
+    found = set()
+    for source in node.inputs:
+        if not isinstance(source, Made):
+            continue
+        value = forward.values[source.node][source.index]
+        measured = forward.graph.nodes[source.node].gradients[source.index]
+        for receiver, share in pulled.inputs:
+            if receiver is value and measured is not None and not measured.is_meta:
+                size, own = share.pairs.mean_diagonal, mean_square(measured) * scale
+                if size > 0 and own > 0 and abs(math.log(size / own)) > _ALIKE:
+                    found.add(id(receiver))
+    return found
 
 
 def _weights_of(node: Node, forward: Forward) -> list[Known]:

@@ -20,7 +20,7 @@ _FEWEST_INPUTS, _FEW_ROWS = 6, 64
 # Sum of fourth powers over the squared sum of squares: 1 for one input, 3/n for n Gaussian ones.
 _COPIED = 0.75
 # Share of outputs that is the sum of inputs.
-_SUMMED = 0.5
+_SUMMED = 0.1
 # Elements that are converted at once, so that they stay in the cache.
 _CHUNK = 1 << 14
 # Terms of a sum in float32, and mean squares of which each term is safe there.
