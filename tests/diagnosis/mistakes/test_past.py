@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from equipoise.diagnosis.mistakes.past import of_past
@@ -48,6 +49,26 @@ def test_a_series_of_period_two():
     model = Attention()
     assert found(model, (x[:, :-1], x[:, 1:])) == []
     assert found(model, (x[:, 1:], x[:, 1:])) == ["critical"]
+
+
+def test_models_of_both_directions():
+    """One is given the steps before, and one the steps after."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.forwards, self.backwards = Attention(), Attention()
+
+        def forward(self, tokens):
+            return self.forwards(tokens), self.backwards(tokens.flip(1)).flip(1)
+
+    def loss(model, x):
+        after, before = model(x)
+        return F.cross_entropy(after[:, :-1].mT, x[:, 1:]) + F.cross_entropy(
+            before[:, 1:].mT, x[:, :-1]
+        )
+
+    assert found(Both(), TOKENS, loss) == []
 
 
 def test_a_step_that_the_model_shifts_itself():

@@ -28,20 +28,23 @@ def of_past(traced: TracedPass) -> list[Finding]:
     the input is changed, in evaluation: earlier outputs of a causal model stay as they are, and
     the output whose target the step is changes, as do later ones. Models that see all steps may be
     autoencoders, and so may those that treat each step alone; of both nothing is said. Nor is it
-    where targets are the next inputs as well, as of a series of period 2.
+    where targets are the next inputs as well, as of a series of period 2, or where there are other
+    targets for each step, as the steps after, beside a model of language from right to left.
 
     Args:
         traced: The pass on a batch whose first axes are those of samples, and the second those of
             steps. Each of two further passes may take its patience.
     """
-    targets = [target for target in traced.targets if not target.is_floating_point()]
-    for late in (0, 1):
-        for series in inputs_of(traced.batch):
-            given = any(
+    for series in inputs_of(traced.batch):
+        targets = [
+            target for target in traced.targets if target.ndim and is_by_step(target, series)
+        ]
+        for late in (0, 1):
+            given = [
                 _is_given(series, target, late) and not is_next(series, target)
                 for target in targets
-            )
-            if given and _is_causal(series, late, traced):
+            ]
+            if any(given) and all(given) and _is_causal(series, late, traced):
                 return [_given(late)]
     return []
 
