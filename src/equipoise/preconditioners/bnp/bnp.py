@@ -96,7 +96,7 @@ class BNP:
         >>> optimizer = torch.optim.Adam(model.parameters())
         >>> bnp = BNP(model).attach(optimizer)
         >>> bnp
-        BNP(2 of 2 layers, attached to 1 optimizer(s))
+        BNP(2 of 2 layers, attached to 1 optimizer)
         >>> model(torch.randn(16, 4)).square().mean().backward()
         >>> optimizer.step()
         >>> bnp.report()["0"].updates
@@ -287,7 +287,8 @@ class BNP:
     def __repr__(self) -> str:
         used = len(self._banks.layers)
         whole, optimizers = used + len(self._skipped), len(self._attachments)
-        return f"BNP({used} of {whole} layers, attached to {optimizers} optimizer(s))"
+        plural = "s" * (optimizers != 1)
+        return f"BNP({used} of {whole} layers, attached to {optimizers} optimizer{plural})"
 
     def report(self) -> Report:
         """List every layer with parameters: used or why not, κ(D), q. Waits for the device."""
