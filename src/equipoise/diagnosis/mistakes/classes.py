@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
+    LIKELIHOODS,
     PRODUCTS,
     axis_of,
     shape,
@@ -16,7 +17,6 @@ from equipoise.instrument.recording.graph import Made, Node
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
 
-_NLL = ("nll_loss_forward", "nll_loss2d_forward")
 _SOFTMAXES = {"_softmax": "Softmax", "_log_softmax": "Log-softmax"}
 # What leaves each number where it is.
 _IN_PLACE = {"log", "add", "clamp", "clamp_min", "neg", "mul"}
@@ -43,13 +43,13 @@ def _looked_at(likelihood: Node, nodes: Mapping[int, Node]) -> Iterator[Finding 
     way = _way_to(_SOFTMAXES, likelihood, nodes, _IN_PLACE | _SHAPING | _COPYING)
     if way and not _picks_pairs(likelihood, nodes):
         yield _over_another_axis(way[0], shape(likelihood.inputs[0], nodes))
-    if way and likelihood.name in _NLL:
+    if way and likelihood.name in LIKELIHOODS:
         yield _out_of_order(way[0], nodes)
 
 
 def _picks_classes(node: Node) -> bool:
     """Whether it takes one number from each row, along axis 1."""
-    if node.name in _NLL:
+    if node.name in LIKELIHOODS:
         return True
     if node.name != "gather" or node.outputs[0].ndim != 2 or node.outputs[0].shape[1] != 1:
         return False

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.routes import enters_twice, is_summed_up
 from equipoise.diagnosis.mistakes.series import (
     ROUNDING,
-    exchanged,
     is_by_step,
     is_next,
     others,
-    outputs_by_step,
     predicted_series,
-    samples_counted,
+    with_a_step_exchanged,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.records import wording
@@ -40,7 +36,6 @@ def of_future(traced: TracedPass) -> list[Finding]:
         traced: The pass on a batch whose first axes are those of samples, and the second those of
             steps. Each of two further passes may take its patience.
     """
-    model, loss_fn, batch = traced.model, traced.loss_fn, traced.batch
     targets = traced.targets
     series = predicted_series(traced)
     if series is None:
@@ -49,23 +44,18 @@ def of_future(traced: TracedPass) -> list[Finding]:
         return []
     if enters_twice(series, traced) or is_summed_up(series, traced):
         return []
-    length, at = series.shape[1], series.shape[1] // 2
+    at = series.shape[1] // 2
     if bool((others(series[:, at]) == series[:, at]).all()):
         return []
-    try:
-        counted = samples_counted(model, loss_fn, batch, len(series), length, at - 1)
-        first, second = (
-            outputs_by_step(model, loss_fn, one, len(series), length, traced.patience)
-            for one in (batch, exchanged(batch, series, at))
-        )
-    except Exception:  # a model that does not run in evaluation
-        return []
-    change = min(map(_change(at - 1), first, second, counted), default=0.0)
+    looked_at = with_a_step_exchanged(traced, series, at, counted=at - 1)
+    change = min((_change(at - 1, *one) for one in looked_at), default=0.0)
     if change <= ROUNDING:
         return []
     return [
         Finding(
-            "warning" if any(isinstance(m, _OVER_STEPS) for m in model.modules()) else "critical",
+            "warning"
+            if any(isinstance(m, _OVER_STEPS) for m in traced.model.modules())
+            else "critical",
             "The model sees the steps that it is to predict",
             f"Targets are the inputs one step later. With the inputs of step {at} exchanged, "
             f"outputs for step {at - 1}, whose targets they are, change by "
@@ -79,12 +69,8 @@ def of_future(traced: TracedPass) -> list[Finding]:
     ]
 
 
-def _change(step: int) -> Callable[[Tensor, Tensor, Tensor], float]:
-    def of(first: Tensor, second: Tensor, counted: Tensor) -> float:
-        if first.shape != second.shape or not bool(first.isfinite().all()):
-            return 0.0
-        size = float(first.abs().max())
-        changes = (first[step] - second[step]).abs()[counted]
-        return float(changes.max()) / size if size > 0 and changes.numel() else 0.0
-
-    return of
+def _change(step: int, first: Tensor, second: Tensor, counted: Tensor) -> float:
+    """By how much outputs for a step change that the loss depends on, over the largest output."""
+    size = float(first.abs().max())
+    changes = (first[step] - second[step]).abs()[counted]
+    return float(changes.max()) / size if size > 0 and changes.numel() else 0.0

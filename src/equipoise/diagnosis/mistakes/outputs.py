@@ -13,6 +13,7 @@ from equipoise.diagnosis.mistakes.bounds import narrow
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
     DIFFERENCES,
+    LIKELIHOODS,
     PRODUCTS,
     axis_of,
     before_expanding,
@@ -34,10 +35,9 @@ _LOSSES = {_CROSS_ENTROPY: "cross-entropy", _BINARY: "binary cross-entropy of lo
 _NORMALISED_TWICE = {(_CROSS_ENTROPY, "_softmax"): "softmax", (_BINARY, "sigmoid"): "sigmoid"}
 # Where bounded activations leave logits between.
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
-_NLL = ("nll_loss_forward", "nll_loss2d_forward")
 _CTC = ("_ctc_loss", "_cudnn_ctc_loss")
 # What a loss ends in.
-_LOSS_OPERATIONS = {*_NLL, _BINARY, "binary_cross_entropy", "mse_loss", "smooth_l1_loss"}
+_LOSS_OPERATIONS = {*LIKELIHOODS, _BINARY, "binary_cross_entropy", "mse_loss", "smooth_l1_loss"}
 _LOSS_OPERATIONS |= {"huber_loss"}
 _ASSUMED = "That loss is assumed: give yours as loss_fn= if it is another."
 # What makes numbers that are no logarithms of probabilities.
@@ -67,7 +67,7 @@ def of_outputs(traced: TracedPass) -> list[Finding]:
     likelihoods = {
         origin.number
         for node in graph.nodes
-        if node.name in _NLL and (origin := origin_of_input(node, nodes)) is not None
+        if node.name in LIKELIHOODS and (origin := origin_of_input(node, nodes)) is not None
     }
     into = {
         id(source.value)
@@ -179,7 +179,7 @@ def _least(node: Node, low: float, high: float) -> str | None:
 
 def _no_logarithms(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -> Finding | None:
     """A likelihood of what is no logarithm of a probability."""
-    if node.name not in (*_NLL, *_CTC):
+    if node.name not in (*LIKELIHOODS, *_CTC):
         return None
     bounded = _are_probabilities(node, nodes)
     made_otherwise = origin is not None and origin.name in _NO_LOGARITHMS

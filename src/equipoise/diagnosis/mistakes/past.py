@@ -8,13 +8,11 @@ from equipoise.diagnosis.mistakes.series import (
     LEAST_SAMPLES,
     LEAST_STEPS,
     ROUNDING,
-    exchanged,
     inputs_of,
     is_by_step,
     is_next,
     is_slow,
-    outputs_by_step,
-    samples_counted,
+    with_a_step_exchanged,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.records.finding import Finding
@@ -77,18 +75,9 @@ def _is_given(x: Tensor, target: Tensor, late: int) -> bool:
 
 def _is_causal(series: Tensor, late: int, traced: TracedPass) -> bool:
     """Whether a step changes the output whose target it is, and later ones, but no earlier."""
-    model, loss_fn, batch = traced.model, traced.loss_fn, traced.batch
-    length, at = series.shape[1], series.shape[1] // 2
-    try:
-        counted = samples_counted(model, loss_fn, batch, len(series), length, at + late)
-        first, second = (
-            outputs_by_step(model, loss_fn, one, len(series), length, traced.patience)
-            for one in (batch, exchanged(batch, series, at))
-        )
-    except Exception:  # a model that does not run in evaluation
-        return False
-    for one, other, counts in zip(first, second, counted, strict=False):
-        if one.shape != other.shape or not bool(one.isfinite().all()) or not bool(counts.any()):
+    at = series.shape[1] // 2
+    for one, other, counts in with_a_step_exchanged(traced, series, at, counted=at + late):
+        if not bool(counts.any()):
             continue
         changes = ((one - other).abs() / one.abs().max().clamp(min=1e-30)).flatten(1).amax(1)
         seen = changes > ROUNDING

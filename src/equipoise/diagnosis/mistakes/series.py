@@ -90,6 +90,39 @@ def others(x: Tensor) -> Tensor:
     return found
 
 
+def with_a_step_exchanged(
+    traced: TracedPass, series: Tensor, at: int, *, counted: int
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """What a step of the input does to the outputs for all steps, in evaluation.
+
+    Args:
+        traced: The pass, which is run again twice, each time with its patience, and once to see
+            what the loss depends on.
+        series: A tensor of the batch.
+        at: The step that is taken from other samples.
+        counted: The step whose outputs are looked for in the loss.
+
+    Returns:
+        Of each output, with the axis of steps first, itself, the same with the step exchanged, and
+        for which samples the loss depends on it; nothing of a model that does not run so, or that
+        gives infinite numbers or other shapes.
+    """
+    model, loss_fn, batch = traced.model, traced.loss_fn, traced.batch
+    samples, length = series.shape[:2]
+    try:
+        seen = _samples_counted(model, loss_fn, batch, samples, length, counted)
+        first, second = (
+            outputs_by_step(model, loss_fn, one, samples, length, traced.patience)
+            for one in (batch, exchanged(batch, series, at))
+        )
+    except Exception:  # whatever a model does in evaluation
+        return []
+    found = list(zip(first, second, seen, strict=False))
+    if any(one.shape != two.shape or not bool(one.isfinite().all()) for one, two, _ in found):
+        return []
+    return found
+
+
 def outputs_by_step(
     model: nn.Module,
     loss_fn: LossFunction,
@@ -112,7 +145,7 @@ def outputs_by_step(
     return found
 
 
-def samples_counted(
+def _samples_counted(
     model: nn.Module, loss_fn: LossFunction, batch: Any, samples: int, length: int, step: int
 ) -> list[Tensor]:
     """Of each output, for which samples the loss depends on a step."""

@@ -27,6 +27,8 @@ ARRANGING = {
     "unsqueeze",
 }
 ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "slice", "select"}
+# Operations that pick one number of each row, that of its class.
+LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
 # Operations that compare two tensors number by number.
 DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from equipoise.diagnosis.mistakes.sources import DIFFERENCES, PRODUCTS, tensor
+from equipoise.diagnosis.mistakes.sources import DIFFERENCES, LIKELIHOODS, PRODUCTS, tensor
 from equipoise.instrument import LossFunction
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records.finding import Finding
 
 # Losses that compare outputs with targets one by one.
-_LOSSES = {"nll_loss_forward", "nll_loss2d_forward", *DIFFERENCES}
+_LOSSES = {*LIKELIHOODS, *DIFFERENCES}
 
 
 @dataclass(frozen=True)
