@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -143,18 +143,16 @@ def _is_used(x: Tensor, place: slice, output: Made, traced: TracedPass) -> bool:
     other = x.clone()
     other[:, place] = x[:, place].roll(1, 0)
 
-    def of(batch: Any) -> Tensor:
+    def ran(batch: Any) -> Sequence[Node]:
         with seeded(0):
-            graph = trace(traced.model, batch, traced.loss_fn)
-        return graph.nodes[output.node].outputs[output.index].detach()
+            return trace(traced.model, batch, traced.loss_fn).nodes[: output.node + 1]
 
-    try:
-        first, second = (
-            of(traced.batch),
-            of(mapped(lambda v: other if v is x else v, traced.batch)),
-        )
-    except (IndexError, RuntimeError, ValueError):  # what runs depends on the numbers
-        return False
+    exchanged = mapped(lambda value: other if value is x else value, traced.batch)
+    passes = ran(traced.batch), ran(exchanged)
+    names, others = ([node.name for node in nodes] for nodes in passes)
+    if names != others or names[-1] != traced.nodes[output.node].name:
+        return False  # what runs depends on the numbers, or is drawn
+    first, second = (nodes[-1].outputs[output.index].detach() for nodes in passes)
     if first.shape != second.shape or not first.numel():
         return False
     return float((first - second).abs().max()) > _ROUNDING * float(first.abs().max())
