@@ -53,7 +53,7 @@ def correlation(model: nn.Sequential) -> float:
 @pytest.mark.parametrize(("weights", "bias"), [(0.2, 0.0), (6.0, 0.0), (1.0, -10.0), (1.0, 3.0)])
 class TestBalanceFromATextbooksStart:
     def remedies(self, model):
-        return list(candidates.of_gains(propagate(trace(model, batch(), cross_entropy))))
+        return list(candidates.of_balance(propagate(trace(model, batch(), cross_entropy))))
 
     def test_gives_every_layer_outputs_of_size_one_that_differ(self, weights, bias):
         model = network(weights, bias)
@@ -89,10 +89,54 @@ def test_without_biases_sizes_alone_are_balanced():
     layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(DEPTH)]
     model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())))
     words = [
-        in_words(r) for r in candidates.of_gains(propagate(trace(model, batch(), cross_entropy)))
+        in_words(r) for r in candidates.of_balance(propagate(trace(model, batch(), cross_entropy)))
     ]
     assert words[0].startswith("balance")
     assert not any("biases" in word for word in words)
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.last(self.inner(x).relu())
+
+
+class TestSizesThatAreFarOff:
+    def found(self):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(Residual() for _ in range(3)), nn.Linear(WIDTH, 10))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(8)
+        return model, propagate(trace(model, batch(), cross_entropy))
+
+    def test_are_mended_first_where_there_is_no_time_to_predict(self):
+        model, found = self.found()
+        first, *_ = propose(found, model, 32, "weights", patience=-1.0)
+        assert first.predicted is None
+        assert "balance" in in_words(first.remedy)
+
+    def test_the_first_of_every_family_is_predicted_before_further_ones_are_made(
+        self, monkeypatch
+    ):
+        model, found = self.found()
+        done = []
+        balanced = candidates._balanced
+
+        def watched(graph, start):
+            done.append("made")
+            yield from balanced(graph, start)
+
+        monkeypatch.setattr(candidates, "_balanced", watched)
+        monkeypatch.setattr(
+            "equipoise.diagnosis.fix.propose._probability", lambda *_: done.append("predicted")
+        )
+        propose(found, model, 32)
+        assert done.count("made") == 2
+        assert "predicted" in done[: done.index("made", done.index("made") + 1)]
 
 
 class OwnRMSNorm(nn.Module):

@@ -165,8 +165,8 @@ def of_branches(propagation: Propagation) -> Iterator[Remedy]:
         yield Remedy((Edit("weights", None, what, factors),))
 
 
-def of_gains(found: Propagation) -> Iterator[Remedy]:
-    """Weights of balanced size, also from a textbook's start, and hidden ones times one factor."""
+def of_balance(found: Propagation) -> Iterator[Remedy]:
+    """Weights of balanced size, from a textbook's start, too, where sizes are far from 1."""
     assert found.graph is not None
     chain = not _is_normalised(found.graph)
     sizes = _sizes(found, _places(found.graph, heads=True))
@@ -176,7 +176,12 @@ def of_gains(found: Propagation) -> Iterator[Remedy]:
         yield from _balanced(found.graph, start)
     if sizes and (max(sizes.values()) > within or min(sizes.values()) < 1 / within):
         yield from _balanced(found.graph, {})
-    names = () if not chain else _hidden_weights(found)
+
+
+def of_gains(found: Propagation) -> Iterator[Remedy]:
+    """Hidden weights times one factor."""
+    assert found.graph is not None
+    names = () if _is_normalised(found.graph) else _hidden_weights(found)
     for gain in _GAINS:
         factors = tuple(Factor(name, gain) for name in names)
         if factors:

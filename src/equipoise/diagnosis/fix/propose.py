@@ -82,6 +82,7 @@ def _candidates(
         "norms": lambda: candidates.of_norms(model, samples),
         "weights": lambda: itertools.chain(
             candidates.of_biases(model),
+            () if found is None else candidates.of_balance(found),
             () if found is None else candidates.of_branches(found),
             () if found is None else candidates.of_gains(found),
         ),
@@ -91,13 +92,20 @@ def _candidates(
         "bnp": lambda: candidates.of_preconditioning(model, beside=family != "norms"),
         "batch": lambda: candidates.of_batch(model, samples),
     }
-    columns = []
-    for name, make in families.items():
-        if family in ("all", name) or (family, name) == ("norms", "bnp"):
-            columns.append([_Candidate(remedy, name) for remedy in make()])
-    # In turn, so that where time is short the first of every family are predicted.
-    for turn in itertools.zip_longest(*columns):
-        yield from filter(None, turn)
+    wanted = {
+        name: make()
+        for name, make in families.items()
+        if family in ("all", name) or (family, name) == ("norms", "bnp")
+    }
+    # In turn, so that where time is short the first of every family are predicted, before theory
+    # is asked for further ones.
+    while wanted:
+        for name, remedies in tuple(wanted.items()):
+            remedy = next(remedies, None)
+            if remedy is None:
+                del wanted[name]
+            else:
+                yield _Candidate(remedy, name)
 
 
 def _probability(graph: Graph, remedy: Remedy, model: nn.Module) -> float | None:
