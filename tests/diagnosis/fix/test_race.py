@@ -198,6 +198,72 @@ class TestFix:
         assert sorted(seeds.values()) == [3, 9, 9]
         assert seeds[next(name for name in seeds if "β at 1" in name)] == 3
 
+    def test_on_a_plateau_the_largest_rate_goes_on(self, monkeypatch):
+        """There the smallest one has the least loss by noise, and is the last to leave it."""
+
+        def made_up(*_, arm, rate, seed, steps):
+            loss = 2.303 + 0.1 * rate
+            if "β at 1" in arm and rate >= 0.1 and steps == 40:
+                loss = 0.5
+            return Run(arm, rate, seed, steps, History((loss,) * 4, 1.0), math.nan, math.nan)
+
+        monkeypatch.setattr(race, "train_once", made_up)
+        options = FixOptions("starts", steps=40, arms=2, rates=(0.01, 0.03, 0.1))
+        found = fix(normalised, data(), options, batch_size=16)
+        assert [arm.rate for arm in found.arms[:2]] == [0.1, 0.1]
+        assert found.winner is not None
+        assert "β at 1" in found.winner.name
+
+    def test_where_something_was_learned_the_rate_with_the_least_loss_goes_on(self, monkeypatch):
+        def made_up(*_, arm, rate, seed, steps):
+            last = 2.0 + 0.1 * rate
+            losses = (2.303, 2.2, 2.1, last)
+            return Run(arm, rate, seed, steps, History(losses, 1.0), math.nan, math.nan)
+
+        monkeypatch.setattr(race, "train_once", made_up)
+        options = FixOptions("starts", steps=40, arms=1, rates=(0.01, 0.03, 0.1))
+        found = fix(normalised, data(), options, batch_size=16)
+        assert {arm.rate for arm in found.arms} == {0.01 / (0.1 / 0.03)}
+
+    @pytest.mark.parametrize("name", ["as it is", "β at 1"])
+    def test_an_arm_that_diverges_on_a_judging_seed_is_judged_at_a_lower_rate(
+        self, monkeypatch, name
+    ):
+        """A remedy does not help because the model as it is was given too large a rate."""
+
+        def made_up(*_, arm, rate, seed, steps):
+            diverged = 2 if name in arm and seed == 2 and rate > 0.05 else None
+            losses = (3.0, 2.0, 1.0, 0.995 if rate > 0.05 else 1.0)
+            history = History(losses, 1.0, (), diverged)
+            return Run(arm, rate, seed, steps, history, math.nan, math.nan)
+
+        monkeypatch.setattr(race, "train_once", made_up)
+        options = FixOptions("starts", steps=40, arms=1, rates=(0.01, 0.03, 0.1))
+        found = fix(normalised, data(), options, batch_size=16)
+        assert found.best is None
+        rates = {arm.name: (arm.rate, arm.diverged, arm.seeds) for arm in found.arms}
+        assert next(v for n, v in rates.items() if name in n)[:2] == (0.03, 0)
+        assert next(v for n, v in rates.items() if name not in n)[0] > 0.05
+
+    @pytest.mark.parametrize(("at_its_rate", "helps"), [(0.8, False), (0.7, False), (0.95, True)])
+    def test_a_gain_that_is_the_rates_alone_is_none(self, monkeypatch, at_its_rate, helps):
+        """The model as it is may have the rate of the remedy that is ahead of it."""
+
+        def made_up(*_, arm, rate, seed, steps):
+            best = 0.1 if arm == "as it is" else 0.03
+            last = 1.0 + (rate - best) ** 2
+            if seed > 0:
+                last = {"as it is": {0.1: 1.0, 0.03: at_its_rate}}.get(arm, {}).get(rate, 0.8)
+            history = History((3.0, 2.0, 2.0, last), 1.0)
+            return Run(arm, rate, seed, steps, history, math.nan, math.nan)
+
+        monkeypatch.setattr(race, "train_once", made_up)
+        options = FixOptions("starts", steps=40, arms=1, rates=(0.01, 0.03, 0.1, 0.3))
+        found = fix(normalised, data(), options, batch_size=16)
+        assert (found.best is not None) == helps
+        assert found.unchanged.rate == 0.03
+        assert found.unchanged.loss.value == pytest.approx(at_its_rate)
+
     def test_the_rate_is_constant_and_then_falls_to_zero(self):
         problem = Problem.prepare(normalised, data(), batch_size=8)
         rates: list[float] = []
@@ -264,6 +330,16 @@ class TestGain:
 
     def test_one_seed_is_no_evidence(self):
         assert gain_record("a", runs(1.0), runs(0.1)).helps is None
+
+    @pytest.mark.parametrize(("last", "helps"), [(1.0, True), (8.0, False), (7.95, False)])
+    def test_where_the_model_diverges_a_remedy_has_to_learn(self, last, helps):
+        """A finite loss alone is no help: one far above that of guessing is none, either."""
+        losses = History((8.0, 8.0, 8.0, last), 1.0)
+        changed = [Run("b", 0.1, s, 60, losses, last, math.nan) for s in (1, 2, 3)]
+        ended = History((8.0,), 1.0, (), 0)
+        plain = [Run("a", 0.1, s, 60, ended, math.nan, math.nan) for s in (1, 2, 3)]
+        gain = gain_record("b", plain, changed)
+        assert (gain.helps, gain.ahead) == (helps, helps)
 
     def test_only_seeds_of_both_count(self):
         assert gain_record("a", runs(1.0, 2.0, 9.0), runs(0.9, 1.9)).difference.value == (

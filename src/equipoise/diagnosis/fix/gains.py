@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from scipy.special import stdtrit
 
 from equipoise.diagnosis.fix.record import Gain
-from equipoise.diagnosis.fix.runs import Run
+from equipoise.diagnosis.fix.runs import WORTHWHILE, Run
 from equipoise.diagnosis.short_training import mean_over_seeds
 
 # Of a two-sided interval that holds 9 of 10 cases, one end is exceeded in 1 of 20.
 _CONFIDENCE = 0.95
-# Share of the loss that a remedy must win to be worth a change.
-_WORTHWHILE = 0.01
 
 
 def gain_record(name: str, plain: Sequence[Run], changed: Sequence[Run]) -> Gain:
@@ -38,9 +36,10 @@ def gain_record(name: str, plain: Sequence[Run], changed: Sequence[Run]) -> Gain
     elif len(pairs) < 2:
         helps, ahead = None, False
     elif any(math.isinf(a) for a, _ in pairs):
-        helps = ahead = True  # trains where the model as it is diverges
+        # It trains where the model as it is diverges, if it does; a finite loss may be any.
+        helps = ahead = all(run.has_learned for run in changed if run.seed in before)
     else:
-        least = _WORTHWHILE * abs(mean_over_seeds([a for a, _ in pairs]).value)
+        least = WORTHWHILE * abs(mean_over_seeds([a for a, _ in pairs]).value)
         ahead = difference.value < 0 and -difference.value >= least
         helps = ahead and high < 0
     return Gain(name, difference, low, high, helps, ahead)
@@ -48,5 +47,5 @@ def gain_record(name: str, plain: Sequence[Run], changed: Sequence[Run]) -> Gain
 
 def may_be_better(best: Sequence[Run], other: Sequence[Run]) -> bool:
     """Whether another arm may be better than the best one by what is worth a change."""
-    least = _WORTHWHILE * abs(mean_over_seeds([run.score for run in best]).value)
+    least = WORTHWHILE * abs(mean_over_seeds([run.score for run in best]).value)
     return gain_record("", best, other).low < -least

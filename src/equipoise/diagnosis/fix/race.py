@@ -2,7 +2,8 @@
 
 Rounds with longer trainings of fewer arms: all rates of a grid at a quarter of the steps; of the
 better half the two best rates at half of them, both on one seed; then the model as it is and the
-three best remedies at their best rates on other seeds, in full; and those that may still be the
+three best remedies at their best rates on other seeds, in full, the former also at the rate of the
+remedy that is ahead; and those that may still be the
 best on more seeds. A budget in seconds decides how many steps that makes, and is looked at before
 every run.
 """
@@ -19,7 +20,7 @@ from equipoise.diagnosis.fix.division import Division
 from equipoise.diagnosis.fix.gains import gain_record, may_be_better
 from equipoise.diagnosis.fix.options import OPTIMIZERS, FixOptions
 from equipoise.diagnosis.fix.remedy import Remedy
-from equipoise.diagnosis.fix.runs import Run, Runs, train_once
+from equipoise.diagnosis.fix.runs import Run, Runs, alike, train_once
 from equipoise.diagnosis.fix.words import in_words
 from equipoise.diagnosis.problem import Problem
 from equipoise.instrument.progress import StageCounter
@@ -50,6 +51,7 @@ class Contender:
     Args:
         remedy: The change; ``None`` for the model as it is.
         tuned: The rates of the first round.
+        rates: The same, the best first.
         rate: The best rate so far.
         score: Its score in the last choosing round.
         rounds: Rounds that it took part in.
@@ -58,6 +60,7 @@ class Contender:
 
     remedy: Remedy | None
     tuned: TunedRate | None = None
+    rates: Sequence[float] = ()
     rate: float = math.nan
     score: float = math.inf
     rounds: int = 0
@@ -100,7 +103,7 @@ class Plan:
 def _runs(arms: int, options: FixOptions) -> float:
     """How many judged runs all trainings take as long as."""
     rates = len(options.rates or OPTIMIZERS[options.optimizer][1])
-    last = (1 + min(_FINALISTS, arms)) * options.seeds
+    last = (2 + min(_FINALISTS, arms)) * options.seeds  # the model as it is at two rates
     return _FIRST * (arms + 1) * rates + _SECOND * _RATES * (1 + math.ceil(arms / 2)) + last
 
 
@@ -135,7 +138,7 @@ class Race:
         self._rates = options.rates or grid
         started = plan.arms + 1
         total = len(self._rates) * started + _RATES * math.ceil(started / 2)
-        total += (1 + min(_FINALISTS, plan.arms)) * options.seeds
+        total += (2 + min(_FINALISTS, plan.arms)) * options.seeds
         self._progress = progress
         self._counter = StageCounter(progress, _STAGE, total)
         self._started = time.monotonic()
@@ -160,6 +163,7 @@ class Race:
             self._judge(finalists, seed)
         for one in finalists:
             one.rounds = 3
+        self._judge_at_the_leaders_rate(plain, finalists[1:])
         self._counter.finish()
         self._decide(plain, finalists[1:], seeds.stop)
 
@@ -167,6 +171,34 @@ class Race:
         """Train arms in full; in turn, so that a busy machine slows them alike."""
         for one in arms:
             one.judged.append(self._train(one, one.rate, seed, self._plan.steps))
+            if not math.isfinite(one.judged[-1].score):
+                self._judge_at_a_lower_rate(one)
+
+    def _judge_at_a_lower_rate(self, one: Contender) -> None:
+        """A rate at which a seed diverges is not the best: take the next one, for all its seeds.
+
+        The model as it is has the same right: a remedy does not help because it was given a rate
+        at which only that model diverges.
+        """
+        assert one.tuned is not None
+        lower = [rate for rate, score in one.tuned.scores if rate < one.rate and score < math.inf]
+        for rate in self._while(1.0, lower[-1:], least=0):
+            runs = [self._train(one, rate, run.seed, self._plan.steps) for run in one.judged]
+            if all(math.isfinite(run.score) for run in runs):
+                one.rate, one.judged = rate, runs
+
+    def _judge_at_the_leaders_rate(self, plain: Contender, others: Sequence[Contender]) -> None:
+        """Give the model as it is the rate of the remedy ahead of it, if that is better.
+
+        Its own was chosen on one seed in shorter runs, and a gain may be the rate's alone.
+        """
+        ahead = [o for o in others if gain_record(o.name, plain.judged, o.judged).ahead]
+        for one in sorted(ahead, key=_judged_score)[:1]:
+            if one.rate == plain.rate:
+                continue
+            runs = [self._train(plain, one.rate, r.seed, self._plan.steps) for r in plain.judged]
+            if sum(run.score for run in runs) < sum(run.score for run in plain.judged):
+                plain.rate, plain.judged = one.rate, runs
 
     def _decide(self, plain: Contender, others: Sequence[Contender], first: int) -> None:
         """Judge on more seeds what may be the best, if it is ahead but not beyond chance."""
@@ -193,19 +225,22 @@ class Race:
     def _first_round(self, one: Contender) -> None:
         steps = max(_LEAST, round(_FIRST * self._plan.steps))
         seed = self._problem.seed
-        one.tuned = tune_rate(
-            lambda rate: self._train(one, rate, seed, steps).score, self._rates, extensions=1
-        )
-        one.rate = one.tuned.safest
-        one.score, one.rounds = min(score for _, score in one.tuned.scores), 1
+        runs: list[Run] = []
+
+        def score(rate: float) -> float:
+            runs.append(self._train(one, rate, seed, steps))
+            return runs[-1].score
+
+        one.tuned = tune_rate(score, self._rates, extensions=1)
+        one.rates = _best_first(runs)
+        one.rate, one.rounds = one.rates[0], 1
+        one.score = min(run.score for run in runs)
 
     def _second_round(self, one: Contender) -> None:
-        assert one.tuned is not None
         steps = max(_LEAST, round(_SECOND * self._plan.steps))
-        rates = [rate for rate, _ in sorted(one.tuned.scores, key=lambda pair: pair[1])[:_RATES]]
-        runs = [self._train(one, rate, self._problem.seed, steps) for rate in rates]
-        best = min(runs, key=lambda run: run.score)
-        one.rate, one.score, one.rounds = best.rate, best.score, 2
+        runs = [self._train(one, rate, self._problem.seed, steps) for rate in one.rates[:_RATES]]
+        one.rate, one.score = _best_first(runs)[0], min(run.score for run in runs)
+        one.rounds = 2
 
     def _train(self, one: Contender, rate: float, seed: int, steps: int) -> Run:
         self._counter.begin()
@@ -238,12 +273,28 @@ def _undecided(plain: Contender, others: Sequence[Contender]) -> list[Contender]
     ]
     if not ahead:
         return []
-    leader = min(ahead, key=lambda one: math.fsum(run.score for run in one.judged))
+    leader = min(ahead, key=_judged_score)
     rivals = [
         one for one in ahead if one is not leader and may_be_better(leader.judged, one.judged)
     ]
     return [leader, *rivals] if rivals or not gains[leader.name].helps else []
 
 
+def _best_first(runs: Sequence[Run]) -> list[float]:
+    """Rates by their scores; the largest first, where nothing was learned yet at any of them.
+
+    On a first plateau scores are noise, least at the smallest rate, which leaves it last.
+    """
+    ranked = sorted(runs, key=lambda run: (run.score, run.rate))
+    if not any(run.has_learned for run in runs):
+        least = ranked[0].score
+        ranked.sort(key=lambda run: -run.rate if alike(run.score, least) else math.inf)
+    return [run.rate for run in ranked]
+
+
 def _score(one: Contender) -> float:
     return one.score
+
+
+def _judged_score(one: Contender) -> float:
+    return sum(run.score for run in one.judged)

@@ -28,6 +28,8 @@ from equipoise.training.loop import train
 from equipoise.training.losses import IGNORED
 from equipoise.training.record import History
 
+# Share of the loss that is worth a change: less is none.
+WORTHWHILE = 0.01
 # By then running statistics with PyTorch's momentum of 0.1 have forgotten their start: 0.9^50 is
 # half a per cent. Earlier, losses in evaluation mode tell more of that start than of training.
 _SETTLED = 50
@@ -65,6 +67,14 @@ class Run:
         return self.history.mean_loss(LAST)
 
     @property
+    def has_learned(self) -> bool:
+        """Whether the training loss of the last quarter of the steps is below the first one's."""
+        losses = self.history.losses
+        first = losses[: max(1, round(LAST * len(losses)))]
+        start = math.fsum(first) / max(1, len(first))
+        return self.loss < start and not alike(self.loss, start)
+
+    @property
     def judged_by(self) -> str:
         """Which loss ranks."""
         settled = self.steps >= _SETTLED and not math.isnan(self.held_out)
@@ -82,6 +92,11 @@ class Run:
     def step_seconds(self) -> float:
         """Time of a step."""
         return self.history.seconds / max(1, len(self.history.losses))
+
+
+def alike(loss: float, other: float) -> bool:
+    """Whether losses differ by less than is worth a change."""
+    return abs(loss - other) < WORTHWHILE * abs(other)
 
 
 @dataclass(frozen=True, slots=True)
