@@ -48,7 +48,10 @@ def test_where_all_diverge_there_is_no_rate():
     assert len(tuned.scores) == 5
 
 
-@pytest.mark.parametrize("rates", [(), (0.1,), (0.1, 0.1), (0.2, 0.1), (0.0, 0.1)])
+@pytest.mark.parametrize(
+    "rates",
+    [(), (0.1,), (0.1, 0.1), (0.2, 0.1), (0.0, 0.1), 0.1, "0.1", ("0.01", "0.1"), (0.1, math.inf)],
+)
 def test_other_grids_are_refused(rates):
     with pytest.raises(ValueError, match="at least two, positive and rising"):
         tune_rate(valley(1), rates)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from equipoise.numerics.checks import is_number
 from equipoise.numerics.options import named_options
 
 
@@ -77,11 +79,16 @@ def check_rates(rates: Sequence[float]) -> None:
     """Refuse rates that are no grid.
 
     Raises:
-        ValueError: If there are fewer than two rates, or they do not rise from above zero.
+        ValueError: If they are no list, fewer than two, or do not rise from above zero.
     """
-    rising = all(b > a for a, b in pairwise(rates))
-    if len(rates) < 2 or rates[0] <= 0 or not rising:
-        raise ValueError(f"rates must be at least two, positive and rising, got {list(rates)}.")
+    grid: list[object] = []
+    with contextlib.suppress(TypeError):  # a single number
+        grid = list(rates)
+    finite = all(is_number(rate) and 0 < rate < math.inf for rate in grid)
+    if len(grid) < 2 or not finite or not all(b > a for a, b in pairwise(rates)):
+        raise ValueError(
+            f"rates must be at least two, positive and rising, such as (0.01, 0.1); got {rates!r}."
+        )
 
 
 def _tuned(scores: dict[float, float], best: float, *, at_edge: bool) -> TunedRate:

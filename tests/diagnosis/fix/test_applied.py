@@ -349,6 +349,11 @@ def test_a_factory_is_refused_with_the_wrapper_named():
         apply(network, "shift=0.5")
 
 
+def test_a_model_in_the_place_of_a_factory_is_refused_with_apply_named():
+    with pytest.raises(ValueError, match=r"equipoise.apply\(model, remedy\)"):
+        fixed(nn.Linear(2, 2), "shift=0.5")
+
+
 @pytest.mark.parametrize("given", [3, ["norm=layer"], torch.ones(2)])
 def test_what_is_no_remedy_is_refused(given):
     with pytest.raises(ValueError, match="a remedy is given by its name, such as 'norm=group:8'"):

@@ -9,6 +9,7 @@ from torch import nn
 
 from equipoise.data.source import Samples
 from equipoise.diagnosis.fix import measure, race
+from equipoise.diagnosis.fix.applied import apply
 from equipoise.diagnosis.fix.division import Pool, divide
 from equipoise.diagnosis.fix.gains import gain_record
 from equipoise.diagnosis.fix.measure import fix
@@ -110,6 +111,18 @@ class TestFix:
         assert "8 finished runs were taken over." in rest.remarks
         assert not rest.interrupted
         assert [arm.loss for arm in rest.arms] == [arm.loss for arm in whole.arms]
+
+    def test_a_file_in_the_place_of_their_folder_is_refused_before_anything_is_trained(
+        self, tmp_path
+    ):
+        (tmp_path / "runs").write_text("")
+        with pytest.raises(ValueError, match=r"is a file\. Name a folder"):
+            fix(silenced, data(), QUICK, batch_size=16, folder=tmp_path / "runs")
+
+    def test_a_fix_in_the_place_of_its_remedy_is_refused(self):
+        found = fix(silenced, data(), QUICK, batch_size=16)
+        with pytest.raises(ValueError, match=r"Take its \.best"):
+            apply(silenced(), found)
 
     def test_runs_of_another_model_are_not(self, tmp_path):
         fix(silenced, data(), QUICK, batch_size=16, folder=tmp_path)

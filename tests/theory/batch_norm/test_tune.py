@@ -79,6 +79,7 @@ class TestNone:
         tuning = tune("relu", 64, depth=60, knob="gamma")
         assert tuning.value is None
         assert "positive-homogeneous" in tuning.reason
+        assert str(tuning).startswith("no gamma found: ")
 
     def test_relu_collapses_before_eps_helps(self):
         """Beyond ε_c gradients would be smaller, but all samples are equal there."""

@@ -17,6 +17,7 @@ from torch import nn
 
 from equipoise.diagnosis.fix.kinds.kind import Undo
 from equipoise.diagnosis.fix.kinds.registry import kind_of
+from equipoise.diagnosis.fix.record import Fix
 from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.instrument.modules import without_shortcuts
 from equipoise.instrument.recording.graph import Graph
@@ -130,11 +131,19 @@ def fixed(
     Returns:
         A factory that takes the same arguments.
 
+    Raises:
+        ValueError: If it is a model in the place of a factory, or there is no such remedy.
+
     Examples:
         >>> build = fixed(lambda width: nn.Sequential(nn.BatchNorm1d(width)), "shift=0.5")
         >>> build(3)[0].bias.tolist()
         [0.5, 0.5, 0.5]
     """
+    if isinstance(build, nn.Module) or not callable(build):
+        raise ValueError(
+            f"fixed wraps a factory, got {type(build).__name__}. Change a model with "
+            "equipoise.apply(model, remedy)."
+        )
     return partial(_build_and_change, build, as_remedy(remedy))
 
 
@@ -150,6 +159,9 @@ def as_remedy(given: Remedy | str | Path) -> Remedy:
     Raises:
         ValueError: If it is neither.
     """
+    whatever: object = given
+    if isinstance(whatever, Fix):
+        raise ValueError("a fix was given in the place of a remedy. Take its .best.")
     if isinstance(given, Remedy):
         return given
     if isinstance(given, Path) or str(given).endswith(".json"):

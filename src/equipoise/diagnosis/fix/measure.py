@@ -90,6 +90,8 @@ def fix(
         ('as it is', 'training', 1)
     """
     chosen = FixOptions.of(options) or FixOptions()
+    if folder is not None and Path(folder).is_file():
+        raise ValueError(f"folder {str(folder)!r} is a file. Name a folder for finished runs.")
     problem = Problem.prepare(
         model, data, loss_fn=loss_fn, batch_size=batch_size, device=device, seed=seed
     )

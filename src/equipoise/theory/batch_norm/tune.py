@@ -86,14 +86,16 @@ class Tuning:
     ranking: tuple[Ranked, ...] = ()
 
     def __str__(self) -> str:
-        """The best value, and what it achieves.
+        """The value, and what it achieves; without one, why.
 
         Examples:
             >>> print(tune("relu", 64, depth=60, knob="beta"))
             beta = 0.4006: the nearest beta at which gradients grow ×1.306 per layer
         """
-        best = self.best if isinstance(self.best, str) else f"{self.best:.4g}"
-        return f"{self.knob} = {best}: {self.reason}"
+        if self.value is None:
+            return f"no {self.knob} found: {self.reason}"
+        value = self.value if isinstance(self.value, str) else f"{self.value:.4g}"
+        return f"{self.knob} = {value}: {self.reason}"
 
 
 @named_options
