@@ -184,9 +184,9 @@ def test_callables_whose_kinks_are_not_declared_are_within_their_errors(drawn, B
     ours = solve_by_quadrature(setting)
     at, eps = Real(ours.kappa.value), setting.eps
     # At larger B and ε: at small ones a layer next to a kink leaves 30 nodes an error of 1e-9.
-    count = 30
-    law = TwoAngles(function, B, eps, setting.gamma, setting.beta, at, count=count)
-    for _ in range(20 if eps else 1):
+    # Here 24 nodes and 30 differ by less than 1e-14; of Newton's method two steps and twenty do.
+    law = TwoAngles(function, B, eps, setting.gamma, setting.beta, at, count=24)
+    for _ in range(2 if eps else 1):
         F, slope = law.map(at)
         at = F if eps == 0 else at * np.exp(np.log(F / at) / (1 - slope * at / F))
     exact = law.numbers(at) | {"kappa": at}
@@ -302,14 +302,14 @@ def test_smooth_activations_match_theorem_9_in_thirty_digits(name, phi, B, terms
 @pytest.mark.parametrize(
     ("name", "B", "options", "count"),
     [
-        ("tanh", 4, {"eps": 0.1}, 80),
-        ("gelu", 5, {"eps": 1e-3}, 70),
+        ("tanh", 4, {"eps": 0.1}, 40),
+        ("gelu", 5, {"eps": 1e-3}, 40),
         ("tanh", 16, {"eps": 0.999}, 50),
         ("tanh", 8, {"eps": 0.3, "gamma": 2.0, "beta": 0.4}, 80),
         ("relu", 4, {"eps": 1e-5}, 64),
-        ("alpha_relu(1.5)", 5, {"eps": 0.02}, 56),
-        ("relu", 6, {"eps": 0.1, "beta": 0.5}, 50),
-        ("hardtanh", 5, {"eps": 0.05}, 44),
+        ("alpha_relu(1.5)", 5, {"eps": 0.02}, 50),
+        ("relu", 6, {"eps": 0.1, "beta": 0.5}, 44),
+        ("hardtanh", 5, {"eps": 0.05}, 42),
     ],
 )
 def test_with_eps_every_number_is_within_its_error_of_the_nested_integral(name, B, options, count):
