@@ -235,15 +235,25 @@ def _signs(node: Node, nodes: Mapping[int, Node]) -> Iterator[tuple[Made | Given
             for target in _behind_margin(source, nodes):
                 yield target, "a hinge loss"
     elif node.name == "softplus":
-        made = origin_of(node.inputs[0], nodes)
-        if made is not None and made.name == "neg":
-            for target in _labels(origin_of(made.inputs[0], nodes), nodes):
-                yield target, "a logistic loss"
-        for target in _labels(made, nodes):
-            if bool((tensor(target, nodes) < 0).any()):  # (-y) * output
-                yield target, "a logistic loss"
+        for target in _behind_softplus(node.inputs[0], nodes):
+            yield target, "a logistic loss"
     elif node.name == "add" and len(node.inputs) == 2:
         yield from _chosen(node, nodes)
+
+
+def _behind_softplus(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Made | Given]:
+    """The labels y of ``-(y * output)`` and of ``(-y) * output``."""
+    made = origin_of(source, nodes)
+    if made is not None and made.name == "neg":
+        yield from _labels(origin_of(made.inputs[0], nodes), nodes)
+    yield from _negative(_labels(made, nodes), nodes)
+
+
+def _negative(
+    targets: Iterator[Made | Given], nodes: Mapping[int, Node]
+) -> Iterator[Made | Given]:
+    """Those with numbers below zero, as the labels -y are."""
+    return (target for target in targets if bool((tensor(target, nodes) < 0).any()))
 
 
 def _cuts_at_zero(node: Node, nodes: Mapping[int, Node]) -> bool:
@@ -267,9 +277,8 @@ def _behind_margin(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[
         if not depends_on_weights(made.inputs[0], nodes):
             yield from _labels(origin_of(made.inputs[1], nodes), nodes)
     elif made.name == "add" and len(made.inputs) == 1:  # margin + (-y) * output, as for ranks
-        for target in _labels(origin_of(made.inputs[0], nodes), nodes, ranks=True):
-            if bool((tensor(target, nodes) < 0).any()):
-                yield target
+        labels = _labels(origin_of(made.inputs[0], nodes), nodes, ranks=True)
+        yield from _negative(labels, nodes)
 
 
 def _labels(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -46,12 +47,10 @@ def of_memory(traced: TracedPass) -> list[Finding]:
         return (x, *args[1:])
 
     with untouched(model), recording_gradients(), seeded(0):
-        handles = [layer.register_forward_pre_hook(before) for layer in layers]
-        try:
+        with ExitStack() as handles:
+            for layer in layers:
+                handles.enter_context(layer.register_forward_pre_hook(before))
             loss = traced.loss_fn(model, traced.batch)
-        finally:
-            for handle in handles:
-                handle.remove()
         if not given or not loss.requires_grad:
             return []
         gradients = torch.autograd.grad(loss, [x for _, x in given], allow_unused=True)

@@ -158,11 +158,8 @@ def _samples_counted(
                 found.append((x, steps_first))
 
     with untouched(model), recording_gradients(), seeded(0):
-        handle = model.register_forward_hook(look)
-        try:
+        with model.register_forward_hook(look):
             loss = loss_fn(model, batch)
-        finally:
-            handle.remove()
         used = [x for x, _ in found if x.requires_grad]
         gradients = iter(torch.autograd.grad(loss, used, allow_unused=True) if used else ())
     counted = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -120,26 +121,30 @@ def _gradients(
         seeded(0),
         recording_gradients(),
         warnings.catch_warnings(),
+        nullcontext() if hooks else _without_hooks(model),
     ):
         warnings.simplefilter("ignore")  # of hooks, which the user's own steps show
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        removed: list[tuple[Any, str, Any]] = []
-        if not hooks:
-            owners: list[Any] = [*model.parameters(), *model.modules()]
-            for owner in owners:
-                for name in _HOOKS:
-                    if getattr(owner, name, None):
-                        removed.append((owner, name, getattr(owner, name)))
-                        setattr(owner, name, type(getattr(owner, name))())
-        try:
-            loss = loss_fn(model, batch)
-            found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        finally:
-            for owner, name, value in removed:
-                setattr(owner, name, value)
+        loss = loss_fn(model, batch)
+        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     pairs = zip(trained, found, strict=True)
     dense = {name: g.to_dense() if g.is_sparse else g for name, g in pairs if g is not None}
     return float(loss.detach()), dense
+
+
+@contextmanager
+def _without_hooks(model: nn.Module) -> Iterator[None]:
+    """Take all hooks that may change gradients off the weights and modules, and put them back."""
+    owners: list[Any] = [*model.parameters(), *model.modules()]
+    hooks = [(owner, name, getattr(owner, name, None)) for owner in owners for name in _HOOKS]
+    removed = [(owner, name, given) for owner, name, given in hooks if given]
+    for owner, name, given in removed:
+        setattr(owner, name, type(given)())
+    try:
+        yield
+    finally:
+        for owner, name, given in removed:
+            setattr(owner, name, given)
 
 
 def _loss_at(
