@@ -301,7 +301,7 @@ class Run:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return loss_fn(model, data)
 
-    def bits(self, probe=None, steps=5) -> list[Any]:
+    def bits(self, probe=None, steps=3) -> list[Any]:
         """Train, with the probe before and after each part of a step."""
         found = []
         for step in range(steps):
