@@ -18,6 +18,7 @@ from equipoise.preconditioners.bnp.moments import Geometry, Layer
 # Names (with * and ?), or a function that decides by name and module.
 Choice: TypeAlias = Iterable[str] | Callable[[str, nn.Module], bool]
 
+_Named: TypeAlias = tuple[str, nn.Module]
 _KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -72,20 +73,10 @@ def select(
         id(m) for a in model.modules() if isinstance(a, nn.MultiheadAttention) for m in a.modules()
     }
     elsewhere = _other_owners(model)
-    users: dict[int, list[tuple[str, nn.Module]]] = {}
-    rest: list[tuple[str, nn.Module]] = []
-    for name, module in model.named_modules():
-        if isinstance(module, parametrize.ParametrizationList):
-            continue  # listed with the module that they parametrise
-        weight = module._parameters.get("weight")
-        if weight is not None:
-            users.setdefault(id(weight), []).append((name, module))
-        elif any(p is not None for p in module._parameters.values()) or _parametrised(module):
-            rest.append((name, module))
-
+    users, rest = _owners(model)
     layers: list[WatchedLayer] = []
     skipped: list[Skipped] = []
-    for together in users.values():
+    for together in users:
         reason = (
             _unusable_user(together, inside_attention)
             or _differing_users([m for _, m in together])
@@ -106,12 +97,25 @@ def select(
     return layers, sorted(skipped, key=lambda s: order[s.name])
 
 
+def _owners(model: nn.Module) -> tuple[list[list[_Named]], list[_Named]]:
+    """Modules that own a weight, those of one weight together, and those with other parameters."""
+    users: dict[int, list[_Named]] = {}
+    rest: list[_Named] = []
+    for name, module in model.named_modules():
+        if isinstance(module, parametrize.ParametrizationList):
+            continue  # listed with the module that they parametrise
+        weight = module._parameters.get("weight")
+        if weight is not None:
+            users.setdefault(id(weight), []).append((name, module))
+        elif any(p is not None for p in module._parameters.values()) or _parametrised(module):
+            rest.append((name, module))
+    return list(users.values()), rest
+
+
 # Each of the following functions returns the reason to skip a weight's modules, or None.
 
 
-def _unusable_user(
-    together: list[tuple[str, nn.Module]], inside_attention: set[int]
-) -> str | None:
+def _unusable_user(together: list[_Named], inside_attention: set[int]) -> str | None:
     for name, module in together:
         reason = _unusable(module, inside_attention)
         if reason is not None:
