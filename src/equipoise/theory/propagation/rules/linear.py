@@ -56,17 +56,7 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
     if weight.value.ndim == 3 and len(weight.value) > 1:
         raise UnpredictedError("a batch of weight matrices")
     require_random(weight.value.reshape(-1, weight.value.shape[-1]).T)
-    if isinstance(x, Known):
-        if not x.data or x.layout is None:
-            raise UnpredictedError("a product of tensors whose axes were not followed")
-        mixed = x.layout.axes[-1]
-        others = Layout(x.layout.axes[:-1]).with_open_as("position").axes
-        features = tuple(Atom("feature", a.size, a.key) for a in mixed)
-        source = measured(x.value, Layout((*others, features)))
-    elif isinstance(x, Moments):
-        source = x
-    else:
-        raise UnpredictedError("a product without a tensor")
+    source = _source(x)
     *rows, mixed = source.layout.axes
     inputs = [atom for atom in mixed if atom.role == "feature"]
     if mixed and all(atom.role == "position" for atom in mixed) and isinstance(x, Moments):
@@ -111,6 +101,19 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
         return Pulled([(x, Gradient(spread))], found)
 
     return Result(output, pullback)
+
+
+def _source(x: object) -> Moments:
+    """What weights multiply: moments, or those of data, whose last axis are features then."""
+    if isinstance(x, Moments):
+        return x
+    if not isinstance(x, Known):
+        raise UnpredictedError("a product without a tensor")
+    if not x.data or x.layout is None:
+        raise UnpredictedError("a product of tensors whose axes were not followed")
+    others = Layout(x.layout.axes[:-1]).with_open_as("position").axes
+    features = tuple(Atom("feature", a.size, a.key) for a in x.layout.axes[-1])
+    return measured(x.value, Layout((*others, features)))
 
 
 def _by_matrices(matrices: Known, x: Moments) -> Result:
