@@ -83,6 +83,11 @@ REFUSALS = {
         {},
         r"takes the 1×8×8 = 64 numbers of a sample .*: begin the model with nn\.Flatten\(\)\.",
     ),
+    "images in the place of tokens": (
+        lambda: nn.Embedding(10, 4),
+        {},
+        "An embedding takes whole numbers, such as the tokens of the data 'text:64'",
+    ),
     "images in the place of lines": (
         lambda: nn.Linear(48, 10),
         {},

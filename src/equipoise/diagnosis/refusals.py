@@ -24,6 +24,11 @@ _KNOWN = (
         "Take softplus or exp of the layer's outputs first: variances and scales are positive.",
     ),
     (
+        re.compile(r"'indices' to have one of the following scalar types.* for embedding"),
+        "An embedding takes whole numbers, such as the tokens of the data 'text:64': give "
+        "x.long() if the inputs are tokens.",
+    ),
+    (
         re.compile(r"elements of input should be between 0 and 1"),
         "nn.BCELoss takes probabilities: take nn.BCEWithLogitsLoss for logits, or a sigmoid "
         "before the loss.",
