@@ -485,3 +485,24 @@ def test_tokens_have_rows_enough_for_condition_numbers():
     found = checkup(build, "text:64", batch_size=32, seeds=1, batches=1, preconditioning=True)
     assert [layer.rows for layer in found.preconditioning] == [32 * 64] * 2
     assert all(layer.inputs >= 1 for layer in found.preconditioning)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_only_what_is_given_the_data_is_told_to_standardise_them(behind):
+    """A head behind an LSTM is the first layer whose inputs are measured, and not the first."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.steps = nn.LSTM(4, 4, batch_first=True)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            outputs = self.steps(x)[0] if behind else x
+            return self.head(outputs.double().float() + torch.tensor([0.0, 0.0, 0.0, 1e3]))[:, -1]
+
+    x = torch.randn(64, 30, 4, generator=torch.Generator().manual_seed(0))
+    report = checkup(Net, (x, torch.arange(64) % 2), seeds=1, batches=1)
+    (found,) = (one for one in report.findings if "ill-conditioned" in one.title)
+    assert found.severity == ("note" if behind else "warning")
+    assert ("Standardise the data" in found.remedy) is not behind

@@ -230,6 +230,7 @@ def _findings(examined: Examination) -> tuple[Finding, ...]:
         ],
         () if initialised is None or examined.stuck else initialised.zero_matrices,
         examined.stuck.silent or examined.stuck.part,
+        examined.behind_weights,
     )
 
 

@@ -21,6 +21,7 @@ from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.initialisation.stuck import Stuck, stuck
 from equipoise.diagnosis.mistakes.find import mistakes
+from equipoise.diagnosis.mistakes.sources import behind_weights
 from equipoise.diagnosis.preconditioning.measure import preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.preconditioning.sizes import samples_wanted, sizes
@@ -86,6 +87,7 @@ class Examination:
     unjudged: str = ""
     mistakes: Sequence[Finding] = ()
     without_gradient: frozenset[str] = frozenset()
+    behind_weights: frozenset[str] = frozenset()
     growth: GradientGrowth | None = None
     broken: Broken = field(default_factory=Broken)
     stuck: Stuck = field(default_factory=Stuck)
@@ -165,6 +167,7 @@ class Examination:
                 *mistakes(trace.graph, self.model, self.problem),
             ]
             self.without_gradient = frozenset(trace.graph.without_gradient)
+            self.behind_weights = behind_weights({n.number: n for n in trace.graph.nodes})
             begin = time.process_time()
             allowance = self.plan.theory_seconds(self.watch.seconds(), passes)
             propagation = trace.predict(allowance=allowance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from equipoise.diagnosis.comparison import AGREEMENT
 from equipoise.diagnosis.preconditioning.findings import WORTHWHILE
@@ -51,11 +51,13 @@ def conclude(
     leading: Sequence[Finding] = (),
     zeros: Sequence[str] = (),
     dead: Sequence[str] = (),
+    behind: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """Turn records into findings, most severe first, and of equal ones ``leading`` first.
 
     Matrices that start at zero, ``zeros``, explain why layers have no gradient as yet; of weights
-    that never have one, ``dead``, a finding of its own speaks.
+    that never have one, ``dead``, a finding of its own speaks. Layers ``behind`` other weights are
+    not given the data.
     """
     findings = [*leading]
     if growth is not None:
@@ -65,7 +67,7 @@ def conclude(
         findings += _gradients(growth, attribution)
     findings += _agreement(comparisons)
     findings += _coverage(sites)
-    findings += _conditioning(conditioning)
+    findings += _conditioning(conditioning, behind)
     findings += _unwatched(unwatched or {})
     findings += further
     return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
@@ -299,7 +301,9 @@ def _coverage(sites: Sequence[Site]) -> list[Finding]:
     ]
 
 
-def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
+def _conditioning(
+    conditioning: Sequence[LayerConditioning], behind: Collection[str]
+) -> list[Finding]:
     measured = [c for c in conditioning if c.skipped is None]
     findings = []
     enough = [c for c in measured if c.rows >= ROWS_PER_COLUMN * c.columns]
@@ -309,7 +313,7 @@ def _conditioning(conditioning: Sequence[LayerConditioning]) -> list[Finding]:
         # Of data it costs steps. Of hidden layers it is common in networks that train well, and
         # norms before them may do harm: the Fourier neural operator's last layer has 2.6e4, and
         # with batch norm before it Adam reaches seven times the loss.
-        is_of_data = conditioning[0] in ill
+        is_of_data = conditioning[0] in ill and conditioning[0].layer not in behind
         findings.append(
             Finding(
                 "warning" if is_of_data else "note",

@@ -76,6 +76,18 @@ def depends_on_weights(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
     )
 
 
+def behind_weights(nodes: Mapping[int, Node]) -> frozenset[str]:
+    """Modules whose matrix products take what other weights have made of the data."""
+    return frozenset(
+        node.module
+        for node in nodes.values()
+        if node.name in PRODUCTS
+        for source in node.inputs
+        if (origin := origin_of(source, nodes)) is not None
+        and {"parameter", "data"} <= {one.kind for one in _given(Made(origin.number, 0), nodes)}
+    )
+
+
 def is_of(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
     """Whether a tensor was made of the batch's, and not of constants or of their shapes alone."""
     known = tensors(batch)
