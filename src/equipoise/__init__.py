@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from equipoise.diagnosis.trainability.measure import assert_trainable
     from equipoise.preconditioners import BNP
     from equipoise.probes import track
-    from equipoise.theory import tune
+    from equipoise.theory.batch_norm.tune import tune
 
 __version__ = version("equipoise")
 __all__ = [
@@ -41,7 +41,7 @@ _HOMES = {
     "measure": ("diagnosis.probe", "measure"),
     "predict": ("diagnosis.predict", "predict"),
     "track": ("probes", "track"),
-    "tune": ("theory", "tune"),
+    "tune": ("theory.batch_norm.tune", "tune"),
 }
 _ROOMS = (
     "data",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from equipoise.theory.batch_norm.spectra.eigenvalues import backward_spectrum, forward_spectrum
     from equipoise.theory.batch_norm.spectra.gegenbauer_expansion import gegenbauer_expansion
     from equipoise.theory.batch_norm.stability import alpha_transition, stability
-    from equipoise.theory.batch_norm.tune import tune
     from equipoise.theory.covariance.bn_map import bn_map
     from equipoise.theory.covariance.iterate import iterate_map
     from equipoise.theory.networks.edge_of_chaos import edge_of_chaos
@@ -52,8 +51,6 @@ __all__ = [
     "gegenbauer_expansion",
     "stability",
     "alpha_transition",
-    # remedies and tables
-    "tune",
     # maps of any covariance
     "bn_map",
     "iterate_map",
@@ -85,7 +82,6 @@ import_on_first_use(
         "batch_norm.spectra.eigenvalues": "backward_spectrum forward_spectrum",
         "batch_norm.spectra.gegenbauer_expansion": "gegenbauer_expansion",
         "batch_norm.stability": "alpha_transition stability",
-        "batch_norm.tune": "tune",
         "covariance.bn_map": "bn_map",
         "covariance.iterate": "iterate_map",
         "networks.edge_of_chaos": "edge_of_chaos",

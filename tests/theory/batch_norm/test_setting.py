@@ -25,10 +25,10 @@ from equipoise.theory import (
     simulate_networks,
     simulate_spectra,
     stability,
-    tune,
     weight_gradients,
 )
 from equipoise.theory.activation.catalogue import ACTIVATIONS
+from equipoise.theory.batch_norm.tune import tune
 from equipoise.theory.simulation.gradients import simulate_explosion_rate
 from equipoise.theory.simulation.spectra import sample_spectra
 from equipoise.theory.table import prediction_table, spectrum_table

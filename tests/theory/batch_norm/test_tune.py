@@ -13,8 +13,8 @@ from equipoise.theory import (
     layer_norm,
     max_trainable_depth,
     simulate_networks,
-    tune,
 )
+from equipoise.theory.batch_norm.tune import tune
 
 OPTIONS = {"gamma": 1.0, "beta": 0.0, "eps": 0.0}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.sources import tensor
+from equipoise.diagnosis.mistakes.sources import LIKELIHOODS, tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.recording.graph import Made
 from equipoise.records.finding import Finding
@@ -26,7 +26,7 @@ def of_pairs(traced: TracedPass) -> list[Finding]:
         traced: The pass, and what it is one of.
     """
     for node in traced.after_layers:
-        if node.name != "nll_loss_forward" or not isinstance(source := node.inputs[0], Made):
+        if node.name not in LIKELIHOODS or not isinstance(source := node.inputs[0], Made):
             continue
         softmax = traced.nodes[source.node]
         if softmax.name == "_log_softmax" and _hold_themselves(
