@@ -98,4 +98,4 @@ def _tensor(tensor: Tensor | None) -> tuple[Any, ...]:
 
 def _bits(tensor: Tensor) -> tuple[Any, ...]:
     flat = tensor.detach().contiguous().reshape(-1)
-    return (tensor.dtype, tensor.shape, tensor.stride(), bytes(flat.view(torch.uint8).numpy()))
+    return (tensor.dtype, tensor.shape, tensor.stride(), bytes(flat.view(torch.uint8).cpu().numpy()))

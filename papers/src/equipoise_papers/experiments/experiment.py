@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +28,8 @@ class Experiment:
         title: What the figure shows.
         claim: What the source says that it shows.
         choices: What the source does not state, and what was chosen here.
-        cells: Every cell at a scale, in the order of computation. They may be of several kinds.
+        cells: Every cell at a scale, in the order of computation. They may be of several kinds,
+            and some of them possible on some machines alone: without these too it is whole.
         draw: Draw finished cells, perhaps not all of them, on an empty figure.
         judge: Compare the claim with the records of all cells.
         revision: Raise by one when a cell's ``run`` changes its numbers: older records are then
@@ -54,3 +55,9 @@ class Experiment:
     def filed_under(self) -> str:
         """Name of the store; experiments of a family share their cells."""
         return self.family or self.name
+
+    def cells_here(
+        self, scale: Scale, known: Collection[Cell[Any]] = frozenset()
+    ) -> tuple[Cell[Any], ...]:
+        """Cells that this machine can compute, and those that are known, such as from another."""
+        return tuple(c for c in self.cells(scale) if c in known or c.possible_here())

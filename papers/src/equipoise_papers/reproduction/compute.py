@@ -45,7 +45,7 @@ def compute(
         progress(experiment.name, done, total)  # its store may have a family's name
 
     cells = experiment.cells(scale)
-    part = shard.select(cells, store.digest)
+    part = shard.select(experiment.cells_here(scale), store.digest)
     if under_torchrun():
         compute_together(experiment, part, store, report)
         return collect(experiment, scale, store)

@@ -81,7 +81,8 @@ def _conclude(
     folder: Path,
     command: str,
 ) -> Reproduction:
-    cells, records = experiment.cells(scale), finished(results)
+    cells = experiment.cells_here(scale, {result.cell for result in results})
+    records = finished(results)
     whole = len(records) == len(cells)
     # A claim is never judged by part of its numbers.
     verdict = experiment.judge(records) if whole else Verdict(())

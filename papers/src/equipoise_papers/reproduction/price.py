@@ -93,7 +93,7 @@ def prices(
         store, cells = stores.setdefault(
             experiment.filed_under, (cell_store(experiment, Path(out)), {})
         )
-        part = Shard(*shard).select(experiment.cells(scale), store.digest)
+        part = Shard(*shard).select(experiment.cells_here(scale), store.digest)
         cells.update(dict.fromkeys(cell for cell in part if store.finished(cell) is None))
     return tuple(
         _price(store, tuple(cells), jobs, alone=len(stores) == 1)

@@ -78,8 +78,8 @@ def sweep_status(folder: str | Path) -> SweepStatus:
 
 
 def _row(experiment: Experiment, scale: Scale, root: Path) -> SweepProgress:
-    cells = len(experiment.cells(scale))
     results = collect(experiment, scale, cell_store(experiment, root))
+    cells = len(experiment.cells_here(scale, {result.cell for result in results}))
     finished = [result.seconds for result in results if result.record is not None]
     return SweepProgress(
         experiment=experiment.name,

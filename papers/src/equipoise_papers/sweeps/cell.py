@@ -92,6 +92,10 @@ class Cell(ABC, Generic[Record]):
         """Where ``run`` computes; its records do not depend on it but for rounding and times."""
         return torch.device("cpu")
 
+    def possible_here(self) -> bool:
+        """Whether this machine has what the cell needs; what times a GPU needs one."""
+        return True
+
     def excerpt(self, steps: int) -> Excerpt | None:
         """The first ``steps`` steps, if the cell takes any; ``None`` if it is computed at once."""
         return None

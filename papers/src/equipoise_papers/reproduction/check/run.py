@@ -206,7 +206,7 @@ def _strata(
         if name not in packed:
             continue
         store = cell_store(experiment, Path())
-        for cell in experiment.cells(scale):
+        for cell in experiment.cells_here(scale):
             key = store.digest(cell)
             document = packed[name].get(key)
             if document is None or document["record"] is None:

@@ -6,7 +6,7 @@ K: steps of RUN; T: steps of Newton and Schulz.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -80,22 +80,33 @@ def inputs(method: Method, batch: int, side: int, channels: int) -> Tensor:
     return bilinear(rows) if method.on_matrix else rows
 
 
+class _Started(nn.Module):
+    """A normalisation with a start of its own, which moves with it to another device."""
+
+    start: Tensor
+
+    def __init__(
+        self, normalise: Callable[..., Tensor], start: Tensor, options: Mapping[str, object]
+    ) -> None:
+        super().__init__()
+        self._normalise, self._options = normalise, options
+        self.register_buffer("start", start)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self._normalise(features, start=self.start, eta=_ETA, **self._options)
+
+
 def _start(channels: int) -> Tensor:
     return gaussian_start(channels, torch.Generator().manual_seed(0))
 
 
 def _run(channels: int, *, num_steps: int, differentiate_direction: bool = True) -> Forward:
-    return partial(
-        run_factor,
-        start=_start(channels),
-        eta=_ETA,
-        num_steps=num_steps,
-        differentiate_direction=differentiate_direction,
-    )
+    options = {"num_steps": num_steps, "differentiate_direction": differentiate_direction}
+    return _Started(run_factor, _start(channels), options)
 
 
 def _symmetric(channels: int) -> Forward:
-    return partial(run_symmetric, start=_start(channels), eta=_ETA, num_steps=1)
+    return _Started(run_symmetric, _start(channels), {"num_steps": 1})
 
 
 def _newton(_channels: int) -> Forward:
