@@ -64,6 +64,7 @@ def test_ranks_are_bound_to_torchrun_before_they_meet(monkeypatch):
     monkeypatch.setattr(distributed, "end_with_parent", bound.append)
     monkeypatch.setattr(distributed, "under_torchrun", lambda: True)
     monkeypatch.setattr(distributed.dist, "rendezvous", stop)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # else it is bound to a GPU, too
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.setenv(name, "1")
     with pytest.raises(StopHereError), distributed.process_group():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from types import MethodType
@@ -73,7 +74,9 @@ def _content(value: Any) -> Any:
         case nn.Module():
             return id(value), fingerprint(value)
         case itertools.count() | itertools.cycle():
-            return next(copy.deepcopy(value))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of itertools, from 3.12 on
+                return next(copy.deepcopy(value))
         case MethodType():
             return _content(value.__self__)
     if hasattr(value, "__dict__") and not callable(value):
@@ -98,4 +101,9 @@ def _tensor(tensor: Tensor | None) -> tuple[Any, ...]:
 
 def _bits(tensor: Tensor) -> tuple[Any, ...]:
     flat = tensor.detach().contiguous().reshape(-1)
-    return (tensor.dtype, tensor.shape, tensor.stride(), bytes(flat.view(torch.uint8).cpu().numpy()))
+    return (
+        tensor.dtype,
+        tensor.shape,
+        tensor.stride(),
+        bytes(flat.view(torch.uint8).cpu().numpy()),
+    )

@@ -329,10 +329,11 @@ def _copied(iterator: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of itertools, from Python 3.12 on
         make, arguments, *state = iterator.__reduce__()
-    made = make(*_copied_inside(arguments))
-    for place in state:
-        # What a cycle has seen so far is a list that every pass extends.
-        made.__setstate__(_copied_inside(place, lists=True) if isinstance(place, tuple) else place)
+        made = make(*_copied_inside(arguments))
+        for place in state:
+            # What a cycle has seen so far is a list that every pass extends.
+            inside = isinstance(place, tuple)
+            made.__setstate__(_copied_inside(place, lists=True) if inside else place)
     return made
 
 
