@@ -57,9 +57,9 @@ class Counting(TorchDispatchMode):
         return out
 
 
-def cost(network: str, variant: str, batch_size: int, quick: bool) -> Cost:
+def cost(cell: table1.TimedNetwork, variant: str, batch_size: int, quick: bool) -> Cost:
     """Mean over ten steps, once the first hundred are over; of one step after two if quick."""
-    _, step = table1.stepper(network, variant, batch_size)
+    _, step = cell.stepper(variant, batch_size)
     for _ in range(100 if "every" in variant and not quick else 2):
         step()
     counted = 1 if quick else 10
@@ -69,14 +69,14 @@ def cost(network: str, variant: str, batch_size: int, quick: bool) -> Cost:
     return Cost(counting.cost.calls / counted, counting.cost.bytes / counted)
 
 
-def report(network: str, timing: table1.Timing, quick: bool) -> None:
-    target = TARGETS.get((network, timing.batch_size, timing.variant))
+def report(cell: table1.TimedNetwork, timing: table1.Timing, quick: bool) -> None:
+    target = TARGETS.get((cell.network, timing.batch_size, timing.variant))
     met = (
         "" if target is None else f"{target:.2f} {'met' if timing.median <= target else 'MISSED'}"
     )
-    found = cost(network, timing.variant, timing.batch_size, quick)
+    found = cost(cell, timing.variant, timing.batch_size, quick)
     print(
-        f"{network:5} {timing.batch_size:5} {timing.variant:18} {timing.milliseconds:9.3f} "
+        f"{cell.network:5} {timing.batch_size:5} {timing.variant:18} {timing.milliseconds:9.3f} "
         f"{timing.ratio:6.2f} {timing.median:7.2f} {timing.floor:6.2f} {found.calls:6.0f} "
         f"{found.bytes / 1e6:6.1f}  {met}"
     )
@@ -92,11 +92,13 @@ def main() -> None:
     print("net    rows variant                   ms  ratio  median  floor  calls     MB  target")
     dearer = []
     for cell in table1.cells("smoke" if quick else "small"):
+        if cell.device != "cpu":
+            continue
         batches = table1.BATCHES[cell.network]
         found = (row for batch in (batches[:1] if quick else batches) for row in cell.at(batch))
         timings = table1.Timings(tuple(found))
         for timing in timings.rows:
-            report(cell.network, timing, quick)
+            report(cell, timing, quick)
         dearer += [
             (cell.network, rows)
             for rows in sorted({timing.batch_size for timing in timings.rows})

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from equipoise import diagnosis, models, pooling
 from equipoise.preconditioners import BNP
 
-DEVICE = torch.accelerator.current_accelerator() or torch.device("cpu")
+DEVICE = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 TURNS, BLOCK = 15, 10
 # BNP takes its statistics at each of the first hundred steps. Seconds beyond which it is warm.
 WARM_UP, PATIENCE = 120, 4.0

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
     not torch.accelerator.is_available(), reason="needs an accelerator"
 )
 folder, equipoise = command_line.folder, command_line.equipoise
-DEVICE = torch.accelerator.current_accelerator() or torch.device("cpu")
+DEVICE = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def on_device(value):

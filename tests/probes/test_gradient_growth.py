@@ -173,7 +173,9 @@ class TestWhereGradientsAreTaken:
         layers = gradient_growth(Twice().double(), loss_fn, [normal(5, 4)]).layers
         assert [layer.layer for layer in layers] == ["layer", "layer (call 2)"]
         assert layers[0].gradient.value != layers[1].gradient.value
-        assert layers[0].weight_gradient == layers[1].weight_gradient  # one weight, one gradient
+        assert (
+            layers[0].weight_gradient.value == layers[1].weight_gradient.value
+        )  # one weight, one gradient
 
     def test_rows_are_samples_times_positions(self):
         model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten()).double()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from equipoise.diagnosis.record import Probe
-from equipoise.records import from_plain
+from equipoise.records import from_plain, to_plain
 from equipoise.report.probe.page import render_probe, save_probe
 from support.pages import Outline
 from support.probe_reports import PROBES, page_of, whole
@@ -39,6 +39,6 @@ def test_two_renderings_are_equal(name):
 def test_it_is_stored_whole(tmp_path):
     page = save_probe(whole(), tmp_path / "new")
     data = page.with_suffix(".json")
-    assert from_plain(Probe, json.loads(data.read_text("utf-8"))) == whole()
+    assert to_plain(from_plain(Probe, json.loads(data.read_text("utf-8")))) == to_plain(whole())
     assert page.read_text("utf-8") == page_of("whole")
     assert sorted(path.name for path in data.parent.iterdir()) == ["probe.html", "probe.json"]

@@ -131,7 +131,7 @@ class TimedNetwork(Cell[Timings]):
 
     def at(self, batch_size: int) -> Iterator[Timing]:
         """Time every variant at one batch size."""
-        variants = {name: self._stepper(name, batch_size) for name in _VARIANTS}
+        variants = {name: self.stepper(name, batch_size) for name in _VARIANTS}
         seconds = _turns(
             {name: step for name, (_, step) in variants.items()},
             self.blocks,
@@ -152,9 +152,10 @@ class TimedNetwork(Cell[Timings]):
                 1 + _extra(model, name, example) / own,
             )
 
-    def _stepper(self, variant: str, batch_size: int) -> tuple[nn.Module, Callable[[], None]]:
+    def stepper(self, variant: str, batch_size: int) -> tuple[nn.Module, Callable[[], None]]:
+        """A network and one step of it, ready to be timed."""
         batches = _batches(batch_size, self.runs_on(), loads=self.loads)
-        return stepper(self.network, variant, batches)
+        return _stepper(self.network, variant, batches)
 
 
 def cells(scale: Scale) -> tuple[TimedNetwork, ...]:
@@ -202,7 +203,7 @@ class _Converted(Dataset[tuple[Tensor, int]]):
         return (image.float() / 255 - 0.5) / 0.25, label
 
 
-def stepper(
+def _stepper(
     network: str, variant: str, batches: Iterator[Batch]
 ) -> tuple[nn.Module, Callable[[], None]]:
     """A network and one step of it on the next batch, ready to be timed."""
