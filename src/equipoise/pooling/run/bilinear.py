@@ -17,7 +17,7 @@ and for k = K, …, 1, with :math:`z_k = \bar v / n_k`,
           \Big(M S M + \sum_k (z_k \hat v_{k-1}^\top + \hat v_{k-1} z_k^\top)\Big) .
 
 B is updated in place, and restored as :math:`C_K + \hat v h^\top + h\hat v^\top`: beside F a
-sample saves the matrix that it returns and (K + 2) D + K + 1 numbers. S is corrected by one
+sample saves the matrix that it returns and (K + 2) D + K numbers. S is corrected by one
 product whose inner dimension is 2K + 2.
 
 Symbols as in :mod:`equipoise.pooling.run.iteration`, except n_k = ‖B v̂_{k-1}‖.
@@ -94,8 +94,8 @@ def run_bilinear(
 class _Found(NamedTuple):
     """The updated matrix, and what the backward pass needs beside it and F.
 
-    ``rows`` are v̂_0 … v̂_K and b, ``[B, K + 2, D]``; ``norms`` are 1 and n_1 … n_K,
-    ``[B, K + 1, 1]``; ``mean`` is Fᵀ1 where the iteration began with it.
+    ``rows`` are v̂_0 … v̂_K and b, ``[B, K + 2, D]``; ``norms`` are n_1 … n_K,
+    ``[B, K, 1]``, or 1 where K is 0; ``mean`` is Fᵀ1 where the iteration began with it.
     """
 
     matrix: Tensor
@@ -158,14 +158,15 @@ def _find(F: Tensor, start: Tensor | None, count: Tensor | None, settings: Setti
     mean = position_sum(F) if settings.mean_start else None
     B = _divide(F.mT @ F, _number(F, count))
     rows = [first_direction(mean, start, settings)]
-    norms = [torch.ones_like(rows[0][..., :1])]
+    norms = []
     for _ in range(settings.num_steps):
         row, norm = unit(torch.bmm(rows[-1], B))
         rows.append(row)
         norms.append(norm)
     v, b = rows[-1], torch.bmm(rows[-1], B)
     h = _half_update(b, _inner(b, v), v, settings.eta)
-    C = _add_product(B, [-v, -h], [h, v])
+    C = _subtract_product(B, [v, h], [h, v])
+    norms = norms or [torch.ones_like(v[..., :1])]
     return _Found(C, torch.cat([*rows, b], 1), torch.cat(norms, 1), mean)
 
 
@@ -173,32 +174,46 @@ def _pull_back(
     G: Tensor, found: _Found, settings: Settings, *, to_start: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The matrix in F̄ = F S / N, and gradients of v̂_0 and of Fᵀ1."""
+    eta = settings.eta
     *before, v, b = found.rows.chunk(settings.num_steps + 2, dim=1)
     S = G + G.mT
     s, Sb = torch.bmm(found.rows[:, -2:], S).chunk(2, dim=1)
-    g = _half_update(s, _inner(s, v), v, settings.eta)
-    left, right = [-v, -g], [g, v]  # MSM = S - v̂gᵀ - gv̂ᵀ
+    along = _inner(s, v)
+    g = _half_update(s, along, v, eta)
+    left, right = [v, g], [g, v]  # MSM = S - v̂gᵀ - gv̂ᵀ
     if not settings.differentiate_direction:
-        return _add_product(S, left, right), None, None
-    C, h = found.matrix, _half_update(b, _inner(b, v), v, settings.eta)
-    v_bar = _direction_gradient(found, s, Sb, h, settings.eta)
+        return _subtract_product(S, left, right), None, None
+    C, rho = found.matrix, _inner(b, v)
+    h = _half_update(b, rho, v, eta)
+    # Minus v̄, all the way, so that every product is subtracted.
+    v_bar = _direction_gradient(C, (v, h), (s, Sb), (along, rho), eta)
+    vh, hv = torch.cat([v, h], 1), torch.cat([h, v], 1)
     for k in range(settings.num_steps, 0, -1):
-        z = v_bar / found.norms[:, k : k + 1]
+        z = v_bar / found.norms[:, k - 1 : k]
         left += [z, before[k - 1]]
         right += [before[k - 1], z]
         if k > 1 or to_start or found.mean is not None:
-            v_bar = torch.bmm(z, C) + _inner(z, h) * v + _inner(z, v) * h  # Bz
-    of_mean = None if found.mean is None else mean_gradient(v_bar, found.mean)
-    return _add_product(S, left, right), v_bar, of_mean
+            v_bar = torch.baddbmm(torch.bmm(z, C), torch.bmm(z, hv.mT), vh)  # Bz
+    of_mean = None if found.mean is None else mean_gradient(-v_bar, found.mean)
+    return _subtract_product(S, left, right), -v_bar if to_start else None, of_mean
 
 
-def _direction_gradient(found: _Found, s: Tensor, Sb: Tensor, h: Tensor, eta: float) -> Tensor:
-    """Gradient of v̂_K; BMs = CMs + hv̂ᵀMs but for a part along v̂, which is projected away."""
-    v, b = found.rows[:, -2:-1], found.rows[:, -1:]
-    along = _inner(s, v)
-    BMs = torch.bmm(s - (eta * along) * v, found.matrix) + ((1 - eta) * along) * h
-    v_bar = BMs + Sb - (eta * _inner(b, v)) * s
-    return -eta * (v_bar - _inner(v_bar, v) * v)
+def _direction_gradient(
+    C: Tensor,
+    directions: tuple[Tensor, Tensor],
+    images: tuple[Tensor, Tensor],
+    along: tuple[Tensor, Tensor],
+    eta: float,
+) -> Tensor:
+    """Minus the gradient of v̂_K, from v̂ and h, s and Sb, and v̂ᵀs and ρ.
+
+    BMs = CMs + hv̂ᵀMs but for a part along v̂, which is projected away.
+    """
+    (v, h), (s, Sb), (of_s, rho) = directions, images, along
+    CMs = torch.bmm(torch.addcmul(s, of_s, v, value=-eta), C)
+    BMs = torch.addcmul(CMs, of_s, h, value=1 - eta)
+    v_bar = torch.addcmul(BMs + Sb, rho, s, value=-eta)
+    return eta * torch.addcmul(v_bar, _inner(v_bar, v), v, value=-1)
 
 
 def _multiply(F: Tensor, S: Tensor, row: Tensor | None) -> Tensor:
@@ -210,7 +225,7 @@ def _multiply(F: Tensor, S: Tensor, row: Tensor | None) -> Tensor:
 
 def _half_update(image: Tensor, along: Tensor, v: Tensor, eta: float) -> Tensor:
     """The vector h of MBM = B - v̂hᵀ - hv̂ᵀ, from Bv̂ and v̂ᵀBv̂."""
-    return eta * image - (0.5 * eta**2 * along) * v
+    return torch.addcmul(eta * image, along, v, value=-0.5 * eta**2)
 
 
 def _number(F: Tensor, count: Tensor | None) -> Tensor | int:
@@ -227,7 +242,7 @@ def _divide(matrix: Tensor, number: Tensor | int) -> Tensor:
     return matrix / number if torch.is_grad_enabled() else matrix.div_(number)
 
 
-def _add_product(matrix: Tensor, left: list[Tensor], right: list[Tensor]) -> Tensor:
-    """Add LᵀR, where L and R are stacks of rows."""
+def _subtract_product(matrix: Tensor, left: list[Tensor], right: list[Tensor]) -> Tensor:
+    """Subtract LᵀR, where L and R are stacks of rows."""
     add = torch.baddbmm if torch.is_grad_enabled() else Tensor.baddbmm_
-    return add(matrix, torch.cat(left, 1).mT, torch.cat(right, 1))
+    return add(matrix, torch.cat(left, 1).mT, torch.cat(right, 1), alpha=-1)
