@@ -85,10 +85,46 @@ def unit_norm(x: Tensor) -> Tensor:
         tensor([[ 0.6000, -0.8000],
                 [ 0.0000,  0.0000]])
     """
-    wide = at_least_float32(x)
-    # Detached, because the result does not depend on it.
-    largest = wide.detach().abs().amax(-1, keepdim=True)
-    zero = largest == 0
-    scaled = torch.where(zero, 0.0, wide / torch.where(zero, 1.0, largest))
-    norm = torch.where(zero, 1.0, scaled.square().sum(-1, keepdim=True)).sqrt()
-    return (scaled / norm).to(x.dtype)
+    # PyTorch does not annotate apply.
+    unit: Tensor = _UnitNorm.apply(at_least_float32(x))[0]  # type: ignore[no-untyped-call]
+    return unit.to(x.dtype)
+
+
+class _UnitNorm(torch.autograd.Function):
+    """y = x/(c n), then n = ‖x/c‖, then c, the largest entry; infinite for a zero vector.
+
+    Nothing depends on c, so it counts as constant: n is differentiable at fixed c.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Divide twice, so that no square leaves the range of the type."""
+        largest = torch.linalg.vector_norm(x, math.inf, dim=-1, keepdim=True)
+        scale = largest.masked_fill(largest == 0, math.inf)
+        scaled = x / scale
+        # That of a nonzero vector is at least 1 without the clamp.
+        norm = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True).clamp_min(1.0)
+        return scaled / norm, norm, scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, ...]) -> None:
+        """Save the outputs."""
+        ctx.mark_non_differentiable(output[2])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*output)
+
+    @staticmethod
+    def backward(
+        ctx: Any, of_unit: Tensor | None, of_norm: Tensor | None, _: Any
+    ) -> Tensor | None:
+        """((I - yyᵀ) G/n + y g)/c, with g the gradient of n."""
+        y, norm, scale = ctx.saved_tensors
+        found: Tensor | None = None
+        if of_unit is not None:
+            along = (of_unit * y).sum(-1, keepdim=True)
+            found = torch.addcmul(of_unit, along, y, value=-1) / norm
+        if of_norm is not None:
+            found = of_norm * y if found is None else torch.addcmul(found, of_norm, y)
+        return None if found is None else found / scale
