@@ -15,7 +15,7 @@ digits that an integrand like :math:`x^{-0.4}` needs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from scipy.special import betainc
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class UnitRule:
     """A rule on [0, 1]: distances to either end and weights, each of shape ``[m]``."""
 
@@ -32,8 +32,14 @@ class UnitRule:
     right: Array
     weights: Array
 
+    @cached_property
+    def nearer(self) -> tuple[NDArray[np.intp], Array]:
+        """The end that each node is nearer to, 0 or 1, and its signed distance from there."""
+        to_right = self.left > self.right
+        return to_right.astype(np.intp), np.where(to_right, -self.right, self.left)
 
-@lru_cache(maxsize=64)
+
+@lru_cache(maxsize=256)
 def analytic(count: int) -> UnitRule:
     """Gauss–Legendre on [0, 1], exact up to degree 2·count - 1.
 
@@ -46,7 +52,7 @@ def analytic(count: int) -> UnitRule:
     return UnitRule((1 + nodes) / 2, (1 - nodes) / 2, weights / 2)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def half_powers(count: int) -> UnitRule:
     """Gauss–Legendre in u with s = sin²(πu/2); exact ends up to half-integer powers.
 
@@ -61,7 +67,7 @@ def half_powers(count: int) -> UnitRule:
     return UnitRule(left, right, weights * quarter * np.cos(2 * quarter * nodes))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def positive_powers(count: int) -> UnitRule:
     """Gauss–Legendre in u with ds ∝ u⁴(1 - u)⁴ du; any positive powers at the ends.
 
@@ -75,7 +81,7 @@ def positive_powers(count: int) -> UnitRule:
     return UnitRule(betainc(5, 5, u), betainc(5, 5, v), weights * 315 * (u * v) ** 4)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def any_powers(count: int) -> UnitRule:
     """Trapezoid in τ with s = 1 / (1 + exp(-π sinh τ)); any integrable power at the ends.
 
@@ -150,10 +156,9 @@ def place(rule: UnitRule, edges: Array) -> Nodes:
     Returns:
         Nodes of shape ``[..., p·m]``.
     """
-    width = np.diff(edges)[..., None]  # [..., p, 1]
-    nearer_left = rule.left <= rule.right
-    distance = np.where(nearer_left, rule.left, -rule.right)
-    index = np.arange(edges.shape[-1] - 1)[:, None] + np.where(nearer_left, 0, 1)
+    width = (edges[..., 1:] - edges[..., :-1])[..., None]  # [..., p, 1]
+    end, distance = rule.nearer
+    index = np.arange(edges.shape[-1] - 1)[:, None] + end
     shape = (*edges.shape[:-1], -1)
     return Nodes(
         edge=index.ravel(),

@@ -45,7 +45,7 @@ from equipoise.theory.batch_norm.averages.response import (
     Response,
 )
 from equipoise.theory.batch_norm.averages.response import unseen_slopes as unseen_within
-from equipoise.theory.batch_norm.disc.circles import resolving_cuts
+from equipoise.theory.batch_norm.disc.cuts import resolving_cuts
 from equipoise.theory.batch_norm.fixed_point.radius import (
     RadialGrid,
     RadialLaw,

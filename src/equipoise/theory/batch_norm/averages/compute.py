@@ -78,8 +78,8 @@ def one_sample_averages(f: Response, batch_size: int, radii: Array, level: int) 
 def breaks(f: Response, batch_size: int) -> Array:
     """Radii in (0, 1) at which a kink, or a pair of kinks, leaves the reachable region."""
     B, at = batch_size, (f.kinks - f.beta) / f.gamma
-    a, b = np.meshgrid(at, at)
+    a, b = at[:, None], at
     # Z = B(B−2) − B(w₁² + w₂²) + (w₁ − w₂)² = 0 at (a, b)/R.
-    pairs = np.sqrt((B * (a**2 + b**2) - (a - b) ** 2) / (B * (B - 2))).ravel()
-    found = np.unique(np.concatenate([np.abs(at) / np.sqrt(B - 1), pairs]))
+    pairs = np.sqrt((B * (a**2 + b**2) - (a - b) ** 2) / (B * (B - 2)))
+    found = np.unique(np.append(np.abs(at) / np.sqrt(B - 1), pairs))
     return np.asarray(found[(found > 0) & (found < 1)])

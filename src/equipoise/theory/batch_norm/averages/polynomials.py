@@ -189,7 +189,7 @@ def row_averages(
 def farthest(f: Response, batch_size: int, radii: Array) -> float:
     """The largest w that matters: farther out where f is flat for all others."""
     least = float(radii.min())
-    u = whole_range(f if least == 1 else replace(f, gamma=f.gamma * least), batch_size, 0.0)
+    u = whole_range(f if least == 1 else replace(f, gamma=f.gamma * least), batch_size, 0.0).end
     whole = float(np.sqrt(batch_size - 1))
     return min(whole, max(_FARTHEST, whole * float(np.tanh(u))))
 

@@ -24,6 +24,7 @@ Symbols: B: batch size, n = B - 1, w: normalised sample, R: radius, 1 at ε = 0.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ SQUARE_POWERS, PAIR_POWERS = 5, 4
 _NEARBY = 1.25
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Response:
     """What follows the normalisation: f(x) = φ(γx + β), with γ > 0.
 
@@ -68,18 +69,17 @@ class Response:
             return self
         return replace(self, activation=replace(phi, kinks=kinks, turns=turns))
 
-    @property
+    @cached_property
     def kinks(self) -> Array:
         """Kinks of φ, ascending, in its own argument."""
         return np.array(sorted(kink.at for kink in self.activation.kinks))
 
-    @property
-    def powers(self) -> NDArray[np.bool_]:
-        """Which kinks are fractional powers, in the same order."""
-        at = {kink.at: kink.power for kink in self.activation.kinks}
-        return np.array([at[kink] for kink in self.kinks.tolist()], dtype=bool)
+    @cached_property
+    def powers(self) -> Array:
+        """Those kinks that are fractional powers, ascending."""
+        return np.array(sorted(kink.at for kink in self.activation.kinks if kink.power))
 
-    @property
+    @cached_property
     def has_infinite_slopes(self) -> bool:
         """Whether slopes grow without bound at some fractional power."""
         for kink in self.activation.kinks:
@@ -91,15 +91,20 @@ class Response:
                         return True
         return False
 
-    @property
+    @cached_property
     def has_powers(self) -> bool:
         """Whether some kink is a fractional power."""
-        return any(kink.power for kink in self.activation.kinks)
+        return bool(self.powers.size)
 
-    @property
+    @cached_property
     def is_homogeneous(self) -> bool:
         """Whether f(Rx) is a power of R times f(x)."""
         return self.activation.homogeneity is not None and self.beta == 0
+
+    @cached_property
+    def at_zero(self) -> float:
+        """f(0) = φ(β)."""
+        return float(self.activation.values(np.array([self.beta]))[0])
 
     def __call__(self, argument: Array) -> tuple[Array, Array]:
         """Return f and f′ where φ's argument γx + β has the given values."""

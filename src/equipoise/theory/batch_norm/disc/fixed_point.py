@@ -7,6 +7,7 @@ none, and problems of one response and batch size share them wherever their c = 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from equipoise.theory.batch_norm.averages.reach import LEFT_OUT, range_of
+from equipoise.theory.batch_norm.averages.reach import ALMOST_NO_C, LEFT_OUT, range_of
 from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.disc import circles as of
 from equipoise.theory.batch_norm.disc.circles import Circles
-from equipoise.theory.batch_norm.disc.law import DiscLaw
+from equipoise.theory.batch_norm.disc.law import DiscLaw, numbers
 from equipoise.theory.batch_norm.disc.place import place
 from equipoise.theory.batch_norm.fixed_point.critical_eps import critical_variance
 from equipoise.theory.batch_norm.fixed_point.solution import Numbers, Solution
@@ -36,7 +38,7 @@ _STEP, _STEP_DOWN, _DOWN, _RARE = 0.125, 0.4, 40.0, 15.0
 _VAGUE, _FAR_FROM_TRUE, _SHRINK, _SHORTEST = 0.01, 20.0, 4, 2e-4
 # Most solutions are found among the first κ from above.
 _AT_FIRST = 24
-_LINEAR, _ALMOST_NO_C = 1e-5, 1e-12
+_LINEAR = 1e-5
 # Newton's method: the longest step of log κ, and how far it may lead from where nodes were placed.
 _ROOM, _MOST_STEPS, _MOST_PLACES = 0.15, 80, 40
 _SQUARE = 1e-18
@@ -92,12 +94,12 @@ def solve_on_disc(settings: Sequence[Setting], f: Response) -> list[Solution | N
             for i, solution in solved.items():
                 del left[members[i]]
                 solutions[members[i]] = solution
-    if left:
-        raise ConvergenceError(
-            f"the fixed point of kappa did not settle at eps = {settings[min(left)].eps} for "
-            f"{f.activation.name}: it moved {_MOST_PLACES} times. Try a slightly different eps."
-        )
-    return solutions
+        if not left:
+            return solutions
+    raise ConvergenceError(
+        f"the fixed point of kappa did not settle at eps = {settings[min(left)].eps} for "
+        f"{f.activation.name}: it moved {_MOST_PLACES} times. Try a slightly different eps."
+    )
 
 
 def _of_like_c(settings: Sequence[Setting], log_kappas: dict[int, float]) -> list[list[int]]:
@@ -180,33 +182,32 @@ def _solutions(
         kappas: κ by either, of shape ``[2, settings]``.
         unsure: How far log F(κ) is not known, where Newton's method does not settle.
     """
-    f, (rough, kappa) = group.f, kappas
-    at_beta = float(f.activation.values(np.array([f.beta]))[0])
-
-    def numbers(law: DiscLaw, *kappas: Array) -> list[Array]:
-        """The numbers at every κ of each setting: arrays of shape ``[11, settings]``."""
-        count, c = len(kappas), np.concatenate([group.c(kappa) for kappa in kappas])
-        variance, shared = (np.tile(part, count) for part in (group.variance, group.shared))
-        found = law.numbers(np.concatenate(kappas), c, variance, shared, at_beta)
-        return np.split(found, count, axis=1)
-
-    (other,) = numbers(coarse, rough)
-    exact, *moved = numbers(fine, kappa, *([kappa * (1 + _SHIFT)] if group.eps.any() else []))
-    sensitivity = np.abs(moved[0] - exact) / _SHIFT if moved else np.zeros_like(exact)
-    mean_slope = fine.mean_slope(group.c(kappa))
+    rough, kappa = kappas
+    every = np.stack([rough, kappa, *([kappa * (1 + _SHIFT)] if group.eps.any() else [])])
+    sums = [
+        law.sums(group.c(some).ravel()) for law, some in ((coarse, every[:1]), (fine, every[1:]))
+    ]
+    variance, shared = (np.tile(part, len(every)) for part in (group.variance, group.shared))
+    joined = np.concatenate(sums, 1)
+    found = numbers(
+        group.batch_size, joined, every.ravel(), variance, shared, group.f.at_zero
+    ).reshape(-1, *every.shape)
+    other, exact, moved = found[:, 0], found[:, 1], found[:, -1]
+    sensitivity = np.abs(moved - exact) / _SHIFT  # 0 at ε = 0
+    mean_slope = sums[1][of.SLOPE, : kappa.size]
     values, slopes = fine.left_out(kappa / group.variance, mean_slope)
     solutions: list[Solution | None] = []
     for i, setting in enumerate(group.settings):
         if not min(rough[i], kappa[i]) > 0:
             solutions.append(None)
             continue
-        found = Numbers(exact[:, i], sensitivity[:, i])
-        errors = found.distance(Numbers(other[:, i]))
-        errors[3:6] += slopes[i] * found.rate
+        at = Numbers(exact[:, i], sensitivity[:, i])
+        errors = at.distance(Numbers(other[:, i]))
+        errors[3:6] += slopes[i] * at.rate
         if unsure is not None and unsure[i]:
-            errors += found.sensitivity * unsure[i] * found.amplification(setting)
+            errors += at.sensitivity * unsure[i] * at.amplification(setting)
         solutions.append(
-            found.with_errors(
+            at.with_errors(
                 errors,
                 setting,
                 _METHOD.format(fine.u.size),
@@ -360,20 +361,19 @@ class _Scan:
         group = _Group(settings, f)
         B = group.batch_size
         # F averages (f₁ − f₂)²/2, which is at most twice the largest (f − f(β))².
-        widest = range_of(f, B, _ALMOST_NO_C)
+        widest = range_of(f, B, ALMOST_NO_C)
         if not np.isfinite(widest.size):
             raise overflow(settings[0])
         if not widest.size > _SMALLEST:
             return None
-        end, bound = widest.end, np.log(2 * widest.size**2)
+        bound = math.log(2 * widest.size**2)
         top = bound + np.log(group.variance)
         rarity = bound - widest.peak
         down = np.arange(0, _DOWN + (rarity if rarity > _RARE else 0), _STEP_DOWN)
         least, largest = (group.c(np.exp(top - down[at])) for at in (0, -1))
         c = float(least.min())
-        if c * np.sinh(end) ** 2 > 1:  # else the c moves hardly any weight
-            end = range_of(f, B, c).end
-        last = float(np.log(np.sinh(end)))
+        end = range_of(f, B, c).end
+        last = math.log(math.sinh(end))
         scale = f.gamma * np.sqrt(B - 1)
         start = np.log(_LINEAR * max(1.0, abs(f.beta)) / scale)
         near = [abs(k - f.beta) for k in f.kinks if k != f.beta]
@@ -383,13 +383,13 @@ class _Scan:
         nearest = float(np.log(2 * LEFT_OUT / (B - 3 + least.max())) / 2)
         start = min(max(start, nearest - 36), nearest - 6)
         at = np.arange(last, start, -step)[::-1]
-        circles = Circles.of(f, B, float(np.tanh(end)), c)
+        circles = Circles.of(f, B, math.tanh(end), c)
         gaps = circles.gaps(np.tanh(np.arcsinh(np.exp(at))))
         log_gap = np.log(np.maximum(gaps, np.finfo(float).tiny))
         lowest = min(at[0], -np.log(B + float(largest.max())) / 2 - 13)
         below = np.arange(at[0] - step, lowest, -step)[::-1]
         # Linear there, but beside a fractional power.
-        beside = f.has_powers and f.beta in f.kinks[f.powers]
+        beside = f.beta in f.powers
         power = (log_gap[1] - log_gap[0]) / step if beside else 2.0
         log_gap = np.concatenate([log_gap[0] + power * (below - at[0]), log_gap])
         return cls(group, top, down, np.concatenate([below, at]), log_gap, circles, step)

@@ -107,81 +107,90 @@ class DiscLaw:
         slope = np.maximum(slope, np.finfo(float).tiny)
         return 0.8 * self.missed[0] / np.sqrt(gap), 0.6 * self.missed[1] / np.sqrt(slope)
 
-    def numbers(
-        self, kappa: Array, c: Array, variance: Array, shared: Array, at_beta: float
-    ) -> Array:
-        """All numbers in the order of :class:`~.fixed_point.solution.Numbers`.
+    def sums(self, c: Array) -> Array:
+        """The averages that :func:`numbers` combines, at every c, of shape ``[99, points]``.
 
-        Args:
-            kappa: κ, of shape ``[points]`` as all others.
-            c: Bε/κ.
-            variance: σ_w².
-            shared: σ_b².
-            at_beta: f(β), which the averages' values are less.
-
-        Returns:
-            The numbers, of shape ``[11, points]``.
+        First averages over all circles, 19 each: as they are; with weight 1/s² and with R²/s², up
+        to a factor B/κ; with weight x and with xR². Then E[x], E[xR²ρ²], E[√(x + c) y f], and the
+        logarithmic slope of F.
         """
-        B, n, nu = self.batch_size, self.batch_size - 1, self.batch_size - 3
+        nu = self.batch_size - 3
         base, b, s = self.base(c)
         inverse, amplitude = _of_z(nu, b, s)
-        M = self.averages
-
-        def averaged(weight: Array) -> Array:
-            return np.asarray(M @ weight.T)  # [19, points]
-
-        prob, s2 = averaged(base * (nu + b)), averaged(base) * (B / kappa)
-        s2R2 = averaged(base * inverse) * (B / kappa)
         x = base * (nu * (nu + 2) + nu * (b + s) + b * s)
         xR = base * (nu * (nu + 2) + 2 * nu * b + b * b)
-        along = xR @ np.tanh(self.u) ** 2
-        total, squares, product = x.sum(1), n / 2 * along, -along / 2
-        x, xR = averaged(x), averaged(xR)
+        weights = np.concatenate([base * (nu + b), base, base * inverse, x, xR])
+        averaged = (self.averages @ weights.T).reshape(of.COUNT, 5, -1).swapaxes(0, 1)
+        cross = (base * amplitude) @ self.averages[of.FIRST]
+        rest = x.sum(1), xR @ np.tanh(self.u) ** 2, cross, self._map(base, b, s)[1]
+        return np.concatenate([averaged.reshape(5 * of.COUNT, -1), np.stack(rest)])
 
-        shift = prob[of.MEAN]  # values less their mean
-        mean = at_beta + shift
-        q = variance * (prob[of.OWN] + 2 * at_beta * shift + at_beta**2) + shared
-        along_g = sum(_along_g(B, s2, s2R2))
 
-        both, ab, aa = s2[of.SLOPES], s2[of.SLOPES_12] / B, s2[of.SLOPES_11] / B
-        a3b, a2b2 = s2[of.SLOPES_31] / B**2, s2[of.SLOPES_22] / B**2
-        one, a2, a4 = s2[of.SLOPE], s2[of.SLOPE_2] / B, s2[of.SLOPE_4] / B**2
-        a2R, abR = s2R2[of.SLOPE_2] / B, s2R2[of.SLOPES_12] / B
-        own = (n / B) ** 2 * one - 2 * n / B * a2 + a4
-        own -= one / B**2 - 2 * a2 / (B * n) - a4 / n + a2R / n
-        others = -n / B**2 * both + (aa - n * ab) / B + a3b
-        others -= both / B**2 - 2 * (aa + ab) / (B * (B - 2)) - 2 * a3b / (B - 2) + abR / (B - 2)
-        along_l = own - 2 * others
-        along_m = both - 2 * (aa + (aa + ab) / (B - 2))
-        third = 2 * (a3b + a2b2)
-        along_m += 2 * (a2b2 + third / (B - 2) + (third + 2 * a3b - abR) / ((B - 2) * (B - 3)))
+def numbers(
+    batch_size: int, sums: Array, kappa: Array, variance: Array, shared: Array, at_zero: float
+) -> Array:
+    """All numbers in the order of :class:`~.fixed_point.solution.Numbers`.
 
-        own_x = x[of.OWN] - 2 * shift * x[of.MEAN] + shift**2 * total
-        own_yy = xR[of.OWN_YY] - 2 * shift * xR[of.MEAN_11] + shift**2 * squares
-        pair_x = x[of.PAIR] - 2 * shift * x[of.MEAN] + shift**2 * total
-        pair_11 = xR[of.PAIR_11] - 2 * shift * xR[of.MEAN_BOTH] + shift**2 * squares
-        pair_12 = xR[of.PAIR_12] - 2 * shift * xR[of.MEAN_12] + shift**2 * product
-        up_l = own_yy - own_x - 2 * n / (B - 2) * (pair_11 - pair_x)
-        summed = 2 * pair_11 + 2 * pair_12
-        up_m = pair_12 + summed / (B - 2) + (summed + 2 * pair_11) / ((B - 2) * (B - 3))
-        up_m -= B / ((B - 2) * (B - 3)) * pair_x
-        gap = prob[of.GAP]
-        cross = np.asarray((base * amplitude) @ M[of.FIRST])
-        return np.array(
-            [
-                q,
-                q - variance * gap,
-                kappa,
-                variance / B * along_g,
-                variance * along_l,
-                variance * along_m,
-                variance * gap / kappa * self._map(base, b, s)[1],
-                variance / (2 * kappa * n) * up_l,
-                variance / (B * kappa) * up_m,
-                variance * mean**2 + shared,
-                variance * B / (kappa * n * n) * cross**2,
-            ]
-        )
+    Args:
+        batch_size: B.
+        sums: Of :meth:`DiscLaw.sums`.
+        kappa: κ, of shape ``[points]`` as all others.
+        variance: σ_w².
+        shared: σ_b².
+        at_zero: f(0), which the averages' values are less.
+
+    Returns:
+        The numbers, of shape ``[11, points]``.
+    """
+    B, n = batch_size, batch_size - 1
+    prob, s2, s2R2, x, xR = sums[: 5 * of.COUNT].reshape(5, of.COUNT, -1)
+    total, along, cross, slope = sums[5 * of.COUNT :]
+    s2, s2R2 = s2 * (B / kappa), s2R2 * (B / kappa)
+    squares, product = n / 2 * along, -along / 2
+    shift = prob[of.MEAN]  # values less their mean
+    mean = at_zero + shift
+    q = variance * (prob[of.OWN] + 2 * at_zero * shift + at_zero**2) + shared
+    along_g = sum(_along_g(B, s2, s2R2))
+
+    both, ab, aa = s2[of.SLOPES], s2[of.SLOPES_12] / B, s2[of.SLOPES_11] / B
+    a3b, a2b2 = s2[of.SLOPES_31] / B**2, s2[of.SLOPES_22] / B**2
+    one, a2, a4 = s2[of.SLOPE], s2[of.SLOPE_2] / B, s2[of.SLOPE_4] / B**2
+    a2R, abR = s2R2[of.SLOPE_2] / B, s2R2[of.SLOPES_12] / B
+    own = (n / B) ** 2 * one - 2 * n / B * a2 + a4
+    own -= one / B**2 - 2 * a2 / (B * n) - a4 / n + a2R / n
+    others = -n / B**2 * both + (aa - n * ab) / B + a3b
+    others -= both / B**2 - 2 * (aa + ab) / (B * (B - 2)) - 2 * a3b / (B - 2) + abR / (B - 2)
+    along_l = own - 2 * others
+    along_m = both - 2 * (aa + (aa + ab) / (B - 2))
+    third = 2 * (a3b + a2b2)
+    along_m += 2 * (a2b2 + third / (B - 2) + (third + 2 * a3b - abR) / ((B - 2) * (B - 3)))
+
+    moved = shift**2
+    own_x = x[of.OWN] - 2 * shift * x[of.MEAN] + moved * total
+    own_yy = xR[of.OWN_YY] - 2 * shift * xR[of.MEAN_11] + moved * squares
+    pair_x = x[of.PAIR] - 2 * shift * x[of.MEAN] + moved * total
+    pair_11 = xR[of.PAIR_11] - 2 * shift * xR[of.MEAN_BOTH] + moved * squares
+    pair_12 = xR[of.PAIR_12] - 2 * shift * xR[of.MEAN_12] + moved * product
+    up_l = own_yy - own_x - 2 * n / (B - 2) * (pair_11 - pair_x)
+    summed = 2 * pair_11 + 2 * pair_12
+    up_m = pair_12 + summed / (B - 2) + (summed + 2 * pair_11) / ((B - 2) * (B - 3))
+    up_m -= B / ((B - 2) * (B - 3)) * pair_x
+    gap = prob[of.GAP]
+    return np.array(
+        [
+            q,
+            q - variance * gap,
+            kappa,
+            variance / B * along_g,
+            variance * along_l,
+            variance * along_m,
+            variance * gap / kappa * slope,
+            variance / (2 * kappa * n) * up_l,
+            variance / (B * kappa) * up_m,
+            variance * mean**2 + shared,
+            variance * B / (kappa * n * n) * cross**2,
+        ]
+    )
 
 
 class Density:

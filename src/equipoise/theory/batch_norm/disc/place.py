@@ -9,7 +9,9 @@ independent computation of every number.
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +26,11 @@ from equipoise.theory.batch_norm.disc.law import Density, DiscLaw
 
 Array = NDArray[np.float64]
 
-# Coarser and finer rules, on panels shorter than a part of the longest and on others.
-_SMOOTH = (panels.analytic(14), panels.analytic(20)), (panels.analytic(18), panels.analytic(25))
-_ROOTS = (
-    (panels.half_powers(16), panels.half_powers(24)),
-    (panels.half_powers(22), panels.half_powers(30)),
-)
+# Nodes of coarser and finer rules, on panels shorter than a part of the longest and on others.
+_SMOOTH = (14, 20), (18, 25)
+_ROOTS = (16, 24), (22, 30)
+# Where samples are rarer than e^-6, e^-14 and so on, this part of them suffices.
+_RARE, _PARTS = np.array([6.0, 14.0, 24.0, 32.0]), (1.0, 0.72, 0.56, 0.4, 0.28)
 # Longest panel: in u, and in standard deviations. Which part of it is short.
 _LONGEST, _LONGEST_SPREADS, _SHORT = 1.2, 3.2, 0.55
 _GOAL, _MOST_ROUNDS = 3e-12, 12
@@ -57,25 +58,25 @@ def place(
         c: Bε/κ, not negative.
         circles: Taken where they serve.
     """
-    end = whole_range(f, batch_size, 0.8 * c)
-    reach = float(np.tanh(end))
+    within = whole_range(f, batch_size, 0.8 * c)
+    reach = math.tanh(within.end)
     if circles is None or not circles.serve(reach, 0.8 * c):
         circles = Circles.of(f, batch_size, reach, 0.8 * c)
-    longest = min(_LONGEST, _LONGEST_SPREADS / float(np.sqrt(batch_size - 3 + c)))
-    left, right, singular = _first_panels(circles, longest, end)
+    longest = min(_LONGEST, _LONGEST_SPREADS / math.sqrt(batch_size - 3 + c))
+    left, right, singular = _first_panels(circles, longest, within.end)
     kept: list[list[tuple[Array, Array, Array]]] = [[], []]
     sizes = np.zeros((3, of.COUNT))
     points, before, steady = 0, np.inf, 0
     for turn in range(_MOST_ROUNDS):
         short = right - left < _SHORT * longest
-        parts = [
-            _on_panels(circles, left, right, singular, short, fine=fine) for fine in (False, True)
-        ]
-        points += sum(part[0].size * circles.points(bool(i)) for i, part in enumerate(parts))
-        sums = [_contributions(batch_size, c, *part) for part in parts]
-        sizes = np.maximum(sizes, np.abs(sums[1]).sum(0))
-        compared = np.maximum(sizes[:, _SIZE_OF][:, _COMPARED], np.finfo(float).tiny)
-        missed = (np.abs(sums[1] - sums[0])[:, :, _COMPARED] / compared).max((1, 2))
+        rarity = np.searchsorted(_RARE, within.rarity_from(left))
+        kinds = np.stack([rarity, ~short, singular.any(1)], 1).tolist()
+        parts = [_on_panels(circles, left, right, kinds, fine=fine) for fine in (False, True)]
+        points += sum(part.u.size * circles.points(bool(i)) for i, part in enumerate(parts))
+        coarse, fine = (part.contributions(batch_size, c) for part in parts)
+        sizes = np.maximum(sizes, np.abs(fine).sum(-1))
+        compared = np.maximum(sizes[:, _SIZE_OF], np.finfo(float).tiny)[..., None]
+        missed = (np.abs(fine - coarse) / compared)[:, _COMPARED].max((0, 1))
         failing = missed > _GOAL
         total = float(missed[failing].sum())
         # What halves of halves leave as large as it was is the rounding of values.
@@ -83,19 +84,12 @@ def place(
         if steady == 2 or points >= _MOST_POINTS or turn + 1 == _MOST_ROUNDS:
             failing[:] = False
         before = total
-        for which, (u, weight, averages) in enumerate(parts):
-            good = ~failing[:, None] & (weight > 0)
-            kept[which].append((u[good], weight[good], averages[:, good]))
-        left, right, singular = left[failing], right[failing], singular[failing]
-        if not left.size:
+        for law, part in zip(kept, parts, strict=True):
+            law.append(part.without(failing))
+        if not failing.any():
             break
-        middle = (left + right) / 2
-        none = np.zeros(len(left), dtype=bool)
-        singular = np.concatenate(
-            [np.stack([singular[:, 0], none], 1), np.stack([none, singular[:, 1]], 1)]
-        )
-        left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
-    coarse, fine = (
+        left, right, singular = _halves(left[failing], right[failing], singular[failing])
+    rough, good = (
         DiscLaw(
             batch_size,
             c,
@@ -104,7 +98,16 @@ def place(
         )
         for law in kept
     )
-    return coarse, fine
+    return rough, good
+
+
+def _halves(
+    left: Array, right: Array, singular: NDArray[np.bool_]
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Both halves of panels."""
+    middle, none = (left + right) / 2, np.zeros(left.size, dtype=bool)
+    ends = np.stack([singular[:, 0], none], 1), np.stack([none, singular[:, 1]], 1)
+    return np.append(left, middle), np.append(middle, right), np.concatenate(ends)
 
 
 def _first_panels(
@@ -116,76 +119,99 @@ def _first_panels(
     if f.kinks.size and not f.is_homogeneous:
         at = np.arctanh(compute.breaks(f, B))
         at = at[at < end]
-    if f.has_powers and np.isin(f.beta, f.kinks[f.powers]):
+    if f.beta in f.powers:
         at = np.append(0.0, at)
     # Where a steep place comes within reach of one sample, or of both: narrow in u as well.
-    scale = f.gamma * np.sqrt(B - 1)
-    gaps = np.diff(circles.cuts, prepend=-np.inf, append=np.inf)
-    narrow = np.minimum(gaps[:-1], gaps[1:]) < scale * np.tanh(longest) / 2
+    scale = f.gamma * math.sqrt(B - 1)
+    gaps = np.concatenate([[np.inf], circles.cuts[1:] - circles.cuts[:-1], [np.inf]])
+    narrow = np.minimum(gaps[:-1], gaps[1:]) < scale * math.tanh(longest) / 2
     edges = np.concatenate([[0.0], at, [end]])
-    if narrow.any():
+    if circles.cuts.size and narrow.any():
         one = np.abs(circles.cuts[narrow] - f.beta) / scale
-        near = np.concatenate([one, one * np.sqrt(2 * (B - 1) / (B - 2))])
-        near = np.arctanh(near[near < np.tanh(end)])
+        near = np.concatenate([one, one * math.sqrt(2 * (B - 1) / (B - 2))])
+        near = np.arctanh(near[near < math.tanh(end)])
         near = near[(abs(near[:, None] - at) > 1e-9 * longest).all(1)]
         edges = np.concatenate([edges, near])
     edges = np.unique(edges)
-    parts = []
-    for a, b in pairwise(edges.tolist()):
-        cuts = np.linspace(a, b, max(1, int(np.ceil((b - a) / longest))) + 1)
-        parts.append(cuts[:-1])
-    left = np.concatenate(parts)
+    width = edges[1:] - edges[:-1]
+    parts = np.maximum(np.ceil(width / longest), 1).astype(np.intp)
+    number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    left = np.repeat(edges[:-1], parts) + number * np.repeat(width / parts, parts)
     right = np.append(left[1:], end)
-    return left, right, np.stack([np.isin(left, at), np.isin(right, at)], 1)
+    if not at.size:
+        return left, right, np.zeros((left.size, 2), dtype=bool)
+    singular = np.isin(np.append(left, end), at)
+    return left, right, np.stack([singular[:-1], singular[1:]], 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """One rule on some panels.
+
+    Args:
+        u: Nodes, panel by panel, of shape ``[m]``.
+        measure: Their weights.
+        averages: Averages over their circles, of shape ``[19, m]``.
+        counts: How many nodes each panel has.
+    """
+
+    u: Array
+    measure: Array
+    averages: Array
+    counts: NDArray[np.intp]
+
+    def contributions(self, batch_size: int, c: float) -> Array:
+        """What each panel adds to averages in three weightings, of shape ``[3, 19, panels]``."""
+        base, b, _ = Density(batch_size, self.u)(c)
+        base, nu = base * self.measure, batch_size - 3
+        kinds = np.stack([base * (nu + b), base, base * (nu * (nu + 2) + 2 * nu * b + b * b)])
+        starts = np.cumsum(self.counts) - self.counts
+        return np.asarray(np.add.reduceat(kinds[:, None] * self.averages, starts, axis=-1))
+
+    def without(self, panels: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
+        """Nodes, weights and averages of other panels than these."""
+        if not panels.any():
+            return self.u, self.measure, self.averages
+        kept = np.repeat(~panels, self.counts)
+        return self.u[kept], self.measure[kept], self.averages[:, kept]
+
+
+def _rule(circles: Circles, kind: Sequence[int], fine: bool) -> panels.UnitRule:
+    """The rule of a panel, from how rare its samples are, whether it is long, and its ends."""
+    rarity, long, singular = kind
+    if singular and circles.f.has_powers:
+        return circles.rules[fine]
+    counts, rule = (_ROOTS, panels.half_powers) if singular else (_SMOOTH, panels.analytic)
+    return rule(round(counts[long][fine] * _PARTS[rarity]))
 
 
 def _on_panels(
-    circles: Circles,
-    left: Array,
-    right: Array,
-    singular: NDArray[np.bool_],
-    short: NDArray[np.bool_],
-    *,
-    fine: bool,
-) -> tuple[Array, Array, Array]:
-    """Nodes, weights, each ``[panels, m]``, and averages ``[19, panels, m]``, of one rule."""
-    ends, powers = singular.any(1), circles.f.has_powers
-    used = []
-    for rough, those in ((0, short), (1, ~short)):
-        roots = circles.rules[fine] if powers else _ROOTS[rough][fine]
-        both = (_SMOOTH[rough][fine], those & ~ends), (roots, those & ends)
-        used += [(rule, which) for rule, which in both if which.any()]
-    edge, offset, weights = np.zeros((3, left.size, max(rule.left.size for rule, _ in used)))
-    width = (right - left)[:, None]
-    for rule, chosen in used:
-        m = rule.left.size  # nodes beyond are without weight
-        near = rule.left <= rule.right
-        edge[chosen, :m] = np.where(near, left[chosen, None], right[chosen, None])
-        offset[chosen, :m] = width[chosen] * np.where(near, rule.left, -rule.right)
-        weights[chosen, :m] = (width * rule.weights)[chosen]
-    u = edge + offset
-    places = np.flatnonzero(weights > 0)
-    averages = np.zeros((of.COUNT, u.size))
-    rho, near_edge, away = (part.ravel()[places] for part in (np.tanh(u), edge, offset))
+    circles: Circles, left: Array, right: Array, kinds: Sequence[Sequence[int]], *, fine: bool
+) -> _Part:
+    """Place one rule on each panel, by its kind, and average over its circles."""
+    f = circles.f
+    rules = [_rule(circles, kind, fine) for kind in kinds]
+    counts = np.array([rule.weights.size for rule in rules])
+    ends, distances = (
+        np.concatenate(part) for part in zip(*(r.nearer for r in rules), strict=True)
+    )
+    panel, width = np.repeat(np.arange(left.size), counts), np.repeat(right - left, counts)
+    edge = np.stack([left, right])[ends, panel]
+    offset = width * distances
+    u, measure = edge + offset, width * np.concatenate([rule.weights for rule in rules])
+    rho, averages = np.tanh(u), np.empty((of.COUNT, u.size))
     step = max(1, of.POINTS // circles.points(fine))
-    for start in range(0, places.size, step):
+    for start in range(0, u.size, step):
         some = slice(start, start + step)
-        excess = None
-        if circles.f.has_powers:
-            excess = rho[some, None] - circles.met
-            with np.errstate(divide="ignore"):
-                touch = np.arctanh(np.minimum(circles.met, 1.0))
-            exact = abs(near_edge[some, None] - touch) <= 1e-14 * touch
-            from_edge = np.sinh(away[some])
-            from_edge /= np.cosh(near_edge[some]) * np.cosh(near_edge[some] + away[some])
-            excess = np.where(exact, from_edge[:, None], excess)
-        averages[:, places[some]] = circles.averages(rho[some], excess, fine=fine)
-    return u, weights, averages.reshape(of.COUNT, *u.shape)
+        excess = _excess(circles, edge[some], offset[some]) if f.has_powers else None
+        averages[:, some] = circles.averages(rho[some], excess, fine=fine)
+    return _Part(u, measure, averages, counts)
 
 
-def _contributions(batch_size: int, c: float, u: Array, measure: Array, averages: Array) -> Array:
-    """What each panel adds to averages in three weightings, of shape ``[panels, 3, 19]``."""
-    base, b, _ = Density(batch_size, u)(c)
-    base, nu = base * measure, batch_size - 3
-    kinds = np.stack([base * (nu + b), base, base * (nu * (nu + 2) + 2 * nu * b + b * b)])
-    return np.asarray(kinds.swapaxes(0, 1) @ averages.transpose(1, 2, 0))  # [panels, 3, 19]
+def _excess(circles: Circles, edge: Array, offset: Array) -> Array:
+    """How far circles exceed those that touch cuts: exact beside edges that are such radii."""
+    with np.errstate(divide="ignore"):
+        touch = np.arctanh(np.minimum(circles.met, 1.0))
+    exact = abs(edge[:, None] - touch) <= 1e-14 * touch
+    from_edge = np.sinh(offset) / (np.cosh(edge) * np.cosh(edge + offset))
+    return np.where(exact, from_edge[:, None], np.tanh(edge + offset)[:, None] - circles.met)

@@ -29,7 +29,7 @@ from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.polynomials import farthest, kinked_averages
 from equipoise.theory.batch_norm.averages.reach import whole_range
 from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
-from equipoise.theory.batch_norm.disc.circles import resolving_cuts
+from equipoise.theory.batch_norm.disc.cuts import resolving_cuts
 from equipoise.theory.batch_norm.disc.fixed_point import solve_on_disc, solve_without_eps
 from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
 from equipoise.theory.batch_norm.fixed_point.collapsed import collapsed
