@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,9 @@ _STEP, _STEP_DOWN, _DOWN, _RARE = 0.125, 0.4, 40.0, 15.0
 # steps shrink to a quarter. Steps too long for a rare sample trust themselves by a fifth of what
 # they miss.
 _VAGUE, _FAR_FROM_TRUE, _SHRINK, _SHORTEST = 0.01, 20.0, 4, 2e-4
+_BETWEEN = np.linspace(0, 1, 17)
+# The logarithm by which κ has to exceed what c moves weights at, for nodes without c to be tried.
+_SURELY = 2.0
 # Most solutions are found among the first κ from above.
 _AT_FIRST = 24
 _LINEAR = 1e-5
@@ -78,12 +82,15 @@ def solve_on_disc(settings: Sequence[Setting], f: Response) -> list[Solution | N
         ValueError: If f overflows.
     """
     solutions: list[Solution | None] = [None] * len(settings)
-    scan = _Scan.of(settings, f)
+    found = _where_c_moves_no_weight(_Group(settings, f))
+    for i, solution in found.items():
+        solutions[i] = solution
+    others = [i for i in range(len(settings)) if i not in found]
+    scan = _Scan.of([settings[i] for i in others], f) if others else None
     if scan is None:
         return solutions
-    left = {
-        i: guess for i, guess in enumerate(_largest_roots(settings, f, scan)) if guess is not None
-    }
+    roots = zip(others, _largest_roots(scan.group.settings, f, scan), strict=True)
+    left = {i: guess for i, guess in roots if guess is not None}
     for _ in range(_MOST_PLACES):
         for members in _of_like_c(settings, left):
             group = _Group([settings[i] for i in members], f)
@@ -100,6 +107,27 @@ def solve_on_disc(settings: Sequence[Setting], f: Response) -> list[Solution | N
         f"the fixed point of kappa did not settle at eps = {settings[min(left)].eps} for "
         f"{f.activation.name}: it moved {_MOST_PLACES} times. Try a slightly different eps."
     )
+
+
+def _where_c_moves_no_weight(group: _Group) -> dict[int, Solution | None]:
+    """Solutions at so large a κ that c = Bε/κ hardly moves weights, even of the rarest samples.
+
+    Where s = c sinh² u ≤ 1 everywhere, log F changes by half of what log κ does at most: F(κ)/κ
+    falls, also at all larger κ, so that a solution there is the only one and the largest.
+    """
+    within = range_of(group.f, group.batch_size, ALMOST_NO_C)
+    log_variance = np.log(group.variance)
+    lowest = np.log(group.batch_size * group.eps) + 2 * math.log(math.sinh(within.end))
+    likely = np.flatnonzero(within.peak + log_variance > lowest + _SURELY)
+    if not (within.whole and likely.size and within.size > _SMALLEST):
+        return {}
+    coarse, fine = place(group.f, group.batch_size, ALMOST_NO_C)
+    largest = log_variance + math.log(
+        max(float(fine.map(np.array([ALMOST_NO_C]))[0][0]), _SMALLEST)
+    )
+    likely = likely[(largest > lowest)[likely]]
+    solved, _ = _settled(group.some(likely), coarse, fine, largest[likely])
+    return {int(likely[i]): solution for i, solution in solved.items()}
 
 
 def _of_like_c(settings: Sequence[Setting], log_kappas: dict[int, float]) -> list[list[int]]:
@@ -247,7 +275,7 @@ def _largest_roots(settings: Sequence[Setting], f: Response, scan: _Scan) -> lis
     if brackets:
         rows = np.array(list(brackets))
         low, high = np.array(list(brackets.values())).T
-        between = np.linspace(low, high, 17, axis=1)
+        between = low[:, None] + (high - low)[:, None] * _BETWEEN
         for i, at, ratios in zip(brackets, between, scan.ratios(between, rows)[0], strict=True):
             # log F(κ)/κ falls through 0 from low to high.
             last = int(np.flatnonzero(ratios > 0)[-1])
@@ -333,7 +361,7 @@ def _newton(group: _Group, law: DiscLaw, start: Array) -> tuple[Array, NDArray[n
     return log_kappa, good
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Scan:
     """Gaps between samples over circles of all sizes, from which F is known at every κ.
 
@@ -404,22 +432,30 @@ class _Scan:
             rows: For some of the settings only.
         """
         B = self.group.batch_size
-        chosen = np.arange(len(log_kappa)) if rows is None else rows
+        chosen = slice(None) if rows is None else rows
         eps, variance = self.group.eps[chosen, None], self.group.variance[chosen, None]
-        tau2 = np.exp(2 * self.at)
-        fixed = 2 * self.at - (B - 1) / 2 * np.log1p(tau2)
-        gap = np.exp(self.log_gap - self.log_gap.max())
-        fine, coarse = np.empty((2, *log_kappa.shape))
+        tau2, fixed, gaps = self._fixed
+        means = np.empty((*log_kappa.shape, 2))
         step = max(1, _CHUNK // (log_kappa.shape[1] * tau2.size))
         for start in range(0, len(log_kappa), step):
             some = slice(start, start + step)
             c = (B * eps[some] / np.exp(log_kappa[some]))[..., None]
-            log_weight = fixed - c * tau2 / 2
+            log_weight = fixed - c / 2 * tau2
             weight = np.exp(log_weight - log_weight.max(-1, keepdims=True))
             weight *= B - 3 + c * (1 + tau2)
-            for every, mean in ((1, fine), (2, coarse)):
-                part = weight[..., ::-1][..., ::every]
-                value = part @ gap[::-1][::every] / part.sum(-1)
-                mean[some] = np.log(np.maximum(value, np.finfo(float).tiny))
-        ratios = fine + np.log(variance) + self.log_gap.max() - log_kappa
-        return ratios, np.abs(fine - coarse) + 1e-9
+            sums = weight @ gaps
+            means[some] = sums[..., :2] / sums[..., 2:]
+        logs = np.log(np.maximum(means, np.finfo(float).tiny))
+        ratios = logs[..., 0] + (np.log(variance) + self.log_gap.max()) - log_kappa
+        return ratios, np.abs(logs[..., 0] - logs[..., 1]) + 1e-9
+
+    @cached_property
+    def _fixed(self) -> tuple[Array, Array, Array]:
+        """sinh² u; what of log weights does not depend on c; and what weights multiply.
+
+        That is gaps, those at every second node, and 1 in the place of either.
+        """
+        tau2, second = np.exp(2 * self.at), np.arange(self.at.size)[::-1] % 2 == 0
+        gap = np.exp(self.log_gap - self.log_gap.max())
+        factors = np.stack([gap, gap * second, np.ones_like(gap), second], 1)
+        return tau2, 2 * self.at - (self.group.batch_size - 1) / 2 * np.log1p(tau2), factors

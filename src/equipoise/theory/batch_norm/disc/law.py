@@ -52,8 +52,9 @@ class DiscLaw:
     averages: Array
 
     def serves(self, c: Array, room: float) -> NDArray[np.bool_]:
-        """Whether a c is near enough to the one that nodes were placed for: log c within room."""
-        return np.asarray(np.abs(np.log(c / self.c)) <= room)
+        """Whether log c is within room of what nodes were placed for, or c moves no weight."""
+        free = np.maximum(c, self.c) * self._density.sinh2.max() <= 1
+        return np.asarray((np.abs(np.log(c / self.c)) <= room) | free)
 
     @cached_property
     def _density(self) -> Density:
@@ -63,8 +64,8 @@ class DiscLaw:
         """Weights of z + b = 1, normalised; b; and s: each of shape ``[points, radii]``."""
         weight, b, s = self._density(c[:, None])
         weight *= self.measure
-        total = np.einsum("pr,pr->p", weight, self.batch_size - 3 + b)
-        return weight / total[:, None], b, s
+        total = (weight * (self.batch_size - 3 + b)).sum(1, keepdims=True)
+        return weight / total, b, s
 
     def map(self, c: Array) -> tuple[Array, Array]:
         r"""F(κ)/σ_w², and its logarithmic slope :math:`d\log F/d\log\kappa`."""
@@ -75,9 +76,9 @@ class DiscLaw:
         part = base * total
         part *= self.averages[of.GAP]
         value = part.sum(1)
-        moved = np.einsum("pr,pr->p", part, s / 2 - b / total)
+        moved = (part * (s / 2 - b / total)).sum(1)
         # The nodes' own normalisation moves by rounding and truncation alone.
-        return value, np.divide(moved, value, out=np.zeros_like(value), where=value != 0)
+        return value, moved / np.where(value == 0, 1, value)
 
     def mean_slope(self, c: Array) -> Array:
         """E[D²] over one sample."""
@@ -202,12 +203,12 @@ class Density:
     """
 
     def __init__(self, batch_size: int, u: Array) -> None:
-        self._sinh2, self._tanh = np.sinh(u) ** 2, np.tanh(u)
-        self._decay = exponent(batch_size, self._sinh2)
+        self.sinh2, self._tanh = np.sinh(u) ** 2, np.tanh(u)
+        self._decay = exponent(batch_size, self.sinh2)
 
     def __call__(self, c: float | Array) -> tuple[Array, Array, Array]:
         """The density; b; and s."""
-        s = c * self._sinh2
+        s = c * self.sinh2
         return self._tanh * np.exp(-self._decay - s / 2), c + s, s
 
 
