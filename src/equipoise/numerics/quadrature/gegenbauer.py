@@ -21,6 +21,9 @@ from scipy.linalg import eigh_tridiagonal
 
 Array = NDArray[np.float64]
 
+# How many ρ_k are computed at first, twice as many whenever more are asked for.
+_FIRST_KNOWN = 72
+
 
 def recurrence(batch_size: float | Array, count: int) -> Array:
     r"""Coefficients of :math:`w\psi_k = b_{k+1}\psi_{k+1} + b_k\psi_{k-1}`.
@@ -56,7 +59,6 @@ def polynomials(batch_size: float | Array, count: int, points: Array) -> Iterato
         previous, current = current, following
 
 
-@lru_cache(maxsize=512)
 def pair_correlations(batch_size: int, count: int) -> Array:
     r"""Correlations :math:`\rho_k = C_k^{(B-3)/2}(-1/n)\,/\,C_k^{(B-3)/2}(1)`.
 
@@ -67,6 +69,14 @@ def pair_correlations(batch_size: int, count: int) -> Array:
         >>> pair_correlations(5, 2)  # two of five centred samples correlate by -1/4
         array([ 1.  , -0.25])
     """
+    known = _FIRST_KNOWN
+    while known < count:
+        known *= 2
+    return _known_correlations(batch_size, known)[:count]
+
+
+@lru_cache(maxsize=128)
+def _known_correlations(batch_size: int, count: int) -> Array:
     rho = correlations_of(float(batch_size), count)
     rho.flags.writeable = False
     return rho
@@ -81,7 +91,6 @@ def correlations_of(batch_sizes: float | Array, count: int) -> Array:
     return np.array(rho[:count])
 
 
-@lru_cache(maxsize=512)
 def correlation_tail(batch_size: int, count: int) -> float:
     r"""Largest :math:`|\rho_k|` over k ≥ count.
 
@@ -91,29 +100,29 @@ def correlation_tail(batch_size: int, count: int) -> float:
     return float(np.abs(pair_correlations(batch_size, count + 16)[count:]).max())
 
 
-@lru_cache(maxsize=512)
 def gauss(batch_size: int, count: int) -> tuple[Array, Array]:
     """Gauss nodes and weights for one coordinate, exact up to degree 2·count - 1.
 
     Returns:
         Nodes and weights, each of shape ``[count]``, read-only; the weights sum to 1.
     """
+    return _gauss(batch_size, count)[:2]
+
+
+def gauss_transform(batch_size: int, count: int, terms: int) -> Array:
+    """Matrix of ψ_k at the Gauss nodes, of shape ``[terms, count]``, read-only."""
+    return _gauss(batch_size, count)[2][:terms]
+
+
+@lru_cache(maxsize=64)
+def _gauss(batch_size: int, count: int) -> tuple[Array, Array, Array]:
     b = recurrence(batch_size, count)
     nodes = eigh_tridiagonal(np.zeros(count), b[:-1], eigvals_only=True, check_finite=False)
     nodes = (nodes - nodes[::-1]) / 2  # exactly symmetric, as the density is
     # Christoffel numbers: no gamma functions, no overflow at any batch size.
-    christoffel = np.zeros(count)
-    for psi in polynomials(batch_size, count, nodes):
-        christoffel += psi**2
-    weights = 1 / christoffel
+    psi = np.stack(list(polynomials(batch_size, count, nodes)))
+    weights = 1 / (psi * psi).sum(0)
     weights /= weights.sum()
-    nodes.flags.writeable = weights.flags.writeable = False
-    return nodes, weights
-
-
-@lru_cache(maxsize=128)
-def gauss_transform(batch_size: int, count: int, terms: int) -> Array:
-    """Matrix of ψ_k at the Gauss nodes, of shape ``[terms, count]``, read-only."""
-    matrix = np.stack(list(polynomials(batch_size, terms, gauss(batch_size, count)[0])))
-    matrix.flags.writeable = False
-    return matrix
+    for array in (nodes, weights, psi):
+        array.flags.writeable = False
+    return nodes, weights, psi

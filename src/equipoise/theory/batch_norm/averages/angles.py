@@ -66,7 +66,7 @@ def _averages(
     cosine = edge + step
     w1 = root * cosine
     x1 = outer.of_edges(x_edges) + scale * root * step
-    outer_weights = outer.weights * sine ** (batch_size - 3)
+    outer_weights = outer.weights * _power(sine, batch_size - 3)
     outer_weights /= outer_weights.sum(1, keepdims=True)
     f1 = np.where(outer_weights > 0, np.stack(f(x1)), 0.0)  # [2, radii, m]
     mean = (outer_weights * f1[0]).sum(1)
@@ -89,10 +89,11 @@ def _averages(
     step2 *= reach
     w2 = root * (centre + reach * edge2 + step2)
     x2 = inner.of_edges(x_cuts) + inner_scale * step2
-    inner_weights = inner.weights * sine2 ** (batch_size - 4)
+    inner_weights = inner.weights * _power(sine2, batch_size - 4)
     total = inner_weights.sum(-1, keepdims=True)
     inner_weights /= np.where(total > 0, total, 1)
-    f2 = np.where(inner_weights > 0, np.stack(f(x2)), 0.0)
+    f2 = np.stack(f(x2))
+    np.copyto(f2, 0.0, where=~(inner_weights > 0))
     f2[0] -= mean[:, None, None]
 
     # r: radii, m: outer nodes, s: inner nodes, o: order, i, j, p: powers
@@ -106,6 +107,16 @@ def _averages(
             weighted *= w2
     pairs = np.einsum("oirm,ojrm->oijr", left, conditional)
     return mean, first, squares, (pairs + pairs.swapaxes(1, 2)) / 2
+
+
+def _power(x: Array, exponent: int) -> Array:
+    """A whole power, by products: many times as fast as NumPy's."""
+    found = np.ones_like(x)
+    while exponent:
+        if exponent % 2:
+            found *= x
+        x, exponent = x * x, exponent // 2
+    return found
 
 
 def _outer_edges(

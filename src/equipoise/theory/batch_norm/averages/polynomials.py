@@ -227,9 +227,7 @@ def _split(
 
 def _coefficients(batch_size: int | Array, weighted: Array, w: Array, terms: int) -> Array:
     """Sums over nodes times every ψ_k: ``[rows, 2, 4, m]`` becomes ``[terms, 2, 4, rows]``."""
-    psi = np.empty((len(w), terms, w.shape[1]))
-    for k, part in enumerate(gegenbauer.polynomials(batch_size, terms, w)):
-        psi[:, k] = part
+    psi = np.stack(list(gegenbauer.polynomials(batch_size, terms, w)), 1)  # [rows, terms, m]
     sums = psi @ weighted.reshape(len(w), -1, w.shape[1]).swapaxes(1, 2)  # [rows, terms, 8]
     return np.asarray(sums.reshape(len(w), terms, *weighted.shape[1:3]).transpose(1, 2, 3, 0))
 

@@ -168,4 +168,7 @@ class Averages:
 
 def powers(w: Array, count: int) -> Array:
     """Stack 1, w, …, w^(count-1) along a new first axis."""
-    return np.stack([np.ones_like(w), *(w**p for p in range(1, count))])
+    found = np.ones((count, *w.shape))
+    for p in range(1, count):
+        np.multiply(found[p - 1], w, out=found[p])
+    return found
