@@ -5,6 +5,7 @@ import pytest
 
 from equipoise.theory import Setting, backward_spectrum, bsb1_fixed_point
 from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.disc import fixed_point
 from equipoise.theory.batch_norm.disc.place import place
 
 
@@ -54,3 +55,15 @@ def test_circles_that_barely_touch_a_power_see_its_slopes_and_not_rounding(power
     f = Response.of(Setting(lambda x: x.abs() ** power, B, gamma=gamma, beta=beta))
     for law in place(f, B, 0.0):
         assert law.mean_slope(np.zeros(1))[0] == pytest.approx(true, rel=5e-8)
+
+
+@pytest.mark.parametrize(("phi", "B"), [("relu", 16), ("tanh", 200), ("abs", 32)])
+def test_solutions_where_eps_moves_no_weight_are_those_that_a_scan_finds(monkeypatch, phi, B):
+    f = Response.of(Setting(phi, B, gamma=0.7, beta=0.3))
+    settings = [Setting(phi, B, gamma=0.7, beta=0.3, eps=eps) for eps in (1e-9, 1e-8, 0.01)]
+    found = fixed_point._where_c_moves_no_weight(fixed_point._Group(settings, f))
+    assert sorted(found) == [0, 1]  # at 0.01 it does
+    monkeypatch.setattr(fixed_point, "_where_c_moves_no_weight", lambda group: {})
+    for i, scanned in enumerate(fixed_point.solve_on_disc(settings[:2], f)):
+        for ours, theirs in zip(found[i].numbers, scanned.numbers, strict=True):
+            assert abs(ours.value - theirs.value) <= min(ours.error, theirs.error)
