@@ -119,7 +119,7 @@ def _where_c_moves_no_weight(group: _Group) -> dict[int, Solution | None]:
     log_variance = np.log(group.variance)
     lowest = np.log(group.batch_size * group.eps) + 2 * math.log(math.sinh(within.end))
     likely = np.flatnonzero(within.peak + log_variance > lowest + _SURELY)
-    if not (within.whole and likely.size and within.size > _SMALLEST):
+    if not (within.whole and likely.size and _SMALLEST < within.size < 1 / _SMALLEST):
         return {}
     coarse, fine = place(group.f, group.batch_size, ALMOST_NO_C)
     largest = log_variance + math.log(
