@@ -339,23 +339,6 @@ def test_an_output_bias_at_the_targets_mean_is_the_remedy():
     assert found(model, F.mse_loss, 50 + torch.randn(16, 3)) == []
 
 
-@pytest.mark.parametrize(
-    ("loss", "turned"),
-    [
-        (lambda output, target: -F.cross_entropy(output, target), True),
-        (lambda output, target: -F.cross_entropy(output, target).squeeze(), True),
-        (
-            lambda output, target: -(output.log_softmax(1) * F.one_hot(target, 3)).sum(1).mean(),
-            False,
-        ),
-        (lambda output, target: F.cross_entropy(output, target).neg().neg(), False),
-        (F.cross_entropy, False),
-    ],
-)
-def test_a_loss_with_its_sign_turned(loss, turned):
-    assert [one.severity for one in found(Net(), loss)] == (["warning"] if turned else [])
-
-
 def test_cosines_as_logits():
     class Cosine(nn.Module):
         def __init__(self, scale):

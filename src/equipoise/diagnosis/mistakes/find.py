@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
+from equipoise.diagnosis.mistakes.aims import of_aims
 from equipoise.diagnosis.mistakes.cancelling import of_cancelling
 from equipoise.diagnosis.mistakes.classes import of_classes
 from equipoise.diagnosis.mistakes.codings import of_codings
@@ -24,6 +25,7 @@ from equipoise.diagnosis.mistakes.outputs import of_outputs
 from equipoise.diagnosis.mistakes.own_steps import of_own_steps
 from equipoise.diagnosis.mistakes.pairs import of_pairs
 from equipoise.diagnosis.mistakes.past import of_past
+from equipoise.diagnosis.mistakes.policies import of_policies
 from equipoise.diagnosis.mistakes.reach import of_reach
 from equipoise.diagnosis.mistakes.samples import of_samples
 from equipoise.diagnosis.mistakes.signs import of_signs
@@ -49,6 +51,8 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "gradients that cancel": of_cancelling,
     "first steps": of_steps,
     "signs of gradients": of_signs,
+    "signs of losses": of_aims,
+    "signs of parts of a policy's loss": of_policies,
     "steps that are seen before they are predicted": of_future,
     "steps that are not seen": of_own_steps,
     "targets that were given": of_past,

@@ -25,7 +25,7 @@ from equipoise.diagnosis.mistakes.sources import (
     tensor,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each
-from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -36,9 +36,6 @@ _NORMALISED_TWICE = {(_CROSS_ENTROPY, "_softmax"): "softmax", (_BINARY, "sigmoid
 # Where bounded activations leave logits between.
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
 _CTC = ("_ctc_loss", "_cudnn_ctc_loss")
-# What a loss ends in.
-_LOSS_OPERATIONS = {*LIKELIHOODS, _BINARY, "binary_cross_entropy", "mse_loss", "smooth_l1_loss"}
-_LOSS_OPERATIONS |= {"huber_loss"}
 _ASSUMED = "That loss is assumed: give yours as loss_fn= if it is another."
 # What makes numbers that are no logarithms of probabilities.
 _NO_LOGARITHMS = (*PRODUCTS, "_softmax", "sigmoid", "tanh", "relu")
@@ -92,23 +89,7 @@ def of_outputs(traced: TracedPass) -> list[Finding]:
     )
     if traced.loss_is_assumed:
         return [replace(one, detail=f"{one.detail} {_ASSUMED}") for one in found]
-    return [*found, *_negated(graph, nodes)]
-
-
-def _negated(graph: Graph, nodes: Mapping[int, Node]) -> list[Finding]:
-    """A loss with its sign turned, which training makes as large as it can."""
-    last = None if graph.result is None else nodes.get(graph.result.node)
-    origin = None if last is None or last.name != "neg" else origin_of_input(last, nodes)
-    if origin is None or origin.name not in _LOSS_OPERATIONS:
-        return []
-    return [
-        Finding(
-            "warning",
-            "The loss has its sign turned",
-            f"It is the negative of {origin.name}: training makes the error as large as it can.",
-            "Take the minus away, unless an adversary is to be misled.",
-        )
-    ]
+    return found
 
 
 def _before_a_loss(node: Node, origin: Node | None, *, ends_in_nll: bool) -> Finding | None:

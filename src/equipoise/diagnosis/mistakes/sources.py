@@ -98,6 +98,15 @@ def is_of(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
     )
 
 
+def is_of_data_alone(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
+    """Whether a tensor was made of the batch's, and not of weights as well, detached or not."""
+    return (
+        not tensor(source, nodes).requires_grad
+        and is_of(batch, source, nodes)
+        and all(given.kind != "parameter" for given in _given(source, nodes))
+    )
+
+
 def _given(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Given]:
     """The tensors that a tensor's numbers were made of, the nearest first."""
     waiting, seen = deque([source]), set[int]()

@@ -86,3 +86,15 @@ def one_of_each(findings: Iterable[Finding | None]) -> list[Finding]:
 def place_of(node: Node) -> str:
     """The module in which an operation runs, for a sentence; empty for the model itself."""
     return f" in {node.module!r}" if node.module else ""
+
+
+def one_sign(values: Tensor) -> float:
+    """1 or -1 if no number has the other sign, and some have this one; else 0."""
+    low, high = float(values.detach().min()), float(values.detach().max())
+    return 1.0 if low >= 0 < high else -1.0 if high <= 0 > low else 0.0
+
+
+def sign_of(node: Node) -> float:
+    """Of the loss's derivative by what a node gives; 0 if it is mixed, or there is none."""
+    gradient = node.gradients[0] if node.gradients else None
+    return 0.0 if gradient is None or not gradient.numel() else one_sign(gradient)

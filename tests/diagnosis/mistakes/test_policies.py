@@ -1,0 +1,137 @@
+"""Losses of policies with parts of the wrong sign."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Categorical, Normal
+from torch.nn import functional as F
+
+from equipoise.diagnosis.mistakes.policies import of_policies
+from support.model_state import differences, fingerprint
+from support.traced_passes import traced_pass
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(32, 6, generator=GENERATOR)
+ACTIONS = torch.randint(4, (32,), generator=GENERATOR)
+ADVANTAGES, BEFORE = torch.randn(2, 32, generator=GENERATOR)
+TURNED = ("critical", "The policy's loss has its sign turned")
+SURE = ("warning", "The entropy of the policy counts with the wrong sign")
+
+
+class Rollout(NamedTuple):
+    """As a buffer of Stable-Baselines3 gives it."""
+
+    observations: torch.Tensor
+    actions: torch.Tensor
+    advantages: torch.Tensor
+
+
+BATCH = Rollout(X, ACTIONS, ADVANTAGES)
+
+
+def policy():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def found(loss, batch=tuple(BATCH), model=None):
+    model = policy() if model is None else model
+    before = fingerprint(model)
+    findings = of_policies(traced_pass(model, batch, loss))
+    assert differences(before, fingerprint(model)) == []
+    return [(one.severity, one.title) for one in findings]
+
+
+def chosen(model, batch):
+    return model(batch[0]).log_softmax(1).gather(1, batch[1][:, None]).squeeze(1)
+
+
+def smaller_gain(model, batch):
+    ratio = (chosen(model, batch) + 1.5 - 0.1 * BEFORE).exp()
+    gains = ratio * batch[2], ratio.clamp(0.8, 1.2) * batch[2]
+    return -torch.min(*gains).mean()
+
+
+def larger_loss(model, batch):
+    """As in CleanRL."""
+    ratio = (Categorical(logits=model(batch[0])).log_prob(batch[1]) + 1.5 - 0.1 * BEFORE).exp()
+    losses = -batch[2] * ratio, -batch[2] * ratio.clamp(0.8, 1.2)
+    return torch.max(*losses).mean()
+
+
+def of_a_normal_law(model, batch):
+    actions = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
+    law = Normal(model(batch[0]), 1.0)
+    ratio = (law.log_prob(actions).sum(1) + 8 - 0.1 * BEFORE).exp()
+    return -torch.min(ratio * batch[2], ratio.clamp(0.8, 1.2) * batch[2]).mean()
+
+
+@pytest.mark.parametrize("loss", [smaller_gain, larger_loss, of_a_normal_law])
+def test_the_clipped_objective_and_its_negative(loss):
+    assert found(loss) == []
+    assert found(lambda model, batch: -loss(model, batch)) == [TURNED]
+
+
+def plain(model, batch):
+    weights = (batch[2] - batch[2].mean()) / (batch[2].std() + 1e-8)
+    return -(chosen(model, batch) * weights).mean()
+
+
+def turned(model, batch):
+    return -plain(model, batch)
+
+
+@pytest.mark.parametrize("kind", [Rollout, lambda x, a, w: {0: x, 1: a, 2: w, "advantages": w}])
+def test_advantages_are_known_by_their_name(kind):
+    batch = kind(*BATCH)
+    assert found(plain, batch) == []
+    assert found(turned, batch) == [TURNED]
+
+
+def test_numbers_without_a_name_may_be_costs():
+    assert found(turned) == []
+
+
+def entropy(model, batch):
+    logarithms = model(batch[0]).log_softmax(1)
+    return -(logarithms.exp() * logarithms).sum(1).mean()
+
+
+def entropy_of_a_law(model, batch):
+    return Categorical(logits=model(batch[0])).entropy().mean()
+
+
+class Once(nn.Module):
+    """A policy that is run once for all terms of a loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.last = policy(), None
+
+    def forward(self, x):
+        if self.last is None or self.last[0] is not x:
+            self.last = x, self.layers(x)
+        return self.last[1]
+
+
+@pytest.mark.parametrize("loss", [plain, smaller_gain, larger_loss])
+@pytest.mark.parametrize("measure", [entropy, entropy_of_a_law])
+@pytest.mark.parametrize(("coefficient", "expected"), [(-0.01, []), (0.01, [SURE])])
+def test_entropies(loss, measure, coefficient, expected):
+    def whole(model, batch):
+        run = Once()
+        run.layers = model
+        return loss(run, batch) + coefficient * measure(run, batch)
+
+    assert found(whole) == expected
+
+
+def test_entropies_of_classes_are_made_small_on_purpose():
+    """As where labels are few."""
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1]) + 0.1 * entropy(model, batch)
+
+    assert found(loss) == []
