@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Set
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
     DIFFERENCES,
+    DRAWN,
     PRODUCTS,
     depends_on_weights,
     shape,
@@ -19,7 +20,6 @@ from equipoise.records import wording
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.call import OF_SHAPES
 
-_DRAWN = ("randn", "rand", "normal", "uniform", "randint", "randn_like", "rand_like")
 # What takes the size of a difference: else noise may have been added to outputs on purpose.
 _SIZES = {"pow", "abs", "norm", "linalg_vector_norm"}
 # What may be made of noise by scaling it.
@@ -103,7 +103,7 @@ def _takes_more(end: int, nodes: Mapping[int, Node], closed: int) -> bool:
     while left:
         node = nodes[left.pop()]
         if (
-            not (node.inputs or node.name in _DRAWN)
+            not (node.inputs or node.name in DRAWN)
             and node.outputs
             and _varies(Made(node.number, 0), nodes)
         ):
@@ -126,7 +126,7 @@ def _draws_alone(source: Made, nodes: Mapping[int, Node]) -> set[int]:
         if node.number in seen:
             continue
         seen.add(node.number)
-        if node.name in _DRAWN:
+        if node.name in DRAWN:
             if _of_a_law(node):
                 return set()
             found.add(node.number)

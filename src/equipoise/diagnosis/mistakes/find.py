@@ -18,6 +18,7 @@ from equipoise.diagnosis.mistakes.codings import of_codings
 from equipoise.diagnosis.mistakes.draws import of_draws
 from equipoise.diagnosis.mistakes.future import of_future
 from equipoise.diagnosis.mistakes.inputs import of_inputs
+from equipoise.diagnosis.mistakes.latents import of_latents
 from equipoise.diagnosis.mistakes.layers import of_layers
 from equipoise.diagnosis.mistakes.leaks import of_leaks
 from equipoise.diagnosis.mistakes.memory import of_memory
@@ -45,6 +46,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "random numbers": of_draws,
     "inputs": of_inputs,
     "layers": of_layers,
+    "latent variables": of_latents,
     "parameters without a gradient": of_reach,
     "targets": of_targets,
     "forgotten time steps": of_memory,

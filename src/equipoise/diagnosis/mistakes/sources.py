@@ -27,6 +27,8 @@ ARRANGING = {
     "unsqueeze",
 }
 ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "slice", "select"}
+# Operations that draw random numbers.
+DRAWN = ("randn", "rand", "normal", "uniform", "randint", "randn_like", "rand_like")
 # Operations that pick one number of each row, that of its class.
 LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
 # Operations that compare two tensors number by number.
