@@ -27,6 +27,7 @@ from equipoise.diagnosis.mistakes.own_steps import of_own_steps
 from equipoise.diagnosis.mistakes.pairs import of_pairs
 from equipoise.diagnosis.mistakes.past import of_past
 from equipoise.diagnosis.mistakes.policies import of_policies
+from equipoise.diagnosis.mistakes.quantised import of_quantised
 from equipoise.diagnosis.mistakes.reach import of_reach
 from equipoise.diagnosis.mistakes.samples import of_samples
 from equipoise.diagnosis.mistakes.signs import of_signs
@@ -47,6 +48,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "inputs": of_inputs,
     "layers": of_layers,
     "latent variables": of_latents,
+    "quantised codes": of_quantised,
     "parameters without a gradient": of_reach,
     "targets": of_targets,
     "forgotten time steps": of_memory,
