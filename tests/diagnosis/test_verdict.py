@@ -73,6 +73,19 @@ def test_what_keeps_it_from_training_comes_before_a_mistake(healthy):
     assert found.sentence == "Will not train: its gradients are nan"
 
 
+def test_what_is_left_of_a_model_is_not_all_of_it(healthy):
+    """'Will train' stood above models most of whose weights were detached."""
+    most = finding("warning", "Most of the weights get no gradient")
+    found = verdict.conclude(None, healthy, [most], rest=most)
+    assert found.sentence == "Most of it will not train"
+    assert found.details.startswith(
+        "Most of the weights get no gradient. What is left of it will train (97 %"
+    )
+    assert "Found as well" not in found.details
+    unknown = verdict.conclude(None, None, [most], rest=most)
+    assert (unknown.sentence, unknown.details) == (found.sentence, most.title)
+
+
 def test_the_forecast_itself_is_not_found_as_well(healthy):
     sentence = conclude(with_rate(1.001), healthy).sentence
     found = conclude(with_rate(1.001), healthy, [finding("warning", sentence)])

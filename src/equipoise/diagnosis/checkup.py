@@ -20,6 +20,7 @@ from equipoise.diagnosis.initialisation.findings import conclude_initialisation
 from equipoise.diagnosis.initialisation.stuck import conclude_stuck
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.mistakes.inputs import OFF
+from equipoise.diagnosis.mistakes.reach import MOST
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.price import free_memory, memory_in_words, plan, prices
 from equipoise.diagnosis.problem import Model, Problem, facts, name_of
@@ -185,6 +186,7 @@ def _record(examined: Examination, target: str, started: float) -> Checkup:
             examined.untraced or examined.unjudged,
             examined.obstacle,
             next((one for one in examined.mistakes if one.severity == "critical"), None),
+            next((one for one in examined.mistakes if one.title == MOST), None),
         ),
         sites=examined.sites,
         attribution=examined.attribution,

@@ -26,6 +26,7 @@ def conclude(
     unknown: str = "",
     obstacle: Broken | Stuck | Forgotten | None = None,
     mistake: Finding | None = None,
+    rest: Finding | None = None,
 ) -> Verdict:
     """Summarise a check-up in two lines.
 
@@ -36,6 +37,7 @@ def conclude(
         unknown: Why it is not.
         obstacle: What keeps it from training, whatever theory says; may be empty.
         mistake: A critical one in the use of the model: it may well train, but not to any good.
+        rest: Why most of it will not train, whatever the forecast for the other part.
     """
     found = sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
     if obstacle:
@@ -45,6 +47,10 @@ def conclude(
         details = [(mistake.remedy or mistake.detail).rstrip(".")]
         if trainability is not None:
             details.append(f"but for that, it {_as_clause(forecast(trainability))}")
+    elif rest is not None:
+        sentence, details = "Most of it will not train", [_as_clause(rest.title)]
+        if trainability is not None:
+            details.append(f"what is left of it {_as_clause(forecast(trainability))}")
     elif trainability is None:
         sentence = "Whether it will train is unknown"
         details = [part for part in (_growth(growth), unknown.rstrip(".")) if part]
@@ -53,7 +59,7 @@ def conclude(
         details = [trainability.reason or _growth(growth)]
         if trainability.depth is not None:
             details.append(depth_in_words(trainability.depth))
-    if not (obstacle or mistake) and not (trainability and trainability.reason):
+    if not (obstacle or mistake or rest) and not (trainability and trainability.reason):
         details += [f"found as well: {one.title}" for one in _serious(found, sentence)[:1]]
     return Verdict(
         severity=found[0].severity if found else None,

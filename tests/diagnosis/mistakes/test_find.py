@@ -9,6 +9,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes import find
+from equipoise.diagnosis.mistakes.reach import MOST
 
 
 def test_a_later_batch_that_fails_ends_no_checkup():
@@ -48,8 +49,10 @@ class Probed(nn.Module):
 def test_a_detached_backbone_ends_no_checkup():
     batches = [(torch.randn(16, 6), torch.arange(16) % 3) for _ in range(3)]
     report = eq.checkup(Probed, batches, batches=1, seeds=2)
-    (finding,) = (f for f in report.findings if "without a gradient" in f.title)
+    (finding,) = (f for f in report.findings if f.title == MOST)
     assert finding.severity == "warning"
+    assert report.verdict.sentence == "Most of it will not train"
+    assert "What is left of it will " in report.verdict.details
     assert "backbone.0.weight" in finding.detail
 
 

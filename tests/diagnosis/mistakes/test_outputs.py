@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from equipoise.diagnosis.checkup import checkup
 from equipoise.diagnosis.mistakes.layers import of_layers
 from equipoise.diagnosis.mistakes.outputs import of_outputs
-from equipoise.diagnosis.mistakes.reach import of_reach
+from equipoise.diagnosis.mistakes.reach import MOST, of_reach
 from equipoise.diagnosis.trainability.measure import assert_trainable
 from support.traced_passes import traced_pass
 
@@ -389,7 +389,7 @@ def test_dropout_of_nearly_everything():
 def test_a_large_part_without_a_gradient_is_a_warning_and_a_small_one_a_note():
     (large,) = found(Net(between=torch.Tensor.detach))
     assert large.severity == "warning"
-    assert "68 % of the weights: first.weight, first.bias." in large.detail
+    assert "68 % of the weights, in 2 parameters: first.weight, first.bias." in large.detail
     model = Net()
     model.unused = nn.Parameter(torch.zeros(2))
     (small,) = found(model)
@@ -414,7 +414,7 @@ def test_where_gradients_end(cut, operation):
     model.forward = lambda x: model.last(without(model, x))
     (frozen,) = found(model)
     assert "Their gradients end at torch.no_grad() in 'first'" in frozen.detail
-    assert one.title == "2 parameters without a gradient"
+    assert one.title == MOST
     assert one.detail.endswith(f"Their gradients end at {operation}.")
 
 

@@ -17,8 +17,9 @@ from equipoise.records import wording
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.call import OF_SHAPES
 
-# Share of the parameters from which a part without gradient is no detail.
-_MUCH = 0.1
+# Shares of the parameters from which a part without gradient is no detail, and the larger part.
+_MUCH, _MOST = 0.1, 0.5
+MOST = "Most of the weights get no gradient"
 _NAMES = 3
 _NO_GRAD = "torch.no_grad()"
 
@@ -47,9 +48,12 @@ def of_reach(traced: TracedPass) -> list[Finding]:
     return [
         Finding(
             "warning" if much else "note",
-            f"{wording.count(len(missed), 'parameter')} without a gradient",
-            f"The loss does not depend on {wording.percent(share())} of the weights: "
-            f"{wording.listed(missed, _NAMES)}. " + _why(graph, missed),
+            MOST
+            if share() > _MOST
+            else f"{wording.count(len(missed), 'parameter')} without a gradient",
+            f"The loss does not depend on {wording.percent(share())} of the weights, in "
+            f"{wording.count(len(missed), 'parameter')}: {wording.listed(missed, _NAMES)}. "
+            + _why(graph, missed),
             "Use them, look for detach() or no_grad() behind them, or freeze them with "
             "requires_grad_(False)."
             if much
