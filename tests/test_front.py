@@ -95,7 +95,7 @@ def test_the_first_call_leaves_pythons_generator_as_it_is():
         "import random, torch, equipoise as eq\n"
         "random.seed(0)\n"
         "before = random.getstate()\n"
-        "batch = torch.ones(8, 6), torch.zeros(8, dtype=torch.long)\n"
+        "batch = torch.eye(8, 6), torch.zeros(8, dtype=torch.long)\n"
         "eq.assert_trainable(torch.nn.Linear(6, 2), batch, at_least=0)\n"
         "assert random.getstate() == before"
     )

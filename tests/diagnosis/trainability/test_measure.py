@@ -152,6 +152,18 @@ class TestAssertTrainable:
         with pytest.raises(ValueError, match=r"at_least must be a number in \[0, 1\]"):
             eq.assert_trainable(net, fixed_batches(), at_least=value)
 
+    def test_a_critical_mistake_fails(self):
+        """It passed what the check-up calls not ready to train."""
+
+        def turned(model, batch):
+            return -nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+        model = net()
+        before = fingerprint(model)
+        with pytest.raises(AssertionError, match=r"not ready to train\. The loss has its sign"):
+            eq.assert_trainable(model, fixed_batches(), loss_fn=turned, at_least=0)
+        assert differences(before, fingerprint(model)) == []
+
     def test_options_reach_the_question(self, by_hand):
         x = torch.randn(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
         found = eq.assert_trainable(

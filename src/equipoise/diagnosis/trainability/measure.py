@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from equipoise.diagnosis.broken import broken, conclude_broken
 from equipoise.diagnosis.forgotten import conclude_forgotten, forgotten
 from equipoise.diagnosis.initialisation.stuck import conclude_stuck, stuck
 from equipoise.diagnosis.inputs.adapt import Loss
+from equipoise.diagnosis.mistakes.find import mistakes
 from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.judge import judge
 from equipoise.diagnosis.trainability.record import Trainability
+from equipoise.instrument.recording.graph import Graph
 from equipoise.instrument.recording.tracer import trace
 from equipoise.numerics.checks import check_within
 from equipoise.numerics.options import named_options
@@ -71,7 +74,10 @@ def trainability(
         model, data, loss_fn=loss_fn, batch_size=batch_size, device=device, seed=seed
     )
     fresh = problem.fresh(problem.seed)
-    graph = trace(fresh, problem.first, problem.loss_fn)
+    return _judged(problem, fresh, trace(fresh, problem.first, problem.loss_fn), depth=depth)
+
+
+def _judged(problem: Problem, fresh: nn.Module, graph: Graph, *, depth: bool) -> Trainability:
     never = stuck(fresh, problem.loss_fn, problem.more(), graph.without_gradient)
     deaf = forgotten(fresh, problem.loss_fn, problem.first, problem.patience, graph)
     for finding in [
@@ -94,7 +100,7 @@ def assert_trainable(
     device: torch.device | str | None = None,
     seed: int = 0,
 ) -> Trainability:
-    """Fail if a model will probably not train; for test suites.
+    """Fail if a model will probably not train, or to no good; for test suites.
 
     Args:
         model: A module, which is not changed; a function or class that makes one; or a Hugging
@@ -113,7 +119,8 @@ def assert_trainable(
         :func:`equipoise.diagnosis.trainability`.
 
     Raises:
-        AssertionError: If the probability is lower; the message tells the reason.
+        AssertionError: If the probability is lower, or a critical mistake was found, such as a
+            loss with its sign turned; the message tells the reason.
         ValueError: If ``at_least`` is no probability, model, loss and data do not fit together,
             or no operation of the model has a gradient.
 
@@ -123,15 +130,18 @@ def assert_trainable(
         ()
     """
     check_within("at_least", at_least, "[0, 1]", "It is a probability, such as 0.5.")
-    found = trainability(
-        model,
-        data,
-        loss_fn=loss_fn,
-        batch_size=batch_size,
-        device=device,
-        seed=seed,
-        depth=False,
+    problem = Problem.prepare(
+        model, data, loss_fn=loss_fn, batch_size=batch_size, device=device, seed=seed
     )
+    fresh = problem.fresh(problem.seed)
+    graph = trace(fresh, problem.first, problem.loss_fn)
+    found = _judged(problem, fresh, graph, depth=False)
+    for finding in mistakes(graph, fresh, problem):
+        if finding.severity == "critical":
+            raise AssertionError(
+                f"the model is not ready to train. {finding.title}. {finding.detail} "
+                f"{finding.remedy or ''}".rstrip()
+            )
     if found.probability < at_least:
         chance = wording.chance(found.probability, found.low, found.high)
         raise AssertionError(
