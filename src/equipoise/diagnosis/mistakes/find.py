@@ -26,6 +26,7 @@ from equipoise.diagnosis.mistakes.outputs import of_outputs
 from equipoise.diagnosis.mistakes.own_steps import of_own_steps
 from equipoise.diagnosis.mistakes.pairs import of_pairs
 from equipoise.diagnosis.mistakes.past import of_past
+from equipoise.diagnosis.mistakes.plateaus import of_plateaus
 from equipoise.diagnosis.mistakes.policies import of_policies
 from equipoise.diagnosis.mistakes.quantised import of_quantised
 from equipoise.diagnosis.mistakes.reach import of_reach
@@ -54,6 +55,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "forgotten time steps": of_memory,
     "gradients that cancel": of_cancelling,
     "first steps": of_steps,
+    "plateaus": of_plateaus,
     "signs of gradients": of_signs,
     "signs of losses": of_aims,
     "signs of parts of a policy's loss": of_policies,
