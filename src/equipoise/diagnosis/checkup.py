@@ -20,6 +20,7 @@ from equipoise.diagnosis.initialisation.findings import conclude_initialisation
 from equipoise.diagnosis.initialisation.stuck import conclude_stuck
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.mistakes.inputs import OFF
+from equipoise.diagnosis.mistakes.plateaus import ENDLESS
 from equipoise.diagnosis.mistakes.reach import MOST
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.price import free_memory, memory_in_words, plan, prices
@@ -31,6 +32,7 @@ from equipoise.diagnosis.smoothness.findings import conclude_smoothness
 from equipoise.diagnosis.smoothness.measure import SmoothnessOptions
 from equipoise.diagnosis.trainability.findings import conclude_trainability
 from equipoise.diagnosis.trainability.judge import REASONS
+from equipoise.diagnosis.trainability.record import LIKELY
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.modules import unwatched
 from equipoise.instrument.progress import Stages
@@ -185,7 +187,7 @@ def _record(examined: Examination, target: str, started: float) -> Checkup:
             findings,
             examined.untraced or examined.unjudged,
             examined.obstacle,
-            next((one for one in examined.mistakes if one.severity == "critical"), None),
+            next((one for one in examined.mistakes if _heads(one, examined)), None),
             next((one for one in examined.mistakes if one.title == MOST), None),
         ),
         sites=examined.sites,
@@ -203,6 +205,13 @@ def _record(examined: Examination, target: str, started: float) -> Checkup:
         smoothness=examined.smoothness,
         left_out=examined.plan.left_out,
     )
+
+
+def _heads(mistake: Finding, examined: Examination) -> bool:
+    """Whether it stands before any forecast; a plateau is the reason of most that are bad."""
+    found = examined.trainability
+    is_known = mistake.title == ENDLESS and found is not None and found.probability <= LIKELY
+    return mistake.severity == "critical" and not is_known
 
 
 def _findings(examined: Examination) -> tuple[Finding, ...]:

@@ -13,6 +13,10 @@ from equipoise.records.finding import Finding
 # architectures and public models of the benchmarks it is 0.04 at least; with ReLU and weights of
 # deviation 0.01, at a width of 64, it is 4e-4 with four layers and 1e-6 with six.
 _FLAT = 3e-3
+# Root mean square of gradients of which Adam, which adds 1e-8, makes less than a hundredth of a
+# step.
+_TINY = 1e-10
+ENDLESS = "Training does not leave its first plateau: layers are too small together"
 
 
 def of_plateaus(traced: TracedPass) -> list[Finding]:
@@ -27,6 +31,8 @@ def of_plateaus(traced: TracedPass) -> list[Finding]:
         traced: The pass, and what it is one of.
     """
     graph = traced.graph
+    if not all(map(math.isfinite, (graph.loss, *graph.weights.values()))):
+        return []
     matrices = {n: p for n, p in graph.parameters.items() if p.ndim > 1 and p.requires_grad}
     moved = 0.0
     for name, square in graph.weights.items():
@@ -43,14 +49,25 @@ def of_plateaus(traced: TracedPass) -> list[Finding]:
     least = min(abs(graph.loss), most)
     if not (0 < moved < _FLAT * least < math.inf):
         return []
+    # The last bias has a gradient whatever is before it, and only shifts all outputs.
+    squares = [square for n, square in graph.weights.items() if "bias" not in n.rpartition(".")[2]]
+    largest = math.sqrt(max(squares))
+    is_endless = largest < _TINY
     return [
         Finding(
-            "warning",
-            "Training starts on a plateau: layers are too small together",
+            "critical" if is_endless else "warning",
+            ENDLESS
+            if is_endless
+            else "Training starts on a plateau: layers are too small together",
             "If any one matrix were moved as far as matrices of the usual size are long, the loss "
             f"would change by a part of {wording.number(moved / abs(graph.loss))}: each gradient "
             "has the other layers as factors. Plain SGD hardly moves for hundreds of steps, and "
-            "Adam starts slowly.",
+            + (
+                f"Adam neither: the largest root mean square of a gradient is "
+                f"{wording.number(largest)}, and Adam adds 1e-8 before it divides by that."
+                if is_endless
+                else "Adam starts slowly."
+            ),
             "Draw weights with a deviation of about fan_in ** -0.5, as nn.init.kaiming_normal_ "
             "does, and not with a fixed one such as 0.01; or put norms between the layers.",
         )

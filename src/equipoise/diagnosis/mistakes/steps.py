@@ -40,10 +40,7 @@ def of_steps(traced: TracedPass) -> list[Finding]:
 
 
 def _tiny(graph: Graph) -> list[Finding]:
-    named = {name: square for name, square in graph.weights.items() if math.isfinite(square)}
-    # A last layer's bias has a gradient whatever is before it, and only shifts all outputs.
-    others = {n: square for n, square in named.items() if "bias" not in n.rpartition(".")[2]}
-    squares = (others or named).values()
+    squares = [square for square in graph.weights.values() if math.isfinite(square)]
     most = math.sqrt(max(squares, default=0.0))
     if not 0 < most < _TINY:
         return []

@@ -136,12 +136,6 @@ def assert_trainable(
     fresh = problem.fresh(problem.seed)
     graph = trace(fresh, problem.first, problem.loss_fn)
     found = _judged(problem, fresh, graph, depth=False)
-    for finding in mistakes(graph, fresh, problem):
-        if finding.severity == "critical":
-            raise AssertionError(
-                f"the model is not ready to train. {finding.title}. {finding.detail} "
-                f"{finding.remedy or ''}".rstrip()
-            )
     if found.probability < at_least:
         chance = wording.chance(found.probability, found.low, found.high)
         raise AssertionError(
@@ -149,4 +143,10 @@ def assert_trainable(
             f"{wording.percent(at_least)} are asked for"
             + (f": {found.reason}." if found.reason else ".")
         )
+    for finding in mistakes(graph, fresh, problem):
+        if finding.severity == "critical":
+            raise AssertionError(
+                f"the model is not ready to train. {finding.title}. {finding.detail} "
+                f"{finding.remedy or ''}".rstrip()
+            )
     return found
