@@ -89,7 +89,8 @@ class TestSpeed:
 
     def test_the_figure_is_a_gpus_if_there_is_one(self):
         figure = drawn(speed.EXPERIMENT, self.results(10.0, devices=("cpu", "cuda")))
-        assert figure[0].get_ylabel() == "ms of a batch"
+        assert figure[0].get_ylabel() == "GPU ms of a batch"
+        assert not any(line.get_linestyle() == ":" for line in figure[0].lines)
 
     def test_where_there_is_no_gpu_its_cells_are_not_missed(self, monkeypatch):
         monkeypatch.setattr("torch.cuda.is_available", lambda: False)

@@ -340,7 +340,7 @@ def draw(figure: FigureBase, results: Mapping[TimedNetwork, Timings]) -> None:
         axes.set_xlabel("batch size")
         axes.set_title(_title(cell), fontsize=8)
     for first in grid[:, 0]:
-        first.set_ylabel("time of a step over plain SGD's", fontsize=8)
+        first.set_ylabel("step, over plain SGD's", fontsize=8)
     # Below the panels, because bars fill them.
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=7)
