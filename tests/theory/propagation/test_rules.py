@@ -819,6 +819,46 @@ class TestAttention:
         np.testing.assert_allclose(outputs[0].same, outputs[1].same, rtol=1e-6)
 
 
+class GroupedQueries(nn.Module):
+    """Four heads of queries, two of keys and values, in each of the ways that people write it."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.query = nn.Linear(C, C, bias=False)
+        self.key, self.value = (nn.Linear(C, C // 2, bias=False) for _ in range(2))
+        self.way = way
+
+    def forward(self, x):
+        layers = (self.query, self.key, self.value)
+        q, k, v = (layer(x).unflatten(2, (-1, C // 4)).transpose(1, 2) for layer in layers)
+        if self.way == "einsum":
+            q = q.unflatten(1, (2, 2))
+            logits = torch.einsum("bkgtd,bksd->bkgts", q, k) / (C // 4) ** 0.5
+            later = torch.ones(logits.shape[3:], dtype=torch.bool).triu(1)
+            weights = logits.masked_fill(later, -math.inf).softmax(4)
+            out = torch.einsum("bkgts,bksd->bkgtd", weights, v).flatten(1, 2)
+        else:
+            if self.way == "repeated":
+                k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+            elif self.way == "expanded":
+                k, v = (x[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1, 2) for x in (k, v))
+            grouped = self.way == "enable_gqa"
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        return out.transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("way", ["einsum", "repeated", "expanded", "enable_gqa"])
+def test_heads_that_share_keys_and_values(way):
+    """Their gradients add up: of two heads they are twice those of one."""
+    comparison = Comparison(linear(lambda: GroupedQueries(way)), tokens())
+    sites = [site for site, _ in comparison.pairs[0]]
+    assert any("scaled_dot_product" in site or "bmm" in site for site in sites)
+    assert comparison.misses("forward") == {}
+    for weight in ("1.key.weight", "1.value.weight"):
+        ratios = [p[weight] / a[weight] for p, a in comparison.weights]
+        assert np.mean(ratios) == pytest.approx(1, abs=0.15)
+
+
 class TestManyTokens:
     """Keys and values are made of one stream, whose random products they share.
 

@@ -29,6 +29,9 @@ those of gradients with, have signs of their own, and nothing is added. Dropout 
 adds :math:`\nu \sum_j A_{ij}^2 K_v(j,j) K_k(j,j)`, K_v not centred, to :math:`Q_i`, and likewise
 to keys. Every head has a bias of its own; moments are averages over heads.
 
+Of heads that share keys and values (grouped queries), each has queries and outputs with weights
+of their own: gradients of keys and values are those of one head, times the number that share.
+
 For many heads and features, and logits that do not depend on values. Sources: Noci et al. 2022
 (arXiv:2206.03126), Dinan et al. 2023 (arXiv:2304.02034) for logits of small variance.
 """
@@ -38,6 +41,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,7 +53,8 @@ from torch import Tensor
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
+from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError
+from equipoise.theory.propagation.rules.positions import positions_as_features, spread_over
 from equipoise.theory.propagation.rules.softmax import SoftmaxWeights, distances, shared
 from equipoise.theory.propagation.tensors import is_uniform
 from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged, from_covariance
@@ -145,6 +150,8 @@ def changed(call: Call, value: Scores) -> Scores:
     name, shape = call.node.name, tuple(call.output.shape)
     if name in ("view", "_unsafe_view", "clone", "expand", "detach", "_to_copy"):
         return value
+    if name in ("unsqueeze", "squeeze") or (name == "permute" and _moves_short_axes(call)):
+        return value
     if value.normalised:
         return replace(value, noise=(1 + value.noise) * (1 + _noise(call)) - 1)
     others = [a for a in call.arguments if not isinstance(a, Scores)]
@@ -161,6 +168,15 @@ def changed(call: Call, value: Scores) -> Scores:
     if name == "where" and call.argument("self") is value and _number(others[1]) <= _UNSEEN:
         return _masked(value, ~call.argument("condition").value, shape)
     raise UnpredictedError(f"{name} of attention scores")
+
+
+def _moves_short_axes(call: Call) -> bool:
+    """Whether all axes but those of length 1 stay in order, as ``einsum`` permutes scores."""
+    count = call.output.ndim
+    long = [
+        i % count for i, n in zip(call.argument("dims"), call.output.shape, strict=True) if n > 1
+    ]
+    return long == sorted(long)
 
 
 def _noise(call: Call) -> float:
@@ -201,16 +217,16 @@ def _masked(scores: Scores, hidden: Tensor, shape: Sequence[int]) -> Scores:
 
 def _biased(scores: Scores, bias: Tensor, shape: Sequence[int]) -> Scores:
     """Scores, seen in a shape, with something added; the same for all samples."""
-    axes = Layout(scores.queries.layout.axes[:-2]).viewed(shape[:-2])[0].axes
+    axes = Layout(scores.queries.layout.axes[:-1]).viewed(shape[:-1])[0].axes
     whole = bias.detach().double().cpu().reshape((1,) * (len(shape) - bias.ndim) + bias.shape)
-    lengths = whole.shape[:-2]
+    lengths = whole.shape[:-1]
     atoms = [atom for axis in axes for atom in axis]
     sizes = [
         atom.size if length > 1 else 1
         for axis, length in zip(axes, lengths, strict=True)
         for atom in axis
     ]
-    split = whole.expand(*lengths, *shape[-2:]).reshape(*sizes, *shape[-2:])
+    split = whole.expand(*lengths, shape[-1]).reshape(*sizes, shape[-1])
     for place, atom in enumerate(atoms):
         if atom.role == "sample":
             first = split.narrow(place, 0, 1)
@@ -218,10 +234,14 @@ def _biased(scores: Scores, bias: Tensor, shape: Sequence[int]) -> Scores:
                 raise UnpredictedError("a mask or bias that differs between samples")
             split = first
     heads = [i for i, atom in enumerate(atoms) if atom.role == "feature"]
-    windows = [i for i, atom in enumerate(atoms) if atom.role != "feature"]
-    split = split.permute(*heads, *windows, -2, -1)
-    count = math.prod(split.shape[: len(heads)])
-    added = split.reshape(count, -1, *shape[-2:]).numpy()
+    tokens = [i for i, atom in enumerate(atoms) if atom in axes[-1] and i not in heads]
+    windows = [i for i in range(len(atoms)) if i not in (*heads, *tokens)]
+    split = split.permute(*heads, *windows, *tokens, -1)
+    counts = [
+        math.prod(split.shape[a:b])
+        for a, b in pairwise(np.cumsum([0, len(heads), len(windows), len(tokens)]))
+    ]
+    added = split.reshape(*counts, shape[-1]).numpy()
     return replace(scores, bias=scores.bias + added)
 
 
@@ -291,9 +311,11 @@ class _Head:
 
 def attend(scores: Scores, v: Moments) -> Result:
     """Softmax weights times values."""
-    q, k = scores.queries, scores.keys
     if not scores.normalised:
         raise UnpredictedError("scores times values without a softmax")
+    q, given = scores.queries, (scores.origin, v)
+    k, v = (_of_own_heads(value, q) for value in (scores.keys, v))
+    sharing = _features(q.layout.axes[:-1]) / _features(k.layout.axes[:-2])
     orders = [_windows_first(value) for value in (q, k, v)]
     if k.positions != v.positions:
         raise UnpredictedError("keys and values of different positions")
@@ -303,7 +325,9 @@ def attend(scores: Scores, v: Moments) -> Result:
     )
     moments, size = (Kq.same, Kk.same, Kv.same), q.layout.shape[-1] * scores.scale**2
     scatter = math.sqrt(max(k.scatter, 0.0) * max(v.scatter, 0.0))
-    heads = [_Head.of(b, scores.noise, moments, size, scatter) for b in _softmax_of_bias(scores)]
+    heads = [
+        _Head.of(b, scores.noise, moments, size, scatter) for b in _softmax_of_bias(scores, k)
+    ]
     same = np.mean([head.weights.averaged(Kv.same) for head in heads], 0)
     diff = np.mean([head.weights.mean @ Kv.diff @ head.weights.mean.T for head in heads], 0)
     mean = np.mean([head.weights.mean for head in heads], 0) @ v.mean[v.places(orders[2])]
@@ -316,21 +340,59 @@ def attend(scores: Scores, v: Moments) -> Result:
         own = [np.mean(block, 0) for block in blocks]
         across = np.mean([head.weights.mean.T @ P.diff @ head.weights.mean for head in heads], 0)
         others = (np.zeros_like(own[0]), np.zeros_like(own[1]), across)
-        inputs = zip((q, scores.origin, v), orders, own, others, strict=True)
-        return Pulled(
-            [
-                (x, Gradient(arranged(Exchangeable(same, diff, N), order, x.order)))
-                for x, order, same, diff in inputs
-            ]
-        )
+        inputs = []
+        whole = zip((q, *given), (q, k, v), orders, own, others, strict=True)
+        for x, alone, order, same, diff in whole:
+            pairs = arranged(Exchangeable(same, diff, N), order, alone.order)
+            if x is not q:
+                pairs = _with_copies(pairs * sharing, alone, x)
+            inputs.append((x, Gradient(pairs)))
+        return Pulled(inputs)
 
     return Result(output, pullback)
 
 
-def _softmax_of_bias(scores: Scores) -> list[Array]:
+def _of_own_heads(x: Moments, q: Moments) -> Moments:
+    """Keys or values; where they are repeated for several heads of queries, the copies are heads.
+
+    What a head makes of its copy has weights of its own before and behind.
+    """
+    atoms = _copies(x, q)
+    output = positions_as_features(x, atoms).output if atoms else x
+    assert isinstance(output, Moments)
+    return output if output is x else replace(output, scatter=x.scatter)
+
+
+def _copies(x: Moments, q: Moments) -> list[Atom]:
+    """Positions of keys or values in place of which queries have features."""
+    return [
+        atom
+        for own, theirs in zip(x.layout.axes[:-2], q.layout.axes[:-2], strict=True)
+        if not any(atom.role == "position" for atom in theirs)
+        for atom in own
+        if atom.role == "position"
+    ]
+
+
+def _with_copies(pairs: Exchangeable, alone: Moments, x: Moments) -> Exchangeable:
+    """The gradient of keys or values, from that of what :func:`_of_own_heads` made of them."""
+    if x.positions == alone.positions:
+        return pairs
+    copies = [atom for atom in x.order if atom not in alone.order]
+    spread = spread_over(pairs, x.positions // alone.positions)
+    return arranged(spread, [*alone.order, *copies], x.order)
+
+
+def _features(axes: Sequence[Axis]) -> float:
+    """How many features there are taken to be."""
+    return Layout(tuple(axes)).count("feature")
+
+
+def _softmax_of_bias(scores: Scores, k: Moments) -> list[Array]:
     """For every head that differs from the others, over all windows: rows that sum to 1."""
-    q, k = scores.queries, scores.keys
-    T, S = scores.shape[-2:]
+    q = scores.queries
+    T = math.prod(a.size for a in q.layout.axes[-2] if a.role == "position")
+    S = scores.shape[-1]
     windows = q.positions // T
     if q.positions != windows * T or k.positions != windows * S:
         raise UnpredictedError("queries and keys of different windows")
