@@ -12,6 +12,7 @@ from torch import nn
 
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory import explosion_rate
+from equipoise.theory.propagation import draws
 from equipoise.theory.propagation.call import RULES
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import UnpredictedError
@@ -448,24 +449,53 @@ class Highway(nn.Module):
         return gate * h + (1 - gate) * x if self.expanded else x + gate * (h - x)
 
 
+class BesideItsNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(256)
+
+    def forward(self, x):
+        return x + self.norm(x)
+
+
+def gated(*, expanded):
+    torch.manual_seed(0)
+    model = linear(256, nn.Linear(256, 256), Highway(expanded=expanded))
+    return propagate(trace(model, vectors(), projected)).sites
+
+
 class TestDependence:
     """What is made of the same elements is not taken for independent."""
 
     @pytest.mark.parametrize("expanded", [False, True])
-    def test_gates_between_two_tensors_are_refused(self, expanded):
-        model = linear(256, nn.Linear(256, 256), Highway(expanded=expanded))
-        sites = propagate(trace(model, vectors(), projected)).sites
-        (cut,) = (s for s in sites if "depend on a third" in s.reason)
-        assert (cut.operation, cut.module) == ("add", "2")
+    def test_gates_between_two_tensors_are_drawn(self, expanded):
+        sites = gated(expanded=expanded)
+        assert {s.reason for s in sites if s.module} == {""}
+        found = next(s for s in sites if (s.operation, s.module) == ("add", "2"))
+        assert found.second_moment == pytest.approx(found.measured_second_moment, rel=0.06)
         before = next(s for s in sites if s.module == "1")
         assert before.gradient == pytest.approx(before.measured_gradient, rel=0.15)
 
+    @pytest.mark.parametrize("expanded", [False, True])
+    def test_both_forms_are_one_function(self, expanded):
+        """Of the same weights, and of other draws."""
+        one, other = (
+            {s.module: s.gradient for s in gated(expanded=form) if s.operation == "addmm"}
+            for form in (expanded, not expanded)
+        )
+        for module, gradient in one.items():
+            assert gradient == pytest.approx(other[module], rel=0.05)
+
     def test_taken_for_independent_they_would_be_wrong(self, monkeypatch):
-        monkeypatch.setattr(sums, "_require_independent", lambda a, b: None)
-        model = linear(256, nn.Linear(256, 256), Highway(expanded=False))
-        sites = propagate(trace(model, vectors(), projected)).sites
+        monkeypatch.setattr(sums, "_of_dependent", lambda a, b, function: None)
+        sites = gated(expanded=False)
         found = next(s for s in sites if (s.operation, s.module) == ("add", "2"))
         assert abs(np.log(found.second_moment / found.measured_second_moment)) > 0.3
+
+    def test_what_is_not_followed_is_refused(self):
+        """A batch norm depends on what it normalises, and draws do not follow it."""
+        sites = propagate(trace(linear(256, BesideItsNorm()), vectors(), projected)).sites
+        assert [s.operation for s in sites if "depend on a third" in s.reason] == ["add"]
 
     def test_queries_and_keys_of_refused_scores_start_anew(self):
         """Without a softmax, keys times values come first."""
@@ -517,7 +547,9 @@ class TestSeveralBeginnings:
         (site,) = (s for s in sites if s.module == "log_variance")
         assert site.gradient == pytest.approx(site.measured_gradient, rel=1e-5)
 
-    def test_gates(self):
+    def test_gates(self, monkeypatch):
+        """If they are not drawn."""
+        monkeypatch.setattr(draws, "is_drawable", lambda *tensors: False)
         torch.manual_seed(0)
         model = linear(256, *(Highway(expanded=True) for _ in range(3)))
         sites = propagate(trace(model, vectors(), projected)).sites

@@ -125,6 +125,17 @@ class Exchangeable:
         return Exchangeable(self.same + change, self.diff + change, self.samples)
 
 
+def of_draws(first: Array, second: Array, samples: int) -> Exchangeable:
+    """Average products of draws, of shape ``[draws, 2, P]`` for two samples, made symmetric."""
+    count, _, positions = first.shape
+    same = first.reshape(-1, positions).T @ second.reshape(-1, positions) / (2 * count)
+    diff = first[:, 0].T @ second[:, 1] / count
+    if second is first:
+        return Exchangeable(same, (diff + diff.T) / 2, samples)
+    diff = (diff + first[:, 1].T @ second[:, 0] / count) / 2
+    return Exchangeable((same + same.T) / 2, (diff + diff.T) / 2, samples)
+
+
 class Later(Exchangeable):
     """Such a matrix that is computed when its entries are first read.
 

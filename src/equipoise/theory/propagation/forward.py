@@ -6,13 +6,14 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from importlib import import_module
+from itertools import count
 from typing import Any, TypeGuard
 
 from torch import Tensor
 
 from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
-from equipoise.theory.propagation import losses
+from equipoise.theory.propagation import draws, losses
 from equipoise.theory.propagation.call import (
     OF_SHAPES,
     RULES,
@@ -27,6 +28,7 @@ from equipoise.theory.propagation.call import (
 )
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
 from equipoise.theory.propagation.rules import attention
+from equipoise.theory.propagation.rules.drawn import of_several
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
@@ -38,12 +40,14 @@ from equipoise.theory.propagation.values import (
     Moments,
     Value,
     measured,
+    new_latents,
     require_few,
 )
 
 for _family in (
     "attention",
     "convolution",
+    "drawn",
     "joining",
     "linear",
     "normalisers",
@@ -117,6 +121,8 @@ class Forward:
         leaves = [v for v in trees.leaves((arguments, keywords)) if _is_value(v)]
         call = Call(node, arguments, keywords)
         random = not all(isinstance(leaf, Known) for leaf in leaves)
+        new_latents.set(count(node.number << 20))
+        draws.of_the_loss.set(node.number in self._behind_weights)
         try:
             result = self._result(call, leaves, random=random)
             if random and isinstance(result.output, Moments):
@@ -169,7 +175,7 @@ class Forward:
                 leaf.value.ndim and leaf.value.numel() > 1 for leaf in known
             ):
                 return each_part(call, pointwise, self._done) if alone else pointwise(call)
-            raise UnpredictedError(f"{node.name} of several tensors")
+            return of_several(call)
         if node.name in _RECURRENT:
             raise UnpredictedError("a recurrent layer, whose weights meet what they made before")
         raise UnpredictedError(f"no rule for {node.name}")

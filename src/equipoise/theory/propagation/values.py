@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import count
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from equipoise.instrument.recording.graph import MOST_POSITIONS
 from equipoise.theory.propagation import latent, pair_averages
-from equipoise.theory.propagation.exchangeable import Average, Exchangeable, Later
+from equipoise.theory.propagation.exchangeable import Average, Exchangeable, Later, of_draws
 from equipoise.theory.propagation.filters import Filters
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
 from equipoise.theory.propagation.tensors import (
@@ -33,7 +33,9 @@ Indices = NDArray[np.intp]
 
 # Maps of so many positions are followed, pair by pair: 64 × 64, unless a graph has fewer.
 most_positions: ContextVar[int] = ContextVar("most_positions", default=MOST_POSITIONS)
-_identities = count()
+# Numbers of the latents that are new; those of an operation begin with its own number.
+_unlike_all = count(1 << 60)
+new_latents: ContextVar[Iterator[int]] = ContextVar("new_latents", default=_unlike_all)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +60,25 @@ class Known:
     def latents(self) -> frozenset[Hashable]:
         """As of :class:`Moments`."""
         return self.others
+
+
+class OfParameter(NamedTuple):
+    """A parameter that differs between features, among what elements depend on."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """How elements of one feature come from those of other tensors, see :mod:`.draws`.
+
+    Args:
+        inputs: The other tensors.
+        function: Of tensors of their elements, each of shape ``[draws, P]``.
+    """
+
+    inputs: tuple[Moments, ...]
+    function: Callable[..., Tensor]
 
 
 class MadeBy(NamedTuple):
@@ -101,6 +122,7 @@ class Moments:
             behind batch norm, less where a branch was added, 0 behind weights.
         dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
         known: What was computed of the law, for all tensors that have the same one.
+        drawn: How to draw its elements, if they are made of those of several tensors.
     """
 
     layout: Layout
@@ -108,7 +130,7 @@ class Moments:
     correlation: Exchangeable
     table: Array
     gaussian: bool
-    latent: Hashable = field(default_factory=lambda: next(_identities))
+    latent: Hashable = field(default_factory=lambda: next(new_latents.get()))
     parts: tuple[Moments, ...] = ()
     dimensions: float | None = None
     root: Moments | None = None
@@ -118,6 +140,12 @@ class Moments:
     scatter: float = 0.0
     filters: Filters | None = None
     steady: float = 0.0
+    drawn: Drawn | None = None
+
+    @cached_property
+    def draws(self) -> dict[str, NDArray[Any]]:
+        """What has been drawn of it."""
+        return {}
 
     @property
     def covariance(self) -> Exchangeable:
@@ -209,11 +237,12 @@ class Moments:
         return replace(
             self,
             layout=layout,
-            latent=next(_identities),
+            latent=next(new_latents.get()),
             parts=(),
             root=None,
             others=frozenset(),
             moved=None,
+            drawn=None,
         )
 
     @property
@@ -223,6 +252,11 @@ class Moments:
         while isinstance(latent, tuple):
             latent = latent[0]
         return self.others | {latent}
+
+    @property
+    def parameters(self) -> frozenset[OfParameter]:
+        """Parameters that features differ by."""
+        return frozenset(other for other in self.others if isinstance(other, OfParameter))
 
     @property
     def made_by(self) -> frozenset[MadeBy]:
@@ -249,6 +283,7 @@ class Moments:
             scatter=scatter,
             filters=None,
             steady=self.steady if self.gaussian and gaussian else 0.0,
+            drawn=None,
         )
 
     def with_layout(self, layout: Layout, parts: dict[Atom, tuple[Atom, ...]]) -> Moments:
@@ -256,12 +291,16 @@ class Moments:
         order = tuple(piece for atom in self.order for piece in parts.get(atom, (atom,)))
         kept = self.parts if layout.axes == self.layout.axes else ()
         root = None if parts else self.root or self
-        return replace(self, layout=layout, order=order, parts=kept, root=root, moved=(self, None))
+        moved = self, None
+        return replace(
+            self, layout=layout, order=order, parts=kept, root=root, moved=moved, drawn=None
+        )
 
     def at(self, index: NDArray[np.intp], layout: Layout, order: Sequence[Atom]) -> Moments:
         """The elements at some positions, which may repeat."""
         if np.array_equal(index, np.arange(self.positions)):
-            return replace(self, layout=layout, order=tuple(order), moved=(self, None))
+            moved = self, None
+            return replace(self, layout=layout, order=tuple(order), moved=moved, drawn=None)
         grid = np.ix_(index, index)
         c = self.correlation
         return replace(
@@ -275,6 +314,7 @@ class Moments:
             root=None,
             moved=(self, index),
             known={},
+            drawn=None,
         )
 
     def moved_from(self) -> Iterator[Moments]:
@@ -313,6 +353,8 @@ class Gradient:
         filters: Mean square of the weights of a feature, weighted by its squared gradient, over
             that of all.
         parts: Of a concatenation, the gradients of its parts.
+        draws: Where it comes from operations whose inputs were drawn, a part of it that belongs
+            to the same draws, of shape ``[2, draws, 2, P]``, see :mod:`.draws`.
     """
 
     pairs: Exchangeable
@@ -320,6 +362,12 @@ class Gradient:
     excess: Exchangeable | None = None
     parts: tuple[Gradient, ...] = ()
     filters: float = 1.0
+    draws: Array | None = None
+
+    def times(self, factor: float) -> Gradient:
+        """That of a tensor that is multiplied with a number, and all else is of the product."""
+        draws = None if self.draws is None else self.draws * factor
+        return replace(self, pairs=self.pairs * factor**2, excess=None, draws=draws)
 
     def __add__(self, other: Gradient) -> Gradient:
         ours, theirs = self.pairs.mean_diagonal, other.pairs.mean_diagonal
@@ -340,7 +388,15 @@ class Gradient:
         excess = self.excess or other.excess
         if self.excess is not None and other.excess is not None:
             excess = self.excess + other.excess
-        return Gradient(pairs, weight, excess, parts, filters)
+        draws = other.draws if self.draws is None else self.draws
+        if self.draws is not None and other.draws is not None:
+            draws = self.draws + other.draws
+            alone, common = (
+                of_draws(a, b, pairs.samples) for a, b in zip(self.draws, other.draws, strict=True)
+            )
+            same = pairs.same + 2 * (alone.same + common.same)
+            pairs = Exchangeable(same, pairs.diff + 2 * common.diff, pairs.samples)
+        return Gradient(pairs, weight, excess, parts, filters, draws)
 
 
 def gaussian(layout: Layout, order: Sequence[Atom], covariance: Exchangeable) -> Moments:

@@ -15,15 +15,30 @@ from math import prod
 from typing import TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from equipoise.theory.propagation import latent
+from equipoise.theory.propagation import draws, latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, Rule, chained, rule
 from equipoise.theory.propagation.exchangeable import Average, Exchangeable
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError, times
 from equipoise.theory.propagation.rules.positions import mapped
-from equipoise.theory.propagation.rules.sums import aligned, common_source, unaligned
+from equipoise.theory.propagation.rules.sums import (
+    aligned,
+    back_to,
+    common_source,
+    depend_on_a_third,
+    unaligned,
+)
 from equipoise.theory.propagation.tensors import is_uniform
-from equipoise.theory.propagation.values import Gradient, Known, Moments, from_covariance, measured
+from equipoise.theory.propagation.values import (
+    Drawn,
+    Gradient,
+    Known,
+    Moments,
+    from_covariance,
+    measured,
+)
 
 
 @rule("cat")
@@ -165,6 +180,17 @@ def _positions(parts: Sequence[Moments | Known], axis: int, lead: Moments) -> Re
     rows = np.arange(count * place.size).reshape(count, place.size)
     blocks = [rows[:, a:b].ravel() for a, b in pairwise(ends)]
     source = _source_of_all(found)
+    dependent = source is None and _depend(found)
+
+    def together(*parts: Tensor) -> Tensor:
+        wide = [part.reshape(len(part), count, -1) for part in parts]
+        return torch.cat(wide, 2).flatten(1)
+
+    if dependent and draws.is_drawable(*found):
+        joined = draws.combined(found, together, layout, order)
+        return Result(joined, partial(_of_drawn_parts, parts, joined))
+    if dependent and _have_a_source(found):
+        raise UnpredictedError("functions of one tensor beside each other")
     if source is not None:
         matrix = np.empty((rows.size, source.positions))
         for block, part in zip(blocks, found, strict=True):
@@ -183,9 +209,11 @@ def _positions(parts: Sequence[Moments | Known], axis: int, lead: Moments) -> Re
     traces = [part.covariance.spread * part.positions for part in found]
     whole = max(covariance.spread * len(same), 1e-300)
     scatter = sum(p.scatter * (t / whole) ** 2 for p, t in zip(found, traces, strict=True))
-    output = replace(output, scatter=float(scatter))
+    output = replace(output, scatter=float(scatter), drawn=Drawn(tuple(found), together))
 
     def pullback(gradient: Gradient) -> Pulled:
+        if gradient.draws is not None:
+            return _of_drawn_parts(parts, output, gradient)
         inputs, pairs = [], gradient.pairs
         for part, like, block in zip(parts, found, blocks, strict=True):
             if isinstance(part, Moments):
@@ -218,10 +246,38 @@ def _source_of_all(parts: Sequence[Moments]) -> Moments | None:
     for value in first.moved_from():
         if all(id(value) in known for known in kept):
             return value
-    for one, other in combinations(parts, 2):
-        if one.latent == other.latent or common_source(one, other) is not None:
-            raise UnpredictedError("functions of one tensor beside each other")
     return None
+
+
+def _depend(parts: Sequence[Moments]) -> bool:
+    """Whether two parts are made of the same elements of another tensor."""
+    return any(
+        one.latent == other.latent
+        or depend_on_a_third(one, other)
+        or one.parameters & other.parameters
+        for one, other in combinations(parts, 2)
+    )
+
+
+def _have_a_source(parts: Sequence[Moments]) -> bool:
+    """Whether two parts are positions or functions of one tensor."""
+    return any(
+        one.latent == other.latent or common_source(one, other) is not None
+        for one, other in combinations(parts, 2)
+    )
+
+
+def _of_drawn_parts(
+    parts: Sequence[Moments | Known], joined: Moments, gradient: Gradient
+) -> Pulled:
+    found = draws.pulled_back(joined, gradient)
+    return Pulled(
+        [
+            (part, back_to(part, like, own, joined))
+            for part, (like, own) in zip(parts, found, strict=True)
+            if isinstance(part, Moments) and not part.is_constant
+        ]
+    )
 
 
 # What they do to a feature does not depend on the others.

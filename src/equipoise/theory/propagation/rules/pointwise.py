@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.theory.propagation import latent
+from equipoise.theory.propagation import draws, latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import UnpredictedError
@@ -107,6 +107,8 @@ class Derivative:
 
     def times(self, gradient: Gradient) -> Gradient:
         """The gradient at the input."""
+        if gradient.draws is not None:
+            return draws.through(self.x, self.slope, gradient)
         x, slope, (_, weights) = self.x, self.slope, latent.nodes()
         square = slope**2 * gradient.weight
         gain = np.broadcast_to(square @ weights, x.positions)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.instrument import trees
-from equipoise.theory.propagation import latent
+from equipoise.theory.propagation import draws, latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, of_the_width, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError, times
@@ -56,9 +56,13 @@ def mapped(
 
     ordered = np.empty_like(matrix)
     ordered[:, x.places(order)] = matrix
-    output = replace(output, moved=(x, ordered))
+    if not copied or (taken == 0).any():
+        output = replace(output, moved=(x, ordered))
 
     def pullback(gradient: Gradient) -> Pulled:
+        if gradient.draws is not None:
+            parts = draws.draws_of(gradient, output) @ ordered
+            return Pulled([(x, draws.of_parts(x, parts, gradient.pairs.samples))])
         pairs = _sandwiched(matrix.T, gradient.pairs)
         weight = gradient.weight if copied else np.ones_like(gradient.weight)
         return Pulled([(x, Gradient(arranged(pairs, order, x.order), weight))])
@@ -290,7 +294,7 @@ def linear(call: Call) -> Result:
     x = call.arguments[0]
     if not isinstance(x, Moments):
         raise UnpredictedError(f"{call.node.name} of no moments")
-    axes = _Axes.of(x.layout)
+    axes = PositionAxes.of(x.layout)
     matrix = axes.applied(call, torch.eye(x.positions, dtype=torch.float64)[:, None])[:, 0].T
     generator = torch.Generator().manual_seed(0)
     features = 2 if axes.features else 1
@@ -326,7 +330,7 @@ def unfold(call: Call) -> Result:
 
 
 @dataclass(frozen=True, slots=True)
-class _Axes:
+class PositionAxes:
     """Which axes of a tensor count samples, features and positions."""
 
     samples: int
@@ -335,7 +339,8 @@ class _Axes:
     sizes: tuple[int, ...]
 
     @staticmethod
-    def of(layout: Layout) -> _Axes:
+    def of(layout: Layout) -> PositionAxes:
+        """Those of a tensor none of whose axes is of two kinds."""
         roles = [{atom.role for atom in axis} or {"position"} for axis in layout.axes]
         if any(len(found) > 1 for found in roles) or roles.count({"sample"}) != 1:
             raise UnpredictedError("an axis with both positions and features or samples")
@@ -344,7 +349,7 @@ class _Axes:
             for role in ("feature", "position")
         )
         sizes = tuple(layout.shape[i] for i in positions)
-        return _Axes(roles.index({"sample"}), features, positions, sizes)
+        return PositionAxes(roles.index({"sample"}), features, positions, sizes)
 
     def applied(self, call: Call, values: Tensor) -> Tensor:
         """What the operation makes of values ``[samples, features, P]``, in the same form."""

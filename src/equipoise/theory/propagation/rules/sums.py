@@ -13,7 +13,7 @@ independent elements; correlations of its latents follow from K.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from math import prod
@@ -24,17 +24,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.theory.propagation import latent
+from equipoise.theory.propagation import draws, latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
 from equipoise.theory.propagation.rules.pointwise import Derivative, elementwise, pointwise
 from equipoise.theory.propagation.rules.positions import mapped
-from equipoise.theory.propagation.tensors import is_uniform
+from equipoise.theory.propagation.tensors import features_last, is_uniform
 from equipoise.theory.propagation.values import (
+    Drawn,
     Gradient,
     Known,
     Moments,
+    OfParameter,
     arranged,
     from_covariance,
     measured,
@@ -60,11 +62,13 @@ def add(call: Call) -> Result:
         return mapped(source, source.order, matrix, a.layout, a.order)
     if sign != 1:
         b = b.with_table(sign * b.table, gaussian=b.gaussian)
+    both = None
     if a.latent == b.latent or a.is_constant or b.is_constant:
         lead = b if a.is_constant else a
         output = lead.with_table(a.table + b.table, gaussian=a.gaussian and b.gaussian)
+    elif (both := _of_dependent(a, b, torch.add)) is not None:
+        output = both
     else:
-        _require_independent(a, b)
         K, L = a.covariance, b.covariance
         cross = np.outer(a.mean, b.mean) + np.outer(b.mean, a.mean)
         total = Exchangeable(K.same + L.same + cross, K.diff + L.diff + cross, K.samples)
@@ -74,9 +78,12 @@ def add(call: Call) -> Result:
             output.made_of(a, b),
             scatter=_scatter_of_sum(a, b, total),
             steady=_steady_part_of_sum(a, b),
+            drawn=Drawn((a, b), torch.add),
         )
 
     def pullback(gradient: Gradient) -> Pulled:
+        if output.drawn is not None and (gradient.draws is not None or both is not None):
+            return by_draws(_inputs(call), output, gradient, (1.0, sign))
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
             return found
         inputs = []
@@ -88,6 +95,7 @@ def add(call: Call) -> Result:
                 seen = _seen_by_part(output, like, looks)
                 weight = _weight_of_part(gradient.weight, seen)
                 pairs = unaligned(gradient.pairs * factor**2, like, original)
+                pairs = pairs * _copies_of_features(original, output)
                 share = _share_of_latent(gradient.weight, output, like, seen)
                 excess = _excess_of_part(gradient, share, like, original)
                 inputs.append((original, Gradient(pairs, weight, excess)))
@@ -125,12 +133,60 @@ def common_source(a: Moments, b: Moments) -> Moments | None:
 
 def depend_on_a_third(a: Moments, b: Moments) -> bool:
     """Whether elements of both depend on the same ones of a third tensor."""
-    return bool((a.latents & b.latents) - a.made_by)
+    return bool((a.latents & b.latents) - a.made_by - a.parameters)
 
 
-def _require_independent(a: Moments, b: Moments) -> None:
-    if depend_on_a_third(a, b):
+def _of_dependent(a: Moments, b: Moments, function: draws.Function) -> Moments | None:
+    """A function of two tensors whose elements depend on the same ones of a third.
+
+    None if they are independent, or if nothing but parameters that both were multiplied with makes
+    them alike, and they are of too many positions to be drawn.
+    """
+    dependent = depend_on_a_third(a, b)
+    if not dependent and not a.parameters & b.parameters:
+        return None
+    if draws.is_drawable(a, b):
+        try:
+            return draws.combined((a, b), function, a.layout, a.order)
+        except UnpredictedError:
+            if dependent:
+                raise
+    if dependent:
         raise UnpredictedError("a sum or product of two tensors that depend on a third")
+    return None
+
+
+def by_draws(
+    originals: Sequence[Moments | Known],
+    output: Moments,
+    gradient: Gradient,
+    factors: Sequence[float] = (),
+) -> Pulled:
+    """The gradients of what was multiplied with a number each, aligned, and then drawn."""
+    inputs = []
+    found = draws.pulled_back(output, gradient)
+    for i, (original, (like, own)) in enumerate(zip(originals, found, strict=True)):
+        if isinstance(original, Moments) and not original.is_constant:
+            back = back_to(original, like, own, output)
+            inputs.append((original, back.times(factors[i]) if factors else back))
+    return Pulled(inputs)
+
+
+def back_to(original: Moments, like: Moments, own: Gradient, output: Moments) -> Gradient:
+    """The gradient of a tensor, from that of the same with the axes of another."""
+    copies = _copies_of_features(original, output)
+    if copies > 1:
+        return Gradient(unaligned(own.pairs * copies, like, original), own.weight)
+    if like is original:
+        return own
+    assert own.draws is not None
+    parts = own.draws @ like.matrix_from(original)
+    return draws.of_parts(original, parts, own.pairs.samples)
+
+
+def _copies_of_features(value: Moments, lead: Moments) -> float:
+    """For how many features each of a tensor's stands, as a gate that all share."""
+    return lead.layout.count("feature") / value.layout.count("feature")
 
 
 def _through_root(a: Moments, b: Moments, output: Moments, gradient: Gradient) -> Pulled | None:
@@ -245,7 +301,23 @@ def divide(call: Call) -> Result:
         inverse = elementwise(b, torch.reciprocal)
         rest = multiply(replace(call, arguments=(call.arguments[0], inverse.output)))
         return chained(inverse, rest)
+    if isinstance(b, Moments) and not call.argument("rounding_mode"):
+        return _quotient(call)
     raise UnpredictedError("a quotient of two random tensors, of which the second may be 0")
+
+
+def _quotient(call: Call) -> Result:
+    """Of draws, none of which divides by a number near 0."""
+    a, b = _both(call)
+    divisor = draws.values(b)
+    if (
+        draws.of_the_loss.get()
+        or np.ptp(np.sign(divisor))
+        or np.abs(divisor).min() < 0.01 * b.second_moment**0.5
+    ):
+        raise UnpredictedError("a quotient of two random tensors, of which the second may be 0")
+    output = draws.combined((a, b), torch.div, a.layout, a.order)
+    return Result(output, partial(by_draws, _inputs(call), output))
 
 
 def _keeps_from_zero(b: Moments) -> bool:
@@ -259,21 +331,25 @@ def multiply(call: Call) -> Result:
     if _with_scalar(call):
         return pointwise(call)
     a, b = _both(call)
-    together = a.latent == b.latent or a.is_constant or b.is_constant
+    together, both = a.latent == b.latent or a.is_constant or b.is_constant, None
     if together:
         lead = b if a.is_constant else a
         straight = (a.is_constant and b.gaussian) or (b.is_constant and a.gaussian)
         output = lead.with_table(a.table * b.table, gaussian=straight)
+    elif (both := _of_dependent(a, b, torch.mul)) is not None:
+        output = both
     else:
-        _require_independent(a, b)
         K, L = a.covariance, b.covariance
         total = Exchangeable(K.same * L.same, K.diff * L.diff, K.samples)
         output = from_covariance(
             a.layout, a.order, total, a.mean * b.mean, _law(a, b, latent.of_product)
         ).made_of(a, b)
-        output = replace(output, scatter=max(a.scatter, b.scatter, 0.0))
+        scatter = max(a.scatter, b.scatter, 0.0)
+        output = replace(output, scatter=scatter, drawn=Drawn((a, b), torch.mul))
 
     def pullback(gradient: Gradient) -> Pulled:
+        if output.drawn is not None and (gradient.draws is not None or both is not None):
+            return by_draws(_inputs(call), output, gradient)
         if a.latent == b.latent and (found := _through_root(a, b, output, gradient)):
             return found
         inputs = []
@@ -290,10 +366,18 @@ def multiply(call: Call) -> Result:
                     pairs = pairs + gradient.excess.scaled(other.std)
                 part = Gradient(pairs)
             pairs = unaligned(part.pairs, aligned, original)
-            inputs.append((original, Gradient(pairs, part.weight)))
+            pairs = pairs * _copies_of_features(original, output)
+            inputs.append(
+                (original, Gradient(pairs, part.weight, draws=_kept(part, aligned, original)))
+            )
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def _kept(gradient: Gradient, aligned: Moments, original: Moments) -> Array | None:
+    """Draws of a gradient, if those of the aligned tensor are those of the original."""
+    return gradient.draws if aligned is original else None
 
 
 @rule("where")
@@ -338,14 +422,20 @@ def _inputs(call: Call) -> tuple[Moments | Known, Moments | Known]:
 
 def _both(call: Call) -> tuple[Moments, Moments]:
     """Both inputs as moments, with the axes of the one that has all of them."""
-    shape = tuple(call.output.shape)
     first, second = _inputs(call)
-    lead = next(
-        (v for v in (first, second) if isinstance(v, Moments) and v.layout.shape == shape), None
-    )
-    if lead is None:
+    a, b = all_aligned((first, second), call)
+    return a, b
+
+
+def all_aligned(values: Sequence[Moments | Known], call: Call) -> list[Moments]:
+    """All inputs as moments, with the axes of the one that has all of them."""
+    shape = tuple(call.output.shape)
+    whole = [v for v in values if isinstance(v, Moments) and v.layout.shape == shape]
+    if not whole:
         raise UnpredictedError("a sum or product that enlarges both of its inputs")
-    return aligned(first, lead, call.output), aligned(second, lead, call.output)
+    # Where features are repeated, as of a gate that all share, the other tensor has them.
+    lead = max(whole, key=lambda value: value.layout.size("feature"))
+    return [aligned(value, lead, call.output) for value in values]
 
 
 def aligned(value: Moments | Known, lead: Moments, output: Tensor | None) -> Moments:
@@ -355,20 +445,32 @@ def aligned(value: Moments | Known, lead: Moments, output: Tensor | None) -> Mom
     if isinstance(value, Known):
         assert output is not None
         expanded = value.value.detach().expand(output.shape)
-        return replace(_reordered(measured(expanded, lead.layout), lead), others=value.others)
+        found = _reordered(measured(expanded, lead.layout), lead)
+        if value.parameter and not value.data and not found.is_constant:
+            return _of_a_parameter(found, expanded, str(value.parameter))
+        return replace(found, others=value.others)
     value = _split_or_merged(value, lead)
     padded = Layout(((),) * (len(lead.layout.axes) - len(value.layout.axes)) + value.layout.axes)
     places: dict[Atom, Atom] = {}
     for ours, theirs in zip(lead.layout.axes, padded.axes, strict=True):
         if [(a.role, a.size) for a in ours] == [(a.role, a.size) for a in theirs]:
             places.update(zip(ours, theirs, strict=True))
-        elif theirs or any(
-            atom.role == "sample" or (atom.role == "feature" and not value.is_constant)
-            for atom in ours
-        ):
+        elif theirs or any(atom.role == "sample" for atom in ours):
             raise LayoutError("the axes of two tensors differ")
     index = _index(lead, value, places)
     return value.at(index, lead.layout, lead.order)
+
+
+def _of_a_parameter(x: Moments, value: Tensor, name: str) -> Moments:
+    """A parameter that differs between features: the same feature is drawn of all of them."""
+    layout = x.layout.without_short_axes()
+    array = features_last(value, layout)[0]  # [P, C]
+    order = [atom for atom in layout.with_role("position") if atom.size > 1]
+    places = np.arange(len(array)).reshape([atom.size for atom in order])
+    places = places.transpose([order.index(atom) for atom in x.order]).ravel()
+    chosen = array[places][:, np.arange(2 * draws.DRAWS) // 2 % array.shape[1]].T
+    rows = torch.from_numpy(np.ascontiguousarray(chosen))
+    return replace(x, others=frozenset({OfParameter(name)}), drawn=Drawn((), lambda: rows))
 
 
 def _split_or_merged(value: Moments, lead: Moments) -> Moments:
@@ -378,9 +480,15 @@ def _split_or_merged(value: Moments, lead: Moments) -> Moments:
         ours = lead.layout.axes[i + offset]
         sizes = [[atom.size for atom in axis] for axis in (ours, theirs)]
         roles = {atom.role for atom in (*ours, *theirs)}
-        if roles != {"position"} or sizes[0] == sizes[1] or prod(sizes[0]) != prod(sizes[1]):
+        if len(roles) > 1 or sizes[0] == sizes[1] or prod(sizes[0]) != prod(sizes[1]):
             continue
         axes = list(value.layout.axes)
+        if roles == {"feature"}:  # such as those of several heads, and of all of them
+            axes[i] = ours
+            value = value.with_layout(Layout(tuple(axes)), {})
+            continue
+        if roles != {"position"}:
+            continue
         if len(theirs) > 1:
             value = _merged(value, i)
             axes = list(value.layout.axes)

@@ -1,0 +1,92 @@
+r"""Functions of several elements of one feature, whose moments are averages over draws.
+
+Softmax over positions or over a few features, as gates of experts have it, sums of exponentials,
+cumulative products, and elementwise functions of several tensors: what they do to a feature is
+run on draws of it, see :mod:`..draws`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+
+import torch
+from torch import Tensor
+
+from equipoise.theory.propagation import draws
+from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
+from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
+from equipoise.theory.propagation.rules.positions import PositionAxes, features_as_positions
+from equipoise.theory.propagation.rules.sums import all_aligned, by_draws
+from equipoise.theory.propagation.values import Gradient, Known, Moments
+
+# So many features of one row, at most, are drawn together.
+_MOST_FEATURES = 64
+
+
+@rule("_softmax", "_safe_softmax", "_log_softmax", "logsumexp", "logcumsumexp", "cumprod")
+def over_an_axis(call: Call) -> Result:
+    """What mixes the elements of one axis."""
+    x, axes = call.arguments[0], call.argument("dim")
+    if draws.of_the_loss.get():
+        raise UnpredictedError(f"{call.node.name} that the loss takes")
+    if not isinstance(x, Moments) or axes is None:
+        raise UnpredictedError(f"{call.node.name} of no moments")
+    chosen = [i % len(x.layout.axes) for i in ([axes] if isinstance(axes, int) else axes)]
+    atoms = [atom for i in chosen for atom in x.layout.axes[i]]
+    features = [atom for atom in atoms if atom.role == "feature"]
+    if features:
+        if prod(atom.size for atom in features) > _MOST_FEATURES:
+            raise UnpredictedError(f"{call.node.name} over more than {_MOST_FEATURES} features")
+        moved = features_as_positions(x, features)
+        return chained(moved, over_an_axis(call.with_first(moved.output)))
+    if not all(atom.role == "position" for atom in atoms):
+        raise UnpredictedError(f"{call.node.name} over samples")
+    return _over_positions(call, x)
+
+
+def _over_positions(call: Call, x: Moments) -> Result:
+    axes = PositionAxes.of(x.layout)
+    shape = tuple(call.output.shape)
+    if len(shape) != len(x.layout.axes):
+        raise UnpredictedError(f"{call.node.name} that leaves an axis out")
+    found = list(x.layout.axes)
+    for i in axes.positions:
+        if shape[i] != x.layout.shape[i]:
+            found[i] = (Atom.new("position", shape[i]),) if shape[i] > 1 else ()
+    order, places = (
+        [atom for i in axes.positions for atom in some[i]] for some in (x.layout.axes, found)
+    )
+    into = torch.from_numpy(x.places(order))
+
+    def function(rows: Tensor) -> Tensor:
+        return axes.applied(call, rows[:, None, into])[:, 0]
+
+    output = draws.combined((x,), function, Layout(tuple(found)), places)
+
+    def pullback(gradient: Gradient) -> Pulled:
+        return Pulled(draws.pulled_back(output, gradient))
+
+    return Result(output, pullback)
+
+
+def of_several(call: Call) -> Result:
+    """An elementwise function of several tensors."""
+    tensors = [a for a in call.arguments if isinstance(a, Moments | Known)]
+    if any(isinstance(a, Moments | Known) for a in call.keywords.values()):
+        raise UnpredictedError(f"{call.node.name} of several tensors")
+    aligned = all_aligned(tensors, call)
+    if not draws.is_drawable(*aligned):
+        raise UnpredictedError(f"{call.node.name} of several tensors that depend on another")
+    operator = call.node.operator.overloadpacket  # type: ignore[union-attr]
+    if call.node.operator._schema.is_mutable:  # type: ignore[union-attr]
+        raise UnpredictedError(f"{call.node.name} in place, of several tensors")
+
+    def function(*rows: Tensor) -> Tensor:
+        left = list(rows)
+        arguments = [left.pop(0) if isinstance(a, Moments | Known) else a for a in call.arguments]
+        return torch.as_tensor(operator(*arguments, **call.keywords))
+
+    lead = aligned[0]
+    output = draws.combined(aligned, function, lead.layout, lead.order)
+    return Result(output, partial(by_draws, tensors, output))
