@@ -409,6 +409,10 @@ CASES = {
         rows(),
     ),
     "affine": (linear(lambda: Apply(lambda x: 3 * x - 1), nn.ReLU), rows()),
+    "squares of a ReLU, averaged": (
+        linear(nn.ReLU, lambda: Apply(torch.square), lambda: Apply(lambda x: x.mean(1))),
+        tokens(),
+    ),
     "features of several sizes": (
         linear(lambda: Apply(lambda x: x * torch.linspace(0.1, 1, C))),
         rows(),

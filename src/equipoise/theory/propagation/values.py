@@ -340,6 +340,20 @@ class Moments:
 Value: TypeAlias = Known | Moments
 
 
+class Behind(NamedTuple):
+    """The gradient behind functions of single elements.
+
+    Args:
+        gradient: Behind all of them.
+        slope: The product of their derivatives, a table of the latents.
+        latent: Of what they are functions.
+    """
+
+    gradient: Gradient
+    slope: Array
+    latent: Hashable
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
     r"""Second moments of the derivatives of the loss by the elements of a tensor.
@@ -355,6 +369,7 @@ class Gradient:
         parts: Of a concatenation, the gradients of its parts.
         draws: Where it comes from operations whose inputs were drawn, a part of it that belongs
             to the same draws, of shape ``[2, draws, 2, P]``, see :mod:`.draws`.
+        behind: If it came through functions of single elements just before, from where.
     """
 
     pairs: Exchangeable
@@ -363,11 +378,12 @@ class Gradient:
     parts: tuple[Gradient, ...] = ()
     filters: float = 1.0
     draws: Array | None = None
+    behind: Behind | None = None
 
     def times(self, factor: float) -> Gradient:
         """That of a tensor that is multiplied with a number, and all else is of the product."""
         draws = None if self.draws is None else self.draws * factor
-        return replace(self, pairs=self.pairs * factor**2, excess=None, draws=draws)
+        return replace(self, pairs=self.pairs * factor**2, excess=None, draws=draws, behind=None)
 
     def __add__(self, other: Gradient) -> Gradient:
         ours, theirs = self.pairs.mean_diagonal, other.pairs.mean_diagonal

@@ -5,6 +5,8 @@ correlations of the latents stay as they are. Exact, for φ after φ and for any
 
 .. math:: G_{in} = G\,E[w(g)\,\phi'(T(g))^2], \qquad
           \Pi_{in} = \Pi\,E[\phi'(T(g_1))\,\phi'(T(g_2))] .
+
+Of a function of a function, φ' is the product of both derivatives, which depend on one latent.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import UnpredictedError
 from equipoise.theory.propagation.tensors import is_uniform
-from equipoise.theory.propagation.values import Gradient, Known, Moments
+from equipoise.theory.propagation.values import Behind, Gradient, Known, Moments
 
 # On larger maps what gradients and latents have in common is spread too thin to matter.
 _MOST_POSITIONS = 256
@@ -109,6 +111,18 @@ class Derivative:
         """The gradient at the input."""
         if gradient.draws is not None:
             return draws.through(self.x, self.slope, gradient)
+        behind = gradient.behind
+        if behind is not None and behind.latent == self.x.latent:
+            # Slopes of one latent are not independent: a function of a function has their product.
+            whole = Derivative(self.x, np.atleast_2d(self.slope * behind.slope))
+            return whole._once(behind.gradient)
+        return self._once(gradient)
+
+    def _once(self, gradient: Gradient) -> Gradient:
+        found = self._alone(gradient)
+        return replace(found, behind=Behind(gradient, self.slope, self.x.latent))
+
+    def _alone(self, gradient: Gradient) -> Gradient:
         x, slope, (_, weights) = self.x, self.slope, latent.nodes()
         square = slope**2 * gradient.weight
         gain = np.broadcast_to(square @ weights, x.positions)
