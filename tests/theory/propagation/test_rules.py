@@ -233,6 +233,62 @@ class OneGate(nn.Module):
         return x * torch.sigmoid(2 * self.gate(torch.relu(self.hidden(x))))
 
 
+class Mixer(nn.Linear):
+    """A matrix from the left, as einsum has it."""
+
+    def forward(self, x):
+        return torch.einsum("ts,nsc->ntc", self.weight, x)
+
+
+class Bilinear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = (nn.Linear(C, C) for _ in range(3))
+        self.both = nn.Bilinear(C, C, C, bias=False)
+
+    def forward(self, x):
+        return self.last(self.both(torch.relu(self.first(x)), torch.tanh(self.second(x))))
+
+
+class Folded(nn.Module):
+    """Weights for what a window has in all its pixels, and windows put together again."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4 * C, 4 * C)
+
+    def forward(self, x):
+        windows = F.unfold(x, 2, stride=2).transpose(1, 2)
+        return F.fold(torch.relu(self.layer(windows)).transpose(1, 2), x.shape[2:], 2, stride=2)
+
+
+def warped(x):
+    """Sampled along circles."""
+    radius, angle = torch.linspace(0.1, 0.9, 5)[:, None], torch.linspace(-3, 3, 4)
+    grid = torch.stack([radius * angle.cos(), radius * angle.sin()], 2)
+    return F.grid_sample(x, grid.expand(len(x), -1, -1, -1), align_corners=False)
+
+
+def normed_heads(x):
+    """Root mean squares of two heads, written as arithmetic."""
+    heads = x.unflatten(2, (2, -1))
+    return (heads * heads.square().mean(3, keepdim=True).add(1e-6).rsqrt()).flatten(2)
+
+
+def unit_heads(x):
+    return F.normalize(x.unflatten(2, (2, -1)), dim=3).flatten(2)
+
+
+def responses(x):
+    """Channels by their norm over positions, as of all channels."""
+    size = x.norm(p=2, dim=(2, 3), keepdim=True)
+    return x * (size / (size.mean(1, keepdim=True) + 1e-6)) + x
+
+
+def generalised_mean(x):
+    return F.avg_pool2d(x.clamp(min=1e-6).pow(3), x.shape[2:]).pow(1 / 3)
+
+
 class Dense(nn.Module):
     """Concatenates features of two laws, then normalises them."""
 
@@ -458,7 +514,29 @@ CASES = {
         linear(lambda: Apply(lambda x: x / (1 + x.square().mean(1, keepdim=True)))),
         tokens(),
     ),
+    "norms over positions": (
+        convolutional(lambda: nn.BatchNorm2d(C), nn.ReLU, lambda: Apply(responses)),
+        images(3, 64),
+    ),
+    "root mean squares of heads": (linear(lambda: Apply(normed_heads), nn.ReLU), tokens()),
+    "heads of length 1": (linear(lambda: Apply(unit_heads)), tokens()),
+    "random slopes": (linear(nn.RReLU, lambda: nn.Linear(C, C), nn.ReLU), rows()),
     # Positions.
+    "pooling by squares": (
+        convolutional(lambda: nn.BatchNorm2d(C), nn.Tanh, lambda: nn.LPPool2d(2, 6)),
+        images(),
+    ),
+    "generalised mean": (
+        convolutional(lambda: nn.BatchNorm2d(C), nn.ReLU, lambda: Apply(generalised_mean)),
+        images(),
+    ),
+    "bilinear layer": (Bilinear, tokens(length=4)),
+    "a matrix from the left": (
+        linear(nn.ReLU, lambda: Mixer(10, 10, bias=False), nn.ReLU),
+        tokens(),
+    ),
+    "folded windows": (convolutional(Folded), images()),
+    "sampled on a grid": (convolutional(nn.ReLU, lambda: Apply(warped)), images()),
     "max pooling": (
         convolutional(lambda: nn.BatchNorm2d(C), nn.Tanh, lambda: nn.MaxPool2d(2)),
         images(),
@@ -629,7 +707,7 @@ def covariances(graph):
 
 def mean_squares(model, batch):
     """Of the gradients of all matrices of weights."""
-    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.Bilinear)
     layers = {name: m for name, m in model.named_modules() if isinstance(m, kinds)}
     weights = [layer.weight for layer in layers.values()]
     gradients = torch.autograd.grad(projected(model, batch), weights)

@@ -38,7 +38,13 @@ from torch import Tensor
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.exchangeable import Exchangeable, of_draws
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
-from equipoise.theory.propagation.values import Drawn, Gradient, Moments, from_covariance
+from equipoise.theory.propagation.values import (
+    Drawn,
+    Gradient,
+    Moments,
+    OfParameter,
+    from_covariance,
+)
 
 Array = NDArray[np.float64]
 # Takes one tensor ``[draws, P]`` for each input, and gives one.
@@ -153,28 +159,25 @@ def _root(covariance: Array) -> Array:
 
 
 def is_drawable(*tensors: Moments) -> bool:
-    """Whether all that elements of two of them have in common is known of both."""
+    """Whether all that two of them depend on comes through the same tensors, which are drawn."""
     if of_the_loss.get():
         return False
-    reached = [_reached(x) for x in tensors]
+    sources = [_sources(x) for x in tensors]
     for i, x in enumerate(tensors):
         for j, other in enumerate(tensors[:i]):
-            shared = (x.latents & other.latents) - x.made_by
-            if not shared <= reached[i] & reached[j]:
-                return False
+            for shared in (x.latents & other.latents) - x.made_by:
+                ours, theirs = (sources[k].get(shared, set()) for k in (i, j))
+                if len(ours) != 1 or ours != theirs:
+                    return False
     return True
 
 
-def _own(x: Moments) -> frozenset[Hashable]:
-    """The latents of a tensor, without what others gave it."""
-    if x.drawn is not None and not x.drawn.inputs:
-        return x.latents
-    return x.latents - x.others
+def _sources(x: Moments) -> dict[Hashable, set[Hashable]]:
+    """Of every latent that elements depend on, through which tensors that are drawn.
 
-
-def _reached(x: Moments) -> frozenset[Hashable]:
-    """Latents that draws of a tensor are made of."""
-    found: set[Hashable] = set()
+    Tensors that were made of others in a way that draws do not follow are drawn by themselves.
+    """
+    found: dict[Hashable, set[Hashable]] = {}
     seen: set[int] = set()
     left = [x]
     while left:
@@ -182,14 +185,20 @@ def _reached(x: Moments) -> frozenset[Hashable]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        found |= _own(value)
-        if value.drawn is not None:
+        (own,) = value.latents - value.others or {value.latent}
+        if value.drawn is not None and value.drawn.inputs:
             left += value.drawn.inputs
-        elif value.root is not None and value.root is not value:
+            found.setdefault(own, set()).add(own)
+        elif value.drawn is None and value.root is not None and value.root is not value:
             left.append(value.root)
-        elif value.moved is not None:
+        elif value.drawn is None and value.moved is not None:
             left.append(value.moved[0])
-    return frozenset(found)
+            found.setdefault(own, set()).add(own)
+        else:
+            for other in value.latents:
+                named = other if isinstance(other, OfParameter) else own
+                found.setdefault(other, set()).add(named)
+    return found
 
 
 def combined(

@@ -57,7 +57,14 @@ from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedE
 from equipoise.theory.propagation.rules.positions import positions_as_features, spread_over
 from equipoise.theory.propagation.rules.softmax import SoftmaxWeights, distances, shared
 from equipoise.theory.propagation.tensors import is_uniform
-from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged, from_covariance
+from equipoise.theory.propagation.values import (
+    Gradient,
+    Known,
+    Moments,
+    arranged,
+    from_covariance,
+    measured,
+)
 
 Array = NDArray[np.float64]
 
@@ -103,6 +110,8 @@ class Scores:
 def fused(call: Call) -> Result:
     """``F.scaled_dot_product_attention``."""
     q, k, v = (call.argument(name) for name in ("query", "key", "value"))
+    if isinstance(q, Known) and isinstance(k, Moments):
+        q = _known_queries(q, k)
     if not all(isinstance(value, Moments) for value in (q, k, v)):
         raise UnpredictedError("attention over known queries, keys or values")
     if call.argument("dropout_mask") is not None:
@@ -122,6 +131,13 @@ def fused(call: Call) -> Result:
     return Result(
         result.output, result.pullback, [(Known(o), None) for o in call.node.outputs[1:]]
     )
+
+
+def _known_queries(q: Known, k: Moments) -> Moments:
+    """Queries that are parameters, or depend on data alone, with the axes of the keys."""
+    places = q.value.shape[-2]
+    place = (Atom.new("position", places),) if places > 1 else ()
+    return measured(q.value, Layout((*k.layout.axes[:-2], place, k.layout.axes[-1])))
 
 
 def is_product_of_moments(call: Call) -> bool:
@@ -203,7 +219,7 @@ def _noise_of_dropout(p: float) -> float:
 def _number(value: Any) -> float:
     """A constant."""
     if isinstance(value, Known) and is_uniform(value.value):
-        return float(value.value.flatten()[0])
+        return float(value.value.detach().flatten()[0])
     if isinstance(value, int | float):
         return float(value)
     raise UnpredictedError("attention scores and numbers that differ")

@@ -7,6 +7,8 @@ run on draws of it, see :mod:`..draws`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -16,7 +18,12 @@ from torch import Tensor
 from equipoise.theory.propagation import draws
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
-from equipoise.theory.propagation.rules.positions import PositionAxes, features_as_positions
+from equipoise.theory.propagation.rules.positions import (
+    PositionAxes,
+    features_as_positions,
+    norm,
+    variance,
+)
 from equipoise.theory.propagation.rules.sums import all_aligned, by_draws
 from equipoise.theory.propagation.values import Gradient, Known, Moments
 
@@ -42,14 +49,41 @@ def over_an_axis(call: Call) -> Result:
         return chained(moved, over_an_axis(call.with_first(moved.output)))
     if not all(atom.role == "position" for atom in atoms):
         raise UnpredictedError(f"{call.node.name} over samples")
-    return _over_positions(call, x)
+    return _over_positions(call, x, chosen)
 
 
-def _over_positions(call: Call, x: Moments) -> Result:
+@rule("linalg_vector_norm", "var")
+def size_over_axes(call: Call) -> Result:
+    """A norm or a variance."""
+    x, axes = call.arguments[0], call.argument("dim")
+    own = norm if call.node.name == "linalg_vector_norm" else variance
+    if not isinstance(x, Moments) or not axes:
+        return own(call)
+    atoms = [atom for i in axes for atom in x.layout.axes[i]]
+    return over_an_axis(call) if all(a.role == "position" for a in atoms) else own(call)
+
+
+def _over_positions(call: Call, x: Moments, chosen: Sequence[int]) -> Result:
+    shape = list(call.output.shape)
+    keeps = call.argument("keepdim", True)
+    if not keeps:
+        for i in sorted(chosen):
+            shape.insert(i, 1)
+    if not keeps:
+        schema = call.node.operator._schema.arguments[1:]  # type: ignore[union-attr]
+        keywords = {a.name: call.argument(a.name) for a in schema} | {"keepdim": True}
+        call = replace(call, arguments=(x,), keywords=keywords)
+    result = _of_kept_axes(call, x, shape)
+    output = result.output
+    if keeps or not isinstance(output, Moments):
+        return result
+    left = [axis for i, axis in enumerate(output.layout.axes) if i not in chosen]
+    flat = output.with_layout(Layout(tuple(left)), {})
+    return chained(result, Result(flat, lambda gradient: Pulled([(output, gradient)])))
+
+
+def _of_kept_axes(call: Call, x: Moments, shape: Sequence[int]) -> Result:
     axes = PositionAxes.of(x.layout)
-    shape = tuple(call.output.shape)
-    if len(shape) != len(x.layout.axes):
-        raise UnpredictedError(f"{call.node.name} that leaves an axis out")
     found = list(x.layout.axes)
     for i in axes.positions:
         if shape[i] != x.layout.shape[i]:

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from equipoise.theory.propagation.call import Call, Pulled, Result, rule
+from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
 from equipoise.theory.propagation.rules.positions import spread_over, summed_over
@@ -37,6 +37,8 @@ def product(call: Call) -> Result:
     """``x @ w``, and a matrix of the batch times positions."""
     first, second = call.arguments[:2]
     if isinstance(first, Known) and isinstance(second, Moments):
+        if first.parameter is not None and not first.data:
+            return _from_the_left(call, first, second)
         return _by_matrices(first, second)
     return _linear(call, call.arguments[0], call.arguments[1], None)
 
@@ -99,6 +101,64 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
         spread = spread_over(gradient.pairs, len(ordered.same) // len(gradient.pairs.same))
         spread = arranged(spread * (variance * fan_out), [*kept, *summed], source.order)
         return Pulled([(x, Gradient(spread))], found)
+
+    return Result(output, pullback)
+
+
+def _from_the_left(call: Call, weight: Known, x: Moments) -> Result:
+    """``w @ x``, as ``einsum`` writes it: ``(x.T @ w.T).T``."""
+    turned, matrix = _turned(x), replace(weight, value=weight.value.transpose(-1, -2), layout=None)
+    result = _linear(call, turned, matrix, None)
+    output = result.output
+    assert isinstance(output, Moments)
+    before = Result(turned, lambda gradient: Pulled([(x, gradient)]))
+    after = Result(_turned(output), lambda gradient: Pulled([(output, gradient)]))
+    return chained(chained(before, result), after)
+
+
+def _turned(x: Moments) -> Moments:
+    """The last two axes exchanged."""
+    *rest, last, first = x.layout.axes
+    return x.with_layout(Layout((*rest, first, last)), {})
+
+
+@rule("_trilinear")
+def bilinear(call: Call) -> Result:
+    r"""``F.bilinear``: :math:`y_k = \sum_{ij} w_{kij} x_i z_j`.
+
+    .. math:: K_{out} = v\,C_x C_z\,K_x K_z + v_b, \qquad
+              \Pi_x = v\,C_{out} C_z\,\Pi K_z ,
+
+    also for z = x, as every K is an average over features of its own.
+    """
+    x, weight, z = (call.argument(name) for name in ("i1", "i2", "i3"))
+    if not isinstance(weight, Known) or weight.parameter is None or weight.data:
+        raise UnpredictedError("a product of three tensors none of which is a weight")
+    x, z = (_source(value) for value in (x, z))
+    if x.order != z.order and [a.size for a in x.order] != [a.size for a in z.order]:
+        raise UnpredictedError("a bilinear layer of two tensors with other positions")
+    factors = call.argument("i1"), call.argument("i3")
+    outputs, *inputs = (size for size in weight.value.shape if size > 1)
+    count = prod(inputs)
+    variance = mean_square(weight.value)
+    K, L = x.covariance, z.covariance
+    layout = Layout((*x.layout.axes[:-1], (Atom.new("feature", outputs, call.node.widening),)))
+    covariance = K.times(L) * (variance * count)
+    output = replace(
+        gaussian(layout, x.order, covariance), others=frozenset({call.made_by(weight)})
+    )
+
+    def pullback(gradient: Gradient) -> Pulled:
+        pairs = gradient.pairs
+        found = [(str(weight.parameter), pairs.dot(K.times(L)))]
+        received = []
+        for given, own, other in ((factors[0], x, L), (factors[1], z, K)):
+            if isinstance(given, Moments):
+                width = count / own.layout.size("feature")
+                received.append(
+                    (given, Gradient(pairs.times(other) * (variance * outputs * width)))
+                )
+        return Pulled(received, found)
 
     return Result(output, pullback)
 

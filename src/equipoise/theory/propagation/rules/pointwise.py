@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,21 @@ def pointwise(call: Call) -> Result:
     return replace(result, others=[(Known(output), None) for output in call.node.outputs[1:]])
 
 
+@rule("rrelu_with_noise")
+def random_slopes(call: Call) -> Result:
+    """``nn.RReLU``, whose slopes are drawn: one of their mean square, in evaluation their mean.
+
+    Two elements have the square of the slopes' mean in common, which is less by (b - a)²/12.
+    """
+    x, lower, upper = (call.argument(name) for name in ("self", "lower", "upper"))
+    if not isinstance(x, Moments):
+        raise UnpredictedError("a function of no moments")
+    mean, spread = (lower + upper) / 2, (upper - lower) ** 2 / 12
+    slope = float(np.sqrt(mean**2 + spread)) if call.argument("training") else mean
+    result = elementwise(x, partial(torch.nn.functional.leaky_relu, negative_slope=slope))
+    return replace(result, others=[(Known(output), None) for output in call.node.outputs[1:]])
+
+
 def elementwise(
     x: Moments,
     function: Callable[[Tensor], Tensor],
@@ -86,6 +101,13 @@ def elementwise(
     if not (np.isfinite(table).all() and np.isfinite(slope).all()):
         raise UnpredictedError("values that are not finite on normal pre-activations")
     output = x.with_table(table, gaussian=x.gaussian and affine)
+    if derivative is None and np.ptp(slope) > 0 and _is_average(x):
+        try:
+            drawn = draws.combined((x,), function, x.layout, x.order)
+        except UnpredictedError:
+            pass
+        else:
+            return Result(drawn, lambda gradient: Pulled(draws.pulled_back(drawn, gradient)))
 
     derivative_of_x = Derivative(x, slope)
 
@@ -93,6 +115,18 @@ def elementwise(
         return Pulled([(x, derivative_of_x.times(gradient))])
 
     return Result(output, pullback)
+
+
+def _is_average(x: Moments) -> bool:
+    """Whether it is made of several positions, on which their own derivatives depend, too.
+
+    Such as a mean of powers, of which a root is taken.
+    """
+    move = None if x.moved is None else x.moved[1]
+    if x.moved is None or move is None or move.ndim == 1 or draws.of_the_loss.get():
+        return False
+    before = x.moved[0]
+    return not before.gaussian and before.positions <= draws.MOST_POSITIONS
 
 
 @dataclass(frozen=True, eq=False)

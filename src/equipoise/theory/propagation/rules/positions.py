@@ -3,7 +3,8 @@ r"""Operations that choose, repeat, average or interpolate positions: :math:`x_{
 .. math:: K_{out} = R K R^\top, \qquad \Pi_{in} = R^\top \Pi_{out} R .
 
 Exact, as R is fixed. Where every row of R has a single one, elements are copied and keep their
-law; an average is taken as Gaussian around its mean.
+law; an average is taken as Gaussian around its mean, one of numbers that are never negative as
+lognormal (Fenton 1960).
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from torch import Tensor
 
 from equipoise.instrument import trees
 from equipoise.theory.propagation import draws, latent
-from equipoise.theory.propagation.call import Call, Pulled, Result, of_the_width, rule
+from equipoise.theory.propagation.call import Call, Pulled, Result, chained, of_the_width, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError, times
 from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged, from_covariance
 
 Array = NDArray[np.float64]
 
+# Of fewer features, an average is not what infinitely many would have, such as those of a head.
+_FEWEST_FEATURES = 8
 # A matrix with fewer entries than this part is multiplied entry by entry.
 _SPARSE = 0.1
+# Squares of standard deviation over mean, of averages that are taken as lognormal.
+_NARROWEST, _WIDEST = 1e-6, 2.0
 
 
 def mapped(
@@ -52,7 +57,10 @@ def mapped(
         K = arranged(x.covariance, x.order, order)
         covariance = _sandwiched(matrix, K)
         mean = matrix @ x.mean[x.places(order)]
-        output = from_covariance(layout, places, covariance, mean).made_of(x)
+        shape = None
+        if (matrix >= 0).all() and (x.table >= 0).all():
+            shape = _never_negative(mean, covariance)
+        output = from_covariance(layout, places, covariance, mean, shape).made_of(x)
 
     ordered = np.empty_like(matrix)
     ordered[:, x.places(order)] = matrix
@@ -68,6 +76,21 @@ def mapped(
         return Pulled([(x, Gradient(arranged(pairs, order, x.order), weight))])
 
     return Result(output, pullback)
+
+
+def _never_negative(mean: Array, covariance: Exchangeable) -> Array | None:
+    """Table of a standardised lognormal law, of a median ratio of mean and standard deviation.
+
+    Roots of it have derivatives that are seldom large, as those of sums of many numbers have;
+    those of a Gamma law may have no second moment. None where the tail would be too long.
+    """
+    variance = covariance.diagonal - mean**2
+    relative = float(np.median(variance / np.maximum(mean**2, 1e-300)))
+    if not _NARROWEST < relative < _WIDEST:
+        return None
+    table = np.exp(np.sqrt(np.log1p(relative)) * latent.nodes()[0])
+    table -= latent.mean(table)
+    return np.asarray(table / np.sqrt(latent.mean(table**2)))
 
 
 def _sandwiched(matrix: Array, pairs: Exchangeable) -> Exchangeable:
@@ -138,8 +161,8 @@ def averaged(x: Moments, chosen: set[int], *, keep: bool) -> Result:
     features = {atom for atom in pooled if atom.role == "feature"}
     if not features:
         return mapped(x, [*kept, *summed], matrix, layout, kept)
-    if features < set(x.layout.with_role("feature")):
-        raise UnpredictedError("an average over some of the features")
+    if prod(atom.size for atom in features) < _FEWEST_FEATURES:
+        raise UnpredictedError(f"an average over fewer than {_FEWEST_FEATURES} features")
     means = matrix @ x.mean[x.places([*kept, *summed])]
     return Result(constant(layout, kept, means, x.correlation.samples), of_the_width)
 
@@ -165,7 +188,6 @@ def total(call: Call) -> Result:
     return Result(output, pullback)
 
 
-@rule("var")
 def variance(call: Call) -> Result:
     """Variance over features, and over positions if they are among the axes."""
     x, chosen = call.arguments[0], _axes(call)
@@ -181,7 +203,6 @@ def variance(call: Call) -> Result:
     return Result(output, of_the_width)
 
 
-@rule("linalg_vector_norm")
 def norm(call: Call) -> Result:
     """Euclidean norm over features."""
     x, order, axes = call.arguments[0], call.argument("ord"), call.argument("dim")
@@ -327,6 +348,67 @@ def unfold(call: Call) -> Result:
     matrix = np.ascontiguousarray(taps.flatten(1).T.numpy())
     layout = Layout((samples, (*channels, places[0]), (places[1],)))
     return mapped(x, order, matrix, layout, places)
+
+
+@rule("col2im")
+def fold(call: Call) -> Result:
+    """``F.fold``: sums over taps, which stand beside channels and are followed as positions."""
+    x = call.argument("self")
+    if not isinstance(x, Moments) or len(x.layout.axes) != 3:
+        raise UnpredictedError("folding of no moments")
+    samples = x.layout.axes[0]
+    taps = prod(call.argument("kernel_size"))
+    channels, places = x.layout.shape[1] // taps, x.layout.shape[2]
+    # The same with an axis for channels and one for taps.
+    layout, parts = x.layout.viewed((x.layout.shape[0], channels, taps, places))
+    split = x.with_layout(layout, parts)
+    of_taps = layout.axes[2]
+    first = Result(split, lambda gradient: Pulled([(x, gradient)]))
+    if of_taps and all(atom.role == "feature" for atom in of_taps):
+        first = chained(first, features_as_positions(split, of_taps))
+        layout = _moments(first).layout
+        of_taps = layout.axes[2]
+    given = _moments(first)
+    order = [*of_taps, *layout.axes[3]]
+    if set(order) != set(given.order):
+        raise UnpredictedError("folding of an axis that is not one of positions")
+    one_hot = torch.eye(given.positions, dtype=torch.float64).reshape(-1, taps, places)
+    maps = torch.as_tensor(call.node.operator(one_hot, *call.arguments[1:], **call.keywords))
+    found = [Atom.new("position", size) for size in maps.shape[2:]]
+    matrix = np.ascontiguousarray(maps.flatten(1).T.numpy())
+    axes = tuple((place,) if place.size > 1 else () for place in found)
+    kept = [place for place in found if place.size > 1]
+    output = Layout((samples, layout.axes[1], *axes))
+    return chained(first, mapped(given, order, matrix, output, kept))
+
+
+def _moments(result: Result) -> Moments:
+    assert isinstance(result.output, Moments)
+    return result.output
+
+
+@rule("grid_sampler_2d", "grid_sampler_3d")
+def sampled(call: Call) -> Result:
+    """``F.grid_sample`` on a grid that is the same for all samples."""
+    x, grid = call.arguments[:2]
+    if not isinstance(x, Moments) or not isinstance(grid, Known) or grid.value.is_meta:
+        raise UnpredictedError("a grid to sample that is random")
+    places = grid.value.detach().double()
+    if not bool((places == places[:1]).all()):
+        raise UnpredictedError("a grid to sample that differs between samples")
+    samples, channels, *maps = x.layout.axes
+    order = [atom for axis in maps for atom in axis]
+    if set(order) != set(x.order):
+        raise UnpredictedError("a grid over an axis that is not one of positions")
+    one_hot = torch.eye(x.positions, dtype=torch.float64).reshape(1, -1, *x.layout.shape[2:])
+    found = torch.as_tensor(
+        call.node.operator(one_hot, places[:1], *call.arguments[2:], **call.keywords)
+    )[0]
+    atoms = [Atom.new("position", size) for size in found.shape[1:]]
+    matrix = np.ascontiguousarray(found.flatten(1).T.numpy())
+    axes = tuple((place,) if place.size > 1 else () for place in atoms)
+    layout = Layout((samples, channels, *axes))
+    return mapped(x, order, matrix, layout, [atom for atom in atoms if atom.size > 1])
 
 
 @dataclass(frozen=True, slots=True)

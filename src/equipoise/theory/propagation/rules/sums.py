@@ -449,7 +449,7 @@ def aligned(value: Moments | Known, lead: Moments, output: Tensor | None) -> Mom
         if value.parameter and not value.data and not found.is_constant:
             return _of_a_parameter(found, expanded, str(value.parameter))
         return replace(found, others=value.others)
-    value = _split_or_merged(value, lead)
+    value = _split_or_merged(_without_copies(value, lead), lead)
     padded = Layout(((),) * (len(lead.layout.axes) - len(value.layout.axes)) + value.layout.axes)
     places: dict[Atom, Atom] = {}
     for ours, theirs in zip(lead.layout.axes, padded.axes, strict=True):
@@ -459,6 +459,20 @@ def aligned(value: Moments | Known, lead: Moments, output: Tensor | None) -> Mom
             raise LayoutError("the axes of two tensors differ")
     index = _index(lead, value, places)
     return value.at(index, lead.layout, lead.order)
+
+
+def _without_copies(value: Moments, lead: Moments) -> Moments:
+    """What all features have in common, where it was repeated along an axis of features."""
+    offset = len(lead.layout.axes) - len(value.layout.axes)
+    for i, theirs in enumerate(value.layout.axes if value.is_constant else ()):
+        roles = {atom.role for atom in lead.layout.axes[i + offset]}
+        if roles == {"feature"} and theirs and {atom.role for atom in theirs} == {"position"}:
+            left = tuple(atom for atom in value.order if atom not in theirs)
+            first = value.places([*left, *theirs]).reshape(prod(a.size for a in left), -1)[:, 0]
+            axes = list(value.layout.axes)
+            axes[i] = ()
+            value = value.at(first, Layout(tuple(axes)), left)
+    return value
 
 
 def _of_a_parameter(x: Moments, value: Tensor, name: str) -> Moments:
