@@ -120,6 +120,7 @@ class Moments:
         filters: If every feature has weights of its own, and nothing came after, these.
         steady: Part of the squared variance of a feature's rows that every draw has the same: 1
             behind batch norm, less where a branch was added, 0 behind weights.
+        balanced: The same of a row's features: 1 behind layer norm.
         dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
         known: What was computed of the law, for all tensors that have the same one.
         drawn: How to draw its elements, if they are made of those of several tensors.
@@ -140,6 +141,7 @@ class Moments:
     scatter: float = 0.0
     filters: Filters | None = None
     steady: float = 0.0
+    balanced: float = 0.0
     drawn: Drawn | None = None
 
     @cached_property
@@ -283,6 +285,7 @@ class Moments:
             scatter=scatter,
             filters=None,
             steady=self.steady if self.gaussian and gaussian else 0.0,
+            balanced=self.balanced if self.gaussian and gaussian else 0.0,
             drawn=None,
         )
 
@@ -369,6 +372,8 @@ class Gradient:
         parts: Of a concatenation, the gradients of its parts.
         draws: Where it comes from operations whose inputs were drawn, a part of it that belongs
             to the same draws, of shape ``[2, draws, 2, P]``, see :mod:`.draws`.
+        orthogonal: Share of what features of a row would have along the tensor's that is not there,
+            as a layer norm behind took it off.
         behind: If it came through functions of single elements just before, from where.
     """
 
@@ -379,6 +384,7 @@ class Gradient:
     filters: float = 1.0
     draws: Array | None = None
     behind: Behind | None = None
+    orthogonal: float = 0.0
 
     def times(self, factor: float) -> Gradient:
         """That of a tensor that is multiplied with a number, and all else is of the product."""
@@ -412,7 +418,8 @@ class Gradient:
             )
             same = pairs.same + 2 * (alone.same + common.same)
             pairs = Exchangeable(same, pairs.diff + 2 * common.diff, pairs.samples)
-        return Gradient(pairs, weight, excess, parts, filters, draws)
+        orthogonal = (ours * self.orthogonal + theirs * other.orthogonal) / total
+        return Gradient(pairs, weight, excess, parts, filters, draws, orthogonal=orthogonal)
 
 
 def gaussian(layout: Layout, order: Sequence[Atom], covariance: Exchangeable) -> Moments:

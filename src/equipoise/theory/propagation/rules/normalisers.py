@@ -17,12 +17,16 @@ of its own, E[1/S] is that over weights too, see :mod:`..filters`.
 
 Layer and group norm treat the numbers of a sample likewise; over features alone, which are many,
 layer norm divides by what they average to, and its gradients' mean square is that of a batch norm
-of C rows, (C - 2)/(C - 3). Source: [yang2019] for batch norm with independent samples; the
+of C rows, (C - 2)/(C - 3). Of a stream that layer norm gave, with a share a of the variance, the
+sum of squares varies by 1 - a² of that and the mean by 1 - a, and a gradient that has nothing
+along the stream behind it loses less: with the share r of that missing,
+:math:`1 + (3 - a - 2a^2)/C` times :math:`1 - 2(1 - r)/C`. Source: [yang2019] for batch norm with independent samples; the
 corrections are derived here.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -257,21 +261,23 @@ def _over_features(
         raise UnpredictedError(f"a norm over {features} features")
     divisor = np.sqrt(x.std**2 + eps)
     table = np.sqrt(square) * (x.table - x.mean[:, None]) / divisor[:, None] + offset
-    output = x.with_table(_shortened(table), gaussian=x.gaussian)
+    output = replace(x.with_table(_shortened(table), gaussian=x.gaussian), balanced=1.0)
     # Features of one row are rows of a batch norm of their own: (C - 2)/(C - 3) without ε.
     variance, zero = np.array([[float((x.std**2).mean())]]), np.zeros((1, 1))
     unit = Exchangeable(np.ones((1, 1)), zero, features)
     row = rows_of(Exchangeable(variance, zero, features).centred(), eps)
     pulled = float(row.pulled_back(unit.centred()).mean_diagonal)
-    gain = pulled * (float(variance[0, 0]) + eps)
+    gaussian = pulled * (float(variance[0, 0]) + eps) / (1 - 2 / features)
+    inverse = 1 + (gaussian - 1) * (1 - (math.sqrt(x.balanced) + 2 * x.balanced) / 3)
 
     def pullback(gradient: Gradient) -> Pulled:
         size = square / np.outer(divisor, divisor)
         same = gradient.pairs.same * size
-        same[np.diag_indices_from(same)] *= gain
+        left = 1 - 2 * (1 - gradient.orthogonal) / features
+        same[np.diag_indices_from(same)] *= inverse * left
         pairs = Exchangeable(same, gradient.pairs.diff * size, gradient.pairs.samples)
         excess = gradient.excess and gradient.excess.scaled(np.sqrt(square) / divisor)
-        return Pulled([(x, Gradient(pairs, gradient.weight, excess))])
+        return Pulled([(x, Gradient(pairs, gradient.weight, excess, orthogonal=1.0))])
 
     return Result(output, pullback, _nothing(call))
 

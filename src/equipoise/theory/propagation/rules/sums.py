@@ -77,7 +77,8 @@ def add(call: Call) -> Result:
         output = replace(
             output.made_of(a, b),
             scatter=_scatter_of_sum(a, b, total),
-            steady=_steady_part_of_sum(a, b),
+            steady=_part_of_sum(a, b, a.steady, b.steady),
+            balanced=_part_of_sum(a, b, a.balanced, b.balanced),
             drawn=Drawn((a, b), torch.add),
         )
 
@@ -98,7 +99,10 @@ def add(call: Call) -> Result:
                 pairs = pairs * _copies_of_features(original, output)
                 share = _share_of_latent(gradient.weight, output, like, seen)
                 excess = _excess_of_part(gradient, share, like, original)
-                inputs.append((original, Gradient(pairs, weight, excess)))
+                part = float((like.std**2).mean()) / max(float((output.std**2).mean()), 1e-300)
+                orthogonal = gradient.orthogonal * min(part, 1.0)
+                own = Gradient(pairs, weight, excess, orthogonal=orthogonal)
+                inputs.append((original, own))
         return Pulled(inputs)
 
     return Result(output, pullback)
@@ -116,11 +120,11 @@ def _scatter_of_sum(a: Moments, b: Moments, total: Exchangeable) -> float:
     return float(np.sign(part) * (part / whole) ** 2) if whole > 0 else 0.0
 
 
-def _steady_part_of_sum(a: Moments, b: Moments) -> float:
-    """Of two independent tensors."""
+def _part_of_sum(a: Moments, b: Moments, of_a: float, of_b: float) -> float:
+    """Part of the squared variance, from those of two independent tensors."""
     first, second = (float((value.std**2).mean()) for value in (a, b))
     whole = (first + second) ** 2
-    return (a.steady * first**2 + b.steady * second**2) / whole if whole > 0 else 0.0
+    return (of_a * first**2 + of_b * second**2) / whole if whole > 0 else 0.0
 
 
 def common_source(a: Moments, b: Moments) -> Moments | None:
