@@ -15,9 +15,12 @@ walk is the same for all of them, averages over walks add up to the growth over 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.special import gammaln, logsumexp, xlogy
 
 BRANCHES, NORMALISERS = "branches", "normalisers"
 # Kinds of operations that change gradients by less than this, in the logarithm, are not told.
@@ -26,6 +29,8 @@ SLIGHT = 0.05
 # its width (of one sign), and of the whole. 98 % of the operations of the architectures of
 # benchmarks/propagation.py are within twice the sum.
 _A_LAYER, _OVER_WIDTH, _WHOLE = 0.06, 2.0, 0.03
+# Of weights that are used again: share of what walks in other orders may add, and of every use.
+_IN_ORDER, _A_USE = 0.25, 0.15
 
 _RULES = "equipoise.theory.propagation.rules"
 # What an operation is for a reader, by its name, else by the module of its rule.
@@ -91,11 +96,13 @@ class Edge:
         giver: Identity of the operation's output.
         size: S of the part of the gradient that comes from it.
         width: Features that the operation's weights mix; None if it has none.
+        weights: Names of the operation's weights.
     """
 
     giver: int
     size: float
     width: int | None = None
+    weights: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -173,6 +180,7 @@ def _errors(known: dict[int, Vertex], onward: Mapping[int, Sequence[Edge]]) -> d
     """Errors of gradients, which add up on the way back."""
     layers: dict[int, float] = {}
     widths: dict[int, float] = {}
+    again = _used_again(known, onward)
     for key in reversed(known):
         own = onward.get(key, [])
         total = sum(edge.size for edge in own)
@@ -183,6 +191,59 @@ def _errors(known: dict[int, Vertex], onward: Mapping[int, Sequence[Edge]]) -> d
             layers[key] += part * (layers[edge.giver] + has_weights)
             widths[key] += part * (widths[edge.giver] + (1 / edge.width if edge.width else 0.0))
     return {
-        key: math.hypot(_A_LAYER * math.sqrt(layers[key]), _OVER_WIDTH * widths[key], _WHOLE)
+        key: math.hypot(
+            _A_LAYER * math.sqrt(layers[key]),
+            _OVER_WIDTH * widths[key],
+            _WHOLE,
+            again.get(key, 0.0),
+        )
         for key in known
     }
+
+
+def _used_again(
+    known: dict[int, Vertex], onward: Mapping[int, Sequence[Edge]]
+) -> dict[int, float]:
+    r"""Errors where walks use the same weights several times.
+
+    Walks that take the same k of n uses in another order, or another k of them, bring the same
+    gradient if the inputs of all uses are alike: they add up before squares, :math:`\binom nk`
+    times as much as if they were independent. Averaged over walks, with k of the binomial law that
+    has their mean, its logarithm tells how much may be missing. Of a plain chain k = n, and
+    nothing is added. Besides, inputs of a use are made by those before, as long as a walk does not
+    take all of them.
+    """
+    counts = Counter(name for own in onward.values() for edge in own for name in edge.weights)
+    shared = {name for name, count in counts.items() if count > 1}
+    if not shared:
+        return {}
+    uses: dict[int, dict[str, frozenset[int]]] = {}
+    passes: dict[int, dict[str, float]] = {}
+    found: dict[int, float] = {}
+    for key in reversed(known):
+        own = onward.get(key, [])
+        total = sum(edge.size for edge in own)
+        reached: dict[str, set[int]] = defaultdict(set)
+        mean: dict[str, float] = defaultdict(float)
+        for edge in own:
+            part = edge.size / total
+            for name, numbers in uses.get(edge.giver, {}).items():
+                reached[name] |= numbers
+                mean[name] += part * passes[edge.giver][name]
+            for name in shared.intersection(edge.weights):
+                reached[name].add(known[edge.giver].node)
+                mean[name] += part
+        uses[key] = {name: frozenset(numbers) for name, numbers in reached.items()}
+        passes[key] = dict(mean)
+        orders = max((_orders(len(reached[n]), mean[n]) for n in reached), default=0.0)
+        left = max((mean[n] * max(1 - mean[n] / counts[n], 0.0) for n in mean), default=0.0)
+        found[key] = math.hypot(_IN_ORDER * orders, _A_USE * math.sqrt(left))
+    return found
+
+
+def _orders(uses: int, passes: float) -> float:
+    """Logarithm of the average of binomial coefficients."""
+    chance = min(passes / uses, 1.0)
+    k = np.arange(uses + 1)
+    logs = 2 * (gammaln(uses + 1) - gammaln(k + 1) - gammaln(uses - k + 1))
+    return float(logsumexp(logs + xlogy(k, chance) + xlogy(uses - k, 1 - chance)))

@@ -126,7 +126,8 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
                     begun.setdefault(id(receiver), set()).update(begun.get(id(value), ()))
                 size = size_of(receiver, share.pairs.mean_diagonal)
                 width = receiver.layout.count("feature") if pulled.weights else None
-                edge = Edge(id(value), size, width)
+                names = tuple(name for name, _ in pulled.weights)
+                edge = Edge(id(value), size, width, names)
                 back.edges.setdefault(id(receiver), []).append(edge)
             if not keep:
                 forward.pullbacks[node.number][index] = None

@@ -61,8 +61,8 @@ for _family in (
 # What draws numbers that do not depend on the batch.
 _DRAWN = ("randn", "rand", "normal", "uniform", "randint")
 _JOINING = {"add", "sub", "mul"}
-# Beside twice of it, second moments of sums are off by less than a tenth.
-_CORRELATED = 0.1
+# Beside it, second moments of sums are off by less than a twentieth.
+_CORRELATED = 0.05
 # Recurrent layers that PyTorch computes in one operation.
 _RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}
 
@@ -192,8 +192,7 @@ class Forward:
             return False  # the rule knows that
         if not self.graph.edited:
             made = [self.graph.nodes[s.node].outputs[s.index] for s in node.inputs if _is_made(s)]
-            width = min(moment.layout.count("feature") for moment in moments)
-            node.alike = abs(correlation(*made)) > max(_CORRELATED, 3 / math.sqrt(width))
+            node.alike = abs(correlation(*made)) > max(_CORRELATED, 3 * _by_chance(*moments))
         return node.alike
 
     def _require_not_turned(
@@ -310,6 +309,21 @@ class Forward:
             found = Known(source.value, layout, name, data)
             self._given[id(source.value)] = found
         return found
+
+
+def _by_chance(a: Moments, b: Moments) -> float:
+    r"""Standard deviation of the correlation of two tensors with independent features.
+
+    :math:`\sqrt{\sum_{rr'} K_a K_b / (C \operatorname{tr} K_a \operatorname{tr} K_b)}` over pairs
+    of rows, at most :math:`1/\sqrt C`, where rows are all alike.
+    """
+    K, L = a.covariance, b.covariance
+    features = min(value.layout.count("feature") for value in (a, b))
+    most = 1 / math.sqrt(features)
+    size = K.mean_diagonal * L.mean_diagonal * K.rows * L.rows
+    if K.positions != L.positions or a.order != b.order or not size > 0:
+        return most
+    return min(most, math.sqrt(max(K.dot(L), 0.0) / size / features))
 
 
 def _of_recurrent(call: Call) -> Layout | None:

@@ -372,7 +372,7 @@ class Gradient:
         parts: Of a concatenation, the gradients of its parts.
         draws: Where it comes from operations whose inputs were drawn, a part of it that belongs
             to the same draws, of shape ``[2, draws, 2, P]``, see :mod:`.draws`.
-        orthogonal: Share of what features of a row would have along the tensor's that is not there,
+        orthogonal: Share of what features of a row would have along the tensor's that is missing,
             as a layer norm behind took it off.
         behind: If it came through functions of single elements just before, from where.
     """

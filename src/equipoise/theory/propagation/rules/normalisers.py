@@ -20,8 +20,8 @@ layer norm divides by what they average to, and its gradients' mean square is th
 of C rows, (C - 2)/(C - 3). Of a stream that layer norm gave, with a share a of the variance, the
 sum of squares varies by 1 - a² of that and the mean by 1 - a, and a gradient that has nothing
 along the stream behind it loses less: with the share r of that missing,
-:math:`1 + (3 - a - 2a^2)/C` times :math:`1 - 2(1 - r)/C`. Source: [yang2019] for batch norm with independent samples; the
-corrections are derived here.
+:math:`1 + (3 - a - 2a^2)/C` times :math:`1 - 2(1 - r)/C`. Source: [yang2019] for batch norm with
+independent samples; the corrections are derived here.
 """
 
 from __future__ import annotations
