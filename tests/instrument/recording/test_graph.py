@@ -524,3 +524,21 @@ class TestOtherParameters:
         before = node_of(graph, "t").outputs[0].clone()
         graph.with_parameters({"weight": torch.zeros(3, 4)})
         assert torch.equal(node_of(graph, "t").outputs[0], before)
+
+
+class CircularlyPadded(nn.Module):
+    def __init__(self, pad):
+        super().__init__()
+        self.scale, self.pad = nn.Parameter(torch.ones(())), pad
+
+    def forward(self, x):
+        return nn.functional.pad(x * self.scale, self.pad, mode="circular")
+
+
+@pytest.mark.parametrize("pad", [(2, 0, 1, 3), (0, 5, 4, 0)])
+def test_circular_padding_is_one_choice_of_elements_for_each_axis(pad):
+    x = torch.randn(2, 3, 4, 5)
+    graph = trace(CircularlyPadded(pad), x, lambda model, x: model(x).sum())
+    assert not any(node.in_part for node in graph.nodes)
+    last = [node for node in graph.nodes if node.name == "index_select"][-1]
+    assert torch.equal(last.outputs[0], nn.functional.pad(x, pad, mode="circular"))

@@ -269,6 +269,12 @@ def warped(x):
     return F.grid_sample(x, grid.expand(len(x), -1, -1, -1), align_corners=False)
 
 
+def blurred(x):
+    taps = torch.tensor([1.0, 2.0, 1.0])
+    kernel = (taps[:, None] * taps / 16).expand(C, 1, 3, 3)
+    return F.conv2d(x, kernel, stride=2, padding=1, groups=C)
+
+
 def normed_heads(x):
     """Root mean squares of two heads, written as arithmetic."""
     heads = x.unflatten(2, (2, -1))
@@ -568,6 +574,19 @@ CASES = {
     "reflected borders": (
         lambda: nn.Sequential(conv(3, padding=1, padding_mode="reflect")(), conv(1)()),
         images(4),
+    ),
+    "circular borders": (
+        lambda: nn.Sequential(conv(3, padding=1, padding_mode="circular")(), nn.ReLU(), conv(1)()),
+        images(4),
+    ),
+    "circular padding of a ReLU": (
+        convolutional(nn.ReLU, lambda: nn.CircularPad2d((1, 2, 0, 1)), conv(3), nn.ReLU),
+        images(4),
+    ),
+    "a blur": (convolutional(nn.ReLU, lambda: Apply(blurred), nn.ReLU), images()),
+    "tokens mixed by a convolution": (
+        linear(nn.ReLU, lambda: biased(nn.Conv1d(10, 12, 1), 1.0), nn.ReLU),
+        tokens(),
     ),
     "replicated borders": (convolutional(lambda: nn.ReplicationPad2d(2), nn.ReLU), images(3)),
     "adaptive average": (convolutional(nn.ReLU, lambda: nn.AdaptiveAvgPool2d((4, 3))), images()),

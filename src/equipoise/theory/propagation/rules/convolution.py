@@ -20,6 +20,7 @@ from functools import partial
 from math import prod
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,8 +29,10 @@ from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rul
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.filters import Filters, read_by_taps
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
+from equipoise.theory.propagation.rules.linear import over_positions
 from equipoise.theory.propagation.rules.positions import (
     features_as_positions,
+    mapped,
     positions_as_features,
 )
 from equipoise.theory.propagation.rules.windows import Window, each
@@ -61,6 +64,10 @@ _UNLIKE_TAPS = 0.3
 def convolution(call: Call) -> Result:
     """``aten.convolution``, in one, two or three dimensions."""
     x, weight, bias = (call.argument(name) for name in ("input", "weight", "bias"))
+    if isinstance(x, Moments) and _mixes_positions(call, x):
+        return _over_positions(x, weight, bias)
+    if isinstance(x, Moments) and _is_fixed(call, x):
+        return _with_one_kernel(call, x, weight.value)
     if isinstance(x, Moments) and (moved := _with_roles_by_axes(x)) is not None:
         return chained(moved, convolution(call.with_first(moved.output)))
     if not isinstance(weight, Known) or weight.data or weight.parameter is None:
@@ -116,6 +123,63 @@ def convolution(call: Call) -> Result:
         return Pulled([(x, _of_own_kernel(x, pairs, met.scaled(slope) * size))], found)
 
     return Result(output, pullback)
+
+
+def _mixes_positions(call: Call, x: Moments) -> bool:
+    """Whether a kernel of one tap mixes positions that stand where channels do.
+
+    As of token mixing that is written as a convolution with a kernel of 1.
+    """
+    weight, channels = call.argument("weight"), x.layout.axes[1]
+    if not isinstance(weight, Known) or weight.data or weight.parameter is None:
+        return False
+    plain = call.argument("groups") == 1 and not call.argument("transposed")
+    single = prod(weight.value.shape[2:]) == 1 and call.output.shape[2:] == x.layout.shape[2:]
+    return plain and single and {atom.role for atom in channels} == {"position"}
+
+
+def _over_positions(x: Moments, weight: Known, bias: object) -> Result:
+    """Token mixing, whose positions stand on the second axis."""
+    last = x.layout.axes[1]
+    turned = x.with_layout(Layout((x.layout.axes[0], *x.layout.axes[2:], last)), {})
+    matrix = replace(weight, value=weight.value.flatten(1).t(), layout=None)
+    result = over_positions(turned, matrix, bias)
+    output = result.output
+    assert isinstance(output, Moments)
+    samples, *rest, places = output.layout.axes
+    back = output.with_layout(Layout((samples, places, *rest)), {})
+    before = Result(turned, lambda gradient: Pulled([(x, gradient)]))
+    after = Result(back, lambda gradient: Pulled([(output, gradient)]))
+    return chained(chained(before, result), after)
+
+
+def _is_fixed(call: Call, x: Moments) -> bool:
+    """Whether every channel has the same kernel, which is no weight, as of a blur."""
+    weight = call.argument("weight")
+    if not isinstance(weight, Known) or weight.layout or weight.parameter is not None:
+        return False
+    value = weight.value
+    own = value.shape[1] == 1 and len(value) == call.argument("groups") == x.layout.shape[1]
+    known = own and not value.is_meta and not call.argument("transposed")
+    return known and call.argument("bias") is None and bool((value == value[:1]).all())
+
+
+def _with_one_kernel(call: Call, x: Moments, kernels: Tensor) -> Result:
+    """Linear in positions, and alike for all features."""
+    samples, channels, *maps = x.layout.axes
+    order = [atom for axis in maps for atom in axis]
+    if {atom.role for atom in channels} != {"feature"} or set(order) != set(x.order):
+        raise UnpredictedError("a fixed kernel over axes that are not of positions")
+    one_hot = torch.eye(x.positions, dtype=torch.float64).reshape(-1, 1, *x.layout.shape[2:])
+    options = [call.argument(name) for name in ("stride", "padding", "dilation")]
+    found = torch.as_tensor(
+        call.node.operator(one_hot, kernels[:1].double(), None, *options, False, [0], 1)
+    )
+    places = [Atom.new("position", size) for size in found.shape[2:]]
+    axes = tuple((place,) if place.size > 1 else () for place in places)
+    matrix = np.ascontiguousarray(found.flatten(1).T.numpy())
+    layout = Layout((samples, channels, *axes))
+    return mapped(x, order, matrix, layout, [place for place in places if place.size > 1])
 
 
 @dataclass(frozen=True, slots=True)

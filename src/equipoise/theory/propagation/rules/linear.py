@@ -62,7 +62,7 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
     *rows, mixed = source.layout.axes
     inputs = [atom for atom in mixed if atom.role == "feature"]
     if mixed and all(atom.role == "position" for atom in mixed) and isinstance(x, Moments):
-        return _over_positions(x, weight, bias)
+        return over_positions(x, weight, bias)
     if len(inputs) < len(source.layout.with_role("feature")):
         raise UnpredictedError("weights that mix positions, not features")
     summed = [atom for atom in source.order if atom in mixed]
@@ -205,24 +205,29 @@ def _by_matrices(matrices: Known, x: Moments) -> Result:
     return Result(output, pullback)
 
 
-def _over_positions(x: Moments, weight: Known, bias: object) -> Result:
+def over_positions(x: Moments, weight: Known, bias: object) -> Result:
     r"""Weights that mix positions, the same for every feature.
 
-    New positions have weights of their own, so that two of them have nothing in common:
-    :math:`K_{out}(t, t') = \delta_{tt'}\, v \sum_s K_{in}(s, s)`.
+    New positions have weights of their own, so that two of them have nothing in common but what
+    biases add to all features:
+    :math:`K_{out}(t, t') = \delta_{tt'}\, v \sum_s K_{in}(s, s) + b_t b_{t'}`.
     """
     *rows, mixed = x.layout.axes
     kept = [atom for atom in x.order if atom not in mixed]
     ordered = arranged(x.covariance, x.order, [*kept, *mixed])
     outputs = weight.value.shape[-1]
     variance = mean_square(weight.value)
-    noise = mean_square(bias.value) if isinstance(bias, Known) else 0.0
+    shift = np.zeros(outputs)
+    if isinstance(bias, Known):
+        shift = bias.value.detach().double().flatten().cpu().numpy()
     summed = summed_over(ordered, prod(atom.size for atom in mixed))
-    eye = np.eye(outputs)
-    same, diff = (kron(variance * block + noise, eye) for block in (summed.same, summed.diff))
+    mean = np.tile(shift, len(summed.same))
+    eye, common = np.eye(outputs), np.outer(mean, mean)
+    same, diff = (kron(variance * block, eye) + common for block in (summed.same, summed.diff))
     place = Atom.new("position", outputs)
     layout = Layout((*rows, (place,)))
-    output = gaussian(layout, [*kept, place], Exchangeable(same, diff, ordered.samples))
+    covariance = Exchangeable(same, diff, ordered.samples)
+    output = from_covariance(layout, [*kept, place], covariance, mean)
 
     def pullback(gradient: Gradient) -> Pulled:
         inner = summed_over(gradient.pairs, outputs)
