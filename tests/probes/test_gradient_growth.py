@@ -419,6 +419,21 @@ class TestRefusals:
             assert [layer.layer for layer in found.layers] == ["a", "c"]
             assert found.left_out == ("b",)
 
+    def test_norms_that_each_batch_has_of_its_own(self):
+        class Clients(nn.Module):
+            """Statistics of each client, as in FedBN; the rest is shared."""
+
+            def __init__(self):
+                super().__init__()
+                self.a, self.c = nn.Linear(4, 4).double(), nn.Linear(4, 4).double()
+                self.norms = nn.ModuleList(nn.BatchNorm1d(4).double() for _ in range(2))
+
+            def forward(self, x):
+                return self.c(self.norms[len(x) % 2](self.a(x)))
+
+        found = gradient_growth(Clients(), loss_fn, [normal(5, 4), normal(6, 4)])
+        assert [layer.layer for layer in found.layers] == ["a", "c"]
+
     def test_calls_of_one_layer_are_told_apart(self):
         class Repeating(nn.Module):
             def __init__(self):

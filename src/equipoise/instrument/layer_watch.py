@@ -79,10 +79,13 @@ class LayerWatch:
         model: Any module.
         enclosing: Watch modules that hold parameters anywhere, whatever they are, at their output:
             the model alone, where functions multiply by the weights of layers that never run.
+        normalisers: Watch normalisers at all, rather than the layers beside them.
     """
 
-    def __init__(self, model: nn.Module, *, enclosing: bool = False) -> None:
-        self._model, self._enclosing = model, enclosing
+    def __init__(
+        self, model: nn.Module, *, enclosing: bool = False, normalisers: bool = True
+    ) -> None:
+        self._model, self._enclosing, self._normalisers = model, enclosing, normalisers
         self._handles: list[RemovableHandle] = []
         self._normaliser_calls: list[_WatchedCall] = []
         self._weight_calls: list[_WatchedCall] = []
@@ -98,6 +101,8 @@ class LayerWatch:
                     after = self._after_other(name, module)
                     self._handles.append(module.register_forward_hook(after))
             elif is_normaliser(module):
+                if not self._normalisers:
+                    continue
                 hook = self._before_normaliser(name, module)
                 self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             elif modules.is_parametrised(module):

@@ -58,7 +58,8 @@ def gradient_growth(
 ) -> GradientGrowth:
     r"""Mean squared gradient norm per layer, and the growth fitted through it.
 
-    For every normaliser of the model (or, if it has none, every parametrised layer), with h its
+    For every normaliser of the model (or, if it has none that runs on every batch, every
+    parametrised layer), with h its
     input (or output) and W the weights that make h,
 
     .. math:: g_l = E\,\|\partial\mathcal L/\partial h^l\|^2, \qquad
@@ -112,19 +113,23 @@ def gradient_growth(
     loss_fn = on_copies(loss_fn)
     report, total = progress or silent, replicates * len(all_batches)
     try:
-        with untouched(model):
-            modules.unfreeze(model)
-            for replicate in range(replicates):
-                if initialize is not None:
-                    seed_torch(seed + replicate)
-                    initialize(model, replicate)
-                    torch.clear_autocast_cache()  # of the weights before
-                row = []
-                for batch in all_batches:
-                    row.append(_one_pass(model, loss_fn, batch))
-                    done = len(passes) * len(all_batches) + len(row)
-                    report("measuring gradients", done, total)
-                passes.append(row)
+        for normalisers in (True, False):  # batches may have norms of their own, as of clients
+            passes.clear()
+            with untouched(model):
+                modules.unfreeze(model)
+                for replicate in range(replicates):
+                    if initialize is not None:
+                        seed_torch(seed + replicate)
+                        initialize(model, replicate)
+                        torch.clear_autocast_cache()  # of the weights before
+                    row = []
+                    for batch in all_batches:
+                        row.append(_one_pass(model, loss_fn, batch, normalisers=normalisers))
+                        done = len(passes) * len(all_batches) + len(row)
+                        report("measuring gradients", done, total)
+                    passes.append(row)
+            if _in_common(passes)[0][0][0]:
+                break
     except KeyboardInterrupt as interruption:
         if passes:
             raise GrowthInterrupted(_summary(passes)) from interruption
@@ -139,13 +144,15 @@ def _is_one_batch(given: object) -> bool:
     return isinstance(given, Tensor | Mapping)
 
 
-def _one_pass(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[LayerPass]:
+def _one_pass(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, *, normalisers: bool
+) -> list[LayerPass]:
     """One forward and backward pass; a second one where no layer ran that the loss depends on."""
     found: list[LayerPass] = []
     for enclosing in (False, True):
         with (
             recording_gradients(),
-            LayerWatch(model, enclosing=enclosing) as watch,
+            LayerWatch(model, enclosing=enclosing, normalisers=normalisers) as watch,
         ):
             loss = checked_loss(loss_fn(model, batch))
             if not torch.isfinite(loss):
