@@ -249,6 +249,21 @@ class TestHalfLoaded:
         assert told(model) == {"half loaded": {"2.weight"}}
         assert initialisation(model).parameters[0].looks_trained
 
+    def test_a_student_beside_a_frozen_teacher_is_fresh_on_purpose(self):
+        teacher = self.model()
+        for norm in (teacher[1], teacher[3], teacher[5]):
+            norm.running_mean += 1
+        for layer in (teacher[2], teacher[6]):
+            u, v = torch.randn(len(layer.weight)), torch.randn(48)
+            layer.weight.data += 0.1 * u.outer(v)
+        student = nn.Sequential(nn.Linear(48, 48), nn.Linear(48, 10))
+        both = nn.ModuleDict({"teacher": teacher, "student": student})
+        assert told(both) == {"half loaded": {"student.0.weight"}}
+        teacher.requires_grad_(False)
+        assert told(both) == {}
+        nn.init.xavier_normal_(teacher[2].weight), teacher[2].reset_parameters()
+        assert "teacher.2.weight" in told(both)["half loaded"]
+
     def test_statistics_that_were_not_loaded(self):
         assert told(self.model())["running statistics"] == {"1", "3", "5"}
 

@@ -308,6 +308,9 @@ def half_loaded(
 ) -> list[InitialisationFault]:
     """Fresh layers among trained ones; a fresh last layer alone is a new head.
 
+    Layers that train beside trained ones that are all frozen, such as a student beside its teacher
+    or a network behind a trunk, are fresh on purpose.
+
     Args:
         parameters: All of the model.
         training: Which look trained.
@@ -318,6 +321,11 @@ def half_loaded(
         one for one in layers if training.directions[one.name] < _FRESH and one.name in intended
     ]
     if not training.is_likely or not fresh or fresh == layers[-1:]:
+        return []
+    looks_trained = [one for one in layers if one.name in training.matrices]
+    if not any(one.parameter.requires_grad for one in looks_trained) and all(
+        one.parameter.requires_grad for one in fresh
+    ):
         return []
     example = training.matrices[0]
     detail = (
