@@ -91,6 +91,19 @@ def test_constant_numbers_beside_targets_that_vary():
     assert of_targets(traced) == []
 
 
+def test_flags_of_the_end_of_an_episode_are_no_targets():
+    """They are subtracted from 1, and from no output."""
+    batch = X, torch.zeros(32, 3), torch.randn(32, 3)
+
+    def loss(model, batch):
+        state, done, reward = batch
+        with torch.no_grad():
+            target = reward + 0.9 * (1 - done) * model(state)
+        return F.mse_loss(model(state), target)
+
+    assert of_targets(traced_pass(nn.Linear(6, 3), batch, loss, batches=[batch, batch])) == []
+
+
 def test_a_checkup_says_so():
     report = eq.checkup(nn.Linear(6, 3), (X, ZEROS), loss_fn="cross-entropy")
     assert report.verdict.details.endswith("Found as well: All targets are equal")
