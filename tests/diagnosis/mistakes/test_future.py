@@ -173,6 +173,30 @@ class TestTokens:
         loss = lambda m, b: F.cross_entropy(m(b).mT, b[:, 1:])  # noqa: E731
         assert severities(model, TOKENS, loss) == []
 
+    @pytest.mark.parametrize(("mask", "expected"), [(None, ["critical"]), ("causal", [])])
+    def test_a_decoder_with_a_mask_of_its_padding(self, mask, expected):
+        class Translating(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embed, self.last = nn.Embedding(11, 16), nn.Linear(16, 11)
+                self.net = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True)
+
+            def forward(self, source, before):
+                steps = before.shape[1]
+                causal = torch.ones(steps, steps, dtype=torch.bool).triu(1) if mask else None
+                padding = before == 0
+                x, y = self.embed(source), self.embed(before)
+                y = self.net(x, y, tgt_mask=causal, tgt_key_padding_mask=padding)
+                return self.last(y)
+
+        def loss(model, batch):
+            logits = model(batch[0], batch[1][:, :-1]).flatten(0, 1)
+            return F.cross_entropy(logits, batch[1][:, 1:].flatten(), ignore_index=0)
+
+        padded = TOKENS.masked_fill(torch.arange(20) > 14, 0)
+        source = torch.randint(1, 11, (16, 12), generator=torch.Generator().manual_seed(1))
+        assert severities(Translating(), (source, padded), loss) == expected
+
     def test_what_is_restored(self):
         class Restoring(nn.Module):
             def __init__(self):

@@ -49,7 +49,9 @@ def is_summed_up(series: Tensor, traced: TracedPass) -> bool:
         axes = [size for size in x.shape if size > 1]
         if not x.is_floating_point() or len(axes) > 2 or (axes and axes[0] != samples):
             continue
-        if not (is_flat and any(size in (steps, steps - 1) for size in axes)):
+        # What has no gradient is no state that a layer has made: a mask of padding has steps.
+        has_steps = any(size in (steps, steps - 1) for size in axes)
+        if not (has_steps and (is_flat or not x.requires_grad)):
             return True
     return False
 
