@@ -325,6 +325,19 @@ def test_targets_on_another_scale(loss, target, far):
     assert titles == ["Targets on another scale than the outputs"] * far
 
 
+@pytest.mark.parametrize(
+    ("factor", "severity"), [(30.0, None), (1000.0, "warning"), (1e5, "critical")]
+)
+def test_outputs_that_are_far_larger_than_the_targets(factor, severity):
+    model = Net()
+    target = torch.randn(16, 3)
+    with torch.no_grad():
+        model.last.weight *= factor / model(X).std()
+    told = [(one.title, one.severity) for one in found(model, F.mse_loss, target)]
+    assert told == [("Outputs are far larger than the targets", severity)] * (severity is not None)
+    assert found(model, F.mse_loss, factor * target) == []
+
+
 def test_outputs_that_are_far_away_are_no_fault_of_the_targets():
     model = Net()
     with torch.no_grad():

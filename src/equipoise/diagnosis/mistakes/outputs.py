@@ -43,6 +43,9 @@ _NO_LOGARITHMS = (*PRODUCTS, "_softmax", "sigmoid", "tanh", "relu")
 _FAR, _WIDE = 5.0, 30.0
 # Outputs that vary more are too large themselves.
 _USUAL = 3.0
+# How many times as large as the targets outputs may be before it costs much, and before 800 steps
+# hardly win anything at any rate, with AdamW or SGD (networks of 3 layers on 8 numbers).
+_LARGER, _HOPELESS = 100.0, 3000.0
 # Between which activations give numbers; targets may lie beyond by a part of that, as by rounding.
 _RANGES = _BOUNDED | {"_softmax": (0.0, 1.0), "relu": (0.0, math.inf)}
 _MARGIN = 0.01
@@ -309,6 +312,19 @@ def _out_of_reach(
     )
 
 
+def _far_larger(output: float, target: float) -> Finding:
+    """Outputs that have to become far smaller before anything else is learnt."""
+    return Finding(
+        "critical" if output > _HOPELESS * target else "warning",
+        "Outputs are far larger than the targets",
+        f"The standard deviation of the outputs is {wording.number(output)}, the root mean square "
+        f"of the targets {wording.number(target)}: steps that are small enough for the targets do "
+        "not bring the outputs down, and large ones overshoot.",
+        "Scale the initial weights down, those of the last layer first, or the inputs; add "
+        "normalisation where the signal grows with depth.",
+    )
+
+
 def _far_from(
     node: Node, nodes: Mapping[int, Node], batch: Any, into: Container[int]
 ) -> Finding | None:
@@ -327,6 +343,9 @@ def _far_from(
         return None
     if abs(float(output.mean())) > abs(float(target.mean())):
         off = 0.0  # it is the outputs that are far away
+    varies, size = float(output.std()), float(target.square().mean().sqrt())
+    if varies > _USUAL and 0 < _LARGER * size < varies:
+        return _far_larger(varies, size)
     is_small = 0 < _WIDE * spread < float(output.std()) < _USUAL
     if off > _FAR * max(spread, most) or spread > _WIDE * most or is_small:
         return Finding(
