@@ -256,6 +256,14 @@ class TestAnyModel:
         assert finding.remedy == "`budget=60` lets theory go further."
         assert report.verdict.trainability.source == "measured"
 
+    def test_maps_get_the_time_that_a_verdict_needs(self, monkeypatch):
+        monkeypatch.setattr(Plan, "theory_seconds", lambda *_: 0.001)
+        convolutions = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 1, 3, padding=1)]
+        batch = torch.randn(8, 1, 12, 12), torch.randn(8, 1, 12, 12)
+        report = checkup(nn.Sequential(*convolutions), batch)
+        assert report.verdict.trainability is not None
+        assert not [one for one in report.findings if one.title.startswith("Not judged")]
+
     def test_derivatives_by_the_inputs_may_be_part_of_the_loss(self):
         """They are taken where nothing is recorded, such as for condition numbers."""
 

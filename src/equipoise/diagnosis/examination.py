@@ -26,7 +26,7 @@ from equipoise.diagnosis.preconditioning.measure import preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.preconditioning.sizes import samples_wanted, sizes
 from equipoise.diagnosis.prediction import TracedModel, traced
-from equipoise.diagnosis.price import Plan
+from equipoise.diagnosis.price import FOR_A_VERDICT, Plan
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import Comparison, LayerPrediction, Recommendation
 from equipoise.diagnosis.remedies import Outlook, recommend
@@ -41,6 +41,7 @@ from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.diagnosis.smoothness.variants import fixes
 from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.judge import judge, predicted_probability
+from equipoise.diagnosis.trainability.quantities import lack_time
 from equipoise.diagnosis.trainability.record import LIKELY, Trainability
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.progress import staged
@@ -168,14 +169,21 @@ class Examination:
             ]
             self.without_gradient = frozenset(trace.graph.without_gradient)
             self.behind_weights = behind_weights({n.number: n for n in trace.graph.nodes})
-            begin = time.process_time()
             allowance = self.plan.theory_seconds(self.watch.seconds(), passes)
-            propagation = trace.predict(allowance=allowance)
+            propagation = self._judge(trace, allowance, passes)
+            if self.trainability is None and lack_time(propagation.sites):
+                propagation = self._judge(trace, max(allowance, FOR_A_VERDICT), passes)
         except Exception as error:  # whatever a model does, it is measured
             self.untraced = f"tracing the model failed with {type(error).__name__}: {error}"
             return None, None
         self.sites, self.attribution = propagation.sites, propagation.attribution
         self.predictions = trace.at_layers(propagation)
+        return trace, propagation
+
+    def _judge(self, trace: TracedModel, allowance: float, passes: int) -> Propagation:
+        """Predict every operation in so much time, and whether the model trains."""
+        begin = time.process_time()
+        propagation = trace.predict(allowance=allowance)
         try:
             self.trainability = judge(
                 propagation,
@@ -184,9 +192,10 @@ class Examination:
                 took=time.process_time() - begin,
                 allowance=self.plan.seconds_left(self.watch.seconds(), passes),
             )
+            self.unjudged = ""
         except ValueError as error:  # no layer with weights
             self.unjudged = str(error)
-        return trace, propagation
+        return propagation
 
     def _compare_units(self, trace: TracedModel) -> Sequence[Finding]:
         """Judge copies of layers and constant ones by the pass; a note if that fails."""

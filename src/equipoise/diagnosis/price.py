@@ -23,6 +23,8 @@ _PASSES = 10
 # Processor time that theory may take at most, beyond so many steps, and at least.
 THEORY_STEPS, THEORY_SECONDS = 8, 3.0
 _LEAST_THEORY = 1.0
+# The same where less does not reach a verdict: a small network of maps of 24 × 24 takes 2 seconds.
+FOR_A_VERDICT = 6.0
 # What follows after the verdict, beside measuring gradients: condition numbers and pooling.
 _LATER_STEPS, _LATER_SECONDS = 3, 1.0
 # Beside the model, its gradients and the weights of another initialisation: a Llama with 1.1×10⁹

@@ -100,9 +100,14 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
 
 def further(sites: Iterable[Site]) -> str:
     """The end of a sentence about what theory does not reach: whether more time would help."""
+    help_ = ". A check-up with `budget=60` lets theory go further."
+    return help_ if lack_time(sites) else "."
+
+
+def lack_time(sites: Iterable[Site]) -> bool:
+    """Whether theory would go further if it had more time."""
     reasons = {site.reason for site in sites}
-    for_want_of_time = any(one == NO_TIME or one.endswith("in this time") for one in reasons)
-    return ". A check-up with `budget=60` lets theory go further." if for_want_of_time else "."
+    return any(one == NO_TIME or one.endswith("in this time") for one in reasons)
 
 
 def up_to_the_output(found: Propagation) -> list[Site]:
