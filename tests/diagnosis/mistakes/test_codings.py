@@ -198,3 +198,45 @@ class TestSigns:
         assert found(nn.MultiLabelMarginLoss(), numbers) == []
         (one,) = found(nn.MultiLabelMarginLoss(), BITS.long())
         assert one.title == "Labels 0 and 1 where a loss takes the numbers of classes"
+
+
+class TestCTC:
+    """Eight steps of four sequences, of 3 classes with a blank."""
+
+    STEPS = torch.full((4,), 8)
+
+    def found(self, targets, lengths, steps=STEPS, **options):
+        def loss(output, _):
+            logs = output.view(8, 4, 3).log_softmax(-1)
+            return F.ctc_loss(logs, targets, steps, lengths, **options)
+
+        return [(one.title, one.severity) for one in found(loss, CLASSES)]
+
+    @pytest.mark.parametrize("lengths", [torch.tensor([2, 1, 2, 3]), [2, 1, 2, 3], (2, 1, 2, 3)])
+    def test_targets_that_hold_the_blank(self, lengths):
+        padded = torch.tensor([[1, 2, 0], [2, 0, 0], [1, 2, 0], [1, 2, 1]])
+        joined = torch.tensor([1, 2, 2, 1, 2, 1, 2, 1])
+        steps = self.STEPS if isinstance(lengths, torch.Tensor) else [8] * 4
+        for targets in (padded, joined):
+            assert self.found(targets, lengths, steps) == []
+        told = [("The targets of CTC hold the blank", "critical")]
+        assert self.found(padded, [3] * 4, [8] * 4) == told
+        assert self.found(joined - 1, lengths, steps) == told
+        assert self.found(joined - 1, lengths, steps, blank=2) == []
+        assert self.found(joined, lengths, steps, blank=2) == told
+
+    @pytest.mark.parametrize(
+        ("length", "severities"), [(4, []), (5, ["critical"]), (8, ["critical"])]
+    )
+    def test_fewer_steps_than_targets_need(self, length, severities):
+        """Of a class that is said again and again, each needs a blank before it."""
+        told = self.found(
+            torch.ones(4, 8, dtype=torch.long), [length] * 4, [8] * 4, zero_infinity=True
+        )
+        assert told == [("Fewer steps than the targets of CTC need", one) for one in severities]
+
+    def test_other_classes_need_a_step_each(self):
+        alternating = 1 + torch.arange(8).expand(4, 8) % 2
+        assert self.found(alternating, [8] * 4, [8] * 4) == []
+        some = self.found(alternating, [8] * 4, [8, 8, 8, 7], zero_infinity=True)
+        assert some == [("Fewer steps than the targets of CTC need", "warning")]

@@ -1,8 +1,12 @@
-"""Targets in another coding than the loss takes: beyond 0 to 1, several of one, 0 for -1."""
+"""Targets in another coding than the loss takes.
+
+Beyond 0 to 1, several of one, 0 for -1, blanks in those of CTC, or more of these than steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -23,6 +27,7 @@ from equipoise.records import wording
 from equipoise.records.finding import Finding
 
 _BINARY = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
+_CTC = ("_ctc_loss", "_cudnn_ctc_loss")
 _LOGARITHMS = ("log", "log1p", "log_sigmoid_forward")
 # Beyond 0 and 1 by less than the first is rounding; by less than the second, resized images.
 _ROUNDING, _OVERSHOOT = 1e-3, 0.05
@@ -30,6 +35,8 @@ _ROUNDING, _OVERSHOOT = 1e-3, 0.05
 _MANY = 0.01
 # Share of the rows from which their sums tell how targets are made.
 _ROWS = 0.1
+# Share of the sequences from which it is no odd recording that has too few steps.
+_SHORT = 0.05
 # What hands numbers on, but for a factor or a constant.
 _SCALING = {"mul", "div", "add", *ARRANGING}
 # Outputs behind these are never below zero: what they are multiplied by is no label of -1 and 1.
@@ -51,6 +58,7 @@ def of_codings(traced: TracedPass) -> list[Finding]:
             _several(node, nodes, batch),
             _zero_for_minus_one(node, nodes, batch),
             _indices(node, nodes),
+            *_of_ctc(node, nodes),
         )
     )
 
@@ -342,3 +350,50 @@ def _indices(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
         "Take nn.MultiLabelSoftMarginLoss or nn.BCEWithLogitsLoss; or give the numbers of the "
         "classes that apply, and -1 behind them.",
     )
+
+
+def _of_ctc(node: Node, nodes: Mapping[int, Node]) -> Iterator[Finding]:
+    """Sequences that CTC cannot give: with blanks in them, or for want of steps."""
+    if node.name not in _CTC:
+        return
+    targets, steps, lengths = (_integers(one, nodes) for one in node.arguments[1:4])
+    blank = int(node.arguments[4]) if len(node.arguments) > 4 else 0
+    rows = _sequences(targets, [int(one) for one in lengths.flatten()])
+    with_blank = sum(bool((row == blank).any()) for row in rows)
+    if with_blank:
+        yield Finding(
+            "critical",
+            "The targets of CTC hold the blank",
+            f"{with_blank} of {wording.count(len(rows), 'sequence')} have class {blank} in them, "
+            "which means that nothing is said: it cannot be told from the pauses, and the loss is "
+            "none.",
+            "Number the classes around the blank, or name another one: F.ctc_loss(..., blank=C). "
+            "Where padding is meant, give target_lengths without it.",
+        )
+    needed = [len(row) + int((row[1:] == row[:-1]).sum()) for row in rows]
+    short = sum(have < need for have, need in zip(steps.flatten().tolist(), needed, strict=False))
+    if short >= _SHORT * len(rows):
+        yield Finding(
+            "critical" if 2 * short >= len(rows) else "warning",
+            "Fewer steps than the targets of CTC need",
+            f"{short} of {wording.count(len(rows), 'sequence')} have no alignment: a class takes "
+            "a step, and a repeated one a blank before it. Their loss is infinite, which "
+            "zero_infinity=True hides, and nothing is learnt of them.",
+            "Shorten the input less: smaller strides, or targets in larger units. Logits are of "
+            "[steps, samples, classes], and input_lengths count steps behind the strides.",
+        )
+
+
+def _integers(argument: Any, nodes: Mapping[int, Node]) -> Tensor:
+    """Lengths or classes, which are given as a list or as a tensor."""
+    if isinstance(argument, Made | Given):
+        return tensor(argument, nodes).detach().cpu()
+    return torch.as_tensor(argument)
+
+
+def _sequences(targets: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    """The rows of padded targets, or the parts of joined ones, without their padding."""
+    if targets.ndim > 1:
+        return [row[:length] for row, length in zip(targets, lengths, strict=False)]
+    ends = accumulate(lengths)
+    return [targets[end - length : end] for end, length in zip(ends, lengths, strict=True)]
