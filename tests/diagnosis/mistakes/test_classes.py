@@ -42,6 +42,21 @@ def test_a_softmax_over_the_samples(loss, title):
     assert titles(nn.Linear(6, 3), (X, Y), loss) == ([] if title is None else [title])
 
 
+@pytest.mark.parametrize(("axis", "expected"), [(0, ["Log-softmax over the samples"]), (1, [])])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x, y, axis: F.kl_div(x.log_softmax(axis), y.softmax(axis), reduction="batchmean"),
+        lambda x, y, axis: -(y.softmax(axis) * x.log_softmax(axis)).sum(axis).mean(),
+    ],
+)
+def test_a_softmax_over_the_samples_beside_probabilities(loss, axis, expected):
+    teacher = torch.randn(16, 3)
+    assert titles(nn.Linear(6, 3), (X, teacher), lambda x, y: loss(x, y, axis)) == expected
+    # One score for each sample: the batch is a list to be ranked.
+    assert titles(nn.Linear(6, 1), (X, teacher[:, :1]), lambda x, y: loss(x, y, axis)) == []
+
+
 @pytest.mark.parametrize(
     ("axis", "expected"),
     [

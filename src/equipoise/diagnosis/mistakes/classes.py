@@ -30,11 +30,13 @@ def of_classes(traced: TracedPass) -> list[Finding]:
     Args:
         traced: The pass, and what it is one of.
     """
+    nodes = traced.nodes
     return one_of_each(
         one
         for node in traced.after_layers
-        if _picks_classes(node)
-        for one in _looked_at(node, traced.nodes)
+        for one in (
+            _looked_at(node, nodes) if _picks_classes(node) else [_of_soft_targets(node, nodes)]
+        )
     )
 
 
@@ -45,6 +47,23 @@ def _looked_at(likelihood: Node, nodes: Mapping[int, Node]) -> Iterator[Finding 
         yield _over_another_axis(way[0], shape(likelihood.inputs[0], nodes))
     if way and likelihood.name in LIKELIHOODS:
         yield _out_of_order(way[0], nodes)
+
+
+def _of_soft_targets(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+    """A log-softmax over the samples that is multiplied with probabilities, as of a teacher.
+
+    One number for each sample is a score, and samples may be a list to be ranked.
+    """
+    if node.name != "mul" or len(node.inputs) != 2:
+        return None
+    for source, target in (node.inputs, node.inputs[::-1]):
+        made = nodes.get(source.node) if isinstance(source, Made) else None
+        if made is None or made.name != "_log_softmax" or tensor(target, nodes).requires_grad:
+            continue
+        given = tuple(made.outputs[0].shape)
+        if len(given) == 2 and given[1] > 1 and shape(target, nodes) == given:
+            return _over_another_axis(made, given)
+    return None
 
 
 def _picks_classes(node: Node) -> bool:
