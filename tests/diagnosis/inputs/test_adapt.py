@@ -475,3 +475,17 @@ def test_a_model_may_look_up_its_inputs_itself():
     assert found.words == (
         "loss: cross-entropy of 2 classes between model(batch) and batch['labels']",
     )
+
+
+def test_a_criterion_that_gives_several_losses():
+    """As those of detectors; they are added up, as those of a loss of (model, batch) are."""
+    model, targets = chain(6, C), torch.randn(len(X), C)
+
+    def losses(output, target):
+        return {"box": F.mse_loss(output, target), "class": F.l1_loss(output, target)}
+
+    loss = find_loss(model, (X, targets), losses).loss
+    both = losses(model(X), targets)
+    torch.testing.assert_close(loss(model, (X, targets)), both["box"] + both["class"])
+    with torch.no_grad():
+        assert_close(loss(model, (X, targets)), (both["box"] + both["class"]).detach())

@@ -295,16 +295,9 @@ def _name_of(given: Any) -> str:
 
 def _reduced(given: Callable[..., Any]) -> LossFunction:
     """The user's function, of whose several results the loss is taken."""
-
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        value = with_gradients_inside(lambda: given(model, batch))
-        if isinstance(value, Mapping | tuple | list):
-            own = objectives.own_loss(value)
-            if own is not None:
-                return own.of(value, None)
-        return value  # type: ignore[no-any-return]  # checked by the rehearsal
-
-    return loss
+    return objectives.reduced(
+        lambda model, batch: with_gradients_inside(lambda: given(model, batch))
+    )
 
 
 def _denoising() -> Found:

@@ -180,7 +180,26 @@ def _likelihood(output: Distribution, target: Any) -> Objective:
 
 def with_criterion(criterion: Callable[[Any, Any], Any], name: str) -> Objective:
     """A loss of output and target that the user gave, such as ``nn.CrossEntropyLoss()``."""
-    return Objective(f"{name}(output, target)", criterion)
+    return Objective(f"{name}(output, target)", reduced(criterion))
+
+
+def reduced(given: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A user's function, of whose several results the loss is taken, as the sum of a detector's.
+
+    Which of them are losses, their gradients tell; where none are recorded, it is those of before.
+    """
+    chosen: list[Objective | None] = []
+
+    def loss(first: Any, second: Any) -> Any:
+        value = given(first, second)
+        if not isinstance(value, Mapping | tuple | list):
+            return value
+        if torch.is_grad_enabled() or not chosen:
+            chosen[:] = [own_loss(value)]
+        (own,) = chosen
+        return value if own is None else own.of(value, None)
+
+    return loss
 
 
 def _at(output: Any, place: str | int) -> Tensor:
