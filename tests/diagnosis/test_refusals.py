@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Normal
+from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.refusals import refuse_missing
@@ -122,6 +123,17 @@ def test_other_negative_numbers_have_no_such_cause(log):
     words = said(likelihood(log), X[:, :1], outputs=2)
     assert "softplus" not in words
     assert words.endswith("Check the scale of the data and of the initial weights.")
+
+
+def test_a_divergence_of_logarithms():
+    """Its arguments are swapped, or both are logarithms."""
+
+    def swapped(output, target):
+        return F.kl_div(target.softmax(1), output.log_softmax(1), reduction="sum")
+
+    words = said(swapped, torch.randn(32, 2), outputs=2)
+    assert "log_target=True" in words
+    assert "Check the scale" not in words
 
 
 def test_where_no_target_counts_the_scale_is_not_to_blame():

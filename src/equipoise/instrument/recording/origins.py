@@ -52,6 +52,12 @@ def _remedy(graph: Graph) -> str:
     first = _first(graph)
     if first is not None and first.name in _LIKELIHOODS:
         return "Look at ignore_index, and at how targets are made."
+    if first is not None and first.name == "xlogy":
+        return (
+            "Targets of kl_div are negative, so that they have no logarithm: it takes "
+            "log-probabilities of the model first, and probabilities second; for logarithms of "
+            "both give log_target=True."
+        )
     if first is not None and first.name in _SOFTMAX and _has(first.outputs, torch.isnan):
         return (
             "All that it compares is masked with -inf somewhere: leave one position at least, and "
