@@ -229,6 +229,21 @@ class TestPlantedMistakes:
         assert told(model) == {}
 
 
+def test_heads_with_an_init_function_say_nothing_of_the_trunk():
+    """As of FCOS and RetinaNet; a layer of the heads that it missed is told."""
+
+    def part():
+        return nn.Sequential(*(nn.Linear(32, 32) for _ in range(4)))
+
+    model = nn.ModuleDict({"trunk": part(), "boxes": part(), "classes": part()})
+    for name in ("boxes", "classes"):
+        for layer in model[name]:
+            init.normal_(layer.weight, std=0.01)
+    assert told(model) == {}
+    model["boxes"][2].reset_parameters()
+    assert told(model) == {"missed": {"boxes.2.weight"}}
+
+
 class TestHalfLoaded:
     """Low rank stands for training."""
 

@@ -235,6 +235,7 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
         elsewhere = judgement.verdict == "missed" and (
             _is_of_one_place(kind, rule, limit)
             or (not _is_in_a_block(one) and _is_of_blocks(kind, rule, limit))
+            or _is_of_other_parts(one, kind, rule, limit)
         )
         apart = judgement.verdict == "mis-scaled" and _is_drawn_apart(one.layer.law, usual, limit)
         if (
@@ -286,6 +287,22 @@ def _is_in_a_block(one: Found) -> bool:
     """Whether it belongs to a module that is numbered, and is not numbered itself."""
     *path, owner, _ = ["", *one.name.split(".")]
     return any(part.isdecimal() for part in path) and not owner.isdecimal()
+
+
+def _is_of_other_parts(one: Found, kind: Sequence[Found], rule: Rule, limit: float) -> bool:
+    """Whether a rule is that of other parts of a model, of which none has a part with this layer.
+
+    The heads of a detector have an init function of their own, and its trunk PyTorch's defaults: a
+    part of several layers that no call of the function has met is meant so.
+    """
+
+    def part(layer: Found) -> str:
+        return layer.name.partition(".")[0]
+
+    own = [layer for layer in kind if part(layer) == part(one) and not layer.layer.law.is_constant]
+    has_own_name = not part(one).isdecimal()  # no block of a sequence
+    met = any(_follows(rule, layer.layer, limit) for layer in own)
+    return has_own_name and len(own) > 1 and not met
 
 
 def _follows(rule: Rule, layer: Layer, limit: float) -> bool:
