@@ -329,7 +329,7 @@ def _clock(device: str) -> str:
 
 
 def _has_floor(device: str) -> bool:
-    """Whether a product of 1024 × 1024 tells the rate; a GPU's is over before it is at its rate."""
+    """Whether a product of 1024 × 1024 tells the device's rate; to a GPU it is a short call."""
     return device == "cpu"
 
 
@@ -486,9 +486,9 @@ EXPERIMENT = Experiment(
         "not expected on a CPU, where a good eigendecomposition beats Newton–Schulz",
         "normalisations that read second moments get them ready-made; heads read channel-first "
         "maps and end in the upper triangle, or in a tensor sketch of 8,192",
-        "floors, of a CPU alone: operations of forward and backward at the rate of a 1024 × 1024 product, or "
-        "compulsory reads and writes at the rate of a copy, whichever takes longer; both rates "
-        "are measured in the cell",
+        "floors, of a CPU alone: operations of forward and backward at the rate of a "
+        "1024 × 1024 product, or compulsory reads and writes at the rate of a copy, whichever "
+        "takes longer; both rates are measured in the cell",
         "every method is this library's own, of which the faster ones are ahead of public code",
     ),
     cells=cells,
