@@ -56,6 +56,18 @@ def test_what_taps_read_is_centred_over_the_batch():
     np.testing.assert_allclose(found, rows.T @ rows / len(rows), atol=1e-12)
 
 
+@pytest.mark.parametrize("rows", [300, 3000])
+@pytest.mark.parametrize("decay", [0.0, 1.0])
+def test_of_many_taps_some_rows_tell_as_much_as_all(rows, decay):
+    generator = np.random.default_rng(0)
+    turned, _ = np.linalg.qr(generator.standard_normal((600, 600)))
+    read = generator.standard_normal((rows, 600)) * np.arange(1, 601) ** (-decay / 2) @ turned
+    every = Filters.of(np.cov(read, rowvar=False, bias=True), 1, of_data=True)
+    some = Filters.of_rows(read)
+    assert np.count_nonzero(some.values) <= 512 < np.count_nonzero(every.values) or rows < 512
+    assert some.divided(2.0, 1e-5) == pytest.approx(every.divided(2.0, 1e-5), rel=0.005)
+
+
 def separable(kernel, *, positive):
     """A depthwise convolution between two of single pixels, with batch norm behind each."""
     first = [nn.Conv2d(3, CHANNELS, 1), nn.BatchNorm2d(CHANNELS)]

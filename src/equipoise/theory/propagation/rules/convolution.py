@@ -299,8 +299,7 @@ def _read_of_data(images: Tensor, kernel: _Kernel, source: Layout) -> _Read:
     if kernel.sizes is not None:
         patches = patches * np.tile(np.sqrt(kernel.sizes).ravel(), source.count("feature"))
         pairs = second_moments(patches, samples) * taps
-    seen = np.cov(patches.reshape(-1, patches.shape[2]), rowvar=False, bias=True)
-    filters = Filters.of(np.atleast_2d(seen), 1, of_data=True)
+    filters = Filters.of_rows(patches.reshape(-1, patches.shape[2]))
     return _Read(pairs, plain, scatter_of_products(patches), filters)
 
 
