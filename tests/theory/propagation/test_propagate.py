@@ -1035,6 +1035,16 @@ class TestAllowance:
         first = found.what_if(gain=2.0).sites[0]
         assert first.reason.startswith("1024 positions; pairs are followed exactly up to 64")
 
+    def test_tokens_are_as_many_everywhere_and_are_followed_while_there_is_time(self, monkeypatch):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(8)))
+        graph = trace(model, torch.randn(8, 100, 16), lambda m, x: m(x).square().mean())
+        clock = itertools.count(step=0.1)
+        monkeypatch.setattr(time, "process_time", lambda: next(clock))
+        sites = of_model(propagate(graph, allowance=1.0).sites)
+        assert {site.reason for site in sites} == {"", NO_TIME}
+        assert sites[0].is_predicted
+
     def test_beyond_all_allowance_it_goes_on_with_what_was_measured(self, monkeypatch):
         model = nn.RNN(8, 16, batch_first=True)
         batch = torch.randn(32, 20, 8, generator=torch.Generator().manual_seed(0))

@@ -200,7 +200,7 @@ def propagate(
             ways = forward if begun is None else forward.copy()
             back = backward(graph, ways, keep=steps)
     except _MapsTooLargeError:
-        fewer = max(_FEWEST_POSITIONS, min(graph.positions, _largest_map(graph)) // 4)
+        fewer = _fewer_positions(graph)
         return propagate(replace(graph, positions=fewer), steps=steps, allowance=allowance)
     finally:
         most_positions.reset(followed)
@@ -232,7 +232,7 @@ def _go_forward(forward: Forward, allowance: float | None) -> None:
         before, spent = now, now - started
         if allowance is None or spent <= allowance or forward.stopped:
             continue
-        if graph.positions > _FEWEST_POSITIONS and of_maps > spent / 2:
+        if of_maps > spent / 2 and _fewer_positions(graph) < graph.positions:
             raise _MapsTooLargeError
         forward.stopped = NO_TIME
 
@@ -242,10 +242,15 @@ def _largest(values: Iterable[Value]) -> int:
     return max((value.positions for value in values if isinstance(value, Moments)), default=0)
 
 
-def _largest_map(graph: Graph) -> int:
-    """Positions of the largest map that a convolution gives; without one, those followed."""
-    maps = (math.prod(n.outputs[0].shape[2:]) for n in graph.nodes if n.name == "convolution")
-    return max(maps, default=graph.positions)
+def _fewer_positions(graph: Graph) -> int:
+    """Positions to follow at most, where so many as now take too long.
+
+    Only where convolutions lead to smaller maps: all tokens have the same number of positions, so
+    that with fewer nothing would be left.
+    """
+    maps = [math.prod(n.outputs[0].shape[2:]) for n in graph.nodes if n.name == "convolution"]
+    fewer = max(_FEWEST_POSITIONS, min(graph.positions, max(maps, default=0)) // 4)
+    return fewer if any(1 < one <= fewer for one in maps) else graph.positions
 
 
 def _affordable(graph: Graph, seconds: float) -> int:

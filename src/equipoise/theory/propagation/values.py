@@ -484,9 +484,9 @@ def measured(value: Tensor, layout: Layout) -> Moments:
     require_values(value)
     layout = layout.with_open_as("position").without_short_axes()
     order = layout.with_role("position")
+    require_few(layout.size("position"))  # before large maps are copied
     array = features_last(value, layout)
     _, positions, features = array.shape
-    require_few(positions)
     mean = array.mean((0, 2)) if features > 1 else np.zeros(positions)
     moments = from_covariance(layout, order, second_moments(array, layout.count("sample")), mean)
     return replace(moments, scatter=scatter_of_products(array) - 1 / features)
