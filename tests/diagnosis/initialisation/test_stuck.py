@@ -238,6 +238,21 @@ def test_parameters_without_elements_are_passed_over():
     assert not stuck(model, loss, [BATCH], graph.without_gradient)
 
 
+def test_other_batches_are_looked_at_only_where_a_step_wakes_nothing():
+    """A head that starts at zero is one step away from a network all of which is trained."""
+    calls = 0
+
+    def counting(model, batch):
+        nonlocal calls
+        calls += 1
+        return cross_entropy(model, batch)
+
+    model = net(4)
+    silent = [name for name, p in model.named_parameters() if not name.startswith("4")]
+    assert stuck(model, counting, [BATCH] * 8, silent) == Stuck()
+    assert calls == 2
+
+
 def test_the_check_up_does_not_promise_that_they_train():
     report = eq.checkup(lambda: net(2, 4), BATCH, loss_fn="cross-entropy")
     assert report.verdict.trainability is None

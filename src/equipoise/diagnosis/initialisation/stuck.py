@@ -108,20 +108,24 @@ def _waiting_after_steps(
 ) -> set[str]:
     """Which of these have no gradient on any batch, while all that have one move; it moves them.
 
-    Steps end where several in a row wake no parameter that had no gradient before.
+    Steps end where several in a row wake no parameter that had no gradient before. Only a step
+    that wakes none on its own batch is followed by a look at the others.
     """
     waiting, awake, quiet = set(names), set[str](), 0
     for number in range(_MOST):
         seen, depends, moved = set[str](), set[str](), dict[str, Tensor]()
-        for place, batch in enumerate(batches):
-            found = _gradients(loss_fn(model, batch), trained)
+        for place in range(len(batches)):
+            found = _gradients(loss_fn(model, batches[(number + place) % len(batches)]), trained)
             seen |= {name for name, gradient in found.items() if bool(gradient.any())}
             depends |= found.keys()
-            if place == number % len(batches):  # those of several may cancel
+            if place == 0:  # those of several may cancel
                 moved = found
-            if waiting <= seen:
-                break  # the other batches can tell nothing more
-        waiting &= depends - seen
+            woken = bool(seen - awake) and number < _MOST - 1
+            if waiting <= seen or woken:
+                break  # the other batches can tell nothing more, or nothing yet
+        else:
+            waiting &= depends
+        waiting -= seen
         quiet = quiet + 1 if seen <= awake else 0
         awake |= seen
         if not waiting or quiet == _QUIET:
