@@ -20,6 +20,7 @@ from equipoise.instrument.normalisers import (
     is_normaliser,
     rows_sharing_statistics,
 )
+from equipoise.numerics import vectors
 
 # Fewer normalisers than this, such as one before the head, do not represent a deep network.
 _FEW = 3
@@ -263,5 +264,4 @@ def _moments(h: Tensor, channels_first: bool) -> tuple[int, Tensor, Tensor]:
 
 
 def _square_norm(gradient: Tensor) -> float:
-    exact = torch.float32 if gradient.device.type == "mps" else torch.float64
-    return float(gradient.detach().to(exact).square().sum())
+    return vectors.norm([gradient.detach()]) ** 2 if gradient.numel() else 0.0

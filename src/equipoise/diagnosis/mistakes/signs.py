@@ -15,6 +15,7 @@ from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.random_states import seeded
+from equipoise.numerics import vectors
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -54,7 +55,7 @@ def of_signs(traced: TracedPass) -> list[Finding]:
     if abs(graph.loss) < _CHANGE or any(node.function for node in graph.nodes):
         return []
     loss, gradients = _gradients(model, loss_fn, batch)
-    square = sum(float(g.double().square().sum()) for g in gradients.values())
+    square = vectors.norm(list(gradients.values())) ** 2 if gradients else 0.0
     if not (square > 0 and math.isfinite(square)):
         return []
     step = _CHANGE * abs(graph.loss) / square

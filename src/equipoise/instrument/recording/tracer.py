@@ -31,6 +31,7 @@ from equipoise.instrument.recording.graph import Given, Graph, Made, Node, witho
 from equipoise.instrument.recording.opaque import around_opaque_calls
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
+from equipoise.numerics import vectors
 
 # Taken apart by PyTorch's own definitions, into operations that move, choose or multiply.
 _TAKEN_APART = (
@@ -395,8 +396,7 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _mean_square(gradient: Tensor) -> float:
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
-    real = torch.view_as_real(values) if values.is_complex() else values
-    return float(real.double().square().sum()) / max(1, gradient.numel())
+    return vectors.norm([values]) ** 2 / gradient.numel() if values.numel() else 0.0
 
 
 def _is_out(schema: Sequence[Any], name: str) -> bool:

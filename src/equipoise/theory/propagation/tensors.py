@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from equipoise.numerics import vectors
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Layout, UnpredictedError
 
@@ -153,6 +154,8 @@ def mean_square(value: Tensor) -> float:
     if not value.numel():
         return math.nan
     flat, count = _as_in_memory(value).flatten(), value.numel()
+    if flat.device.type != "cpu" and flat.is_floating_point():
+        return vectors.norm([flat]) ** 2 / count  # each piece that is fetched waits for the device
     if flat.dtype == torch.float32 and flat.device.type == "cpu":
         rest = count % _STRETCH
         stretches = flat.numpy()[: count - rest].reshape(-1, _STRETCH)
