@@ -164,6 +164,23 @@ def test_with_too_few_gradients(norms, details):
     assert conclude(dataclasses.replace(deep_checkup(), growth=growth)).details == details
 
 
+def test_a_head_that_starts_at_zero_is_named_and_the_rest_judged_as_after_it_moved(healthy):
+    """As that of torchvision's ViT: its silence is no doubt about the network."""
+    first = deep_checkup().growth.layers[0]
+    layers = (dataclasses.replace(first, gradient=Estimate(0.0, 0.0, "measured")),) * 5
+    growth = GradientGrowth(layers, None, None, 1, 1)
+    quantities = dataclasses.replace(healthy.measured, silence=0.0)
+    silent = dataclasses.replace(quantities, silence=0.9)
+    judged = dataclasses.replace(healthy, predicted=quantities, measured=silent)
+    found = verdict.conclude(growth, judged, [], zeros=("head.weight",))
+    assert found.details == (
+        "No layer before gets a gradient until head.weight has moved, which starts at zero, as "
+        "is often meant. It is judged as after the first steps"
+    )
+    awake = verdict.conclude(growth, dataclasses.replace(judged, measured=quantities), [])
+    assert awake.details == "No layer gets a gradient as yet"
+
+
 def test_without_anything():
     found = conclude(interrupted_checkup(), findings=interrupted_checkup().findings)
     assert found == interrupted_checkup().verdict

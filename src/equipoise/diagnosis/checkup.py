@@ -189,6 +189,7 @@ def _record(examined: Examination, target: str, started: float) -> Checkup:
             examined.obstacle,
             next((one for one in examined.mistakes if _heads(one, examined)), None),
             next((one for one in examined.mistakes if one.title == MOST), None),
+            _zeros(examined),
         ),
         sites=examined.sites,
         attribution=examined.attribution,
@@ -239,10 +240,16 @@ def _findings(examined: Examination) -> tuple[Finding, ...]:
             *conclude_trainability(examined.trainability, _advice(examined)),
             *conclude_fix(examined.fix),
         ],
-        () if initialised is None or examined.stuck else initialised.zero_matrices,
+        _zeros(examined),
         examined.stuck.silent or examined.stuck.part,
         examined.behind_weights,
     )
+
+
+def _zeros(examined: Examination) -> tuple[str, ...]:
+    """Matrices that start at zero, and are moved by training."""
+    initialised = examined.initialisation
+    return () if initialised is None or examined.stuck else initialised.zero_matrices
 
 
 def _advice(examined: Examination) -> str:

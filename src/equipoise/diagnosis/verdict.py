@@ -17,6 +17,7 @@ from equipoise.records.finding import SEVERITIES, Finding
 
 # A rate closer to 1 than this would be printed as ×1.00.
 _LEVEL = 0.005
+_NAMES = 3
 
 
 def conclude(
@@ -27,6 +28,7 @@ def conclude(
     obstacle: Broken | Stuck | Forgotten | None = None,
     mistake: Finding | None = None,
     rest: Finding | None = None,
+    zeros: Sequence[str] = (),
 ) -> Verdict:
     """Summarise a check-up in two lines.
 
@@ -38,6 +40,7 @@ def conclude(
         obstacle: What keeps it from training, whatever theory says; may be empty.
         mistake: A critical one in the use of the model: it may well train, but not to any good.
         rest: Why most of it will not train, whatever the forecast for the other part.
+        zeros: Matrices that start at zero, and are moved by training.
     """
     found = sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
     if obstacle:
@@ -53,10 +56,12 @@ def conclude(
             details.append(f"what is left of it {_as_clause(forecast(trainability))}")
     elif trainability is None:
         sentence = "Whether it will train is unknown"
-        details = [part for part in (_growth(growth), unknown.rstrip(".")) if part]
+        details = [part for part in (_growth(growth, zeros), unknown.rstrip(".")) if part]
     else:
         sentence = forecast(trainability)
-        details = [trainability.reason or _growth(growth)]
+        details = [trainability.reason or _growth(growth, zeros)]
+        if zeros and _is_of_first_steps(trainability):
+            details.append("It is judged as after the first steps")
         if trainability.depth is not None:
             details.append(depth_in_words(trainability.depth))
     if not (obstacle or mistake or rest) and not (trainability and trainability.reason):
@@ -82,7 +87,13 @@ def _serious(findings: Sequence[Finding], sentence: str) -> list[Finding]:
     ]
 
 
-def _growth(growth: GradientGrowth | None) -> str:
+def _is_of_first_steps(trainability: Trainability) -> bool:
+    """Whether weights that have no gradient yet were judged as those that have one later."""
+    predicted, measured = trainability.predicted, trainability.measured
+    return predicted is not None and predicted.silence < measured.silence
+
+
+def _growth(growth: GradientGrowth | None, zeros: Sequence[str] = ()) -> str:
     if growth is None:
         return "Gradients were not measured"
     norms = [layer.gradient.value for layer in growth.layers]
@@ -90,6 +101,14 @@ def _growth(growth: GradientGrowth | None) -> str:
     if not all(map(math.isfinite, numbers)):
         return "Gradients are not finite: their growth could not be measured"
     if growth.rate is None and norms and not any(norms):
+        if zeros:
+            start = "start" if len(zeros) > 1 else "starts"
+            have = "have" if len(zeros) > 1 else "has"
+            which = wording.listed(zeros, _NAMES)
+            return (
+                f"No layer before gets a gradient until {which} {have} moved, which {start} at "
+                "zero, as is often meant"
+            )
         return "No layer gets a gradient as yet"
     if growth.rate is None:
         few = wording.count(sum(norm > 0 for norm in norms), "layer")
