@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.special import gammaln, logsumexp, xlogy
 
 BRANCHES, NORMALISERS = "branches", "normalisers"
 # Kinds of operations that change gradients by less than this, in the logarithm, are not told.
@@ -243,6 +242,9 @@ def _used_again(
 
 def _orders(uses: int, passes: float) -> float:
     """Logarithm of the average of binomial coefficients."""
+    # Here, because stored reports are rendered without it.
+    from scipy.special import gammaln, logsumexp, xlogy
+
     chance = min(passes / uses, 1.0)
     k = np.arange(uses + 1)
     logs = 2 * (gammaln(uses + 1) - gammaln(k + 1) - gammaln(uses - k + 1))
