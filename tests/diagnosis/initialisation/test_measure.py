@@ -229,6 +229,21 @@ class TestPlantedMistakes:
         assert told(model) == {}
 
 
+def test_attention_may_keep_its_own_draws():
+    """As in torchvision's vision transformers; if one was drawn anew, the others were missed."""
+    model = nn.Sequential()
+    for _ in range(6):
+        model.append(nn.ModuleDict({"attend": nn.MultiheadAttention(64, 4)}))
+        model[-1].update({"up": nn.Linear(64, 256), "down": nn.Linear(256, 64)})
+        for name in ("up", "down"):
+            init.xavier_uniform_(model[-1][name].weight)
+    assert told(model) == {}
+    for block in model[:4]:
+        init.xavier_uniform_(block["attend"].out_proj.weight)
+    missed = {f"{number}.attend.out_proj.weight" for number in (4, 5)}
+    assert told(model) == {"missed": missed}
+
+
 def test_heads_with_an_init_function_say_nothing_of_the_trunk():
     """As of FCOS and RetinaNet; a layer of the heads that it missed is told."""
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as _OutputOfAttention
 
 from equipoise.diagnosis.initialisation.intended import drawn_values
 from equipoise.diagnosis.initialisation.laws import (
@@ -236,6 +237,7 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
             _is_of_one_place(kind, rule, limit)
             or (not _is_in_a_block(one) and _is_of_blocks(kind, rule, limit))
             or _is_of_other_parts(one, kind, rule, limit)
+            or _is_of_attention(one, kind, rule, limit)
         )
         apart = judgement.verdict == "mis-scaled" and _is_drawn_apart(one.layer.law, usual, limit)
         if (
@@ -260,6 +262,16 @@ def _is_drawn_apart(law: Law, usual: Sequence[Law], limit: float) -> bool:
         for other in usual
         if other.count >= enough
     )
+
+
+def _is_of_attention(one: Found, kind: Sequence[Found], rule: Rule, limit: float) -> bool:
+    """Whether PyTorch's attention has drawn it, as of all heads that no init function has met.
+
+    Vision transformers of torchvision draw their perceptrons anew, and attention not.
+    """
+    outputs = [other for other in kind if isinstance(other.module, _OutputOfAttention)]
+    met = any(_follows(rule, other.layer, limit) for other in outputs)
+    return isinstance(one.module, _OutputOfAttention) and not met
 
 
 def _is_of_one_place(kind: Sequence[Found], rule: Rule, limit: float) -> bool:
