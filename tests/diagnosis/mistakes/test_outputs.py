@@ -326,6 +326,21 @@ def test_targets_on_another_scale(loss, target, far):
 
 
 @pytest.mark.parametrize(
+    "loss",
+    [
+        lambda output, target: F.kl_div(output.log_softmax(1), target, reduction="batchmean"),
+        lambda output, target: (0.01 * target - output.log_softmax(1) * target).sum(1).mean(),
+        lambda output, target: (output - (target - 50)).sub(50).exp().mean(),
+    ],
+)
+def test_differences_whose_size_is_not_taken_have_no_targets(loss):
+    """Nothing draws outputs to what is subtracted where sums alone follow, or ratios are made."""
+    smooth = torch.full((16, 3), 0.01).scatter(1, torch.randint(3, (16, 1)), 0.98)
+    titles = [one.title for one in found(Net(), loss, smooth)]
+    assert "Targets on another scale than the outputs" not in titles
+
+
+@pytest.mark.parametrize(
     ("factor", "severity"), [(30.0, None), (1000.0, "warning"), (1e5, "critical")]
 )
 def test_outputs_that_are_far_larger_than_the_targets(factor, severity):

@@ -107,3 +107,23 @@ def test_flags_of_the_end_of_an_episode_are_no_targets():
 def test_a_checkup_says_so():
     report = eq.checkup(nn.Linear(6, 3), (X, ZEROS), loss_fn="cross-entropy")
     assert report.verdict.details.endswith("Found as well: All targets are equal")
+
+
+def test_probabilities_of_another_policy_are_no_targets():
+    """PPO and V-trace divide by the probabilities of actions that were uniform at first."""
+    old = torch.full((32, 3), -1.1)
+
+    def weighted(output):
+        return (output.log_softmax(1) - old).exp()
+
+    assert found(lambda output, _: -(weighted(output) * X[:, :3]).mean(), old, old) == []
+
+    def detached(output, target):
+        likelihood = output.log_softmax(1)
+        with torch.no_grad():
+            error = (likelihood - target).square()
+        return (likelihood * error).mean()
+
+    assert found(detached, old, old) == []
+    (finding,) = found(F.mse_loss, old, old)
+    assert finding.title == "All targets are equal"

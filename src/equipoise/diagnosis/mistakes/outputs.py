@@ -12,12 +12,12 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.bounds import narrow
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
-    DIFFERENCES,
     LIKELIHOODS,
     PRODUCTS,
     axis_of,
     before_expanding,
     depends_on_weights,
+    is_error,
     is_of,
     origin_of,
     origin_of_input,
@@ -289,7 +289,7 @@ def _out_of_reach(
     node: Node, nodes: Mapping[int, Node], batch: Any, into: Container[int]
 ) -> Finding | None:
     """Targets beyond the bounds of the activation that gives the outputs."""
-    compared = _compared(node, nodes, batch) if node.name in DIFFERENCES else None
+    compared = _compared(node, nodes, batch) if is_error(node, nodes) else None
     if compared is None or _is_input(compared[1], into):
         return None
     output, target = compared
@@ -329,9 +329,7 @@ def _far_from(
     node: Node, nodes: Mapping[int, Node], batch: Any, into: Container[int]
 ) -> Finding | None:
     """Targets whose mean, or whose scale, the outputs have to reach first."""
-    if node.name not in DIFFERENCES or len(node.inputs) < 2:
-        return None
-    compared = _compared(node, nodes, batch)
+    compared = _compared(node, nodes, batch) if is_error(node, nodes) else None
     if compared is None or _is_input(compared[1], into):
         return None
     output, target = (tensor(one, nodes).detach().double() for one in compared)

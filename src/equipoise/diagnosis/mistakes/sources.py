@@ -33,6 +33,9 @@ DRAWN = ("randn", "rand", "normal", "uniform", "randint", "randn_like", "rand_li
 LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
 # Operations that compare two tensors number by number.
 DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
+# Operations under which a sum of errors is no more than the difference of two sums.
+_LINEAR = {*ARRANGING, "neg", "mean", "sum", "add", "sub", "rsub", "expand", "where", "cat"}
+_LINEAR |= {"mul", "div", "index", "gather", "masked_fill", "masked_select", "stack"}
 
 
 def users_of(number: int, nodes: Mapping[int, Node]) -> list[Node]:
@@ -42,6 +45,30 @@ def users_of(number: int, nodes: Mapping[int, Node]) -> list[Node]:
         for node in nodes.values()
         if any(isinstance(one, Made) and one.node == number for one in node.inputs)
     ]
+
+
+def is_error(node: Node, nodes: Mapping[int, Node]) -> bool:
+    """Whether a loss takes the size of a difference, of its own or by what follows.
+
+    Where sums and averages alone follow, nothing draws the one to the other, as of the entropy of
+    targets in a KL divergence; an exponential makes a ratio of it, as of two probabilities.
+    """
+    if node.name not in DIFFERENCES or not node.outputs[0].requires_grad:
+        return False
+    if node.name != "sub":
+        return True
+    reached = {node.number}
+    for user in nodes.values():
+        made = [isinstance(one, Made) and one.node in reached for one in user.inputs]
+        if not any(made):
+            continue
+        is_product = user.name == "mul" and all(made) and len(made) > 1
+        is_divisor = user.name == "div" and made[-1] and len(made) > 1
+        if is_product or is_divisor or user.name not in {*_LINEAR, "exp"}:
+            return True
+        if user.name != "exp":
+            reached.add(user.number)
+    return False
 
 
 def axis_of(softmax: Node) -> int:

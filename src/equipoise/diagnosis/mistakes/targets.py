@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.sources import tensor
+from equipoise.diagnosis.mistakes.sources import DIFFERENCES, is_error, tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.batches import samples, tensors
 from equipoise.instrument.recording.graph import Given
@@ -28,6 +28,7 @@ def of_targets(traced: TracedPass) -> list[Finding]:
         source.value
         for node in traced.after_layers  # what is subtracted before is no target
         if any(part in node.name for part in _COMPARING)
+        if node.name not in DIFFERENCES or is_error(node, traced.nodes)
         for source in node.inputs
         if isinstance(source, Given) and source.kind == "data" and not source.value.requires_grad
         if any(tensor(other, traced.nodes).requires_grad for other in node.inputs)

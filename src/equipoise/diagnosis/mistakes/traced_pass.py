@@ -9,13 +9,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from equipoise.diagnosis.mistakes.sources import DIFFERENCES, LIKELIHOODS, PRODUCTS, tensor
+from equipoise.diagnosis.mistakes.sources import (
+    LIKELIHOODS,
+    PRODUCTS,
+    is_error,
+    tensor,
+)
 from equipoise.instrument import LossFunction
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records.finding import Finding
-
-# Losses that compare outputs with targets one by one.
-_LOSSES = {*LIKELIHOODS, *DIFFERENCES}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class TracedPass:
         """Outputs and the targets that a loss compares them with, one by one."""
         found = []
         for node in self.after_layers:
-            if node.name in _LOSSES and len(node.inputs) > 1:
+            is_loss = node.name in LIKELIHOODS or is_error(node, self.nodes)
+            if is_loss and len(node.inputs) > 1:
                 first, second = node.inputs[:2]
                 for output, target in ((first, second), (second, first)):
                     learnt, given = (tensor(x, self.nodes).requires_grad for x in (output, target))
