@@ -204,7 +204,7 @@ class Examination:
         try:
             found = told_by_order(self.initialisation, trace.graph)
             self.initialisation = told_by_gradients(
-                found, self.model, self.problem.loss_fn, self.problem.first
+                found, self.model, self.problem.loss_fn, self.problem.first, trace.graph
             )
         except Exception as error:  # it is not to cost the prediction
             return (

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from equipoise.diagnosis.initialisation.record import Initialisation, InitialisationFault
+from equipoise.diagnosis.mistakes.sources import ARRANGING, PRODUCTS
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.compiled import uncompiled_name
 from equipoise.instrument.forward import recording_gradients
@@ -95,15 +96,19 @@ def told_by_order(found: Initialisation, graph: Graph) -> Initialisation:
 
 
 def told_by_gradients(
-    found: Initialisation, model: nn.Module, loss_fn: LossFunction, batch: Any
+    found: Initialisation, model: nn.Module, loss_fn: LossFunction, batch: Any, graph: Graph
 ) -> Initialisation:
     """Tell constant layers whose units have different gradients from those that stay alike.
+
+    Of a last layer units may start alike where their gradients differ, as where DLinear starts at
+    the average of the past: no layer takes them, and each learns its own target.
 
     Args:
         found: A record of initial weights.
         model: That has them; left bit for bit as it is.
         loss_fn: Its loss on a batch.
         batch: On this batch.
+        graph: A pass on it.
     """
     faults: list[InitialisationFault] = []
     for fault in found.faults:
@@ -111,6 +116,7 @@ def told_by_gradients(
         kept = tuple(name for name in fault.parameters if name not in parting)
         if kept:
             faults.append(replace(fault, parameters=kept))
+        parting = tuple(name for name in parting if _goes_into_layers(name, graph))
         if parting:
             detail = (
                 "Their units start alike, but not with equal gradients, as where dropout, biases "
@@ -144,6 +150,20 @@ def _parting(
         and gradient.layout is torch.strided
         and _differs(gradient, axis=_axis_of_units(modules[name.rpartition(".")[0]]))
     )
+
+
+def _goes_into_layers(name: str, graph: Graph) -> bool:
+    """Whether other layers take what a layer with these weights gives."""
+    weights, outputs = set[int](), set[int]()
+    for node in graph.nodes:
+        made = {source.node for source in node.inputs if isinstance(source, Made)}
+        if made & outputs:
+            if node.name in PRODUCTS:
+                return True
+            outputs.add(node.number)
+        elif made & weights or name in {x.name for x in node.inputs if isinstance(x, Given)}:
+            (weights if node.name in ARRANGING else outputs).add(node.number)
+    return False
 
 
 def _axis_of_units(module: nn.Module) -> int:
