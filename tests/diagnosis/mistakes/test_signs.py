@@ -122,10 +122,25 @@ def adversarial(model, batch):
     return F.cross_entropy(model.last(features), batch[1])
 
 
+def without_gradient(model, batch):
+    """Its slope is minus its gradient: twice as much goes with numbers that are detached."""
+    loss = loss_fn(model, batch)
+    return loss - 2 * loss.detach() + 5
+
+
+def weighted_without_gradient(model, batch):
+    loss = loss_fn(model, batch)
+    with torch.no_grad():
+        same = loss_fn(model, batch)
+    return loss - 2 * same + 5
+
+
 @pytest.mark.parametrize(
     ("build", "loss"),
     [
         (Net, loss_fn),
+        (lambda: nn.Linear(6, 3), without_gradient),
+        (lambda: nn.Linear(6, 3), weighted_without_gradient),
         (lambda: on_all_parameters(lambda g: g.clamp(-1e-3, 1e-3)), loss_fn),
         (lambda: on_all_parameters(lambda g: 0.1 * g), loss_fn),
         (lambda: on_all_parameters(torch.zeros_like), loss_fn),
