@@ -204,3 +204,49 @@ def test_the_depth_that_trains_is_that_behind_a_zero_matrix_which_has_moved():
     found = found_for(model, depth=True)
     assert found.probability > 0.5
     assert found.depth.value >= found.depth.blocks
+
+
+class Turned(nn.Module):
+    """As PointNet without the identity: the data is multiplied by a matrix that starts at zero."""
+
+    def __init__(self, zero=True):
+        super().__init__()
+        self.turn = nn.Linear(64, 64)
+        if zero:
+            nn.init.zeros_(self.turn.weight)
+            nn.init.zeros_(self.turn.bias)
+        self.body = nn.Sequential(
+            *(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()),
+            *(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()),
+            nn.Linear(64, 10),
+        )
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.body(self.turn(x) * x)
+
+
+def test_norms_of_equal_rows_behind_a_zero_matrix_tell_nothing():
+    """Their gradients are divided by the root of ε, until the first step ends that."""
+    torch.manual_seed(0)
+    assert found_for(Turned(zero=False)).probability > 0.5
+    with pytest.raises(ValueError, match="rows that are all equal until weights that start at"):
+        found_for(Turned())
+
+    model, (batch, *_) = Turned(), fixed_batches()  # the claim itself
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_equal_rows_of_matrices_that_do_not_learn_are_judged():
+    torch.manual_seed(0)
+    model = Turned()
+    model.turn.requires_grad_(False)
+    assert found_for(model).probability < 0.5

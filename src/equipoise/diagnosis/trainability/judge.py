@@ -23,7 +23,9 @@ from equipoise.diagnosis.trainability.quantities import (
     up_to_the_output,
 )
 from equipoise.diagnosis.trainability.record import LIKELY, Depth, Quantities, Trainability
+from equipoise.instrument.recording.graph import Made
 from equipoise.theory.propagation.propagate import Propagation, propagate
+from equipoise.theory.propagation.rules.normalisers import EQUAL_ROWS
 
 # What costs less than this of the log-odds is no reason, nor is anything where training is likely.
 _SLIGHT = 0.5
@@ -65,9 +67,14 @@ def judge(
         allowance: Seconds for predicting it with more blocks.
 
     Raises:
-        ValueError: If no operation of the model has a gradient, none is predicted, or most have
-            no gradient as yet and theory does not reach the output.
+        ValueError: If no operation of the model has a gradient, none is predicted, most have no
+            gradient as yet and theory does not reach the output, or norms get equal rows as yet.
     """
+    if _equal_behind_zeros(found):
+        raise ValueError(
+            "batch norms get rows that are all equal until weights that start at zero have moved, "
+            "and make gradients of a size that says nothing of what follows."
+        )
     known: dict[Source, Quantities] = {}
     for source in ("predicted", "measured"):
         if source == "measured" or _reaches_the_output(found):
@@ -184,6 +191,30 @@ def _starting_at_zero(found: Propagation) -> dict[str, Tensor]:
         and not value.any()
         and (value.ndim > 1 or graph.weights.get(name))
     }
+
+
+def _equal_behind_zeros(found: Propagation) -> bool:
+    """Whether norms get equal rows because matrices, which learn, start at zero.
+
+    As where the output of such a matrix multiplies what the norms get: a single step ends that.
+    """
+    graph = found.graph
+    equal = {site.node for site in found.sites if site.reason == EQUAL_ROWS}
+    if graph is None or not equal:
+        return False
+    zeros = {
+        name
+        for name, value in _starting_at_zero(found).items()
+        if value.ndim > 1 and value.requires_grad and graph.weights.get(name)
+    }
+    behind = set[int]()
+    for node in graph.nodes:
+        if any(
+            source.node in behind if isinstance(source, Made) else source.name in zeros
+            for source in node.inputs
+        ):
+            behind.add(node.number)
+    return not equal.isdisjoint(behind)
 
 
 def _after_first_steps(zeros: Tensor, generator: torch.Generator) -> Tensor:

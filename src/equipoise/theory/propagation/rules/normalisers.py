@@ -47,6 +47,8 @@ from equipoise.theory.propagation.few_rows import (
 from equipoise.theory.propagation.layout import Atom, UnpredictedError
 from equipoise.theory.propagation.values import Gradient, Known, Moments, Value, from_covariance
 
+# Why nothing is predicted where a norm divides by the square root of its ε alone.
+EQUAL_ROWS = "batch norm of rows that are all equal"
 # With fewer features, what a group divides by is not what infinitely many would average to.
 _FEWEST_FEATURES = 4
 # With more directions that rows span, elements are as good as Gaussian after batch norm.
@@ -75,7 +77,7 @@ def batch_norm(call: Call) -> Result:
     centred = x.covariance.centred()
     trace = centred.mean_diagonal
     if trace <= 0:
-        raise UnpredictedError("batch norm of rows that are all equal")
+        raise UnpredictedError(EQUAL_ROWS)
     # Rounded, so that layers share tables.
     directions = round((centred.rows * trace) ** 2 / centred.dot(centred), 9)
     if directions < _FEWEST_DIRECTIONS:
