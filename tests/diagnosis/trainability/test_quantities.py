@@ -250,3 +250,24 @@ def test_equal_rows_of_matrices_that_do_not_learn_are_judged():
     model = Turned()
     model.turn.requires_grad_(False)
     assert found_for(model).probability < 0.5
+
+
+def test_of_heads_that_theory_does_not_reach_it_says_nothing():
+    """As of rare words of a softmax in parts, which had vanished, and were infinitely large."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Tanh())
+            self.head = nn.AdaptiveLogSoftmaxWithLoss(64, 10, [2, 4], div_value=2)
+
+        def forward(self, x, y):
+            return self.head(self.body(x), y).loss
+
+    torch.manual_seed(0)
+    found = diagnosis.trainability(
+        Words(), fixed_batches(), loss_fn=lambda model, batch: model(*batch), depth=False
+    )
+    assert found.predicted is not None
+    assert (found.predicted.vanishing, found.predicted.size) == (0, 0)
+    assert found.measured.vanishing > 0

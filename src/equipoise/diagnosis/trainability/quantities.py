@@ -80,7 +80,8 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
     heads = [place for place in ends[:_MOST_HEADS] if _taken(everything[place]) > 0]
     others = (everything[place] for place in heads if everything[place] is not sites[-1])
     # Each head may forget its input, or begin with numbers that are too large.
-    outputs = [_of_outputs(found, site, source) for site in (sites[-1], *others)]
+    outputs = [_of_outputs(found, sites[-1], source)]
+    outputs += [_of_outputs(found, site, source) for site in others if _is_known(site, source)]
     growths = [_growth(sites, _entrance(found, sites), source)]
     growths += _of_heads(found, everything, heads, source)
     weights = found.weights or _measured_alone(found)
@@ -176,7 +177,8 @@ def _of_heads(
 ) -> list[float]:
     """How gradients grow along what leads to one output alone, where there are several.
 
-    Before their paths part, a head's gradient is hidden behind those of the others.
+    Before their paths part, a head's gradient is hidden behind those of the others. Of heads that
+    theory does not reach, it says nothing.
     """
     if found.graph is None or len(ends) < 2:
         return []
@@ -185,7 +187,7 @@ def _of_heads(
     for place in ends:
         shared = set[int]().union(*(nodes for other, nodes in behind.items() if other != place))
         own = [site for site in sites[: place + 1] if site.node in behind[place] - shared]
-        if sum(site.kind in _LAYERS for site in own) > 1:
+        if sum(site.kind in _LAYERS for site in own) > 1 and _is_known(own[-1], source):
             grown.append(_growth(own, 1, source))
     return grown
 
@@ -276,6 +278,11 @@ def _relative_gradients(weights: Iterable[Weight], source: Source) -> list[float
 def _of(site: Site, name: str, source: Source) -> float | None:
     value: float | None = getattr(site, name if source == "predicted" else f"measured_{name}")
     return value
+
+
+def _is_known(site: Site, source: Source) -> bool:
+    """Whether there are moments and a gradient of what may be one of several outputs."""
+    return source == "measured" or site.is_predicted
 
 
 def _log(value: float | None) -> float:
