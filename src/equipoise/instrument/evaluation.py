@@ -85,10 +85,15 @@ def evaluate_once(
         return RandomStates(model).torch_states()
 
 
-def rows_of_samples(values: Any, count: int) -> list[Tensor]:
-    """The floating-point tensors among values that have one row for each sample."""
-    return [
-        x
-        for x in leaves(values)
-        if isinstance(x, Tensor) and x.is_floating_point() and x.ndim and len(x) == count
-    ]
+def rows_of_samples(values: Any, count: int, *, whole: bool = False) -> list[Tensor]:
+    """The floating-point tensors among values that have one row for each sample.
+
+    Args:
+        values: Such as the arguments of a call.
+        count: How many samples there are.
+        whole: Whether to give those of whole numbers and flags as well, as floating-point numbers.
+    """
+    found = [x for x in leaves(values) if isinstance(x, Tensor) and x.ndim and len(x) == count]
+    if whole:
+        return [x if x.is_floating_point() else x.double() for x in found]
+    return [x for x in found if x.is_floating_point()]

@@ -345,6 +345,25 @@ def test_what_is_not_the_model_s_doing_is_no_finding(model, loss):
     assert of_samples(traced_pass(model, BATCH, loss)) == []
 
 
+def test_wrong_items_may_be_those_of_other_samples():
+    """As in Bayesian personalised ranking: the loss gives the model the items of its neighbours."""
+
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.user, self.item = nn.Embedding(32, 8), nn.Embedding(50, 8)
+
+        def forward(self, user, item):
+            return (self.user(user) * self.item(item)).sum(1)
+
+    def ranking(model, batch):
+        user, item = batch
+        return -F.logsigmoid(model(user, item) - model(user, item.roll(1))).mean()
+
+    batch = torch.arange(32), torch.randint(50, (32,), generator=torch.Generator().manual_seed(0))
+    assert of_samples(traced_pass(Scores(), batch, ranking)) == []
+
+
 def test_a_decoder_is_left_alone_after_its_time():
     assert of_samples(traced_pass(Decoding(), BATCH, cross_entropy, patience=0.05)) == []
 

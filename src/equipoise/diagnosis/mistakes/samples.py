@@ -202,14 +202,15 @@ def _recorded(traced: TracedPass, batch: Any, count: int) -> Pass:
     def look(name: str, module: nn.Module, given: Any, output: Any) -> None:
         chosen = slice(middle, middle + 1) if name else slice(0, None, 2)
 
-        def rows(values: Any) -> list[Tensor]:
-            return [x[chosen].detach().clone() for x in rows_of_samples(values, count)]
+        def rows(values: Any, *, whole: bool = False) -> list[Tensor]:
+            found = rows_of_samples(values, count, whole=whole)
+            return [x[chosen].detach().clone() for x in found]
 
         outputs = rows(output)
         if not name:  # a table of all pairs is meant to depend on others
             outputs = [x for x in outputs if not _are_pairs(x, count)]
         if outputs:
-            found.append(Call(name, module, rows(given), outputs))
+            found.append(Call(name, module, rows(given, whole=True), outputs))
 
     states = evaluate_once(traced.model, traced.loss_fn, batch, look, patience=traced.patience)
     return Pass(found, states)
