@@ -269,3 +269,27 @@ def test_nor_that_dead_units_do():
     assert report.verdict.severity == "critical"
     with pytest.raises(ValueError, match=r"has the loss a derivative by 0.weight, 2.weight,"):
         eq.assert_trainable(lambda: biased(0.0, -100.0), BATCH, loss_fn="cross-entropy")
+
+
+def test_what_cancels_waits_for_no_other_weight():
+    """The bias of a user, in a difference of two of its scores."""
+
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.user, self.item = nn.Embedding(16, 8), nn.Embedding(9, 8)
+            self.bias = nn.Embedding(16, 1)
+            nn.init.zeros_(self.bias.weight)
+
+        def forward(self, user, item):
+            return (self.user(user) * self.item(item)).sum(1) + self.bias(user)[:, 0]
+
+    def ranking(model, batch):
+        user, better, worse = batch
+        return -nn.functional.logsigmoid(model(user, better) - model(user, worse)).mean()
+
+    batch = torch.arange(16), torch.arange(16) % 9, (torch.arange(16) + 1) % 9
+    model = Scores()
+    before = fingerprint(model)
+    assert not stuck(model, ranking, [batch])
+    assert not differences(before, fingerprint(model))

@@ -346,7 +346,7 @@ def test_what_is_not_the_model_s_doing_is_no_finding(model, loss):
 
 
 def test_wrong_items_may_be_those_of_other_samples():
-    """As in Bayesian personalised ranking: the loss gives the model the items of its neighbours."""
+    """As in Bayesian personalised ranking, whose loss gives the model the items of neighbours."""
 
     class Scores(nn.Module):
         def __init__(self):

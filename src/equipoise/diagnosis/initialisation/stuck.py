@@ -88,7 +88,11 @@ def stuck(
     if not (zero or silent):
         return Stuck()
     with untouched(model), recording_gradients():
-        waiting = _waiting_after_steps({*zero, *silent}, trained, model, loss_fn, list(batches))
+        tried = list(batches)
+        waiting = _waiting_after_steps({*zero, *silent}, trained, model, loss_fn, tried)
+        waits_for_none = _waiting_when_drawn(waiting & {*zero}, trained, model, loss_fn, tried)
+    zero = [name for name in zero if name not in waits_for_none]
+    silent = [name for name in matrices if name in {*silent, *waits_for_none}]
     share = _share(trained, matrices, waiting)
     still_zero, still_silent = (
         tuple(name for name in names if name in waiting) for names in (zero, silent)
@@ -132,6 +136,33 @@ def _waiting_after_steps(
             break
         _step(trained, moved)
     return waiting
+
+
+def _waiting_when_drawn(
+    names: Set[str],
+    trained: Mapping[str, Tensor],
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batches: Sequence[Any],
+) -> set[str]:
+    """Which of these have no gradient when they are not zero either; it draws them.
+
+    As a user's bias in a difference of two scores of that user, where it cancels.
+    """
+    if not names:
+        return set()
+    generator = torch.Generator().manual_seed(0)
+    for name in names:
+        values = trained[name].data
+        drawn = torch.randn(values.shape, generator=generator) / values[0].numel() ** 0.5
+        values.copy_(drawn)
+    seen = set[str]()
+    for batch in batches:
+        found = _gradients(loss_fn(model, batch), trained)
+        seen |= {name for name, gradient in found.items() if bool(gradient.any())}
+        if names <= seen:
+            break
+    return set(names) - seen
 
 
 def _share(trained: Mapping[str, Tensor], matrices: Sequence[str], names: Set[str]) -> float:
