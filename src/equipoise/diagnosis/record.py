@@ -48,12 +48,16 @@ class LayerPrediction:
 
 # Findings on the first screen.
 _HEADLINES = 3
-_ADVICE = "What to change"
+_ADVICE, _REASON = "What to change", "Why"
 # What a check-up compares, each at most once.
 GROWTH = "gradient growth per layer"
 PROFILE = "gradient at the worst layer"
 CORRELATION = "correlation of two rows"
 Outcome = Literal["agrees", "differs", "undecided"]
+
+
+def _line(one: Finding) -> str:
+    return f"{one.severity}: {one.title}. {one.remedy or one.detail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,15 +263,20 @@ class Checkup(Examination):
             if one.severity in ("critical", "warning")
             or (one.severity == "note" and one.remedy is not None and not will_train)
         ]
-        return tuple(
-            replace(one, title=_ADVICE) if one.title == self.verdict.sentence else one
-            for one in telling[:_HEADLINES]
-        )
+        return tuple(map(self._beside_the_verdict, telling[:_HEADLINES]))
+
+    def _beside_the_verdict(self, one: Finding) -> Finding:
+        """What a finding adds to a verdict that may have told its title, and then its remedy."""
+        if one.title == self.verdict.sentence:
+            return replace(one, title=_ADVICE)
+        if self.verdict.sentence.casefold().endswith(f": {one.title.casefold()}"):
+            return replace(one, title=_REASON, remedy=None)
+        return one
 
     def __str__(self) -> str:
         """What a line of a log has room for: verdict and headlines; :meth:`show` prints more."""
         lines = [f"{self.target} on {self.data}: {self.verdict}"]
-        lines += [f"{one.severity}: {one.title}. {one.remedy or ''}" for one in self.headlines]
+        lines += map(_line, self.headlines)
         return "\n".join(line.rstrip() for line in lines)
 
     def comparison(self, quantity: str) -> Comparison | None:
@@ -306,5 +315,5 @@ class Probe(Examination):
             lines[0] += f": effective smoothness β {number(self.landscape.beta)}"
         if self.growth is not None and self.growth.rate is not None:
             lines.append(f"gradients grow {factor(self.growth.rate)} per layer towards the input")
-        lines += [f"{one.severity}: {one.title}. {one.remedy or ''}" for one in self.findings]
+        lines += map(_line, self.findings)
         return "\n".join(line.rstrip() for line in lines)

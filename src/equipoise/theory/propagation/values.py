@@ -304,13 +304,13 @@ class Moments:
         if np.array_equal(index, np.arange(self.positions)):
             moved = self, None
             return replace(self, layout=layout, order=tuple(order), moved=moved, drawn=None)
-        grid = np.ix_(index, index)
-        c = self.correlation
+        pairs = self.correlation
+        same, diff = _pairs_at(pairs.same, index), _pairs_at(pairs.diff, index)
         return replace(
             self,
             layout=layout,
             order=tuple(order),
-            correlation=Exchangeable(c.same[grid], c.diff[grid], c.samples),
+            correlation=Exchangeable(same, diff, pairs.samples),
             table=self.table if len(self.table) == 1 else self.table[index],
             latent=(self.latent, index.tobytes()),
             parts=(),
@@ -425,6 +425,13 @@ class Gradient:
 def gaussian(layout: Layout, order: Sequence[Atom], covariance: Exchangeable) -> Moments:
     """Gaussian elements without a mean over features."""
     return from_covariance(layout, order, covariance, np.zeros(len(covariance.same)))
+
+
+def _pairs_at(pairs: Array, index: NDArray[np.intp]) -> Array:
+    """Rows and columns, which may repeat; of equal pairs, as constants have, without a copy."""
+    if pairs.size and pairs.min() == pairs.max():
+        return np.broadcast_to(pairs[0, 0], (len(index), len(index)))
+    return pairs.take(index, 1).take(index, 0)
 
 
 def from_covariance(
