@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from equipoise_papers.lange2022.timing import table1
+from equipoise_papers.lange2022.timing import table1, timed
 
 # The project's budget, as ratios to plain SGD. What is asserted is that BNP costs less than batch
 # norm of the same inputs, which it does at 256 and 512 rows.
@@ -57,7 +57,7 @@ class Counting(TorchDispatchMode):
         return out
 
 
-def cost(cell: table1.TimedNetwork, variant: str, batch_size: int, quick: bool) -> Cost:
+def cost(cell: timed.TimedNetwork, variant: str, batch_size: int, quick: bool) -> Cost:
     """Mean over ten steps, once the first hundred are over; of one step after two if quick."""
     _, step = cell.stepper(variant, batch_size)
     for _ in range(100 if "every" in variant and not quick else 2):
@@ -69,7 +69,7 @@ def cost(cell: table1.TimedNetwork, variant: str, batch_size: int, quick: bool) 
     return Cost(counting.cost.calls / counted, counting.cost.bytes / counted)
 
 
-def report(cell: table1.TimedNetwork, timing: table1.Timing, quick: bool) -> None:
+def report(cell: timed.TimedNetwork, timing: timed.Timing, quick: bool) -> None:
     target = TARGETS.get((cell.network, timing.batch_size, timing.variant))
     met = (
         "" if target is None else f"{target:.2f} {'met' if timing.median <= target else 'MISSED'}"
@@ -94,9 +94,9 @@ def main() -> None:
     for cell in table1.cells("smoke" if quick else "small"):
         if cell.device != "cpu":
             continue
-        batches = table1.BATCHES[cell.network]
+        batches = timed.BATCHES[cell.network]
         found = (row for batch in (batches[:1] if quick else batches) for row in cell.at(batch))
-        timings = table1.Timings(tuple(found))
+        timings = timed.Timings(tuple(found))
         for timing in timings.rows:
             report(cell, timing, quick)
         dearer += [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from equipoise_papers.experiments.style import empty_figure, house_style
-from equipoise_papers.lange2022.timing import fig9, table1
+from equipoise_papers.lange2022.timing import fig9, table1, timed
 
-FC = table1.TimedNetwork("fc", 40, 20)
+FC = timed.TimedNetwork("fc", 40, 20)
 # Table 1, seconds per epoch.
 PAPER = {16: (16.08, 16.69), 256: (10.81, 10.70), 512: (10.67, 10.57)}
 
@@ -19,10 +19,10 @@ def timings(seconds):
         times = {"vanilla": 10.0, "BN": bn, "BN and input": bn, "BNP": bnp}
         times |= {"BNP by step()": bnp, "BNP every 10 steps": bnp}
         rows += [
-            table1.Timing(batch, name, 1e3 * time * batch / 50_000, time / 10, time / 10, 1.0)
+            timed.Timing(batch, name, 1e3 * time * batch / 50_000, time / 10, time / 10, 1.0)
             for name, time in times.items()
         ]
-    return table1.Timings(tuple(rows))
+    return timed.Timings(tuple(rows))
 
 
 def test_nothing_is_computed_that_table_1_has_computed():
@@ -83,5 +83,5 @@ def test_the_figure_is_the_papers_three_panels():
 def test_a_figure_without_the_network_says_so():
     with house_style():
         figure = empty_figure()
-        fig9.draw(figure.subfigures(1, 1), {table1.TimedNetwork("cnn5", 40, 20): timings(PAPER)})
+        fig9.draw(figure.subfigures(1, 1), {timed.TimedNetwork("cnn5", 40, 20): timings(PAPER)})
     assert "not timed yet" in figure.subfigs[0].texts[0].get_text()

@@ -7,52 +7,52 @@ import torch
 
 from equipoise.records import from_plain, to_plain
 from equipoise_papers.experiments.style import empty_figure, house_style
-from equipoise_papers.lange2022.timing import table1
+from equipoise_papers.lange2022.timing import table1, timed
 
 
 class TestTable1:
     def test_operations_are_the_papers_count(self):
-        model = table1._network("fc", "vanilla")
+        model = timed._network("fc", "vanilla")
         n, m = (784, 100, 100), (100, 100, 10)
         batch = torch.zeros(16, 1, 28, 28)
-        own = table1._operations(model, batch)
+        own = timed._operations(model, batch)
         assert own == sum(6 * 16 * a * b for a, b in zip(n, m, strict=True))
         expected = sum(4 * a * 16 + 8 * a + 6 * a * b + 2 * b for a, b in zip(n, m, strict=True))
-        assert table1._extra(model, "BNP", batch) == expected
-        normalised = table1._network("fc", "BN and input")
-        extra = table1._extra(normalised, "BN and input", batch)
+        assert timed._extra(model, "BNP", batch) == expected
+        normalised = timed._network("fc", "BN and input")
+        extra = timed._extra(normalised, "BN and input", batch)
         assert extra == sum(32 * a * 16 + 4 * a for a in n)
 
     def test_statistics_every_ten_steps_cost_a_tenth(self):
-        model = table1._network("fc", "vanilla")
+        model = timed._network("fc", "vanilla")
         batch = torch.zeros(512, 1, 28, 28)
-        often, seldom = (table1._extra(model, v, batch) for v in ("BNP", "BNP every 10 steps"))
+        often, seldom = (timed._extra(model, v, batch) for v in ("BNP", "BNP every 10 steps"))
         transformation = 6 * (784 + 100) * 100 + 6 * 1000 + 2 * 210
         assert (often - transformation) == pytest.approx(10 * (seldom - transformation))
 
     def test_a_cell_times_every_variant(self):
-        timings = table1.TimedNetwork("fc", 1, 10).run()
-        assert {row.variant for row in timings.rows} == set(table1._VARIANTS)
+        timings = timed.TimedNetwork("fc", 1, 10).run()
+        assert {row.variant for row in timings.rows} == set(timed.VARIANTS)
         assert timings.ratio(16, "vanilla") == 1.0
-        assert from_plain(table1.Timings, to_plain(timings)) == timings
+        assert from_plain(timed.Timings, to_plain(timings)) == timings
 
     def timed(self, **changes):
-        return {table1.TimedNetwork("fc", 40, 20): self.timings(**changes)}
+        return {timed.TimedNetwork("fc", 40, 20): self.timings(**changes)}
 
     def timings(self, **changes):
         def row(batch, variant, ratio):
-            return table1.Timing(batch, variant, 1.0, ratio, ratio, 1.05)
+            return timed.Timing(batch, variant, 1.0, ratio, ratio, 1.05)
 
         ratios = {"vanilla": 1, "BN": 1.2, "BN and input": 1.5, "BNP": 1.21}
         ratios |= {"BNP by step()": 1.2, "BNP every 10 steps": 1.1} | changes
-        return table1.Timings(
+        return timed.Timings(
             tuple(row(b, v, r) for b in (16, 256, 512) for v, r in ratios.items())
         )
 
     def on_a_gpu(self, steps, epochs):
         return self.timed() | {
-            table1.TimedNetwork("fc", 40, 20, "cuda"): self.timings(BNP=steps),
-            table1.TimedNetwork("fc", 40, 20, "cuda", loads=True): self.timings(BNP=epochs),
+            timed.TimedNetwork("fc", 40, 20, "cuda"): self.timings(BNP=steps),
+            timed.TimedNetwork("fc", 40, 20, "cuda", loads=True): self.timings(BNP=epochs),
         }
 
     @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ class TestTable1:
         assert verdict.fidelity == "reduced"
 
     def test_images_are_converted_one_by_one(self):
-        batches = table1._batches(4, torch.device("cpu"), loads=True)
+        batches = timed._loaded(4, torch.device("cpu"))
         x, y = next(batches)
         assert (x.shape, y.shape) == ((4, 1, 28, 28), (4,))
         assert (x.min().item(), x.max().item()) == (-2.0, 2.0)
         assert not torch.equal(x, next(batches)[0])
-        alone = table1._batches(4, torch.device("cpu"))
+        alone = timed._the_same(4, torch.device("cpu"))
         assert next(alone)[0] is next(alone)[0]
 
     def test_a_cpu_decides_nothing_that_is_said_of_a_gpu(self):

@@ -10,7 +10,8 @@ from equipoise_papers.experiments import style
 from equipoise_papers.experiments.experiment import Experiment
 from equipoise_papers.experiments.verdict import Verdict
 from equipoise_papers.lange2022.timing import table1
-from equipoise_papers.lange2022.timing.table1 import Dense, TimedNetwork, Timing, Timings
+from equipoise_papers.lange2022.timing.table1 import Dense
+from equipoise_papers.lange2022.timing.timed import TimedNetwork, Timing, Timings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
