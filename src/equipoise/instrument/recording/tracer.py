@@ -16,10 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise.instrument import modules, trees
@@ -27,6 +25,7 @@ from equipoise.instrument.batches import rows, samples
 from equipoise.instrument.checkpoints import differentiable_checkpoints
 from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.kept_batches import apart
+from equipoise.instrument.recording.circular_padding import CircularPadding
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
 from equipoise.instrument.recording.opaque import around_opaque_calls
 from equipoise.instrument.snapshot import untouched
@@ -71,7 +70,7 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     with untouched(model), recording_gradients():
         modules.unfreeze(model)
         outside = differentiable_checkpoints()
-        with outside, running as tracer.running, opaque, _CircularPadding(), tracer:
+        with outside, running as tracer.running, opaque, CircularPadding(), tracer:
             loss = loss_fn(model, given)
         weights = tracer.differentiate(loss, model)
     result = tracer.source(loss)
@@ -135,34 +134,6 @@ class _Record:
     version: int = 0
     users: list[Node] = field(default_factory=list)
     is_copied: bool = False
-
-
-class _CircularPadding(TorchFunctionMode):
-    """Circular padding by indices; PyTorch writes it into an empty tensor piece by piece."""
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is not F.pad:
-            return func(*args, **kwargs)
-        named = {**dict(zip(("input", "pad", "mode", "value"), args, strict=False)), **kwargs}
-        x, pad = named["input"], list(named["pad"])
-        sizes = reversed(x.shape[x.ndim - len(pad) // 2 :])
-        pairs = zip(pad[::2], pad[1::2], sizes, strict=False)
-        fits = all(min(a, b) >= 0 and max(a, b) <= size for a, b, size in pairs)
-        if named.get("mode") != "circular" or not fits:
-            return func(*args, **kwargs)
-        for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
-            axis = x.ndim - 1 - i
-            size = x.shape[axis]
-            index = torch.arange(-before, size + after, device=x.device) % size
-            x = x.index_select(axis, index)
-        return x
 
 
 # PyTorch does not annotate what the class and its construction call.

@@ -83,9 +83,13 @@ def values(x: Moments) -> NDArray[np.float64]:
     return x.draws["values"]
 
 
-def _values(x: Moments) -> Array:
+def _require_few(x: Moments) -> None:
     if x.positions > MOST_POSITIONS:
         raise UnpredictedError(f"tensors that depend on a third, at {x.positions} positions")
+
+
+def _values(x: Moments) -> Array:
+    _require_few(x)
     if x.drawn is not None:
         return _made(x.drawn)
     if x.moved is not None:
@@ -108,8 +112,7 @@ def latents(x: Moments) -> Array:
 
 
 def _latents(x: Moments) -> Array:
-    if x.positions > MOST_POSITIONS:
-        raise UnpredictedError(f"tensors that depend on a third, at {x.positions} positions")
+    _require_few(x)
     if x.root is not None and x.root is not x and x.drawn is None:
         return latents(x.root)
     made = x.drawn is not None
