@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+from equipoise.pooling import bilinear
 from equipoise.records import from_plain, to_plain
 from equipoise_papers.yu2020.speed import experiment as speed
 from equipoise_papers.yu2020.speed.methods import METHODS, NEWTON, RUN1, SVD_ROOT
@@ -40,14 +42,23 @@ class TestSpeed:
         checks = speed.judge(self.results(10.0, devices=("cpu", "cuda"), run=0.9)).checks
         assert (checks[0].holds, checks[2].holds) == (False, False)
 
-    def test_operations_are_those_of_a_cpu(self):
+    def test_operations_are_counted_and_times_told_beside_them(self):
         """At these sizes a GPU takes as long for small matrices as for large ones."""
         results = self.results(10.0, devices=("cpu", "cuda"), run=0.9)
-        level = {c: r for c, r in results.items() if c.device == "cpu"}
         same = next(iter(results.values()))
-        level |= {c: same for c in results if c.device == "cuda"}
-        assert speed.judge(level).checks[3] == speed.judge(self.results(10.0, run=0.9)).checks[3]
-        assert speed.judge(level).checks[3].holds
+        level = {c: r if c.device == "cpu" else same for c, r in results.items()}
+        check = speed.judge(level).checks[3]
+        assert check == speed.judge(self.results(10.0, run=0.9)).checks[3]
+        assert check.holds
+        assert "14 ND" in check.found
+        assert "72 D³" in check.found
+        assert "grows as D to the 3 " in check.found
+
+    def test_a_run_that_forms_second_moments_is_refuted(self, monkeypatch):
+        by_name = {m.name: m for m in METHODS if m.part == "normalisation"}
+        slow = replace(by_name[RUN1], make=lambda D: lambda F: F @ bilinear(F))
+        monkeypatch.setattr(speed, "methods_of", lambda _: [*{**by_name, RUN1: slow}.values()])
+        assert speed.judge(self.results(10.0, run=0.9)).checks[3].holds is False
 
     def test_a_cpu_decides_no_sentence_about_gpus(self):
         for newton in (10.0, 1e6):

@@ -182,8 +182,9 @@ def _pool(name: str, operations: Callable[[int, int], float], make: object) -> M
     return Method(name, "head", False, operations, _three_passes, make)
 
 
-RUN1, NEWTON, EIGEN, PLAIN, SVD_ROOT = (
+RUN1, RUN2, NEWTON, EIGEN, PLAIN, SVD_ROOT = (
     "RUN, K = 1",
+    "RUN, K = 2",
     "iSQRT, 5 steps",
     "eigen root",
     "plain bilinear",
@@ -194,7 +195,7 @@ _sketch = {"size": _COMPACT, "method": "tensor_sketch"}
 
 METHODS = (
     _normalisation(RUN1, _factor(1), partial(_run, num_steps=1)),
-    _normalisation("RUN, K = 2", _factor(2), partial(_run, num_steps=2)),
+    _normalisation(RUN2, _factor(2), partial(_run, num_steps=2)),
     _normalisation("RUN, K = 1, constant v", lambda N, D: 12.0 * N * D, _constant),
     _normalisation("RUN, K = 1, on FᵀF", lambda N, D: 16.0 * D**2, _symmetric, on_matrix=True),
     _normalisation(EIGEN, _eigen, lambda D: matrix_power, on_matrix=True),
@@ -204,7 +205,7 @@ METHODS = (
     _normalisation(SVD_ROOT, _together(_bilinear, _eigen), lambda D: svd_root),
     _pool(PLAIN, _bilinear, _head(BilinearPool)),
     _pool(RUN1, _together(_bilinear, _factor(1)), _head(RUNPool, eta=_ETA, num_steps=1)),
-    _pool("RUN, K = 2", _together(_bilinear, _factor(2)), _head(RUNPool, eta=_ETA, num_steps=2)),
+    _pool(RUN2, _together(_bilinear, _factor(2)), _head(RUNPool, eta=_ETA, num_steps=2)),
     _pool(
         "RUN, K = 1, constant v",
         _together(_bilinear, lambda N, D: 12.0 * N * D),
