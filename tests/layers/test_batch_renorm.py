@@ -187,3 +187,14 @@ def test_small_batches_train_better_than_with_batch_norm():
 class Square(nn.Module):
     def forward(self, x):
         return x.square()
+
+
+def test_one_compiled_graph_follows_a_schedule_at_any_batch_size():
+    torch.compiler.reset()
+    schedule = RenormSchedule(warmup=1, r_steps=4, d_steps=3)
+    layer, twin = layer_of(schedule), layer_of(schedule)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True, dynamic=True)
+    for samples in (6, 5, 8):
+        x = inputs(samples, 4, seed=samples)
+        assert_close(compiled(x), twin(x), rtol=0, atol=1e-14)
+    torch.compiler.reset()

@@ -336,6 +336,22 @@ class TestModule:
         assert_close(statistics(layer), statistics(twin), rtol=0, atol=1e-14)
         torch.compiler.reset()
 
+    def test_one_compiled_graph_takes_other_batch_sizes(self, member):
+        torch.compiler.reset()
+        layer = build(member, **member.options)
+        twin = copy.deepcopy(layer)
+        compiled = torch.compile(layer, backend="eager", fullgraph=True, dynamic=True)
+        for samples in (5, 3, 4):
+            x = batch(member).repeat(2, *(1,) * (len(member.shape) - 1))[:samples]
+            assert_close(run(compiled, x), run(twin, x), rtol=0, atol=1e-14)
+        torch.compiler.reset()
+
+    def test_an_exported_program_takes_other_batch_sizes(self, member):
+        layer, x = build(member, **member.options).eval(), batch(member)
+        samples = {0: torch.export.Dim("samples")}
+        program = torch.export.export(layer, (x,), dynamic_shapes=(samples,)).module()
+        assert_close(program(x[:2]), layer(x[:2]), rtol=0, atol=1e-14)
+
     def test_repr_shows_every_option(self, member):
         options = {"eps": 0.01, "momentum": None, **member.needed, **member.options}
         layer = member.make(4, affine=False, track_running_stats=False, **options)

@@ -69,7 +69,7 @@ def virtual_batches(samples: int, size: int | None, values: int = 1) -> list[int
     """
     if size is None or samples <= size:
         return [samples]
-    whole, rest = divmod(samples, size)
+    whole, rest = samples // size, samples % size  # the compiler has no divmod
     sizes = [size] * whole + [rest] * (rest > 0)
     if rest * values == 1:
         sizes[-2:] = [size + rest]

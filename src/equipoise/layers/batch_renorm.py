@@ -96,7 +96,7 @@ class RenormSchedule:
         self, step: Tensor, dtype: torch.dtype, start: float, end: float, steps: int
     ) -> Tensor:
         limit = torch.full_like(step, start, dtype=dtype)
-        if steps > self.warmup and math.isfinite(end):
+        if steps > self.warmup and end < math.inf:
             share = (step.to(dtype) - self.warmup) / (steps - self.warmup)
             limit = start + (end - start) * share.clamp(min=0)
         return torch.where(step >= steps, end, limit)

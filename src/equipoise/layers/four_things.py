@@ -107,7 +107,9 @@ class _FourThings(nn.modules.batchnorm._NormBase):
         if not x.numel():
             return x.clone()  # moments of nothing come with a warning
         groups = self.groups
-        values = at_least_float32(x).reshape(len(x), groups, x.shape[1] // groups, *x.shape[2:])
+        values = at_least_float32(x).reshape(
+            x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]
+        )
         means = at_least_float32(running_mean).reshape(groups, -1)
         between, m = torch.var_mean(means, 1, correction=0)
         s2 = at_least_float32(running_var).reshape(groups, -1).mean(1) + between

@@ -6,6 +6,8 @@ scale of a channel's noise in this pass, m_ij, s_ij: shift and factor of one act
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -51,10 +53,11 @@ class _Noisy(nn.Module):
         noise for every type and memory layout.
         """
         _check_activations(a)
-        generator = self.generator
-        mu, sigma = torch.rand(2, a.shape[1], device=a.device, generator=generator)
-        m = torch.rand(a.shape, device=a.device, generator=generator)
-        s = torch.randn(a.shape, device=a.device, generator=generator)
+        # The compiler draws tensors of dynamic shapes only where no generator is named.
+        source: dict[str, Any] = {} if self.generator is None else {"generator": self.generator}
+        mu, sigma = torch.rand(2, a.shape[1], device=a.device, **source)
+        m = torch.rand(a.shape, device=a.device, **source)
+        s = torch.randn(a.shape, device=a.device, **source)
         per_channel = (-1, *(1,) * (a.ndim - 2))
         mu = (2 * mu - 1) * self.mean_limit
         sigma = 1 + (self.scale_limit - 1) * sigma
