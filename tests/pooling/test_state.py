@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
 from support.pooling_family import CHANNELS, FAMILY, both_ways, build, every, every_reducible, maps
@@ -129,16 +130,26 @@ class TestCopies:
         assert "centred=True" in shown
 
 
+@pytest.mark.parametrize("assign", [False, True])
 @every_reducible
-def test_made_without_memory_and_filled_later(member):
+def test_made_without_memory_and_filled_later(member, assign):
     head = build(member, dtype=torch.float32)
     with torch.device("meta"):
-        empty = member.kind(CHANNELS, **member.options)
-    assert {tensor.device.type for tensor in empty.state_dict().values()} <= {"meta"}
-    filled = empty.to_empty(device="cpu")
-    filled.load_state_dict(head.state_dict())
+        filled = member.kind(CHANNELS, **member.options)
+    assert {tensor.device.type for tensor in filled.state_dict().values()} <= {"meta"}
+    if not assign:
+        filled.to_empty(device="cpu")
+    filled.load_state_dict(head.state_dict(), assign=assign)
     x = maps(dtype=torch.float32)
     assert torch.equal(filled.eval()(x), head(x))
+    assert {tensor.device.type for tensor in filled.buffers()} <= {"cpu"}
+
+
+@every_reducible
+def test_shapes_can_be_found_without_memory(member):
+    with FakeTensorMode():
+        head = member.kind(CHANNELS, reduction=3, **member.options)
+        assert head(maps(dtype=torch.float32)).shape == (len(maps()), head.output_dim)
 
 
 @every

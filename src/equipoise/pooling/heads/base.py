@@ -149,6 +149,9 @@ class MatrixHead(PoolingHead):
         matrix = self.matrix(features, mask)
         if self.triangle is None:
             return matrix.flatten(-2)
+        if self.triangle.is_meta and not matrix.is_meta:
+            # A state lacks them, so loading with assign=True has left them on the meta device.
+            self.triangle = triangle_indices(self.channels, device=matrix.device)
         return upper_triangle(
             matrix,
             preserve_inner_products=self.preserve_inner_products,
@@ -169,7 +172,7 @@ class MatrixHead(PoolingHead):
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
-        # The indices are not in the state, so a head from the meta device has none yet.
+        # to_empty() leaves them arbitrary.
         if self.triangle is not None and not self.triangle.is_meta:
             self.triangle = triangle_indices(self.channels, device=self.triangle.device)
 

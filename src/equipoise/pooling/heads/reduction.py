@@ -6,7 +6,8 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
+
+from equipoise.pooling.generators import placed
 
 
 class Reduction(nn.Module):
@@ -30,10 +31,11 @@ class Reduction(nn.Module):
 
     def __init__(self, in_channels: int, channels: int, *, generator: torch.Generator):
         super().__init__()
-        # Uninitialised at first: PyTorch would draw from its global generator. Not annotated.
-        conv = skip_init(nn.Conv1d, in_channels, channels, 1, bias=False, device=generator.device)  # type: ignore[no-untyped-call]
-        nn.init.kaiming_uniform_(conv.weight, a=math.sqrt(5), generator=generator)
-        self.conv: nn.Conv1d = conv.to(torch.get_default_device())
+        # Without memory at first: PyTorch would draw from its global generator.
+        self.conv = nn.Conv1d(in_channels, channels, 1, bias=False, device="meta")
+        weight = torch.empty(self.conv.weight.shape, device=generator.device)
+        nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+        self.conv.weight = nn.Parameter(placed(weight))
         self.norm = nn.BatchNorm1d(channels)
         self.act = nn.ReLU()
 

@@ -112,5 +112,5 @@ def reached_entries(places: Tensor, signs: Tensor, size: int) -> Tensor:
     sums = (places[0, :, None] + places[1]) % size
     products = signs[0, :, None] * signs[1]
     cancelled = (sums == sums.mT) & (products == -products.mT)
-    reached = torch.zeros(size, dtype=torch.bool, device=places.device)
-    return reached.index_fill(0, sums[~cancelled], True)
+    reached = torch.zeros(size, dtype=torch.long, device=places.device)
+    return reached.index_add(0, sums.flatten(), (~cancelled).long().flatten()) > 0
