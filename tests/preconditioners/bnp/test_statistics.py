@@ -356,3 +356,19 @@ def test_sparse_inputs_count_as_dense_ones():
     sparse, dense = watch([h.to_sparse()]), watch([h])
     assert_close(sparse["mean"], dense["mean"], rtol=0, atol=0)
     assert_close(sparse["variance"], dense["variance"], rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+@pytest.mark.parametrize(("rows", "counted"), [("all", 5), ("samples", 2)])
+def test_nested_inputs_count_as_their_rows(layout, rows, counted):
+    (h,) = draw(1, 5)
+    nested = torch.nested.nested_tensor([h[:2], h[2:]], layout=layout)
+    module = nn.Linear(4, 2, dtype=h.dtype)
+    pre = BNP(module, rows=rows)
+    module(nested).values().sum().backward()
+    pre.step()
+    found, dense = pre.state_dict()["layers"][""], watch([h])
+    assert_close(found["mean"], dense["mean"], rtol=0, atol=0)
+    assert_close(found["variance"], dense["variance"], rtol=0, atol=0)
+    assert found["samples"] == counted

@@ -137,7 +137,10 @@ def statistics_type(dtype: torch.dtype) -> torch.dtype:
 
 
 def _linear(h: Tensor, shift: Tensor | None, *, by_sample: bool) -> Moments:
-    if h.layout is not torch.strided:
+    samples = h.size(0) if h.dim() > 1 else 1
+    if h.is_nested:  # samples of several lengths: their rows, one below the other
+        h = h.values().view(-1, h.size(-1))
+    elif h.layout is not torch.strided:
         h = h.to_dense()
     if h.dim() == 1:
         h = h.unsqueeze(0)
@@ -152,8 +155,8 @@ def _linear(h: Tensor, shift: Tensor | None, *, by_sample: bool) -> Moments:
             shift = _finite(h.mean(tuple(range(h.dim() - 1)), dtype=statistics_type(h.dtype)))
         sums = _shifted_sums(h, shift, keep=(h.dim() - 1,))
         mean, variance = _from_sums(shift, *sums, rows)
-    samples = h.shape[0] if by_sample else rows
-    return Moments(mean, variance, rows, samples, samples)
+    counted = samples if by_sample else rows
+    return Moments(mean, variance, rows, counted, counted)
 
 
 def _is_one_piece(h: Tensor) -> bool:
