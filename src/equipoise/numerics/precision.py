@@ -47,7 +47,14 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Switch autocast off, so that widened tensors are not multiplied in half precision."""
-    if torch.amp.is_autocast_available(device.type):
-        return torch.autocast(device.type, enabled=False)
+    """Switch autocast off, so that tensors are multiplied in their own type.
+
+    Where it is off already, nothing is entered, which would take longer than a small operation;
+    but a program that is traced may run under autocast later.
+    """
+    kind = device.type
+    if torch.amp.is_autocast_available(kind) and (
+        torch.compiler.is_compiling() or torch.is_autocast_enabled(kind)
+    ):
+        return torch.autocast(kind, enabled=False)
     return nullcontext()

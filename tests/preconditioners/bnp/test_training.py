@@ -210,6 +210,36 @@ def test_compiling_changes_nothing(backend, mode):
     assert distance(*results) < 1e-13
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_model_may_have_been_compiled_and_run_before(wrapped):
+    """Compiled code looks for no new hooks, and for none that are gone."""
+    torch.compiler.reset()
+    model, twin = mlp(), mlp()
+    runner = torch.compile(model, backend="eager")
+    runner(batches(1)[0][0])
+    pre, other = BNP(runner if wrapped else model), BNP(twin)
+    for m, bnp in ((model, pre), (twin, other)):
+        optimizer = OPTIMIZERS["adam"](m.parameters())
+        bnp.attach(optimizer)
+        train(runner if m is model else m, optimizer, batches(3), None)
+    assert pre.report()["0"].updates == other.report()["0"].updates == 3
+    assert distance(model, twin) < 1e-13
+    pre.detach()
+    runner(batches(1)[0][0]).sum().backward()
+    assert all(layer.pending is None for layer in pre._banks.layers)
+    torch.compiler.reset()
+
+
+def test_a_step_without_memory_has_the_shapes_alone():
+    model = mlp().to("meta")
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    BNP(model).attach(optimizer)
+    model(batches(1)[0][0].to("meta")).sum().backward()
+    optimizer.step()
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+
+
 class TestResume:
     @pytest.mark.parametrize("update_every", [1, 4])
     @pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw"])

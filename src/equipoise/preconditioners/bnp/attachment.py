@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.optim import ASGD, LBFGS, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from equipoise.numerics.precision import without_autocast
 from equipoise.preconditioners.bnp.banks import Banks
 from equipoise.preconditioners.bnp.maps import (
     Factors,
@@ -35,7 +36,6 @@ from equipoise.preconditioners.bnp.maps import (
     mapped,
     precondition,
     to_standardised,
-    without_autocast,
 )
 from equipoise.preconditioners.bnp.step import Part, Step
 

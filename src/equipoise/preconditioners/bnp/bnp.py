@@ -17,6 +17,7 @@ from torch.optim import ASGD, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from equipoise.numerics.options import named_options
+from equipoise.numerics.precision import without_autocast
 from equipoise.preconditioners.bnp.attachment import Attachment, attached_to
 from equipoise.preconditioners.bnp.banks import Banks, check_state
 from equipoise.preconditioners.bnp.layer import RecordingHook, UpdateSchedule, WatchedLayer
@@ -24,7 +25,6 @@ from equipoise.preconditioners.bnp.maps import (
     clip_gradients,
     map_in_place,
     precondition,
-    without_autocast,
 )
 from equipoise.preconditioners.bnp.report import LayerReport, Report
 from equipoise.preconditioners.bnp.selection import Choice, select, unwrapped
@@ -264,6 +264,7 @@ class BNP:
             attachment.remove()
         self._attachments.clear()
         _remove(self._handles)
+        torch.compiler.reset()
         for layer in self._banks.layers:
             layer.bias_is_stepped = True
 
@@ -377,6 +378,9 @@ class BNP:
             for layer in self._banks.layers
             for module in layer.modules
         ]
+        # Compiled code looks for no new hooks: a model that has run already would be trained
+        # without statistics, so without BNP.
+        torch.compiler.reset()
 
 
 def _check_group(group: object) -> None:

@@ -11,7 +11,6 @@ Weights may be of any type, and split over processes: weight and bias are split 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -96,13 +95,6 @@ def split_by_columns(tensor: Tensor) -> bool:
         not (placement.is_replicate() or placement.is_shard(0))
         for placement in tensor.placements  # type: ignore[attr-defined]
     )
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Compute in the tensors' own type, in case the optimizer steps inside autocast."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
 
 
 def clip_gradients(
