@@ -251,7 +251,7 @@ class Attachment:
         raw_bias = None if bias is None else bias.grad
         if part.weight is None:
             if bias is not None and raw_bias is not None:
-                step.show(bias, raw_bias * factors.bias.to(raw_bias.dtype))
+                step.show(bias, raw_bias * factors.bias)
             return
         raw = part.weight.grad
         assert raw is not None
@@ -268,7 +268,7 @@ class Attachment:
         bias = part.bias
         if part.weight is None:
             assert bias is not None
-            bias.mul_(factors.bias.to(bias.dtype))
+            bias.mul_(factors.bias)
         elif part.moves_foreign_bias(factors):
             assert part.layer.bias is not None
             moved = torch.zeros_like(part.layer.bias)

@@ -85,7 +85,7 @@ class RunningStatistics:
         self._counted: tuple[list[tuple[int, int, int]], Tensor] | None = None
         self._centred: tuple[list[bool], Tensor] | None = None
         self._last: tuple[Tensor, Tensor] | None = None
-        self._scale: tuple[Tensor, Tensor] | None = None
+        self._scale: Tensor | None = None  # 1/q² of the layer that a feature belongs to
         self._biases: dict[bool, list[Tensor]] = {}
         self._last_counts: Tensor | None = None
         self.replace(start)
@@ -196,13 +196,12 @@ class RunningStatistics:
         """What each layer's maps multiply by; nothing changes before the first update."""
         mean, spread = self.damped(centred)
         if self._scale is None:
-            q2 = self.row_scale()
-            self._scale = q2, q2.index_select(0, self.owner)
-            inverse = q2.reciprocal()
+            inverse = self.row_scale().reciprocal()
+            self._scale = inverse.index_select(0, self.owner)
             self._biases = {True: list(inverse.unbind()), False: list(inverse.sqrt().unbind())}
         if not self._started and self.settings.bias_correction:
             spread = torch.where(self.updates > 0, spread, 1.0)
-        columns = (spread * self._scale[1]).reciprocal_()
+        columns = self._scale / spread
         if 0 in self.settings.eps:
             # A constant feature's gradient is zero after centring, and has to stay zero.
             columns = torch.where(spread > 0, columns, 0.0)
