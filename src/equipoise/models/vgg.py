@@ -13,7 +13,7 @@ from torch import nn
 from equipoise.models.initialisation import he_normal_
 from equipoise.models.norms import Norm, make_norm
 from equipoise.models.stack import stage
-from equipoise.numerics.checks import check_choice, check_size
+from equipoise.numerics.checks import check_choice, check_size, is_whole
 from equipoise.numerics.options import named_options
 
 VGGName = Literal["vgg11", "vgg13", "vgg16", "vgg19"]
@@ -121,13 +121,12 @@ def _plan(name: VGGName | Sequence[Sequence[int]], width: int | None) -> list[Se
         raise ValueError(
             f"width={width} is for named networks; a plan has the channels of every convolution."
         )
-    blocks = [_sizes("a block", block) for block in name]
-    if not blocks or not all(blocks):
+    if is_whole(name) or not all([name, *name]):
         raise ValueError(
-            "a plan must have blocks of at least one convolution, as ((12, 12), (24, 24)); got "
-            f"{name!r}."
+            f"name must be one of {', '.join(_CONVOLUTIONS)}, or a plan, whose blocks have at "
+            f"least one convolution, as ((12, 12), (24, 24)); got {name!r}."
         )
-    return blocks
+    return [_sizes("a block", block) for block in name]
 
 
 def _sizes(name: str, sizes: Sequence[int]) -> Sequence[int]:
