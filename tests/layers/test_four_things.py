@@ -14,7 +14,6 @@ from equipoise.layers import (
     convert,
     gamma_beta_penalty,
 )
-from equipoise.layers.four_things import gamma_beta
 from support.layer_formulas import inference_example_weighing, normalise_cells
 
 EPS = 1e-5
@@ -179,13 +178,17 @@ class TestPenalty:
         model = self.model()
         model[2].weight = model[1].weight
         model[2].bias.requires_grad_(False)
-        assert gamma_beta(model) == [model[1].weight, model[1].bias]
+        nn.init.constant_(model[1].weight, 3.0)
+        gamma_beta_penalty(model, 0.1).backward()
+        assert_close(model[1].weight.grad, torch.full((6,), 0.2))
+        assert model[2].bias.grad is None
 
     def test_every_normaliser_counts(self):
         model = nn.Sequential(
             nn.GroupNorm(2, 6), nn.RMSNorm(6), nn.InstanceNorm1d(6, affine=True), four()
         )
-        assert len(gamma_beta(model)) == 7
+        gamma_beta_penalty(model, 0.1).backward()
+        assert [p.grad is not None for p in model.parameters()] == 7 * [True]
 
     def test_without_normalisers_it_is_zero(self):
         assert gamma_beta_penalty(nn.Linear(2, 2), 0.1) == 0

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 # By convention 128 plus the signal's number: 130 and 143.
@@ -62,12 +62,7 @@ class EndsSoon:
                 self._handlers[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._received is not None:
             gc.freeze()  # Python's last collection takes a second for PyTorch's objects
             return  # what is left of the process ends in time, too

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 import torch
@@ -242,12 +241,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc, valid-type]
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.detach()
 
     def _forward(self, model: nn.Module, batch: Any) -> Any:

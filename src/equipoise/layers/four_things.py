@@ -258,29 +258,15 @@ def check_example_weight(example_weight: float) -> None:
     check_within("example_weight", example_weight, "[0, 1]", "0 ignores the example.")
 
 
-def gamma_beta(model: nn.Module) -> list[nn.Parameter]:
-    """The γ and β of a model's normalisation layers, each once, frozen ones left out.
-
-    Every layer of a registered kind counts: PyTorch's batch, instance, group, layer and RMS
-    norm, this library's, and what derives from them. An optimizer's own ``weight_decay`` pulls
-    γ to 0 rather than 1: give these parameters a group without it, and add
-    :func:`gamma_beta_penalty` to the loss.
-
-    Examples:
-        >>> model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-        >>> [tuple(parameter.shape) for parameter in gamma_beta(model)]
-        [(4,), (4,)]
-    """
-    pairs = _gammas_and_betas(model)
-    return [parameter for parameter, _ in pairs]
-
-
 def gamma_beta_penalty(model: nn.Module, weight_decay: float) -> Tensor:
     r"""Weight decay of γ and β, to be added to the loss.
 
     .. math:: \frac\lambda2 \sum \big(\|\gamma - 1\|^2 + \|\beta\|^2\big)
 
-    over the parameters of :func:`gamma_beta`: towards what the layers start from.
+    over the trainable γ and β of all normalisation layers, each once: towards what they start
+    from. Every layer of a registered kind counts: PyTorch's batch, instance, group, layer and RMS
+    norm, this library's, and what derives from them. An optimizer's own ``weight_decay`` pulls
+    γ to 0 rather than 1: give these parameters a group without it.
 
     Args:
         model: Any module.
