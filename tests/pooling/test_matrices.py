@@ -98,7 +98,7 @@ class TestBilinear:
         x = torch.zeros(2, 3, 4)
         with pytest.raises(ValueError, match=r"need features \[..., N, D\]"):
             bilinear(torch.zeros(4))
-        with pytest.raises(ValueError, match="'positions' or 'none', got 'sum'"):
+        with pytest.raises(ValueError, match="scale must be one of positions, none; got 'sum'"):
             bilinear(x, scale="sum")
         with pytest.raises(TypeError, match="mask must be boolean"):
             bilinear(x, mask=torch.ones(2, 3))

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from equipoise.numerics.checks import check_choice
 from equipoise.numerics.precision import at_least_float32, check_floating, without_autocast
 
 
@@ -155,16 +156,26 @@ def _check_features(features: Tensor, mask: Tensor | None, scale: str) -> None:
     check_floating("features", features)
     if features.ndim < 2:
         raise ValueError(f"need features [..., N, D], got shape {tuple(features.shape)}.")
-    if scale not in ("positions", "none"):
-        raise ValueError(f"scale must be 'positions' or 'none', got {scale!r}.")
+    check_choice("scale", scale, ("positions", "none"))
     if mask is None:
         return
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, got {mask.dtype}; convert with mask != 0.")
+    check_boolean(mask)
     if mask.shape != features.shape[:-1]:
         raise ValueError(
             f"mask must have the features' shape {tuple(features.shape)} without the channels, "
             f"got {tuple(mask.shape)}."
+        )
+
+
+def check_boolean(mask: Tensor) -> None:
+    """Refuse a mask of numbers.
+
+    Raises:
+        TypeError: Naming their type.
+    """
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask must be boolean, True at valid positions; got {mask.dtype}. Use mask.bool()."
         )
 
 

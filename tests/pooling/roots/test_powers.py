@@ -300,7 +300,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("exponent", [0.0, -0.5, torch.nan])
     def test_exponents(self, exponent):
-        with pytest.raises(ValueError, match="exponent must be above 0"):
+        with pytest.raises(ValueError, match=r"exponent must be a number in \(0, inf\]"):
             matrix_power(torch.eye(2), exponent)
 
     @pytest.mark.parametrize("cutoff", [-0.1, 1.0])
@@ -310,5 +310,5 @@ class TestErrors:
 
     @pytest.mark.parametrize("eps", [0.0, -1.0])
     def test_eps(self, eps):
-        with pytest.raises(ValueError, match="eps must be above 0"):
+        with pytest.raises(ValueError, match=r"eps must be a number in \(0, inf\]"):
             log_euclidean(torch.eye(2), eps=eps)

@@ -242,11 +242,11 @@ class TestBadInput:
             lambda: run_matrix(B, "ones", eta=eta),
             lambda: epsilon_from_eta(eta),
         ):
-            with pytest.raises(ValueError, match=r"eta must lie in \[0, 1\]; got"):
+            with pytest.raises(ValueError, match=r"eta must be a number in \[0, 1\]; got"):
                 call()
 
     def test_extended_strength_out_of_range(self):
-        with pytest.raises(ValueError, match=r"eta must lie in \[0, 2\]; got 2.5"):
+        with pytest.raises(ValueError, match=r"eta must be a number in \[0, 2\]; got 2.5"):
             run_factor(F, "ones", eta=2.5, extended_range=True)
 
     @pytest.mark.parametrize("epsilon", [-0.1, 1.1])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from equipoise.numerics.checks import check_choice, check_whole
 from equipoise.numerics.precision import check_floating
+from equipoise.pooling.matrices import check_boolean
 
 Layout: TypeAlias = Literal["channels_first", "tokens", "channels_last"]
 
@@ -75,8 +76,7 @@ def as_mask(
     """
     if mask is None:
         return None
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, True at valid positions; got {mask.dtype}.")
+    check_boolean(mask)
     wanted = (x.shape[0], *x.shape[2:]) if layout == "channels_first" else x.shape[:-1]
     if mask.shape != torch.Size(wanted):
         raise ValueError(

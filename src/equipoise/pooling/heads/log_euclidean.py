@@ -6,6 +6,7 @@ from typing import Unpack
 
 from torch import Tensor
 
+from equipoise.numerics.checks import check_within
 from equipoise.numerics.options import named_options
 from equipoise.pooling.heads.base import MatrixHead, MatrixOptions
 from equipoise.pooling.matrices import bilinear
@@ -58,10 +59,7 @@ class LogEuclideanPool(MatrixHead):
         **options: Unpack[MatrixOptions],
     ):
         super().__init__(in_channels, signed_root=signed_root, unit_norm=unit_norm, **options)
-        if not eps > 0:
-            raise ValueError(
-                f"eps must be above 0; got {eps}. Singular matrices have no logarithm."
-            )
+        check_within("eps", eps, "(0, inf]", "Singular matrices have no logarithm.")
         self.eps = eps
 
     def matrix(self, features: Tensor, mask: Tensor | None) -> Tensor:

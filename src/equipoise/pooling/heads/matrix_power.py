@@ -64,10 +64,7 @@ class MatrixPowerPool(MatrixHead):
         **options: Unpack[MatrixOptions],
     ):
         super().__init__(in_channels, signed_root=signed_root, unit_norm=unit_norm, **options)
-        if not exponent > 0:
-            raise ValueError(
-                f"exponent must be above 0; got {exponent}. LogEuclideanPool is the limit at 0."
-            )
+        check_within("exponent", exponent, "(0, inf]", "LogEuclideanPool is the limit at 0.")
         if relative_cutoff is not None:
             check_within("relative_cutoff", relative_cutoff, "[0, 1)")
         self.exponent = exponent

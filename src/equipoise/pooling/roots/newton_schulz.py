@@ -31,7 +31,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from equipoise.numerics.checks import check_size
+from equipoise.numerics.checks import check_choice, check_size
 from equipoise.numerics.precision import at_least_float32, without_autocast
 from equipoise.pooling.matrices import check_square, symmetric_part
 
@@ -89,8 +89,7 @@ def sqrt_newton_schulz(
     """
     check_square(matrix)
     check_size(iterations=iterations)
-    if prenormalise not in ("trace", "frobenius"):
-        raise ValueError(f"prenormalise must be 'trace' or 'frobenius', got {prenormalise!r}.")
+    check_choice("prenormalise", prenormalise, ("trace", "frobenius"))
     batch = at_least_float32(matrix).reshape(-1, *matrix.shape[-2:])
     if plain:
         with without_autocast(matrix.device):

@@ -80,11 +80,7 @@ def matrix_power(
     References:
         [yu2020], the methods that RUN is compared with.
     """
-    if not exponent > 0:
-        raise ValueError(
-            f"exponent must be above 0, got {exponent}: a singular matrix has no other powers. "
-            "log_euclidean is the limit at 0."
-        )
+    check_within("exponent", exponent, "(0, inf]", "log_euclidean is the limit at 0.")
     if relative_cutoff is not None:
         check_within("relative_cutoff", relative_cutoff, "[0, 1)")
     return _spectral(matrix, Power(exponent, relative_cutoff))
@@ -115,11 +111,7 @@ def log_euclidean(matrix: Tensor, *, eps: float) -> Tensor:
     References:
         [yu2020], the methods that RUN is compared with.
     """
-    if not eps > 0:
-        raise ValueError(
-            f"eps must be above 0, got {eps}: features with fewer positions than channels give "
-            "singular matrices, whose logarithm is infinite."
-        )
+    check_within("eps", eps, "(0, inf]", "Singular matrices have no logarithm.")
     return _spectral(matrix, Logarithm(eps))
 
 

@@ -7,8 +7,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from equipoise.numerics.checks import check_size
+from equipoise.numerics.checks import check_size, check_within
 from equipoise.numerics.precision import check_floating
+from equipoise.pooling.matrices import check_boolean
 from equipoise.pooling.run.iteration import unit
 
 Start: TypeAlias = Tensor | Literal["mean", "ones"]
@@ -91,10 +92,7 @@ def batch_mask(mask: Tensor | None, features: Tensor) -> Tensor | None:
     if mask is None:
         return None
     positions = features.shape[:-1]
-    if mask.dtype != torch.bool:
-        raise TypeError(
-            f"mask must be boolean, True at valid positions; got {mask.dtype}. Use mask.bool()."
-        )
+    check_boolean(mask)
     if not _broadcasts(mask.shape, positions):
         raise ValueError(
             f"mask must broadcast to the positions {tuple(positions)} of the features; got shape "
@@ -145,12 +143,13 @@ def check_eta(eta: float, *, extended_range: bool = False) -> None:
     Raises:
         ValueError: If η is not in [0, 1], or in [0, 2] on request.
     """
-    limit = 2 if extended_range else 1
-    if not 0 <= eta <= limit:
-        raise ValueError(
-            f"eta must lie in [0, {limit}]; got {eta}. Above 1 singular values grow again and the "
-            "direction's sign flips: extended_range=True allows up to 2."
-        )
+    check_within(
+        "eta",
+        eta,
+        "[0, 2]" if extended_range else "[0, 1]",
+        "Above 1 singular values grow again and the direction's sign flips: extended_range=True "
+        "allows up to 2.",
+    )
 
 
 def _checked_vector(name: str, vector: Tensor, features: Tensor) -> Tensor:

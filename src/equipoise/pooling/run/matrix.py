@@ -22,6 +22,7 @@ import math
 import torch
 from torch import Tensor
 
+from equipoise.numerics.checks import check_within
 from equipoise.numerics.precision import at_least_float32, without_autocast
 from equipoise.pooling.run.inputs import (
     DEFAULT_ETA,
@@ -175,8 +176,7 @@ def eta_from_epsilon(epsilon: float) -> float:
 
 
 def _check_epsilon(epsilon: float) -> None:
-    if not 0 <= epsilon <= 1:
-        raise ValueError(f"epsilon must lie in [0, 1]; got {epsilon}. Above 1 no real eta exists.")
+    check_within("epsilon", epsilon, "[0, 1]", "Above 1 no real eta exists.")
 
 
 def _matrix_direction(
