@@ -44,14 +44,14 @@ def number(value: float, digits: int = 3) -> str:
     return f"{sign}{mantissa}×{power_of_ten(power)}"
 
 
-def known(value: float, digits: int = 2) -> str:
+def known(value: float) -> str:
     """Write a number, or a dash for NaN.
 
     Examples:
         >>> known(1.46695), known(float("nan"))
         ('1.5', '–')
     """
-    return "–" if math.isnan(value) else number(value, digits)
+    return "–" if math.isnan(value) else number(value, 2)
 
 
 def plain(value: float) -> str:

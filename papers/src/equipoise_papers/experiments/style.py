@@ -117,11 +117,9 @@ def measured(
     )
 
 
-def predicted(
-    axes: Axes, x: ArrayLike, y: ArrayLike, index: int, label: str | None = None
-) -> None:
+def predicted(axes: Axes, x: ArrayLike, y: ArrayLike, index: int) -> None:
     """Draw the theory of the series with the same index, in front of it."""
-    axes.plot(x, y, color=PALETTE[index], linestyle=DASHES, zorder=3, label=label)
+    axes.plot(x, y, color=PALETTE[index], linestyle=DASHES, zorder=3)
 
 
 def logarithmic(axes: Axes) -> None:

@@ -64,22 +64,19 @@ def pack(root: str | Path, target: str | Path, scale: Scale) -> tuple[Path, ...]
     return tuple(packed)
 
 
-def unpack(
-    source: str | Path, *, out: str | Path, only: Collection[str] | None = None
-) -> Gathered:
+def unpack(source: str | Path, *, out: str | Path) -> Gathered:
     """Bring packed records into a folder, beside those that it holds already.
 
     Args:
         source: Folder with packed records, such as ``papers/docs/reproduction/records``.
         out: Folder for the records. :func:`equipoise_papers.reproduce` can then draw and judge
             them with ``redraw=True``.
-        only: Names of the experiments to bring; by default all.
 
     Raises:
         ValueError: If there is nothing to unpack, a file is damaged, or ``out`` holds a
             different record of the same cell. Nothing is written then.
     """
-    archives = _archives(source, only)
+    archives = _archives(source)
     with TemporaryDirectory() as scratch:
         for archive in archives:
             _expand(archive, cells_folder(Path(scratch), archive.name.removesuffix(SUFFIX)))
@@ -132,7 +129,7 @@ def packed_records(
     }
 
 
-def _archives(source: str | Path, only: Collection[str] | None) -> list[Path]:
+def _archives(source: str | Path, only: Collection[str] | None = None) -> list[Path]:
     archives = [
         archive
         for archive in sorted(Path(source).glob(f"*{SUFFIX}"))

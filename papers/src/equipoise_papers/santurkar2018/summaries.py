@@ -42,11 +42,9 @@ def spread(values: Iterable[float]) -> Spread:
     return Spread(statistics.fmean(kept), standard_error(kept))
 
 
-def runs_of(
-    results: Mapping[ProbedTraining, Run], norm: Normaliser, *, probed: bool = True
-) -> list[Run]:
-    """Runs of a normaliser, by seed; those with probes are at the paper's rate."""
-    return [r for c, r in results.items() if c.norm == norm and bool(c.looks) is probed]
+def runs_of(results: Mapping[ProbedTraining, Run], norm: Normaliser) -> list[Run]:
+    """Runs of a normaliser with probes, which are at the paper's rate, by seed."""
+    return [r for c, r in results.items() if c.norm == norm and c.looks]
 
 
 def norms_of(results: Mapping[ProbedTraining, Run]) -> list[Normaliser]:

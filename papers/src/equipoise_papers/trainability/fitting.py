@@ -98,14 +98,14 @@ def area_under_curve(score: Array, trained: Array) -> float:
     return float(wins)
 
 
-def calibration_error(probability: Array, trained: Array, bins: int = 10) -> float:
-    """Expected calibration error: mean of |share that trained − mean probability| over bins.
+def calibration_error(probability: Array, trained: Array) -> float:
+    """Expected calibration error: mean of |share that trained − mean probability| over ten bins.
 
     Examples:
         >>> calibration_error(np.array([0.2, 0.2]), np.array([0.0, 1.0]))
         0.3
     """
-    place = np.minimum((probability * bins).astype(int), bins - 1)
+    place = np.minimum((probability * 10).astype(int), 9)
     gaps = [
         (place == b).mean() * abs(trained[place == b].mean() - probability[place == b].mean())
         for b in np.unique(place)

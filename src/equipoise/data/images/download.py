@@ -22,6 +22,7 @@ OFFICIAL_MD5: Mapping[str, str] = {
 }
 
 _CHUNK = 1 << 16
+_SECONDS = 30.0  # to wait for an answer
 
 
 def fetch_fashion_mnist(
@@ -29,7 +30,6 @@ def fetch_fashion_mnist(
     *,
     base_url: str = OFFICIAL_HOST,
     md5: Mapping[str, str] = OFFICIAL_MD5,
-    timeout: float = 30.0,
 ) -> None:
     """Download Fashion-MNIST's four files into a folder; files already there are kept.
 
@@ -40,7 +40,6 @@ def fetch_fashion_mnist(
         folder: Where to; created if missing.
         base_url: Where from.
         md5: Names of the files and their MD5 sums.
-        timeout: Seconds to wait for an answer of the server.
 
     Raises:
         DataNotFoundError: If the folder cannot be made, the server cannot be reached, or it
@@ -57,14 +56,14 @@ def fetch_fashion_mnist(
     for name, expected in md5.items():
         target = folder / name
         if not (target.exists() and _md5(target) == expected):
-            _fetch(f"{base_url.rstrip('/')}/{name}", target, expected, timeout)
+            _fetch(f"{base_url.rstrip('/')}/{name}", target, expected)
 
 
-def _fetch(url: str, target: Path, expected: str, timeout: float) -> None:
+def _fetch(url: str, target: Path, expected: str) -> None:
     with replacing(target) as draft:
         try:
             with (
-                urllib.request.urlopen(url, timeout=timeout) as answer,
+                urllib.request.urlopen(url, timeout=_SECONDS) as answer,
                 draft.open("wb") as file,
             ):
                 while chunk := answer.read(_CHUNK):

@@ -58,7 +58,6 @@ def extremal_spectrum(
     steps: int,
     tolerance: float,
     generator: torch.Generator,
-    failure: float = 1e-3,
 ) -> SymmetricSpectrum:
     """Both ends of the spectrum from one random start.
 
@@ -68,7 +67,6 @@ def extremal_spectrum(
         steps: Most products to take.
         tolerance: Largest error of either end, as a share of the larger one's magnitude.
         generator: Source of the random start.
-        failure: Probability that a stated distance is too small.
 
     Examples:
         >>> A = torch.diag(torch.arange(50.0))
@@ -83,7 +81,7 @@ def extremal_spectrum(
         (49.0, True)
     """
     start = random_start(len(like), generator, like)
-    return _summary(lanczos(product, start, steps=steps, tolerance=tolerance, failure=failure))
+    return _summary(lanczos(product, start, steps=steps, tolerance=tolerance))
 
 
 def full_spectrum(

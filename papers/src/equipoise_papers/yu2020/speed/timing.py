@@ -93,7 +93,7 @@ def saved_bytes(forward: Forward, inputs: Tensor) -> int:
     return sum(kept.values())
 
 
-def machine_rates(device: torch.device, *, turns: int = 5) -> tuple[float, float]:
+def machine_rates(device: torch.device) -> tuple[float, float]:
     """Operations per second of a matrix product, and bytes per second of a copy, at best."""
     size = 1024
     one = torch.ones(size, size, device=device)
@@ -106,7 +106,7 @@ def machine_rates(device: torch.device, *, turns: int = 5) -> tuple[float, float
     def copy() -> None:
         into.copy_(many)
 
-    found = in_turns({"multiply": multiply, "copy": copy}, turns, device)
+    found = in_turns({"multiply": multiply, "copy": copy}, 5, device)
     moved = 2 * many.numel() * many.element_size()
     product, copied = (min(found[name].on(device)) for name in ("multiply", "copy"))
     return 2 * size**3 / product, moved / copied

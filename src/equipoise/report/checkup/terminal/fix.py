@@ -23,6 +23,7 @@ _VERDICT_STYLES = {
     "unclear": "dim", "–": "dim",
 }  # fmt: skip
 _LEVELS = "▁▂▃▄▅▆▇█"
+_CURVE = 32  # characters of a curve, at most
 _FURTHER = 6
 # Columns of a terminal that holds the whole table.
 _WIDE = 90
@@ -91,14 +92,14 @@ def _losses(arm: Arm) -> Sequence[float]:
     return () if arm.curve is None else arm.curve.losses
 
 
-def curve_line(values: Sequence[float], low: float, high: float, width: int = 32) -> str:
+def curve_line(values: Sequence[float], low: float, high: float) -> str:
     """Draw values between two bounds, one character for each or for several.
 
     Examples:
         >>> curve_line([4.0, 3.0, 2.0, 0.0], 0.0, 4.0)
         '█▆▅▁'
     """
-    size = max(1, math.ceil(len(values) / width))
+    size = max(1, math.ceil(len(values) / _CURVE))
     parts = [values[start : start + size] for start in range(0, len(values), size)]
     means = [math.fsum(part) / len(part) for part in parts]
     span = (high - low) or 1.0

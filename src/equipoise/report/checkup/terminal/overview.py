@@ -52,7 +52,6 @@ def print_checkup(checkup: Checkup, console: Console, *, full: bool = False) -> 
     if not full:
         _first_screen(checkup, console)
         return
-    verdict = checkup.verdict
     facts = {
         "data": checkup.data,
         "device": checkup.device,
@@ -63,15 +62,7 @@ def print_checkup(checkup: Checkup, console: Console, *, full: bool = False) -> 
         "assumed": "; ".join(checkup.assumptions) or "nothing",
         "measured": f"{overview.sampling(checkup)}, {wording.number(checkup.seconds)} s",
     }
-    print_header(
-        "check-up",
-        checkup.target,
-        (verdict.sentence, verdict.details),
-        facts,
-        console,
-        severity=verdict.severity,
-        interrupted=checkup.interrupted,
-    )
+    _header(checkup, facts, console)
     print_fix(checkup.fix, console)
     print_findings(checkup.findings, console)
     _comparisons(checkup.comparisons, console)
@@ -86,12 +77,8 @@ def print_checkup(checkup: Checkup, console: Console, *, full: bool = False) -> 
     console.print()
 
 
-def _first_screen(checkup: Checkup, console: Console) -> None:
+def _header(checkup: Checkup, facts: dict[str, str], console: Console) -> None:
     verdict = checkup.verdict
-    facts = {
-        "data": f"{checkup.data}, batches of {checkup.batch_size:,}, on {checkup.device}",
-        "assumed": first_screen.assumed(checkup),
-    }
     print_header(
         "check-up",
         checkup.target,
@@ -101,6 +88,14 @@ def _first_screen(checkup: Checkup, console: Console) -> None:
         severity=verdict.severity,
         interrupted=checkup.interrupted,
     )
+
+
+def _first_screen(checkup: Checkup, console: Console) -> None:
+    facts = {
+        "data": f"{checkup.data}, batches of {checkup.batch_size:,}, on {checkup.device}",
+        "assumed": first_screen.assumed(checkup),
+    }
+    _header(checkup, facts, console)
     print_fix(checkup.fix, console)
     if checkup.growth is not None and len(checkup.growth.layers) > 1:
         values = [layer.gradient.value for layer in checkup.growth.layers]
