@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from equipoise.data import Samples, Source
+from equipoise.data import Samples, Source, load
 from equipoise.data.source import shuffled_indices
 
 
@@ -68,12 +68,26 @@ def test_sizes_below_one_are_refused(batch_size, count):
         numbered(10).batches(batch_size, count, seeded())
 
 
-def test_generator_of_another_device_is_refused():
-    class Elsewhere:
-        device = torch.device("meta")
+class Elsewhere:
+    device = torch.device("meta")
 
-    with pytest.raises(ValueError, match=r"the generator is on meta"):
-        numbered(10).batches(1, 1, Elsewhere())
+
+@pytest.mark.parametrize(
+    ("generator", "told"), [(Elsewhere(), "one on meta"), (None, "None"), (0, "0")]
+)
+def test_anything_but_a_generator_of_the_cpu_is_refused(generator, told):
+    with pytest.raises(ValueError, match=rf"with a torch.Generator\(\) of it; got {told}"):
+        numbered(10).batches(1, 1, generator)
+
+
+@pytest.mark.parametrize("name", ["digits", "random:3x4:2", "text:16"])
+def test_the_default_device_changes_nothing(name):
+    """A generator of the CPU cannot draw on another device."""
+    expected = [*load(name).batches(4, 2, seeded())]
+    with torch.device("meta"):
+        found = [*load(name).batches(4, 2, seeded())]
+    for one, other in zip(found, expected, strict=True):
+        assert all(map(torch.equal, one, other))
 
 
 @pytest.mark.parametrize(

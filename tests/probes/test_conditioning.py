@@ -325,6 +325,12 @@ class TestSamples:
         assert sampled.rows < exact.rows == sampled.sampled_from
         assert abs(math.log(sampled.raw / exact.raw)) < 3 * sampled.sampling_error
 
+    def test_the_default_device_does_not_matter(self):
+        layer, inputs = nn.Linear(20, 2), normal(2000, 20).float()
+        expected = conditioning(layer, inputs, effort=1e5)
+        with torch.device("meta"):
+            assert conditioning(layer, inputs, effort=1e5) == expected
+
     @pytest.mark.parametrize("effort", [1e6, 1.1e6, 1.3e6, 2e6])
     def test_no_sample_is_nearly_square(self, effort):
         """100 Gaussian rows have a condition number of thousands, all 2000 of 1.6."""

@@ -128,10 +128,10 @@ def shuffled_indices(
     if samples > _PERMUTED:
         yield from _drawn_one_by_one(samples, batch_size, count, generator)
         return
-    order, used = torch.empty(0, dtype=torch.int64), 0
+    order, used = torch.empty(0, dtype=torch.int64, device="cpu"), 0
     for _ in range(count):
         if used + batch_size > len(order):
-            order, used = torch.randperm(samples, generator=generator), 0
+            order, used = torch.randperm(samples, generator=generator, device="cpu"), 0
         yield order[used : used + batch_size]
         used += batch_size
 
@@ -146,11 +146,11 @@ def _drawn_one_by_one(
         if len(seen) > samples // 2:
             seen.clear()
         while len(chosen) < batch_size:
-            index = int(torch.randint(samples, (), generator=generator))
+            index = int(torch.randint(samples, (), generator=generator, device="cpu"))
             if index not in seen:
                 seen.add(index)
                 chosen.append(index)
-        yield torch.tensor(chosen)
+        yield torch.tensor(chosen, device="cpu")
 
 
 @contextmanager
@@ -172,10 +172,12 @@ def randomness_from(generator: torch.Generator) -> Iterator[None]:
 def check_request(batch_size: int, count: int, generator: torch.Generator) -> None:
     """Refuse sizes below one and generators that cannot shuffle on the CPU."""
     check_size(batch_size=batch_size, count=count)
-    if generator.device.type != "cpu":
+    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
+        place = getattr(generator, "device", None)
+        got = f"one on {place}" if place else repr(generator)
         raise ValueError(
-            f"Batches are drawn on the CPU, but the generator is on {generator.device}. "
-            "Pass torch.Generator() and move each batch."
+            f"Batches are drawn on the CPU, with a torch.Generator() of it; got {got}. Move each "
+            "batch where it is needed."
         )
 
 

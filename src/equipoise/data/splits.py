@@ -87,7 +87,7 @@ def split(name: str, *, data_dir: str | Path | None = None, download: bool = Fal
     folder = user_dir(data_dir)
     if name == "digits":
         images, labels = digits_images()
-        test = torch.arange(len(images)) % _EVERY == 0
+        test = torch.arange(len(images), device="cpu") % _EVERY == 0
         return Split(*(to_unit(name, images[p], labels[p], 10, white=16) for p in (~test, test)))
     if name not in IMAGE_SETS:
         known = ", ".join(["digits", *IMAGE_SETS])

@@ -43,6 +43,6 @@ def gaussian_noise(spec: str) -> Samples:
             "Ask for fewer samples, as in random:SHAPE:CLASSES:SAMPLES."
         )
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(samples, *shape, generator=generator)
-    targets = torch.randint(classes, (samples,), generator=generator)
+    inputs = torch.randn(samples, *shape, generator=generator, device="cpu")
+    targets = torch.randint(classes, (samples,), generator=generator, device="cpu")
     return Samples(spec, inputs, targets, classes)

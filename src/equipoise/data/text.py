@@ -73,4 +73,5 @@ def _tokens() -> tuple[torch.Tensor, int]:
     frequency = Counter(text)
     ordered = sorted(frequency, key=lambda character: (-frequency[character], character))
     rank = {character: i for i, character in enumerate(ordered)}
-    return torch.tensor([rank[character] for character in text]), len(rank)
+    tokens = [rank[character] for character in text]
+    return torch.tensor(tokens, device="cpu"), len(rank)

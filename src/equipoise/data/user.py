@@ -437,7 +437,7 @@ def _with_tensors(sample: Any) -> Any:
     if not isinstance(sample, Mapping):
         return sample
     return {
-        name: torch.tensor(value) if _are_numbers(value) else value
+        name: torch.tensor(value, device="cpu") if _are_numbers(value) else value
         for name, value in sample.items()
     }
 

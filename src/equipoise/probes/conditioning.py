@@ -196,9 +196,10 @@ def _sampled(
     name: str, module: nn.Module, inputs: Tensor, rows: int, features: int, taken: int
 ) -> LayerConditioning:
     kind, generator = type(module).__name__, torch.Generator().manual_seed(0)
-    chosen = torch.randint(rows, (taken,), generator=generator)
-    chosen = torch.unique(chosen).to(inputs.device)
-    chosen = chosen[torch.randperm(len(chosen), generator=generator).to(inputs.device)]
+    chosen = torch.randint(rows, (taken,), generator=generator, device="cpu")
+    chosen = torch.unique(chosen)
+    order = torch.randperm(len(chosen), generator=generator, device="cpu")
+    chosen = chosen[order].to(inputs.device)
     if isinstance(module, nn.modules.conv._ConvNd):
         matrices = unfold(module, inputs, chosen)
     else:

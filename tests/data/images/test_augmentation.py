@@ -69,6 +69,8 @@ class TestBoth:
         assert torch.equal(one, other)
         assert torch.equal(torch.get_rng_state(), before)
         assert not torch.equal(one, crop_and_flip(images, generator=generator(6)))
+        with torch.device("meta"):  # a default device is not the images'
+            assert torch.equal(crop_and_flip(images, generator=generator(5)), one)
 
     @pytest.mark.parametrize("dtype", [torch.uint8, torch.float64])
     def test_the_dtype_is_kept(self, dtype):

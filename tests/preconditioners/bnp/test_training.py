@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
+from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from equipoise.preconditioners import BNP
@@ -238,6 +239,24 @@ def test_a_step_without_memory_has_the_shapes_alone():
     model(batches(1)[0][0].to("meta")).sum().backward()
     optimizer.step()
     assert {p.device.type for p in model.parameters()} == {"meta"}
+
+
+def test_the_default_device_does_not_matter():
+    """The batch is so large that moments are summed in chunks, in a buffer."""
+    x = torch.randn(2, 2, 300, 300, generator=torch.Generator().manual_seed(0))
+    found = []
+    for device in ("cpu", "meta"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3, bias=False))
+        optimizer = OPTIMIZERS["sgd"](model.parameters())
+        with torch.device(device), BNP(model, conv_stats="exact").attach(optimizer) as pre:
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+            pre.load_state_dict(pre.state_dict())
+        found.append([p.detach() for p in model.parameters()])
+    assert_close(*found, rtol=0, atol=0)
 
 
 class TestResume:

@@ -92,6 +92,9 @@ class TestHessianBlock:
         P = preconditioner(block.statistics(), eps=(1e-2, 1e-4))
         congruent = P.matrix().T @ block.matrix() @ P.matrix()
         assert_close(block.preconditioned(P), congruent, **EXACT)
+        with torch.device("meta"):  # the default device does not matter
+            again = hessian_block(model[0], lambda: model(x).square().mean())
+            assert_close(again.preconditioned(P), congruent, **EXACT)
 
     def test_a_linear_loss_has_no_curvature(self):
         layer = seeded(nn.Linear(2, 1))

@@ -57,8 +57,10 @@ def random_crop(
     padded = F.pad(images, (padding,) * 4)
 
     def windows(size: int) -> Tensor:
-        starts = torch.randint(2 * padding + 1, (count, 1), generator=generator)
-        return (starts + torch.arange(size)).to(images.device)  # [N, size]
+        starts = torch.randint(
+            2 * padding + 1, (count, 1), generator=generator, device=_device(generator)
+        )
+        return starts.to(images.device) + torch.arange(size, device=images.device)  # [N, size]
 
     rows, columns = windows(height)[:, :, None], windows(width)[:, None, :]
     each = torch.arange(count, device=images.device)[:, None, None]
@@ -75,8 +77,14 @@ def random_flip(images: Tensor, generator: torch.Generator | None = None) -> Ten
         [(1.0, 2.0), (2.0, 1.0)]
     """
     _check(images)
-    reflected = torch.rand(len(images), 1, 1, 1, generator=generator) < 0.5
+    reflected = (
+        torch.rand(len(images), 1, 1, 1, generator=generator, device=_device(generator)) < 0.5
+    )
     return torch.where(reflected.to(images.device), images.flip(3), images)
+
+
+def _device(generator: torch.Generator | None) -> torch.device | str:
+    return "cpu" if generator is None else generator.device
 
 
 def _check(images: Tensor) -> None:

@@ -204,4 +204,4 @@ def _read_part(content: bytes, where: str, layout: _Layout) -> tuple[Tensor, Ten
     if len(labels) != len(pixels):
         raise ValueError(f"{where} holds {len(pixels)} images but {len(labels)} labels.")
     images = torch.from_numpy(np.array(pixels)).reshape(-1, 3, 32, 32)
-    return images, torch.tensor(labels, dtype=torch.int64)
+    return images, torch.tensor(labels, dtype=torch.int64, device="cpu")

@@ -26,7 +26,7 @@ def standardised(name: str, images: Tensor, labels: Tensor, classes: int) -> Sam
             f"{classes} classes are numbered from 0 to {classes - 1}."
         )
     inputs = images.to(torch.float32)
-    levels = torch.arange(256, dtype=torch.float64)
+    levels = torch.arange(256, dtype=torch.float64, device="cpu")
     for channel in range(images.shape[1]):
         # A histogram gives both moments exactly, without a float64 copy of the whole set.
         counts = torch.bincount(images[:, channel].reshape(-1), minlength=256).double()

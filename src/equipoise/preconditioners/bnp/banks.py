@@ -68,7 +68,7 @@ class Bank:
         flat |= {name: getattr(s, name).unbind() for name in _SAVED_SCALARS}
         return {
             layer.name: {name: values[i].clone() for name, values in flat.items()}
-            | {"seen": torch.tensor(s.seen[i])}
+            | {"seen": torch.tensor(s.seen[i], device="cpu")}
             for i, layer in enumerate(self.layers)
         }
 

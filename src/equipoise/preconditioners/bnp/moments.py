@@ -283,7 +283,7 @@ def _buffer(part: Tensor, dtype: torch.dtype) -> Tensor | None:
     if buffer is None:
         if len(buffers) > _MOST_BUFFERS:
             buffers.clear()
-        buffer = buffers[key] = torch.empty(part.shape, dtype=dtype)
+        buffer = buffers[key] = torch.empty(part.shape, dtype=dtype, device="cpu")
     return buffer
 
 

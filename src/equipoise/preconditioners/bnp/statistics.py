@@ -110,7 +110,7 @@ class RunningStatistics:
         moments = torch.cat(means + variances).view(2, -1)
         # Copying numbers to a device waits for it, so they are kept while they do not change.
         if self._counted is None or self._counted[0] != counts:
-            flat = torch.tensor(counts, dtype=self.dtype).T.contiguous()
+            flat = torch.tensor(counts, dtype=self.dtype, device="cpu").T.contiguous()
             self._counted = (counts, flat.to(self.device))
         return StepMoments(moments, self._counted[1], None not in parts)
 
@@ -190,7 +190,8 @@ class RunningStatistics:
             q2 = scale(self._fan_in, samples, self.positions)
         else:
             q2 = torch.full_like(self._fan_in, float(scale))
-        return torch.where(self.samples > 0, torch.as_tensor(q2).to(self._fan_in), 1.0)
+        q2 = torch.as_tensor(q2, dtype=self.dtype, device=self.device)
+        return torch.where(self.samples > 0, q2, 1.0)
 
     def factors(self, centred: Sequence[bool], *, squared: bool) -> list[Factors]:
         """What each layer's maps multiply by; nothing changes before the first update."""
@@ -241,7 +242,7 @@ class RunningStatistics:
 
     def _mask(self, centred: list[bool]) -> Tensor:
         if self._centred is None or self._centred[0] != centred:
-            self._centred = (centred, torch.tensor(centred).to(self.device)[self.owner])
+            self._centred = (centred, torch.tensor(centred, device=self.device)[self.owner])
         return self._centred[1]
 
 
@@ -289,7 +290,8 @@ def _mean_shift(shift: Tensor, used: Tensor, group: dist.ProcessGroup | None) ->
 
 
 def _owners(lengths: Sequence[int], device: torch.device) -> Tensor:
-    return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).to(device)
+    repeats = torch.tensor(lengths, device="cpu")
+    return torch.repeat_interleave(repeats).to(device)
 
 
 def _segments(geometries: Sequence[Geometry], device: torch.device) -> tuple[Tensor, int]:
@@ -303,4 +305,4 @@ def _columns(geometries: Sequence[Geometry], device: torch.device) -> Tensor | N
     repeats = [1 if g.exact else g.taps for g in geometries for _ in range(g.length)]
     if max(repeats) == 1:
         return None
-    return torch.repeat_interleave(torch.tensor(repeats)).to(device)
+    return torch.repeat_interleave(torch.tensor(repeats, device="cpu")).to(device)

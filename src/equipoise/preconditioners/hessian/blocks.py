@@ -178,10 +178,13 @@ def _curvature(value: Tensor, shift: Tensor, generator: torch.Generator | None) 
         return product.detach().double()
 
     # A block-diagonal S shows column p of every block at once.
-    columns = [second(row.expand_as(shift)) for row in torch.eye(shift.shape[1]).to(shift)]
+    rows = torch.eye(shift.shape[1], dtype=shift.dtype, device=shift.device)
+    columns = [second(row.expand_as(shift)) for row in rows]
     blocks = torch.stack(columns, -1)  # [samples, positions, positions]
     generator = generator or torch.Generator().manual_seed(0)
-    probe = torch.randn(shift.shape, generator=generator, dtype=torch.float64).to(shift)
+    probe = torch.randn(
+        shift.shape, generator=generator, dtype=torch.float64, device=generator.device
+    ).to(shift)
     found, expected = second(probe), torch.einsum("ipq,iq->ip", blocks, probe.double())
     coupling = float((found - expected).norm()) / max(float(found.norm()), 1e-300)
     if coupling > torch.finfo(shift.dtype).eps ** 0.5:

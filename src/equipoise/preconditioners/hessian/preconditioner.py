@@ -61,7 +61,11 @@ class Preconditioner:
 
     def matrix(self) -> Tensor:
         """P as a matrix, ``[n + 1, n + 1]``, or ``[n, n]`` without a bias."""
-        return self.apply(torch.eye(len(self.scale) + self.bias).to(self.scale))
+        return self.apply(
+            torch.eye(
+                len(self.scale) + self.bias, dtype=self.scale.dtype, device=self.scale.device
+            )
+        )
 
     def scaling(self) -> Tensor:
         """Diagonal of D, with the leading 1 of the bias."""
