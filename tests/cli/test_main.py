@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from equipoise.cli import main
+from equipoise.cli.failures import words
 
 
 @pytest.fixture
@@ -126,8 +126,8 @@ class TestCodeOfTheUserThatFailsLate:
             "ValueError: item 37 is corrupt\n"
         )
         said = "Caught ValueError in DataLoader worker process 0: ValueError: item 37 is corrupt"
-        assert main._words(ValueError(sent)) == said
-        assert main._words(ValueError("plain")) == "plain"
+        assert words(ValueError(sent)) == said
+        assert words(ValueError("plain")) == "plain"
 
     def test_batches_of_other_shapes_are_one_line_with_the_stage(self, equipoise, folder):
         """No line of the user's is on the way: PyTorch's layers refuse them."""

@@ -5,31 +5,32 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import importlib.metadata
 import io
 import json
-import os
-import re
-import signal
 import sys
-import sysconfig
 import tempfile
-import threading
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from rich.console import Console
 
 from equipoise import __version__
 from equipoise.cli import checkup, probe, report, theory
 from equipoise.cli.arguments import NO_ROOM, shortened
+from equipoise.cli.failures import (
+    failed_in_torch,
+    failed_on_batch,
+    in_one_line,
+    last_frame_of_user,
+    words,
+)
 from equipoise.cli.flags import in_flags
-from equipoise.cli.signals import EndsSoon
+from equipoise.cli.imports import added_commands
+from equipoise.cli.signals import EndsSoon, not_lost
+from equipoise.cli.streams import Unfailing, prepare_streams, printing_to_stderr, until_closed
 
 # Subcommands of other packages: named here to say how to get them.
-_GROUP = "equipoise.commands"
 _ELSEWHERE = dict.fromkeys(("gather", "reproduce", "sweep"), "equipoise-papers")
 
 # Functions of the library that the command line calls by another name.
@@ -43,8 +44,6 @@ _OF_PROGRAMS = LookupError, AttributeError, TypeError, NameError, AssertionError
 # Conventions of the shell: failure, bad usage, and ended by Ctrl-C. A result that was measured but
 # could not be written where it was asked for has a code of its own.
 _FAILED, _BAD_INPUT, _NOT_WRITTEN, _INTERRUPTED = 1, 2, 3, 130
-# Seconds after which what could not be raised is: then it can.
-_SOON = 0.02
 
 
 class Command(Protocol):
@@ -71,11 +70,11 @@ class Command(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    _prepare_streams()
+    prepare_streams()
     if argv is None:  # the process is ours
-        sys.unraisablehook = functools.partial(_not_lost, sys.unraisablehook)
+        sys.unraisablehook = functools.partial(not_lost, sys.unraisablehook)
         if type(sys.stderr) is io.TextIOWrapper:
-            sys.stderr = _Unfailing(
+            sys.stderr = Unfailing(
                 sys.stderr.buffer, sys.stderr.encoding, "replace", line_buffering=True
             )
     given = list(sys.argv[1:] if argv is None else argv)
@@ -153,19 +152,19 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
     except (ValueError, ChildProcessError) as error:
         if args.debug:
             raise
-        place = _last_frame_of_user(error)
+        place = last_frame_of_user(error)
         is_unfinished = getattr(error, "finished", None) is not None
         if is_unfinished and place is None and isinstance(error.__cause__, _OF_PROGRAMS):
             raise  # a fault of this library, and none of the user's
-        if place is None and _failed_on_batch(error):
+        if place is None and failed_on_batch(error):
             place = "--debug shows where"
         where = "" if place is None else f" ({place})"
-        _complain(args, f"{_words(error)}{where}")
+        _complain(args, f"{words(error)}{where}")
         return _BAD_INPUT if isinstance(error, ValueError) else _FAILED
     except SystemExit as error:  # of the user's code: our own ends nothing from here
         if args.debug:
             raise
-        place = _last_frame_of_user(error) or "--debug shows where"
+        place = last_frame_of_user(error) or "--debug shows where"
         _complain(
             args,
             f"the code of the model, the data or the loss exits with {error.code!r} ({place}). "
@@ -173,17 +172,17 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
         )
         return _BAD_INPUT
     except Exception as error:
-        place = _last_frame_of_user(error)
+        place = last_frame_of_user(error)
         no_room = isinstance(error, OSError) and error.errno in NO_ROOM
-        if args.debug or (place is None and not no_room and not _failed_in_torch(error)):
+        if args.debug or (place is None and not no_room and not failed_in_torch(error)):
             raise
-        _complain(args, _in_one_line(error, place))
+        _complain(args, in_one_line(error, place))
         return _NOT_WRITTEN if no_room else _BAD_INPUT
 
 
 def _run(command: Command, args: argparse.Namespace) -> int:
     failure: ValueError | None = None
-    with _printing_to_stderr() if args.json else contextlib.nullcontext():
+    with printing_to_stderr() if args.json else contextlib.nullcontext():
         try:
             result = command.run(args)  # user code may print
         except ValueError as error:  # it may hold what was finished before
@@ -198,7 +197,7 @@ def _run(command: Command, args: argparse.Namespace) -> int:
     written = True
     if save is not None:
         page, written = _saved(save, result, args)
-    with _until_closed(sys.stdout) as whole:
+    with until_closed(sys.stdout) as whole:
         if args.json:
             json.dump(to_json(result), sys.stdout, indent=1, allow_nan=False)
             print()
@@ -208,7 +207,7 @@ def _run(command: Command, args: argparse.Namespace) -> int:
     if page is not None:
         # JSON and Markdown are for other programs, such as a job's summary.
         stream = sys.stderr if args.json or getattr(args, "markdown", False) else sys.stdout
-        with _until_closed(stream):
+        with until_closed(stream):
             print(f"Report: {page}", file=stream, flush=True)
     if failure is not None:
         raise failure
@@ -218,23 +217,6 @@ def _run(command: Command, args: argparse.Namespace) -> int:
     if verify is not None:
         verify(result, args)
     return _INTERRUPTED if getattr(result, "interrupted", False) else 0
-
-
-@contextlib.contextmanager
-def _printing_to_stderr() -> Iterator[None]:
-    """Keep standard output for JSON, whatever Python code and compiled libraries print."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        try:
-            sys.__stdout__.flush()  # type: ignore[union-attr]  # a closed one is refused below
-            kept = os.dup(1)
-        except (OSError, AttributeError, ValueError):  # closed, or not a file
-            yield
-            return
-        stack.callback(os.close, kept)
-        os.dup2(2, 1)
-        stack.callback(os.dup2, kept, 1)
-        yield
 
 
 def to_json(result: Any) -> Any:
@@ -287,137 +269,6 @@ def _complain(args: argparse.Namespace, message: str) -> None:
         )
 
 
-# Where Python, the library and what is installed lie: everything else is the user's.
-_INSTALLED = tuple(
-    {f"{Path(path).resolve()}{os.sep}" for path in sysconfig.get_paths().values()}
-    | {f"{Path(__file__).resolve().parents[1]}{os.sep}"}
-)
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    """Folders whose files are not the user's, those of packages that add commands among them."""
-    packages = {re.split("[.:]", entry.value)[0] for entry in _entries()}
-    loaded = [sys.modules[name] for name in packages if name in sys.modules]
-    own = [f"{Path(m.__file__).resolve().parent}{os.sep}" for m in loaded if m.__file__]
-    return (*_INSTALLED, *own)
-
-
-def _last_frame_of_user(error: BaseException) -> str | None:
-    """The last line of the user's own files that an error, or one behind it, went through."""
-    chain: list[BaseException] = []
-    step: BaseException | None = error
-    while step is not None and step not in chain:
-        chain.append(step)
-        step = step.__cause__ or step.__context__
-    for one in reversed(chain):
-        for frame in reversed(traceback.extract_tb(one.__traceback__)):
-            path = frame.filename
-            if Path(path).is_file() and not str(Path(path).resolve()).startswith(_installed()):
-                return f"{path}:{frame.lineno} in {frame.name}"
-    return None
-
-
-def _in_one_line(error: Exception, place: str | None) -> str:
-    stage = "".join(f"{note} " for note in getattr(error, "__notes__", ()))
-    message = " ".join(_words(error).split())
-    if isinstance(error, OSError) and place is None:
-        file = f"cannot write {shortened(Path(error.filename))}: " if error.filename else ""
-        return f"{stage}{file}{error.strerror or message}."
-    known = f"{stage}{type(error).__name__}: {message:.500}".rstrip(": ")
-    return f"{known} ({f'{place}; ' if place else ''}--debug shows the whole trace.)"
-
-
-def _words(error: Exception) -> str:
-    """The message; of an exception in a DataLoader's worker without the trace that it holds."""
-    head, mark, trace = str(error).partition("Original Traceback (most recent call last):")
-    return f"{head.strip().rstrip('.')}: {trace.strip().splitlines()[-1]}" if mark else head
-
-
-def _failed_on_batch(error: BaseException | None) -> bool:
-    """Whether the message tells of another exception, whose place --debug shows."""
-    refusals = sys.modules.get("equipoise.diagnosis.refusals")  # theory does without
-    if refusals is None or error is None:
-        return False
-    return isinstance(error, refusals.FailedOnBatchError) or _failed_on_batch(error.__cause__)
-
-
-def _failed_in_torch(error: Exception) -> bool:
-    """Whether PyTorch refused what a model of its own layers did, at a stage that is known.
-
-    As with batches of varying shapes, for which no line of the user's is on the way.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    folder = f"{os.sep}torch{os.sep}"
-    return bool(frames) and folder in frames[-1].filename and hasattr(error, "__notes__")
-
-
-@contextlib.contextmanager
-def _until_closed(stream: TextIO) -> Iterator[_Whole]:
-    """Write until the reader closes the pipe, as head does once it has seen enough.
-
-    Yields:
-        True, until a full disk has cut the text short.
-    """
-    whole = _Whole()
-    try:
-        yield whole
-    except OSError as error:
-        # What is still buffered goes nowhere; otherwise Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        if not isinstance(error, BrokenPipeError):
-            whole.value = False
-            with contextlib.suppress(OSError):
-                why = error.strerror or error
-                print(f"equipoise: cannot write to standard output: {why}.", file=sys.stderr)
-
-
-class _Whole:
-    """Whether a text was written to its end."""
-
-    value = True
-
-    def __bool__(self) -> bool:
-        return self.value
-
-
-def _prepare_streams() -> None:
-    """Replace closed streams (`>&-`), and print `?` where a terminal has no Unicode."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            devnull = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open to the end
-            setattr(sys, name, devnull)
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-def _not_lost(others: Callable[[Any], Any], unraisable: Any) -> None:
-    """Repeat a Ctrl-C that came where nothing can be raised, as when a weak reference ends.
-
-    Python would print a traceback, and go on as if nobody had pressed it.
-    """
-    if unraisable.exc_type is KeyboardInterrupt and hasattr(os, "killpg"):  # not on Windows
-        again = threading.Timer(_SOON, os.kill, (os.getpid(), signal.SIGINT))
-        again.daemon = True
-        again.start()
-    else:
-        others(unraisable)
-
-
-class _Unfailing(io.TextIOWrapper):
-    """Standard error on a full disk or a closed pipe: words are lost, and no work."""
-
-    def write(self, text: str, /) -> int:
-        with contextlib.suppress(OSError):
-            super().write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            super().flush()
-
-
 def _commands() -> tuple[dict[str, Any], dict[str, ImportError]]:
     """Every subcommand by name, in alphabetical order, and why others cannot be loaded."""
     found: dict[str, Any] = {
@@ -427,7 +278,7 @@ def _commands() -> tuple[dict[str, Any], dict[str, ImportError]]:
         "theory": theory,
     }
     broken: dict[str, ImportError] = {}
-    for entry in _entries():
+    for entry in added_commands():
         try:
             found[entry.name] = entry.load()
         except Exception as error:  # another package's module may raise anything
@@ -438,10 +289,6 @@ def _commands() -> tuple[dict[str, Any], dict[str, ImportError]]:
             )
             broken[entry.name].__cause__ = error
     return dict(sorted(found.items())), broken
-
-
-def _entries() -> importlib.metadata.EntryPoints:
-    return importlib.metadata.entry_points(group=_GROUP)
 
 
 def _parser(

@@ -8,12 +8,15 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 # By convention 128 plus the signal's number: 130 and 143.
 _CODE = 128
 _ENDING = (signal.SIGINT, signal.SIGTERM)
+# Seconds after which what could not be raised is: then it can.
+_SOON = 0.02
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
@@ -85,3 +88,16 @@ class EndsSoon:
                 if numbers[0] in _ENDING:
                     time.sleep(within)
                     os._exit(_CODE + numbers[0])
+
+
+def not_lost(others: Callable[[Any], Any], unraisable: Any) -> None:
+    """Repeat a Ctrl-C that came where nothing can be raised, as when a weak reference ends.
+
+    Python would print a traceback, and go on as if nobody had pressed it.
+    """
+    if unraisable.exc_type is KeyboardInterrupt and hasattr(os, "killpg"):  # not on Windows
+        again = threading.Timer(_SOON, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
+    else:
+        others(unraisable)

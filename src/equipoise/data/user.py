@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from equipoise.data.items import as_batch, as_plain, stacked
 from equipoise.data.source import (
     Samples,
     Source,
@@ -24,9 +25,9 @@ from equipoise.data.source import (
     randomness_from,
     shuffled_indices,
 )
-from equipoise.instrument.batches import fields, is_pair, mapped, plain, shape_of, tensors
+from equipoise.instrument.batches import fields, is_pair, mapped, tensors
 from equipoise.instrument.types import Batch
-from equipoise.records.wording import first_sentence, said, with_article
+from equipoise.records.wording import said
 
 _ACCEPTED = (
     "a DataLoader, a Dataset, an iterable of batches, one batch (a pair of tensors, or a tuple or "
@@ -65,7 +66,7 @@ class LoaderSource:
         for number, item in enumerate(_cycle(self.loader, count, generator, self.name)):
             if item is _EXHAUSTED:
                 raise self._exhausted(number, count)
-            yield _as_batch(item, self.name)
+            yield as_batch(item, self.name)
 
     def _exhausted(self, number: int, count: int) -> ValueError:
         if not isinstance(self.loader, Iterator):
@@ -111,7 +112,7 @@ class IndexedSource:
                 for index in chosen.tolist():
                     with _of_the_user(self.name, f"give sample {index}"):
                         samples.append(self.dataset[index])
-            yield _stack(samples, self.name)
+            yield stacked(samples, self.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,7 +146,7 @@ class StreamedSource:
                     f"{self.name} yields too few samples for one batch of {batch_size}. "
                     "Choose a smaller batch size."
                 )
-            yield _stack(samples, self.name)
+            yield stacked(samples, self.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,7 +262,7 @@ def _training_loader(data: Any) -> object:
 
 def _one_batch(data: object, name: str) -> Any:
     """The data as one batch, if they are one, and not several."""
-    data = _as_plain(data, name)
+    data = as_plain(data, name)
     if isinstance(data, Tensor):
         return data
     if isinstance(data, Mapping):
@@ -404,96 +405,3 @@ def _cycle(
         yield item
         if item is _EXHAUSTED:
             return
-
-
-def _stack(samples: list[Any], name: str) -> Batch:
-    try:
-        batch = default_collate([_with_tensors(plain(sample)) for sample in samples])
-    except (TypeError, RuntimeError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"{name}: samples do not stack to a batch ({error}). Make the data set return "
-            "tensors of one shape, or pass a DataLoader with a collate_fn."
-        ) from error
-    return _as_batch(batch, name)
-
-
-def _as_plain(item: object, name: str) -> Any:
-    try:
-        return plain(item)
-    except RecursionError as error:
-        raise ValueError(f"{name} is nested too deep, or holds itself. {_WRAP}") from error
-    except (TypeError, ValueError) as error:  # of an array, such as one of long doubles
-        raise ValueError(
-            f"{name} holds an array that PyTorch cannot take: {first_sentence(error)}"
-        ) from error
-
-
-def _with_tensors(sample: Any) -> Any:
-    """A dictionary with tensors in the place of lists of numbers, as tokenizers return them.
-
-    PyTorch's collate function would make one tensor of the first number of every sample, one of
-    the second, and so on.
-    """
-    if not isinstance(sample, Mapping):
-        return sample
-    return {
-        name: torch.tensor(value, device="cpu") if _are_numbers(value) else value
-        for name, value in sample.items()
-    }
-
-
-def _are_numbers(value: object) -> bool:
-    return (
-        isinstance(value, list) and all(isinstance(x, int | float) for x in value) and value != []
-    )
-
-
-def _as_batch(item: object, name: str) -> Batch:
-    batch = _as_plain(item, name)
-    if isinstance(batch, list):  # what PyTorch's collate function makes of a pair
-        batch = tuple(batch)
-    if not tensors(batch):
-        raise ValueError(f"{name} yields batches without a tensor: {_form(item)}. {_WRAP}")
-    if _is_sample_with_target(batch):
-        raise ValueError(
-            f"{name} yields single samples, the first with the target {batch[1]}; batches are "
-            "expected. Give a DataLoader of it, DataLoader(samples, batch_size=64); a number that "
-            "belongs to a whole batch may stand in a dictionary."
-        )
-    if is_pair(batch):
-        inputs, targets = batch
-        if not _belong_together(inputs, targets):
-            raise ValueError(
-                f"{name} yields inputs of shape {shape_of(inputs)} with targets of shape "
-                f"{shape_of(targets)}; expected one target for each input."
-            )
-    return batch
-
-
-def _belong_together(inputs: Tensor, targets: Tensor) -> bool:
-    """Whether there is a target for each input, or for each of its steps, one after the other."""
-    if not inputs.ndim or not targets.ndim:
-        return False
-    count = targets.size(0)  # nested tensors have a size, and no length
-    if count == inputs.size(0):
-        return True
-    return inputs.ndim > 1 and not inputs.is_nested and count == inputs.size(0) * inputs.size(1)
-
-
-def _is_sample_with_target(item: object) -> bool:
-    """A tensor and one label; a fraction may be a weight of the whole batch."""
-    if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], Tensor)):
-        return False
-    return isinstance(item[1], int) or (isinstance(item[1], Tensor) and not item[1].ndim)
-
-
-_WRAP = "Wrap it in a function that yields batches of tensors."
-
-
-def _form(item: object) -> str:
-    kind = type(item).__name__
-    if isinstance(item, tuple | list):
-        return f"{with_article(kind)} of {len(item)}"
-    if isinstance(item, Mapping):
-        return f"{with_article(kind)} with the keys {list(item)}"
-    return with_article(kind)
