@@ -48,24 +48,26 @@ PARAMETERS = ("weight", "bias")
 _EPS, _MOMENTUM = 1e-5, 0.1
 
 # Wu and He 2018, section 4: 32 groups, their default. Narrow layers get fewer.
-_GROUPS = 32
+GROUPS = 32
 _VIRTUAL_BATCH_SIZE = 32
 
 
-def _batch_kind(name: str, *classes: type[nn.Module]) -> NormaliserKind:
+def _batch_kind(
+    name: str, *classes: type[nn.Module], corrects_statistics: bool = False
+) -> NormaliserKind:
     return register(
-        NormaliserKind(name, classes, shares_batch_statistics=True, channels_first=True)
+        NormaliserKind(
+            name,
+            classes,
+            shares_batch_statistics=True,
+            channels_first=True,
+            corrects_statistics=corrects_statistics,
+        )
     )
 
 
-_RENORM = register(
-    NormaliserKind(
-        "batch_renorm",
-        (BatchRenorm1d, BatchRenorm2d, BatchRenorm3d),
-        shares_batch_statistics=True,
-        channels_first=True,
-        corrects_statistics=True,
-    )
+_RENORM = _batch_kind(
+    "batch_renorm", BatchRenorm1d, BatchRenorm2d, BatchRenorm3d, corrects_statistics=True
 )
 _GHOST = _batch_kind("ghost", GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
 _FOUR_THINGS = _batch_kind(
@@ -254,7 +256,7 @@ def build(kind: str, source: Normaliser, options: Options) -> nn.Module:
         case "instance":
             return _instance_norm(source)
         case "group":
-            return _group_norm(source, math.gcd(options.groups or _GROUPS, source.channels))
+            return _group_norm(source, math.gcd(options.groups or GROUPS, source.channels))
         case "layer" if source.channels_last:
             return _over_last_dimension(source, nn.LayerNorm)
         case "layer":

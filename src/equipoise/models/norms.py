@@ -14,7 +14,7 @@ from equipoise.layers.four_things import (
     FourThingsBatchNorm2d,
     FourThingsBatchNorm3d,
 )
-from equipoise.layers.kinds import Options, build, read
+from equipoise.layers.kinds import GROUPS, Options, build, read
 from equipoise.layers.lp_norm import LpNorm
 from equipoise.layers.noisy_batch_norm import ActivationNoise
 from equipoise.numerics.checks import check_size
@@ -42,9 +42,6 @@ NORMS: tuple[NormKind, ...] = get_args(NormKind)
 
 # Lange et al. 2022, appendix B: channels in a group, in their networks for CIFAR.
 CIFAR_GROUP_SIZE = 4
-
-# Wu and He 2018, section 4: 32 groups, their default. Narrow layers get fewer.
-_GROUPS = 32
 
 _ORDERS = {"l1": 1, "l2": 2, "linf": math.inf}
 
@@ -161,7 +158,7 @@ def _call(make: Callable[[int], nn.Module], channels: int) -> nn.Module:
 
 def _groups(channels: int, group_size: int | None) -> int:
     if group_size is None:
-        return math.gcd(_GROUPS, channels)
+        return math.gcd(GROUPS, channels)
     return channels // math.gcd(group_size, channels)
 
 
