@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from equipoise.instrument.recording.tracer import trace
@@ -63,3 +64,43 @@ def test_empty_slices_are_left_out():
     for heads in (0, 64):
         found = propagate(trace(Split(heads), x, lambda model, x: model(x).square().mean()))
         assert all(site.is_predicted for site in found.sites if site.operation == "addmm")
+
+
+class Joined(nn.Module):
+    """A large stream beside a small one, under one group norm or one each."""
+
+    def __init__(self, groups, together):
+        super().__init__()
+        self.large, self.small = nn.Conv2d(3, 24, 3), nn.Conv2d(3, 8, 3)
+        nn.init.normal_(self.large.weight, 0, 3.0)
+        self.groups, self.together = groups, together
+        self.head = nn.Conv2d(32, 8, 1)
+
+    def forward(self, x):
+        a, b = self.large(x), self.small(x)
+        if self.together:
+            y = F.group_norm(torch.cat([a, b], 1), self.groups)
+        else:
+            own = self.groups // 4
+            y = torch.cat([F.group_norm(a, 3 * own), F.group_norm(b, own)], 1)
+        return self.head(y.relu())
+
+
+def gradients_of_streams(groups, together):
+    torch.manual_seed(0)
+    model = Joined(groups, together)
+    batch = torch.randn(4, 3, 6, 6), torch.randn(4, 8, 4, 4)
+    found = propagate(trace(model, batch, lambda model, pair: (model(pair[0]) * pair[1]).sum()))
+    return [site.gradient for site in found.sites if site.module in ("large", "small")]
+
+
+class TestGroupNormOfParts:
+    """A group that lies within a part is divided by what that part has."""
+
+    def test_as_norms_of_their_own(self):
+        expected = gradients_of_streams(4, together=False)
+        assert gradients_of_streams(4, together=True) == pytest.approx(expected, rel=1e-6)
+
+    def test_not_if_a_group_has_some_of_both(self):
+        large, small = gradients_of_streams(1, together=True)
+        assert small < 3 * large

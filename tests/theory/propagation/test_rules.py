@@ -1007,6 +1007,31 @@ class TestAttention:
         np.testing.assert_allclose(outputs[0].same, outputs[1].same, rtol=1e-6)
 
 
+class ChannelsFirst(nn.Module):
+    """One head, whose values stand before the transposed weights, as in U-Nets."""
+
+    def __init__(self, *, first):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(C, C) for _ in range(3))
+        self.last, self.first = nn.Linear(C, C), first
+
+    def forward(self, x):
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        a = (q @ k.transpose(1, 2) / C**0.5).softmax(2)
+        out = torch.einsum("nts,ncs->nct", a, v.mT).mT if self.first else a @ v
+        return self.last(out)
+
+
+def test_values_may_come_before_transposed_weights():
+    found = []
+    for first in (False, True):
+        torch.manual_seed(0)
+        graph = trace(ChannelsFirst(first=first), (tokens(), drawn(8, 10, C)), projected)
+        found.append({weight.name: weight.gradient for weight in propagate(graph).weights})
+    assert found[0]["query.weight"] > 0
+    assert found[1] == pytest.approx(found[0], rel=1e-9)
+
+
 class GroupedQueries(nn.Module):
     """Four heads of queries, two of keys and values, in each of the ways that people write it."""
 

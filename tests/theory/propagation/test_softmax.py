@@ -131,3 +131,14 @@ def test_two_keys_are_a_logistic_function(variance):
     second = weights @ (a**2 + (1 - a) ** 2) / weights.sum()
     found = SoftmaxWeights.of(np.full((1, 2), 0.5), np.array([variance]), np.eye(1), 0.0)
     assert found.concentration[0, 0] == pytest.approx(1 + (2 * second - 1) / 0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("variance", [100.0, 900.0])
+def test_large_logits_seldom_come_close(variance):
+    """Derivatives are those of a logistic function, which is flat but where both are equal."""
+    g = np.arange(-9, 9, 1e-3)
+    weights = np.exp(-(g**2) / 2) / np.exp(-(g**2) / 2).sum()
+    a = expit(np.sqrt(2 * variance) * g)
+    found = SoftmaxWeights.of(np.full((1, 2), 0.5), np.array([variance]), np.eye(1), 0.0)
+    assert found.contrast[0] == pytest.approx(weights @ (4 * a * (1 - a)), rel=0.01)
+    assert found.sensitivity[0, 0] == pytest.approx(weights @ (4 * a * (1 - a)) ** 2, rel=0.01)

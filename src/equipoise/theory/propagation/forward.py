@@ -214,10 +214,7 @@ class Forward:
     def _of_scores(self, call: Call, scores: attention.Scores) -> Result:
         """Between the two products of attention."""
         if call.node.name == "bmm":
-            values = call.arguments[1]
-            if not isinstance(values, Moments) or call.arguments[0] is not scores:
-                raise UnpredictedError("attention weights that multiply no values")
-            return attention.attend(scores, values)
+            return attention.times_values(call, scores)
         return _with(call.node, attention.changed(call, scores))
 
     def _of_known(self, call: Call, known: Sequence[Known]) -> Result:

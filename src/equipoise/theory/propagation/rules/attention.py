@@ -54,7 +54,9 @@ from torch import Tensor
 from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError
+from equipoise.theory.propagation.rules.linear import from_the_left
 from equipoise.theory.propagation.rules.positions import positions_as_features, spread_over
+from equipoise.theory.propagation.rules.shape import FOLLOWED
 from equipoise.theory.propagation.rules.softmax import SoftmaxWeights, distances, shared
 from equipoise.theory.propagation.tensors import is_uniform
 from equipoise.theory.propagation.values import (
@@ -84,6 +86,7 @@ class Scores:
         bias: What is added to them, of shape ``[heads, windows, T, S]`` or broadcast to it.
         noise: Variance of what weights are multiplied with after softmax, around 1.
         normalised: Whether softmax was taken.
+        turned: Whether the axes of queries and keys were exchanged after it.
     """
 
     queries: Moments
@@ -93,6 +96,7 @@ class Scores:
     bias: Array | float = 0.0
     noise: float = 0.0
     normalised: bool = False
+    turned: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -168,6 +172,8 @@ def changed(call: Call, value: Scores) -> Scores:
         return value
     if name in ("unsqueeze", "squeeze") or (name == "permute" and _moves_short_axes(call)):
         return value
+    if value.normalised and name in ("permute", "transpose", "t") and _exchanges_last(call):
+        return replace(value, turned=not value.turned)
     if value.normalised:
         return replace(value, noise=(1 + value.noise) * (1 + _noise(call)) - 1)
     others = [a for a in call.arguments if not isinstance(a, Scores)]
@@ -188,11 +194,22 @@ def changed(call: Call, value: Scores) -> Scores:
 
 def _moves_short_axes(call: Call) -> bool:
     """Whether all axes but those of length 1 stay in order, as ``einsum`` permutes scores."""
-    count = call.output.ndim
-    long = [
-        i % count for i, n in zip(call.argument("dims"), call.output.shape, strict=True) if n > 1
-    ]
+    long = _long_axes(call)
     return long == sorted(long)
+
+
+def _exchanges_last(call: Call) -> bool:
+    """Whether queries and keys are exchanged, and all else but axes of length 1 stays in order."""
+    *others, last, first = _long_axes(call)
+    return [*others, first, last] == sorted([*others, first, last])
+
+
+def _long_axes(call: Call) -> list[int]:
+    """The axes of length above 1 as an operation orders them."""
+    numbered = Layout(tuple((Atom.new("open", i),) for i in range(call.output.ndim)))
+    moved, _ = FOLLOWED[call.node.name](call, numbered)
+    sizes = zip(moved.axes, call.output.shape, strict=True)
+    return [axis[0].size for axis, size in sizes if size > 1]
 
 
 def _noise(call: Call) -> float:
@@ -323,6 +340,17 @@ class _Head:
         crossed = ((A.T @ known) * read.T) @ A
         common = A.T @ (known * (read @ A.T)) @ A
         return np.asarray(values * (A.T @ known @ A) - crossed - crossed.T + common)
+
+
+def times_values(call: Call, scores: Scores) -> Result:
+    """``a @ v``, and ``v.T @ a.T``, as ``einsum`` may write it."""
+    factors = list(call.arguments[:2])
+    v = factors.pop(0 if scores.turned else 1)
+    if not isinstance(v, Moments) or factors != [scores]:
+        raise UnpredictedError("attention weights that multiply no values")
+    if scores.turned:
+        return from_the_left(v, lambda values: attend(scores, values))
+    return attend(scores, v)
 
 
 def attend(scores: Scores, v: Moments) -> Result:

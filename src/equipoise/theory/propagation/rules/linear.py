@@ -10,6 +10,7 @@ Exact as C grows. Sources: [yang2019]; Xiao et al. 2018 (arXiv:1806.05393).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -106,9 +107,15 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
 
 
 def _from_the_left(call: Call, weight: Known, x: Moments) -> Result:
-    """``w @ x``, as ``einsum`` writes it: ``(x.T @ w.T).T``."""
-    turned, matrix = _turned(x), replace(weight, value=weight.value.transpose(-1, -2), layout=None)
-    result = _linear(call, turned, matrix, None)
+    """``w @ x``, as ``einsum`` writes it."""
+    matrix = replace(weight, value=weight.value.transpose(-1, -2), layout=None)
+    return from_the_left(x, lambda turned: _linear(call, turned, matrix, None))
+
+
+def from_the_left(x: Moments, act: Callable[[Moments], Result]) -> Result:
+    """``a @ x`` as ``(x.T @ a.T).T``, of which ``act`` is the product."""
+    turned = _turned(x)
+    result = act(turned)
     output = result.output
     assert isinstance(output, Moments)
     before = Result(turned, lambda gradient: Pulled([(x, gradient)]))

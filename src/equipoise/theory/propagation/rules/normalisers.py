@@ -45,6 +45,7 @@ from equipoise.theory.propagation.few_rows import (
     steady_rows_of,
 )
 from equipoise.theory.propagation.layout import Atom, UnpredictedError
+from equipoise.theory.propagation.rules.joining import each_part
 from equipoise.theory.propagation.values import Gradient, Known, Moments, Value, from_covariance
 
 # Why nothing is predicted where a norm divides by the square root of its ε alone.
@@ -238,9 +239,16 @@ def group_norm(call: Call) -> Result:
     groups, eps = call.argument("group"), call.argument("eps")
     if not isinstance(x, Moments):
         raise UnpredictedError("group norm of values that are no moments")
-    within = [atom for axis in x.layout.axes[1:] for atom in axis]
     features = x.layout.count("feature") // groups
-    return _over_features(call, x, within, features, gamma, beta, float(eps or 0))
+
+    def own(call: Call) -> Result:
+        part = call.argument("input")
+        within = [atom for axis in part.layout.axes[1:] for atom in axis]
+        return _over_features(call, part, within, features, gamma, beta, float(eps or 0))
+
+    # A group within a part of a concatenation is divided by what that part has.
+    alone = x.parts and not any(part.layout.count("feature") % features for part in x.parts)
+    return each_part(call, own, {}) if alone else own(call)
 
 
 def _over_features(

@@ -43,7 +43,8 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 _STEP = 0.25
 # The log-odds of a key that is alone remain finite.
 _SMALLEST = 1e-100
-# Logits of a larger variance choose one key nearly always, and more makes no difference.
+# Logits of a larger variance choose one key nearly always: what is left of the others' weights
+# and of derivatives is the chance that two logits come close, which falls as one over the root.
 _LARGEST = 100.0
 
 
@@ -171,7 +172,7 @@ def _row(variance: float, n: float) -> tuple[float, float, float]:
     """
     if n < 1 + 1e-9 or variance <= 0:
         return 1.0, 1.0, 1.0
-    variance = min(variance, _LARGEST)
+    beyond, variance = math.sqrt(max(variance / _LARGEST, 1.0)), min(variance, _LARGEST)
     spread = math.sqrt(variance)
     g = np.arange(-9.0, 9.0, _STEP / max(spread, 1.0))
     weights = np.exp(-(g**2) / 2)
@@ -186,6 +187,6 @@ def _row(variance: float, n: float) -> tuple[float, float, float]:
         n * float(measure @ ratios[k]) / math.factorial(k - 1) for k in (2, 3, 4)
     )
     fourth += n * (n - 1) * float(measure @ ratios[2] ** 2) / 6
-    equal = 1 - 1 / n
-    F, h = 1 + (n * second - 1) / equal, (1 - second) / equal
-    return F, h, (second - 2 * third + fourth) * n / equal
+    equal, others = 1 - 1 / n, (1 - second) / beyond
+    F, h = 1 + (n * (1 - others) - 1) / equal, others / equal
+    return F, h, (second - 2 * third + fourth) * n / equal / beyond
