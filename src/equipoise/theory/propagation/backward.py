@@ -15,9 +15,8 @@ from equipoise.theory.propagation.call import OF_SHAPES, WEIGHTED, Pulled, reaso
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
-from equipoise.theory.propagation.rules import attention
 from equipoise.theory.propagation.tensors import cosine, features_last, mean_square, second_moments
-from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged
+from equipoise.theory.propagation.values import Gradient, Known, Moments, Unfinished, arranged
 
 # What a gradient along outputs may add to the prediction of the gradient before.
 _MOST_ALONG = 0.1
@@ -191,7 +190,7 @@ def _weights_of(node: Node, forward: Forward) -> list[Known]:
 def _cosine(node: Node, index: int) -> float:
     """Of an output and its gradient; 0 where they were not measured."""
     gradient, output = node.gradients[index], node.outputs[index]
-    if gradient is None or gradient.is_meta or output.is_meta:
+    if gradient is None or gradient.is_meta or output.is_meta or output.is_complex():
         return 0.0
     return cosine(gradient, output)
 
@@ -236,7 +235,7 @@ def _read_by(node: Node, forward: Forward) -> set[Made]:
                 found.add(source)
                 maker, value = forward.graph.nodes[source.node], forward.values[source.node]
                 inside = node.function and not maker.records_gradients
-                if inside or isinstance(value[source.index], attention.Scores):
+                if inside or isinstance(value[source.index], Unfinished):
                     left.append(maker)
     return found
 

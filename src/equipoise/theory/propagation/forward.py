@@ -27,7 +27,7 @@ from equipoise.theory.propagation.call import (
     rule_for,
 )
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
-from equipoise.theory.propagation.rules import attention
+from equipoise.theory.propagation.rules import attention, spectra
 from equipoise.theory.propagation.rules.drawn import of_several
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
@@ -38,6 +38,7 @@ from equipoise.theory.propagation.values import (
     Gradient,
     Known,
     Moments,
+    Unfinished,
     Value,
     measured,
     new_latents,
@@ -158,6 +159,12 @@ class Forward:
         scores = attention.parts_of(leaves)
         if scores is not None:
             return self._of_scores(call, scores)
+        number = next((leaf for leaf in leaves if isinstance(leaf, spectra.Complex)), None)
+        if number is not None:
+            found = spectra.carried(call, number)
+            return found if isinstance(found, Result) else _with(node, found)
+        if node.name in spectra.BEGINNINGS:
+            return _with(node, spectra.begun(call))
         if attention.is_product_of_moments(call):
             return _with(node, attention.scores(call))
         rule = rule_for(node)
@@ -373,7 +380,7 @@ def _is_made(source: Made | Given) -> TypeGuard[Made]:
 
 
 def _is_value(leaf: Any) -> bool:
-    return isinstance(leaf, Known | Moments | attention.Scores)
+    return isinstance(leaf, Known | Moments | Unfinished)
 
 
 def _with(node: Node, value: Any) -> Result:

@@ -338,6 +338,8 @@ def _site(
 ) -> Site:
     """What is predicted of an operation, and read off its tensors if they hold what it gave."""
     output, grad = node.outputs[0].detach(), node.gradients[0] if readings else None
+    if output.is_complex():  # of real numbers, a part of such a gradient is none of theirs
+        grad = None
     moments = value if isinstance(value, Moments) and not reason else None
     read = readings if output.is_floating_point() else None
     return Site(

@@ -79,6 +79,8 @@ def _squared_products(rows: Array) -> float:
 def features_last(value: Tensor, layout: Layout) -> Array:
     """Values as ``[samples, positions, features]``."""
     atoms = layout.atoms
+    if value.is_complex():
+        raise UnpredictedError("complex numbers that were not followed to here")
     if len(layout.with_role("sample")) != 1:
         raise UnpredictedError("no axis of samples was followed to here")
     sizes = [atom.size for atom in atoms]

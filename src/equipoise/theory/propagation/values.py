@@ -62,6 +62,15 @@ class Known:
         return self.others
 
 
+class Unfinished:
+    """What is known of a tensor is how operations made it, until others finish it.
+
+    Such as products of queries and keys.
+    """
+
+    __slots__ = ()
+
+
 class OfParameter(NamedTuple):
     """A parameter that differs between features, among what elements depend on."""
 

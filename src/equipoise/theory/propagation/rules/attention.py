@@ -63,6 +63,7 @@ from equipoise.theory.propagation.values import (
     Gradient,
     Known,
     Moments,
+    Unfinished,
     arranged,
     from_covariance,
     measured,
@@ -75,7 +76,7 @@ _UNSEEN = -1e4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores:
+class Scores(Unfinished):
     """Products of queries and keys on their way through masks and softmax.
 
     Args:
