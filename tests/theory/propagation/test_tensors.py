@@ -1,5 +1,7 @@
 """What is read off tensors, and that views of the same memory are read once."""
 
+import math
+
 import pytest
 import torch
 
@@ -32,3 +34,10 @@ def test_correlations_of_views_depend_on_their_axis_of_samples():
     assert there == pytest.approx(expected(square), rel=1e-5)
     assert back == pytest.approx(expected(square.T), rel=1e-5)
     assert there != back
+
+
+def test_zeros_are_not_summed_again(monkeypatch):
+    """As all gradients are behind a layer that starts at zero; tiny numbers are summed again."""
+    monkeypatch.setattr(tensors, "_squares", lambda flat: math.nan)
+    assert mean_square(torch.zeros(4096)) == 0
+    assert math.isnan(mean_square(torch.full((4096,), 1e-30)))

@@ -4,7 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from equipoise.instrument.recording.tracer import trace
+from equipoise.theory.propagation.propagate import propagate
+from equipoise.theory.propagation.rules import convolution
 from equipoise.theory.propagation.rules.windows import Window
 
 # Inputs, outputs, kernel, stride, padding, dilation.
@@ -71,3 +76,31 @@ def test_taps_that_read_different_inputs_have_nothing_in_common():
     window = WINDOWS["padding"]
     pairs, members = np.eye(20), window.members()
     assert abs(members @ pairs @ members.T - window.gathered(pairs)).max() > 1
+
+
+class TestLargePatches:
+    """Of many channels, some stand for all."""
+
+    @staticmethod
+    def prediction():
+        torch.manual_seed(0)
+        x = torch.randn(4, 128, 6, 6) * torch.linspace(0.5, 1.5, 128)[:, None, None]
+        model = nn.Sequential(nn.Conv2d(128, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 8, 1))
+        found = propagate(trace(model, x, lambda model, x: model(x).square().mean()))
+        return [site.second_moment for site in found.sites if site.module]
+
+    def test_some_channels_do(self, monkeypatch):
+        exact, sizes = self.prediction(), []
+        moments = convolution.second_moments
+        monkeypatch.setattr(convolution, "_LARGE", 4 * 36 * 9 * 32)
+        monkeypatch.setattr(
+            convolution, "second_moments", lambda a, n: sizes.append(a.shape) or moments(a, n)
+        )
+        assert self.prediction() == pytest.approx(exact, rel=0.1)
+        assert sizes == [(4, 36, 9 * 32)]
+
+    def test_those_of_images_are_all_taken(self, monkeypatch):
+        exact = self.prediction()
+        monkeypatch.setattr(convolution, "_LARGE", 4 * 36 * 9 * 32)
+        monkeypatch.setattr(convolution, "_FEWEST_CHANNELS", 128)
+        assert self.prediction() == pytest.approx(exact, rel=1e-4)

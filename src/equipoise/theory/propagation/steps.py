@@ -76,19 +76,21 @@ def step(kernel: Exchangeable, gradient: Exchangeable, inputs: int, *, bias: boo
 
 def _mean_ratio(kernel: Exchangeable, gradient: Exchangeable) -> float:
     """Average over gradients of the mean of (gΘ)² over gΘg."""
-    eigenvalues, weights = [], []
+    parts = []
     copies = (kernel.samples - 1, 1)
     for block, pairs, count in zip(kernel.blocks, gradient.blocks, copies, strict=True):
         values, vectors = np.linalg.eigh(block)
         root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-        found, directions = np.linalg.eigh(root @ pairs @ root)
-        found = np.maximum(found, 0)
-        eigenvalues += [found] * count
-        weights += [found * np.einsum("ik,ij,jk->k", directions, block, directions)] * count
-    rates, total = np.concatenate(eigenvalues), np.concatenate(weights)
-    t = np.exp(_LOGS)[:, None] / rates.sum()
-    decay = np.exp(-np.log1p(2 * t * rates).sum(1, keepdims=True) / 2)
-    integrand = (decay * t / (1 + 2 * t * rates)) @ total
+        rates, directions = np.linalg.eigh(root @ pairs @ root)
+        rates = np.maximum(rates, 0)
+        parts.append((count, rates, rates * (directions * (block @ directions)).sum(0)))
+    t = np.exp(_LOGS)[:, None] / sum(count * rates.sum() for count, rates, _ in parts)
+    logs, ratio = np.zeros(len(t)), np.zeros(len(t))
+    for count, rates, weights in parts:
+        scaled = 1 + 2 * t * rates
+        logs += count * np.log(scaled).sum(1)
+        ratio += count * ((1 / scaled) @ weights)
+    integrand = t[:, 0] * np.exp(-logs / 2) * ratio
     return float(integrand.sum() * (_LOGS[1] - _LOGS[0]) / kernel.rows)
 
 

@@ -48,7 +48,7 @@ def second_moments(array: Array, taken: int) -> Exchangeable:
     samples, positions, features = array.shape
     total = array.sum(0)
     rows = array.swapaxes(0, 1).reshape(positions, -1)
-    own = rows @ rows.T
+    own = (rows @ rows.T).astype(np.float64, copy=False)
     diff = (total @ total.T - own) / max(1, samples * (samples - 1) * features)
     return Exchangeable(own / (samples * features), diff, taken)
 
@@ -62,7 +62,7 @@ def scatter_of_products(array: Array) -> float:
     """
     centred = array - array.mean(1, keepdims=True)
     samples, positions, _ = array.shape
-    size = (centred**2).sum() / samples
+    size = float((centred**2).sum(dtype=np.float64)) / samples
     if positions == 1 or size <= 0:
         return 0.0
     rows = centred.swapaxes(0, 1).reshape(positions, -1)
@@ -73,7 +73,7 @@ def scatter_of_products(array: Array) -> float:
 def _squared_products(rows: Array) -> float:
     """Sum of the squares of all products of two rows, or of two columns if they are fewer."""
     products = rows.T @ rows if len(rows) > rows.shape[1] else rows @ rows.T
-    return float((products**2).sum())
+    return float((products**2).sum(dtype=np.float64))
 
 
 def features_last(value: Tensor, layout: Layout) -> Array:
@@ -163,7 +163,8 @@ def mean_square(value: Tensor) -> float:
         stretches = flat.numpy()[: count - rest].reshape(-1, _STRETCH)
         total = float(np.einsum("ij,ij->i", stretches, stretches).sum(dtype=np.float64))
         found = (total + (_squares(flat[count - rest :]) if rest else 0.0)) / count
-        if _SMALL_SQUARE < found < _LARGE_SQUARE:
+        # Behind a layer that starts at zero, all gradients are.
+        if _SMALL_SQUARE < found < _LARGE_SQUARE or (found == 0 and not flat.any()):
             return found
     return _squares(flat) / count
 

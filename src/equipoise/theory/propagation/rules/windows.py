@@ -49,7 +49,8 @@ class Window:
     def read(self, values: Array) -> Array:
         """What outputs read of maps ``[..., *inputs]``: ``[..., *outputs, *kernel]``."""
         count = len(self.inputs)
-        found = np.zeros((*values.shape[:-count], *self.outputs, *self.kernel))
+        shape = (*values.shape[:-count], *self.outputs, *self.kernel)
+        found = np.zeros(shape, dtype=values.dtype)
         for places in product(*(enumerate(taps) for taps in self._taps())):
             tap = tuple(number for number, _ in places)
             outs, ins = (tuple(s) for s in zip(*(slices for _, slices in places), strict=True))
