@@ -918,6 +918,29 @@ def ratio_of_gates():
     return float(np.mean(ratios))
 
 
+class GatedDecay(nn.Module):
+    """What a gated recurrence multiplies its input with: a root of what is left by its decay."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.value = nn.Linear(C, C), nn.Linear(C, C)
+        self.rate = nn.Parameter(torch.linspace(0.9, 0.999, C).logit())
+
+    def forward(self, x):
+        decay = torch.exp(8 * torch.sigmoid(self.gate(x)) * F.logsigmoid(self.rate))
+        return torch.sqrt(1 - decay**2) * self.value(x)
+
+
+def test_bounds_hold_behind_products_with_parameters():
+    """Decays are below 1, so that the root is finite, and parameters have their own law."""
+    torch.manual_seed(0)
+    graph = trace(linear(GatedDecay)(), (tokens(), drawn(8, 10, C)), projected)
+    inside = [site for site in propagate(graph).sites if site.module == "1"]
+    assert {"sqrt", "exp"} <= {site.operation for site in inside if site.is_predicted}
+    for site in inside:
+        assert site.second_moment == pytest.approx(site.measured_second_moment, rel=0.1)
+
+
 class TestBorders:
     """A 3 × 3 kernel on 2 × 2 maps: 4 taps inside, 2 shared by neighbours, 1 by opposites."""
 

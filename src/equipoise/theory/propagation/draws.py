@@ -224,15 +224,18 @@ def combined(
         raise UnpredictedError("values with tails so long that they have no moments")
     covariance = of_draws(found, found, inputs[0].correlation.samples)
     constant = bool((square <= 1e-20 * (mean**2 + 1e-300)).all())
-    shape = None if constant else _shape(centred / np.sqrt(np.maximum(square, 1e-300)))
+    shape = None if constant else shape_of(centred / np.sqrt(np.maximum(square, 1e-300)))
     output = from_covariance(layout, order, covariance, mean, shape).made_of(*inputs)
+    # Behind it there may be roots and logarithms: all positions have one shape, but no element
+    # lies beyond those that were drawn.
+    output = output.within(found.min((0, 1)), found.max((0, 1)))
     output = replace(output, drawn=drawn)
     output.draws["values"] = found
     return output
 
 
-def _shape(standard: Array) -> Array:
-    """Table of the law of standardised draws."""
+def shape_of(standard: Array) -> Array:
+    """Table of the law of standardised numbers, one row for all of them."""
     from scipy.special import ndtr
 
     flat = np.sort(standard.ravel())

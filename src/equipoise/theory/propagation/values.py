@@ -237,6 +237,15 @@ class Moments:
         table = self.mean[: len(self.table), None] + self.std[: len(self.table), None] * z
         return replace(self, table=table, dimensions=dimensions, known={})
 
+    def within(self, least: Array, most: Array) -> Moments:
+        """The same, without what the shape of another position says beyond bounds ``[P]``.
+
+        The variance hardly changes, but a root or a logarithm may come behind.
+        """
+        if len(self.table) == 1:
+            least, most = least.min(keepdims=True), most.max(keepdims=True)
+        return replace(self, table=np.clip(self.table, least[:, None], most[:, None]))
+
     def averaged(self, table: Array) -> Exchangeable:
         """E[T(g₁)T(g₂)] for another function of the same latents."""
         c, n = self.correlation, self.dimensions

@@ -348,6 +348,7 @@ def multiply(call: Call) -> Result:
         output = from_covariance(
             a.layout, a.order, total, a.mean * b.mean, _law(a, b, latent.of_product)
         ).made_of(a, b)
+        output = output.within(*_range_of_product(a, b))
         scatter = max(a.scatter, b.scatter, 0.0)
         output = replace(output, scatter=scatter, drawn=Drawn((a, b), torch.mul))
 
@@ -377,6 +378,13 @@ def multiply(call: Call) -> Result:
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def _range_of_product(a: Moments, b: Moments) -> tuple[Array, Array]:
+    """The least and the largest product at each position, of the ends of both laws."""
+    ends = [(x.table.min(1), x.table.max(1)) for x in (a, b)]
+    products = [np.broadcast_to(one * other, a.positions) for one in ends[0] for other in ends[1]]
+    return np.min(products, 0), np.max(products, 0)
 
 
 def _kept(gradient: Gradient, aligned: Moments, original: Moments) -> Array | None:
@@ -488,6 +496,10 @@ def _of_a_parameter(x: Moments, value: Tensor, name: str) -> Moments:
     places = places.transpose([order.index(atom) for atom in x.order]).ravel()
     chosen = array[places][:, np.arange(2 * draws.DRAWS) // 2 % array.shape[1]].T
     rows = torch.from_numpy(np.ascontiguousarray(chosen))
+    std = np.where(x.std > 0, x.std, 1.0)
+    law = draws.shape_of((array[places] - x.mean[:, None]) / std[:, None])
+    table = x.mean[:, None] + x.std[:, None] * law
+    x = replace(x, table=table, gaussian=False).within(array.min(1)[places], array.max(1)[places])
     return replace(x, others=frozenset({OfParameter(name)}), drawn=Drawn((), lambda: rows))
 
 
