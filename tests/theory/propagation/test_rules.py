@@ -1030,6 +1030,47 @@ class TestAttention:
         np.testing.assert_allclose(outputs[0].same, outputs[1].same, rtol=1e-6)
 
 
+class Readers(nn.Module):
+    """A few learned queries that read many tokens, as Perceiver's latents do."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(6, C))
+        self.key, self.value = (nn.Linear(C, C, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        q, k, v = self.queries.expand(len(x), -1, -1), self.key(x), self.value(x)
+        heads = [tensor.unsqueeze(1) for tensor in (q, k, v)]
+        return F.scaled_dot_product_attention(*heads).squeeze(1)
+
+
+def spreads():
+    """Variance over queries of what they read, predicted over measured."""
+    ratios = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        graph = trace(Readers(), (torch.randn(4, 256, C), drawn(4, 6, C)), projected)
+        forward = Forward(graph)
+        for node in graph.nodes:
+            forward.step(node)
+        node = next(node for node in graph.nodes if "attention" in node.name)
+        measured = node.outputs[0].detach().var(2, correction=0).mean()
+        ratios.append(forward.values[node.number][0].covariance.spread / float(measured))
+    return math.exp(np.mean(np.log(ratios)))
+
+
+class TestReaders:
+    """Keys that are alike have values that are alike: outputs differ more, by 1 + S/C."""
+
+    def test_outputs_differ_as_measured(self):
+        assert spreads() == pytest.approx(1, abs=0.15)
+
+    def test_less_if_keys_and_values_had_nothing_in_common(self, monkeypatch):
+        alone = lambda head: head.weights.averaged(head.values)  # noqa: E731
+        monkeypatch.setattr(attention._Head, "averaged", alone)
+        assert spreads() == pytest.approx(1 / (1 + 256 / C), rel=0.2)
+
+
 class ChannelsFirst(nn.Module):
     """One head, whose values stand before the transposed weights, as in U-Nets."""
 

@@ -29,7 +29,7 @@ SLIGHT = 0.05
 # benchmarks/propagation.py are within twice the sum.
 _A_LAYER, _OVER_WIDTH, _WHOLE = 0.06, 2.0, 0.03
 # Of weights that are used again: share of what walks in other orders may add, and of every use.
-_IN_ORDER, _A_USE = 0.25, 0.15
+_IN_ORDER, _A_USE = 0.25, 0.4
 
 _RULES = "equipoise.theory.propagation.rules"
 # What an operation is for a reader, by its name, else by the module of its rule.

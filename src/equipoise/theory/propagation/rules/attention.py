@@ -24,10 +24,14 @@ unlike keys this adds to :math:`\Pi_q(i, i')`
 .. math:: s^2 D\,\Pi(i, i')\,\varsigma\,u_i u_{i'}, \qquad
           u_i = h_i \sum_j A_{ij} \sqrt{K_v(j, j) K_k(j, j)},
 
-a factor 1 + T/C for T independent tokens and small logits. Products of queries, which keys meet
-those of gradients with, have signs of their own, and nothing is added. Dropout of variance ν
-adds :math:`\nu \sum_j A_{ij}^2 K_v(j,j) K_k(j,j)`, K_v not centred, to :math:`Q_i`, and likewise
-to keys. Every head has a bias of its own; moments are averages over heads.
+a factor 1 + T/C for T independent tokens and small logits. Likewise outputs spread more, as
+sums of pairs of keys: of :math:`K_{out}` the part with F - 1 is multiplied with
+:math:`1 + \frac{\ln F}{F - 1}
+\big((Q + \varsigma (\sum_j A_j \sqrt{K_v K_k})^2) / \sum_j A_j^2 K_v K_k - 1\big)`,
+of which the fraction is the share of weights that is linear in logits. Products of queries, which
+keys meet those of gradients with, have signs of their own, and nothing is added. Dropout of
+variance ν adds :math:`\nu \sum_j A_{ij}^2 K_v(j,j) K_k(j,j)`, K_v not centred, to :math:`Q_i`,
+and likewise to keys. Every head has a bias of its own; moments are averages over heads.
 
 Of heads that share keys and values (grouped queries), each has queries and outputs with weights
 of their own: gradients of keys and values are those of one head, times the number that share.
@@ -41,6 +45,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -279,7 +284,7 @@ def _biased(scores: Scores, bias: Tensor, shape: Sequence[int]) -> Scores:
     return replace(scores, bias=scores.bias + added)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Head:
     """One head.
 
@@ -319,14 +324,33 @@ class _Head:
         weights = SoftmaxWeights.of(bias, variance, correlation, noise)
         return _Head(weights, queries, keys, values, size, scatter)
 
+    @cached_property
+    def _pairs(self) -> Array:
+        """Q, of shape ``[T]``."""
+        return np.maximum(shared(self.values, self.keys, self.weights.mean), 0)
+
+    @cached_property
+    def _sizes(self) -> Array:
+        """Roots of the products of squared distances of keys and values, of shape ``[T, S]``."""
+        A = self.weights.mean
+        return np.sqrt(distances(self.keys, A) * distances(self.values, A))
+
+    def averaged(self) -> Array:
+        """The second moments of outputs."""
+        A, F = self.weights.mean, np.diagonal(self.weights.concentration)
+        alone = ((A * self._sizes) ** 2).sum(1)
+        pairs = self._pairs + self.scatter * (A * self._sizes).sum(1) ** 2
+        more = pairs / np.where(alone > 0, alone, np.inf) - 1
+        linear = np.log(F) / np.where(F > 1, F - 1, np.inf)
+        return self.weights.averaged(self.values, np.maximum(1 + linear * more, 0.0))
+
     def pulled_back(self, P: Array) -> tuple[Array, Array, Array]:
         """The gradients of queries, keys and values."""
         A, noise = self.weights.mean, self.weights.noise
         logits, sizes = P * self.weights.sensitivity, np.diagonal(self.values)
-        root = np.sqrt(np.maximum(shared(self.values, self.keys, A), 0) / (A**2).sum(1))
+        root = np.sqrt(self._pairs / (A**2).sum(1))
         queries = logits * (A @ A.T) * np.outer(root, root)
-        size = np.sqrt(distances(self.keys, A) * distances(self.values, A))
-        unlike = self.weights.contrast * (A * size).sum(1)
+        unlike = self.weights.contrast * (A * self._sizes).sum(1)
         queries += self.scatter * P * np.outer(unlike, unlike)
         own = np.diagonal(logits) * ((A**2 * distances(self.keys, A)) @ sizes)
         queries[np.diag_indices_from(queries)] += noise * own
@@ -373,7 +397,7 @@ def attend(scores: Scores, v: Moments) -> Result:
     heads = [
         _Head.of(b, scores.noise, moments, size, scatter) for b in _softmax_of_bias(scores, k)
     ]
-    same = np.mean([head.weights.averaged(Kv.same) for head in heads], 0)
+    same = np.mean([head.averaged() for head in heads], 0)
     diff = np.mean([head.weights.mean @ Kv.diff @ head.weights.mean.T for head in heads], 0)
     mean = np.mean([head.weights.mean for head in heads], 0) @ v.mean[v.places(orders[2])]
     layout = Layout((*q.layout.axes[:-1], v.layout.axes[-1]))

@@ -315,6 +315,8 @@ def linear(call: Call) -> Result:
     x = call.arguments[0]
     if not isinstance(x, Moments):
         raise UnpredictedError(f"{call.node.name} of no moments")
+    if call.node.name in _BESIDE and (axis := _window_of_features(call, x)) is not None:
+        return _of_neighbours(call, x, axis)
     axes = PositionAxes.of(x.layout)
     matrix = axes.applied(call, torch.eye(x.positions, dtype=torch.float64)[:, None])[:, 0].T
     generator = torch.Generator().manual_seed(0)
@@ -330,6 +332,48 @@ def linear(call: Call) -> Result:
         [atom for i in axes.positions for atom in some[i]] for some in (x.layout.axes, found)
     )
     return mapped(x, order, np.ascontiguousarray(matrix.numpy()), Layout(tuple(found)), places)
+
+
+# What local response normalisation takes of the channels beside each.
+_BESIDE = {"constant_pad_nd", "avg_pool2d", "avg_pool3d"}
+
+
+def _window_of_features(call: Call, x: Moments) -> int | None:
+    """The axis of features alone that is padded, or averaged over; None if there is none."""
+    if call.node.name == "constant_pad_nd":
+        if call.argument("value"):
+            return None
+        pads = call.argument("pad")
+        lengths = [before or after for before, after in zip(pads[::2], pads[1::2], strict=True)]
+        touched = [len(x.layout.axes) - 1 - i for i, length in enumerate(lengths) if length]
+    else:
+        sizes, maps = call.argument("kernel_size"), call.output.ndim - 2
+        plain = {*call.argument("stride"), *call.argument("padding")} <= {0, 1}
+        if len(sizes) != maps or not plain:
+            return None
+        touched = [i + 2 for i, size in enumerate(sizes) if size > 1]
+    if len(touched) != 1 or {a.role for a in x.layout.axes[touched[0]]} != {"feature"}:
+        return None
+    return touched[0]
+
+
+def _of_neighbours(call: Call, x: Moments, axis: int) -> Result:
+    """Averages over windows of features, which are independent, and zeros beside these.
+
+    The few zeros, at the first and the last features, count as features. What is averaged is
+    taken for independent of each feature alone.
+    """
+    axes = list(x.layout.axes)
+    axes[axis] = (Atom.new("feature", call.output.shape[axis], times(axes[axis])),)
+    layout = Layout(tuple(axes))
+    if call.node.name == "constant_pad_nd":
+        return Result(x.with_other_features(layout), lambda g: Pulled([(x, Gradient(g.pairs))]))
+    count, K, means = max(call.argument("kernel_size")), x.covariance, np.outer(x.mean, x.mean)
+    same, diff = (means + (block - means) / count for block in (K.same, K.diff))
+    covariance = Exchangeable(same, diff, K.samples)
+    shape = _never_negative(x.mean, covariance) if (x.table >= 0).all() else None
+    output = from_covariance(layout, x.order, covariance, x.mean, shape)
+    return Result(output, lambda g: Pulled([(x, Gradient(g.pairs * (1 / count)))]))
 
 
 @rule("im2col")

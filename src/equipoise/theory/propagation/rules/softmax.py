@@ -90,12 +90,19 @@ class SoftmaxWeights:
         excess = np.diagonal(self.concentration)[:, None] - 1
         return np.asarray(A**2 * (1 + excess * change))
 
-    def averaged(self, K: Array) -> Array:
-        """E[aKaᵀ] for covariances of shape ``[S, S]``."""
+    def averaged(self, K: Array, together: Array | float = 1.0) -> Array:
+        """E[aKaᵀ].
+
+        Args:
+            K: Covariances, of shape ``[S, S]``.
+            together: By how much more logits spread outputs, in each of the T rows, as keys with
+                equal values have equal logits.
+        """
         A, AK = self.mean, self.mean @ K
         AKA, crossed = AK @ A.T, A @ (A * AK).T
         spread = (A * np.diagonal(K)) @ A.T - crossed - crossed.T + (A @ A.T) * AKA
-        found = AKA + (self.concentration - 1) * spread
+        root = np.sqrt(together) * np.ones(len(A))
+        found = AKA + (self.concentration - 1) * np.outer(root, root) * spread
         found[np.diag_indices_from(found)] += self.noise * self.squares @ np.diagonal(K)
         return np.asarray(found)
 

@@ -369,7 +369,7 @@ def multiply(call: Call) -> Result:
                 if gradient.excess is not None and other.gaussian:
                     # The gradient knows the other factor, most of which is the product's sign.
                     pairs = pairs + gradient.excess.scaled(other.std)
-                part = Gradient(pairs)
+                part = _of_factor(pairs, gradient.weight, output, aligned, other)
             pairs = unaligned(part.pairs, aligned, original)
             pairs = pairs * _copies_of_features(original, output)
             inputs.append(
@@ -378,6 +378,27 @@ def multiply(call: Call) -> Result:
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def _of_factor(
+    pairs: Exchangeable, weight: Array, output: Moments, factor: Moments, other: Moments
+) -> Gradient:
+    """The gradient of one of two independent factors, where that of the product knows its latent.
+
+    Such as that of positive numbers that a maximum selected: the other factor is large there.
+    """
+    if np.ptp(weight) == 0:
+        return Gradient(pairs, weight)
+    _, weights = latent.nodes()
+    rising = np.maximum.accumulate(output.typical)
+    products = factor.typical[:, None] * other.typical
+    found = (np.interp(products, rising, weight) * other.typical**2) @ weights
+    size, plain = float(found @ weights), float(other.typical**2 @ weights)
+    if size <= 0:
+        return Gradient(pairs)
+    same = pairs.same.copy()
+    same[np.diag_indices_from(same)] *= size / plain
+    return Gradient(Exchangeable(same, pairs.diff, pairs.samples), found / size)
 
 
 def _range_of_product(a: Moments, b: Moments) -> tuple[Array, Array]:
