@@ -941,6 +941,39 @@ def test_bounds_hold_behind_products_with_parameters():
         assert site.second_moment == pytest.approx(site.measured_second_moment, rel=0.1)
 
 
+class TestLocalResponseNorm:
+    """Divisors are averages over independent channels, and a maximum behind knows its input."""
+
+    @staticmethod
+    def sites():
+        found = []
+        for seed in range(3):
+            torch.manual_seed(seed)
+            norm = lambda: nn.LocalResponseNorm(5, 0.5, 0.75, 2.0)  # noqa: E731
+            model = convolutional(nn.ReLU, norm, lambda: nn.MaxPool2d(2))()
+            graph = trace(model, (drawn(8, C, 4, 4), drawn(8, C, 2, 2)), projected)
+            found.append([site for site in propagate(graph).sites if site.module])
+        return list(zip(*found, strict=True))
+
+    def test_moments_and_gradients(self):
+        for own in self.sites():
+            assert all(site.is_predicted for site in own)
+            ratios = [
+                np.log([s.second_moment, s.gradient])
+                - np.log([s.measured_second_moment, s.measured_gradient])
+                for s in own
+                if s.measured_gradient
+            ]
+            assert np.abs(np.mean(ratios or [[0, 0]], 0)).max() < 0.2, own[0].operation
+
+    def test_gradients_of_divisors_are_small_if_dividends_are_any(self, monkeypatch):
+        alone = lambda pairs, *_: sums.Gradient(pairs)  # noqa: E731
+        monkeypatch.setattr(sums, "_of_factor", alone)
+        power = next(own for own in self.sites() if own[0].operation == "pow")
+        ratio = np.mean([math.log(site.gradient / site.measured_gradient) for site in power])
+        assert ratio < -0.5
+
+
 class TestBorders:
     """A 3 × 3 kernel on 2 × 2 maps: 4 taps inside, 2 shared by neighbours, 1 by opposites."""
 

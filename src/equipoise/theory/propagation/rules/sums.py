@@ -392,7 +392,11 @@ def _of_factor(
     _, weights = latent.nodes()
     rising = np.maximum.accumulate(output.typical)
     products = factor.typical[:, None] * other.typical
-    found = (np.interp(products, rising, weight) * other.typical**2) @ weights
+    # Where many latents have one value, as zeros of a rectifier, their average.
+    levels, which = np.unique(rising, return_inverse=True)
+    chance = np.bincount(which, weights)
+    known = np.bincount(which, weight * weights) / np.maximum(chance, 1e-300)
+    found = (np.interp(products, levels, known) * other.typical**2) @ weights
     size, plain = float(found @ weights), float(other.typical**2 @ weights)
     if size <= 0:
         return Gradient(pairs)
