@@ -49,6 +49,7 @@ for _family in (
     "attention",
     "convolution",
     "drawn",
+    "gathered",
     "joining",
     "linear",
     "normalisers",
