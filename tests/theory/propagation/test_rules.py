@@ -941,6 +941,40 @@ def test_bounds_hold_behind_products_with_parameters():
         assert site.second_moment == pytest.approx(site.measured_second_moment, rel=0.1)
 
 
+class Windowed(nn.Module):
+    """A stream of tokens beside what windows of them make, as in Swin."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.layer, self.after = (nn.Linear(C, C) for _ in range(3))
+
+    def forward(self, x):
+        x = self.before(x).tanh()
+        windows = x.view(-1, 2, 3, 2, 3, C).transpose(2, 3).reshape(-1, 9, C)
+        y = self.layer(windows * torch.linspace(0.2, 2, 9)[:, None])
+        y = y.view(-1, 2, 2, 3, 3, C).transpose(2, 3).reshape(x.shape)
+        return self.after(torch.relu(x + y))
+
+
+def test_gradients_find_their_places_behind_windows():
+    ratios = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        place = torch.linspace(0.1, 3, 36)[:, None]
+        graph = trace(Windowed(), (tokens(8, 36), place * drawn(8, 36, C)), projected)
+        forward = Forward(graph)
+        for node in graph.nodes:
+            forward.step(node)
+        assert len(forward.reasons) == 1  # the sum that is the loss
+        back = backward(graph, forward)
+        assert not back.reasons
+        value = next(v[0] for v in forward.values.values() if isinstance(v[0], Moments))
+        predicted = back.gradients[id(value)].pairs.diagonal
+        measured = next(n for n in graph.nodes if n.name == "addmm").gradients[0]
+        ratios.append(predicted / measured.view(8, 36, C).square().mean((0, 2)).numpy())
+    assert np.abs(np.log(np.mean(ratios, 0))).max() < 0.3
+
+
 class TestLocalResponseNorm:
     """Divisors are averages over independent channels, and a maximum behind knows its input."""
 

@@ -42,6 +42,7 @@ _BY_NAME = {
 _BY_RULE = {
     "attention": "attention",
     "convolution": "convolutions",
+    "gathered": "resampling",
     "joining": BRANCHES,
     "linear": "linear layers",
     "normalisers": NORMALISERS,

@@ -209,12 +209,18 @@ def _through_root(a: Moments, b: Moments, output: Moments, gradient: Gradient) -
     return Pulled([(root, Derivative(root, slope).times(gradient))])
 
 
-def _back_in_order(pairs: Exchangeable, original: Moments) -> Exchangeable:
+def _back_in_order(pairs: Exchangeable, alike: Moments, original: Moments) -> Exchangeable:
     """Undo :func:`_split_or_merged`, which may have reordered positions."""
-    flat = [atom for axis in original.layout.axes for atom in axis if atom.role == "position"]
-    if tuple(flat) != original.order:
-        raise UnpredictedError("a sum of tensors whose positions are in different orders")
-    return pairs
+    index: Indices = np.arange(alike.positions)
+    for value in alike.moved_from():
+        if value is original:
+            break
+        move = None if value.moved is None else value.moved[1]
+        if value.moved is None or (move is not None and move.ndim != 1):
+            raise UnpredictedError("a sum of tensors whose positions are in different orders")
+        index = index if move is None else move.astype(np.intp)[index]
+    grid = np.ix_(np.argsort(index), np.argsort(index))
+    return Exchangeable(pairs.same[grid], pairs.diff[grid], pairs.samples)
 
 
 def _excess_of_part(
@@ -578,9 +584,10 @@ def _index(lead: Moments, value: Moments, places: dict[Atom, Atom]) -> NDArray[n
 
 def _reordered(value: Moments, lead: Moments) -> Moments:
     pairs = arranged(value.correlation, value.order, lead.order)
-    if len(value.table) > 1 and value.order != lead.order:
-        raise LayoutError("constants with positions in another order")
-    return replace(value, order=lead.order, correlation=pairs, known={})
+    table = value.table
+    if len(table) > 1 and value.order != lead.order:
+        table = table[value.places(lead.order)]
+    return replace(value, order=lead.order, correlation=pairs, table=table, known={})
 
 
 def unaligned(pairs: Exchangeable, aligned: Moments, original: Moments) -> Exchangeable:
@@ -590,7 +597,7 @@ def unaligned(pairs: Exchangeable, aligned: Moments, original: Moments) -> Excha
     if [a.size for a in aligned.order] != [a.size for a in original.order]:
         alike = _split_or_merged(original, aligned)
         if alike is not original:
-            return _back_in_order(unaligned(pairs, aligned, alike), original)
+            return _back_in_order(unaligned(pairs, aligned, alike), alike, original)
     if original.positions == pairs.positions:
         places: dict[Atom, Atom] = {}
         padded = ((),) * (len(aligned.layout.axes) - len(original.layout.axes))
