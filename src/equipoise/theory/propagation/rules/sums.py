@@ -527,10 +527,11 @@ def _of_a_parameter(x: Moments, value: Tensor, name: str) -> Moments:
     places = places.transpose([order.index(atom) for atom in x.order]).ravel()
     chosen = array[places][:, np.arange(2 * draws.DRAWS) // 2 % array.shape[1]].T
     rows = torch.from_numpy(np.ascontiguousarray(chosen))
-    std = np.where(x.std > 0, x.std, 1.0)
-    law = draws.shape_of((array[places] - x.mean[:, None]) / std[:, None])
-    table = x.mean[:, None] + x.std[:, None] * law
-    x = replace(x, table=table, gaussian=False).within(array.min(1)[places], array.max(1)[places])
+    if array.min() > 0 or array.max() < 0:  # a root or a logarithm may come behind
+        std = np.where(x.std > 0, x.std, 1.0)
+        law = draws.shape_of((array[places] - x.mean[:, None]) / std[:, None])
+        x = replace(x, table=x.mean[:, None] + x.std[:, None] * law, gaussian=False)
+        x = x.within(array.min(1)[places], array.max(1)[places])
     return replace(x, others=frozenset({OfParameter(name)}), drawn=Drawn((), lambda: rows))
 
 
