@@ -1,10 +1,11 @@
-"""Losses that reward errors, or that compare outputs with nothing."""
+"""Losses that reward errors or punish right answers, or that compare outputs with nothing."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from equipoise.diagnosis.mistakes.answers import right_answers
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
     LIKELIHOODS,
@@ -38,7 +39,7 @@ def of_aims(traced: TracedPass) -> list[Finding]:
     Args:
         traced: The pass, and what it is one of.
     """
-    found = [_rewarded_errors(traced), _compared_with_nothing(traced)]
+    found = [_rewarded_errors(traced) or right_answers(traced), _compared_with_nothing(traced)]
     return [one for one in found if one is not None]
 
 

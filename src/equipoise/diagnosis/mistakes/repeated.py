@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.sources import tensor
 from equipoise.instrument import trees
 from equipoise.instrument.random_states import seeded
-from equipoise.instrument.recording.graph import Given, Graph, Made, evaluated
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
 
 
 def loss_with(graph: Graph, values: Mapping[Made, Tensor], fixed: Set[int]) -> float | None:
@@ -41,9 +41,27 @@ def loss_with(graph: Graph, values: Mapping[Made, Tensor], fixed: Set[int]) -> f
                 continue
             arguments = trees.replaced((Made, Given), value, (node.arguments, node.keywords))
             try:
-                outputs = evaluated(node.operator, *arguments)
+                if node.in_part:
+                    outputs: tuple[Tensor, ...] = (_written(node, value, nodes),)
+                else:
+                    outputs = evaluated(node.operator, *arguments)
             except (RuntimeError, TypeError, ValueError):
                 return None
             new |= {Made(node.number, place): output for place, output in enumerate(outputs)}
     found = None if graph.result is None else new.get(graph.result)
     return None if found is None else float(found)
+
+
+def _written(
+    node: Node, value: Callable[[Made | Given], Tensor], nodes: Mapping[int, Node]
+) -> Tensor:
+    """A tensor of which parts were overwritten, with the same numbers there.
+
+    Raises:
+        ValueError: If these are other numbers now, whose places are not known.
+    """
+    first, *writes = node.inputs
+    if not all(torch.equal(value(one), tensor(one, nodes)) for one in writes):
+        raise ValueError("what is written to a part depends on what was replaced")
+    before, after = tensor(first, nodes), node.outputs[0]
+    return torch.where(before == after, value(first), after.detach())

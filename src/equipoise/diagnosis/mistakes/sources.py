@@ -101,7 +101,7 @@ def shape(source: Made | Given, nodes: Mapping[int, Node]) -> tuple[int, ...]:
 def depends_on_weights(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
     """Whether it has a gradient that leads to parameters, and not to data alone."""
     return tensor(source, nodes).requires_grad and any(
-        given.kind == "parameter" for given in _given(source, nodes)
+        given.kind == "parameter" for given in given_of(source, nodes)
     )
 
 
@@ -113,7 +113,7 @@ def behind_weights(nodes: Mapping[int, Node]) -> frozenset[str]:
         if node.name in PRODUCTS
         for source in node.inputs
         if (origin := origin_of(source, nodes)) is not None
-        and {"parameter", "data"} <= {one.kind for one in _given(Made(origin.number, 0), nodes)}
+        and {"parameter", "data"} <= {one.kind for one in given_of(Made(origin.number, 0), nodes)}
     )
 
 
@@ -122,7 +122,7 @@ def is_of(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
     known = tensors(batch)
     return any(
         x.shape == given.value.shape and torch.equal(x, given.value)
-        for given in _given(source, nodes)
+        for given in given_of(source, nodes)
         for x in known
     )
 
@@ -132,11 +132,11 @@ def is_of_data_alone(batch: Any, source: Made | Given, nodes: Mapping[int, Node]
     return (
         not tensor(source, nodes).requires_grad
         and is_of(batch, source, nodes)
-        and all(given.kind != "parameter" for given in _given(source, nodes))
+        and all(given.kind != "parameter" for given in given_of(source, nodes))
     )
 
 
-def _given(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Given]:
+def given_of(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Given]:
     """The tensors that a tensor's numbers were made of, the nearest first."""
     waiting, seen = deque([source]), set[int]()
     while waiting:

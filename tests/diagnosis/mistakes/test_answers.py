@@ -1,0 +1,178 @@
+"""Losses that are larger for right answers than for answers that say nothing."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from equipoise.diagnosis.mistakes.answers import right_answers
+from support.traced_passes import traced_pass
+
+GENERATOR = torch.Generator().manual_seed(0)
+CENTRES = torch.randn(4, 6, generator=GENERATOR)
+Y = torch.arange(32) % 4
+# Anchors, others of their classes, and others of other classes.
+ANCHORS, ALIKE, OTHERS = (
+    CENTRES[(Y + k) % 4] + 0.3 * torch.randn(32, 6, generator=GENERATOR) for k in (0, 0, 1)
+)
+RISES = ("critical", "The loss is larger for right answers than for none")
+
+
+def layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8))
+
+
+class Cosines(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features, self.classes = layers(), nn.Parameter(torch.randn(4, 8))
+
+    def forward(self, x):
+        return F.normalize(self.features(x)) @ F.normalize(self.classes).T
+
+
+def found(model, batch, loss, **options):
+    one = right_answers(traced_pass(model, batch, loss, **options))
+    return [] if one is None else [(one.severity, one.title)]
+
+
+def with_margin(angle):
+    """Cross-entropy where the right class has another function of its angle."""
+
+    def loss(model, batch):
+        cosine = model(batch[0]).clamp(-1 + 1e-6, 1 - 1e-6)
+        hot = F.one_hot(batch[1], 4).bool()
+        return F.cross_entropy(16 * torch.where(hot, angle(cosine.acos()), cosine), batch[1])
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("angle", "is_wrong"),
+    [
+        (torch.cos, False),
+        (lambda t: torch.cos(t + 0.5), False),
+        (lambda t: torch.cos(t) - 0.35, False),
+        (lambda t: torch.cos(t + 28.6), True),  # degrees
+        (lambda t: t.sin() * math.cos(0.5) + t.cos() * math.sin(0.5), True),
+        (lambda t: t.cos() * math.sin(0.5) - t.sin() * math.cos(0.5), True),
+    ],
+)
+def test_margins_of_angles(angle, is_wrong):
+    assert found(Cosines(), (ANCHORS, Y), with_margin(angle)) == [RISES] * is_wrong
+
+
+# Losses of outputs and classes, and whether they are turned.
+CLASSES = {
+    "cross-entropy": (F.cross_entropy, False),
+    "smoothed": (lambda z, y: F.cross_entropy(z, y, label_smoothing=0.2), False),
+    "hinge": (F.multi_margin_loss, False),
+    "focal": (lambda z, y: focal(z, y), False),
+    "errors of one-hot numbers": (lambda z, y: F.mse_loss(z, F.one_hot(y, 8).float()), False),
+    "likelihood": (lambda z, y: z.log_softmax(1).gather(1, y[:, None]).mean(), True),
+    "a hinge, turned": (lambda z, y: F.multi_margin_loss(-z, y), True),
+}
+
+
+def focal(z, y):
+    entropy = F.cross_entropy(z, y, reduction="none")
+    return ((1 - torch.exp(-entropy)) ** 2 * entropy).mean()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_losses_of_classes(name):
+    loss, is_wrong = CLASSES[name]
+    given = found(layers(), (ANCHORS, Y), lambda model, batch: loss(model(batch[0]), batch[1]))
+    assert given == [RISES] * is_wrong
+
+
+def of_kinds(measure):
+    """The contrastive loss of all pairs of a batch, of a distance or what is taken for one."""
+
+    def loss(model, batch):
+        z = F.normalize(model(batch[0]))
+        same = (batch[1][:, None] == batch[1]).float()
+        d = measure(z)
+        return (same * d + (1 - same) * F.relu(0.5 - d)).mean()
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("measure", "is_wrong"),
+    [
+        (lambda z: 1 - z @ z.T, False),
+        (lambda z: torch.cdist(z, z), False),
+        (lambda z: z @ z.T, True),
+    ],
+)
+def test_losses_of_labelled_pairs(measure, is_wrong):
+    assert found(layers(), (ANCHORS, Y), of_kinds(measure)) == [RISES] * is_wrong
+
+
+def of_three(distance):
+    def loss(model, batch):
+        a, p, n = (F.normalize(model(x)) for x in batch)
+        return F.relu(distance(a, p) - distance(a, n) + 0.3).mean()
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("distance", "is_wrong"),
+    [
+        (lambda a, b: (a - b).square().sum(1), False),
+        (lambda a, b: 1 - F.cosine_similarity(a, b), False),
+        (F.cosine_similarity, True),
+    ],
+)
+def test_losses_of_anchors_and_two_others(distance, is_wrong):
+    batch = ANCHORS, ALIKE, OTHERS
+    assert found(layers(), batch, of_three(distance)) == [RISES] * is_wrong
+
+
+def test_which_of_two_is_alike_is_told_by_the_inputs():
+    """With the others in the place of those of the same class, the similarity is right."""
+    assert found(layers(), (ANCHORS, OTHERS, ALIKE), of_three(F.cosine_similarity)) == []
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_two_views_with_a_mask_that_is_written(sign):
+    def loss(model, batch):
+        z = F.normalize(torch.cat([model(x) for x in batch]))
+        logits = sign * z @ z.T / 0.2
+        logits.fill_diagonal_(-1e9)
+        return F.cross_entropy(logits, torch.arange(64).roll(32))
+
+    assert found(layers(), (ANCHORS, ALIKE), loss) == [RISES] * (sign < 0)
+
+
+def test_unlike_inputs_tell_nothing():
+    other = torch.randn(32, 6, generator=GENERATOR)
+
+    def loss(model, batch):
+        return F.cosine_similarity(model(batch[0]), model(batch[1])).mean()
+
+    assert found(layers(), (ANCHORS, other), loss) == []
+    assert found(layers(), (ANCHORS, ALIKE), loss) == [RISES]
+
+
+def test_what_a_teacher_tells_is_left_out():
+    teacher = layers()
+
+    def loss(model, batch):
+        with torch.no_grad():
+            told = teacher(batch[0]).softmax(1)
+        z = model(batch[0])
+        return -F.cross_entropy(z, batch[1]) + F.cross_entropy(z, told)
+
+    assert found(layers(), (ANCHORS, Y), loss) == []
+
+
+def test_an_assumed_loss_is_left_out():
+    loss = lambda model, batch: -F.cross_entropy(model(batch[0]), batch[1])  # noqa: E731
+    assert found(layers(), (ANCHORS, Y), loss) == [RISES]
+    assert found(layers(), (ANCHORS, Y), loss, assumed=True) == []
