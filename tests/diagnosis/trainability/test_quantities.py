@@ -6,10 +6,13 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from equipoise import diagnosis, models
 from equipoise.diagnosis.trainability.quantities import quantities
 from equipoise.diagnosis.trainability.record import NAMES
+from equipoise.instrument.recording.tracer import trace
+from equipoise.theory.propagation.propagate import propagate
 from support.diagnosis_examples import fixed_batches
 from support.trainability_examples import layer, network, norm, weight
 
@@ -119,10 +122,56 @@ class TestWhatIsNotFinite:
         assert all(map(math.isfinite, found.values))
 
 
-def test_where_theory_predicts_nothing_the_fluctuation_is_unknown():
-    unknown = dataclasses.replace(layer(1.0, 1.0, 0.5), second_moment=None, gradient=None)
-    with pytest.raises(ValueError, match="theory predicts none of its operations"):
-        quantities(network(unknown), 64, "measured")
+class TestWhereTheoryPredictsNothing:
+    """Weights of mean 1/n are none that theory knows."""
+
+    @staticmethod
+    def measured(width, depth=4):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+        for linear in model:
+            nn.init.constant_(linear.weight, 1 / width)
+        x = torch.randn(16, width)
+        found = propagate(trace(model, (x, x), lambda m, b: F.mse_loss(m(b[0]), b[1])))
+        assert not any(site.is_predicted for site in found.sites)
+        return quantities(found, 16, "measured")
+
+    def test_fluctuations_are_those_of_depth_over_width(self):
+        assert self.measured(20).fluctuation == pytest.approx(math.sqrt(5 * 4 / 20) - 0.3)
+        assert self.measured(500).fluctuation == 0
+
+    def test_without_a_trace_they_are_as_bad_as_can_be(self):
+        known = layer(1.0, 1.0, 0.5)
+        unknown = dataclasses.replace(known, second_moment=None, gradient=None, error=math.nan)
+        assert of(network(unknown), "fluctuation", "measured") == 5
+
+
+class Products(nn.Module):
+    """Rows of two tables, multiplied."""
+
+    def __init__(self, deviation):
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.other = (nn.Embedding(9, 4) for _ in range(2))
+        for table in (self.one, self.other):
+            nn.init.normal_(table.weight, std=deviation)
+
+    def forward(self, rows):
+        return (self.one(rows) * self.other(rows)).sum(1)
+
+
+def test_products_of_tables_have_no_depth():
+    batch = torch.arange(9).repeat(2), torch.randn(18)
+
+    def of_products(deviation):
+        model = Products(deviation)
+        found = propagate(trace(model, batch, lambda m, b: F.mse_loss(m(b[0]), b[1])))
+        return quantities(found, 16, "measured")
+
+    small, large = of_products(0.1), of_products(20.0)
+    assert dataclasses.replace(large, size=0.0, imbalance=small.imbalance) == small
+    assert (small.explosion, small.size, small.samples) == (0, 0, 4)
+    assert large.size > 5
 
 
 def test_without_a_layer_nothing_is_known():

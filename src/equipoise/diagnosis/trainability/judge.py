@@ -23,6 +23,7 @@ from equipoise.diagnosis.trainability.quantities import (
     up_to_the_output,
 )
 from equipoise.diagnosis.trainability.record import LIKELY, Depth, Quantities, Trainability
+from equipoise.diagnosis.trainability.targets import burden
 from equipoise.instrument.recording.graph import Made
 from equipoise.theory.propagation.propagate import Propagation, propagate
 from equipoise.theory.propagation.rules.normalisers import EQUAL_ROWS
@@ -40,10 +41,8 @@ REASONS = {
     "silence": "some layers get no gradient at all",
     "fluctuation": "gradients differ from one draw of weights to another, as where a network is "
     "deep for its width",
-}
-_UNKNOWN = {
-    "fluctuation": "theory does not reach its gradients, so that nothing is known of how much one "
-    "draw of weights differs from another"
+    "targets": "the targets lie so far from the outputs, for their spread or for what the last "
+    "layer can give, that most steps go into the way there",
 }
 
 
@@ -67,7 +66,7 @@ def judge(
         allowance: Seconds for predicting it with more blocks.
 
     Raises:
-        ValueError: If no operation of the model has a gradient, none is predicted, most have no
+        ValueError: If no operation of the model has a gradient, most have no
             gradient as yet and theory does not reach the output, or norms get equal rows as yet.
     """
     if _equal_behind_zeros(found):
@@ -95,11 +94,13 @@ def judge(
         together = known["predicted"]
     fit = calibration.fits[basis]
     outside = calibration.outside(together)
-    odds, error = fit.log_odds(together), fit.error(together)
+    targets = burden(found.graph) if found.graph is not None else 0.0
+    outside += ("targets",) * (targets > 0)
+    odds, error = fit.log_odds(together) - targets, fit.error(together)
     probability, low, high = interval(odds, error, outside=bool(outside))
     against = {
         name: term
-        for name, term in fit.terms(together).items()
+        for name, term in (fit.terms(together) | {"targets": -targets}).items()
         if name not in FAVOURABLE and term < -_SLIGHT
     }
     alike, alike_trained = fit.alike(probability)
@@ -107,7 +108,7 @@ def judge(
         probability=probability,
         low=low,
         high=high,
-        reason=_reason(against, found) if probability < LIKELY else "",
+        reason=_reason(against) if probability < LIKELY else "",
         alike=alike,
         alike_trained=alike_trained,
         outside=outside,
@@ -132,12 +133,8 @@ def predicted_probability(
     return interval(odds, 0.0, outside=False)[0]
 
 
-def _reason(against: Mapping[str, float], found: Propagation) -> str:
-    if not against:
-        return ""
-    reached = any(math.isfinite(site.error) for site in found.sites)
-    reasons = REASONS if reached else REASONS | _UNKNOWN
-    return reasons[min(against, key=against.__getitem__)]
+def _reason(against: Mapping[str, float]) -> str:
+    return REASONS[min(against, key=against.__getitem__)] if against else ""
 
 
 def _depth(

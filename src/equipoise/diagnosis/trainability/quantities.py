@@ -29,9 +29,10 @@ from typing import Literal
 
 from torch import Tensor
 
+from equipoise.diagnosis.mistakes.sources import PRODUCTS, given_of, tensor
 from equipoise.diagnosis.trainability.entrance import leading_to, passages
 from equipoise.diagnosis.trainability.record import Quantities
-from equipoise.instrument.recording.graph import Given, Node
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.propagation.propagate import NO_TIME, Propagation
 from equipoise.theory.propagation.sites import Site, Weight, of_model
 
@@ -47,6 +48,8 @@ _UNEQUAL, _MOST_IMBALANCE = 2.0, 22.0
 _UNSURE, _MOST_FLUCTUATION = 0.3, 5.3
 # Mean square of a bias, in units of 1/fan-in, from which it was set: PyTorch draws 1/3.
 _SET = 9.0
+# Of plain ReLU networks, variance of the logarithm of the gradient times width over depth.
+_OF_DEPTH = 5.0
 # Heads that are looked at, of which a recurrent model may have one for each step.
 _MOST_HEADS = 16
 # Part of a bias's mean square by which a prediction may be off.
@@ -68,15 +71,13 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
     ends = _ends(found, everything)
     sites = _leading_to_the_output(found, everything, ends)
     if not sites:
-        raise ValueError(
-            "nothing is known of the model's gradients: it has no linear or convolutional layer "
-            "that theory or the traced pass reaches."
-        )
-    if not any(site.is_predicted for site in sites):
-        raise ValueError(
-            "theory predicts none of its operations, and how much one draw of the weights differs "
-            f"from another is known from theory alone{further(sites)}"
-        )
+        tables = _of_tables(found, batch_size)
+        if tables is None:
+            raise ValueError(
+                "nothing is known of the model's gradients: it has no linear or convolutional "
+                "layer that theory or the traced pass reaches."
+            )
+        return tables
     heads = [place for place in ends[:_MOST_HEADS] if _taken(everything[place]) > 0]
     others = (everything[place] for place in heads if everything[place] is not sites[-1])
     # Each head may forget its input, or begin with numbers that are too large.
@@ -94,9 +95,73 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
         size=max(_beyond(_log(q), _LARGE, _MOST_SIZE) for q, _ in outputs),
         imbalance=_beyond(_range(rates), _UNEQUAL, _MOST_IMBALANCE),
         silence=1 - len(rates) / max(1, len(weights)),
-        fluctuation=_beyond(max(errors, default=math.inf), _UNSURE, _MOST_FLUCTUATION),
+        fluctuation=_beyond(
+            max(errors) if errors else _by_depth_over_width(found.graph, sites[-1].node),
+            _UNSURE,
+            _MOST_FLUCTUATION,
+        ),
         samples=math.log2(batch_size),
     )
+
+
+def _of_tables(found: Propagation, batch_size: int) -> Quantities | None:
+    """Of a model whose weights are rows of tables, as of embeddings that are multiplied.
+
+    It has no depth over which gradients could grow.
+
+    Returns:
+        ``None`` of other models, and of those that multiply with weights.
+    """
+    graph = found.graph
+    if graph is None or not graph.weights:
+        return None
+    nodes = {node.number: node for node in graph.nodes}
+    if any(_width(node, nodes) for node in graph.nodes):
+        return None
+    if not any(node.name == "embedding" for node in graph.nodes):
+        return None
+    outputs = [node.outputs[0] for node in graph.nodes if node.module and node.outputs]
+    learnt = [x.detach() for x in outputs if x.requires_grad and x.is_floating_point()]
+    if not learnt:
+        return None
+    rates = _relative_gradients(_measured_alone(found), "measured")
+    return Quantities(
+        explosion=0.0,
+        vanishing=0.0,
+        collapse=0.0,
+        size=_beyond(_log(float(learnt[-1].double().square().mean())), _LARGE, _MOST_SIZE),
+        imbalance=_beyond(_range(rates) if rates else 0.0, _UNEQUAL, _MOST_IMBALANCE),
+        silence=0.0,
+        fluctuation=0.0,
+        samples=math.log2(batch_size),
+    )
+
+
+def _by_depth_over_width(graph: Graph | None, end: int) -> float:
+    """Standard deviation of the logarithm of the gradient at the input, where theory has none.
+
+    Of plain ReLU networks it is the root of 5 times the sum of 1/width; of others it is less.
+    """
+    if graph is None:
+        return math.inf
+    nodes = {node.number: node for node in graph.nodes}
+    squares: dict[int, float] = {}
+    for node in graph.nodes[: end + 1]:
+        before = (squares[one.node] for one in node.inputs if isinstance(one, Made))
+        width = _width(node, nodes)
+        squares[node.number] = max(before, default=0.0) + (_OF_DEPTH / width if width else 0.0)
+    return math.sqrt(squares[end])
+
+
+def _width(node: Node, nodes: Mapping[int, Node]) -> int:
+    """Numbers that each output of a layer adds up; 0 of other operations."""
+    if node.name not in PRODUCTS:
+        return 0
+    for source in node.inputs[-2:]:
+        matrix = tensor(source, nodes)
+        if matrix.ndim > 1 and {one.kind for one in given_of(source, nodes)} == {"parameter"}:
+            return matrix[0].numel() if node.name == "convolution" else matrix.shape[-2]
+    return 0
 
 
 def further(sites: Iterable[Site]) -> str:
