@@ -14,6 +14,7 @@ from torch import Tensor
 
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
+    CTC,
     before_expanding,
     depends_on_weights,
     is_of,
@@ -27,7 +28,6 @@ from equipoise.records import wording
 from equipoise.records.finding import Finding
 
 _BINARY = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
-_CTC = ("_ctc_loss", "_cudnn_ctc_loss")
 _LOGARITHMS = ("log", "log1p", "log_sigmoid_forward")
 # Beyond 0 and 1 by less than the first is rounding; by less than the second, resized images.
 _ROUNDING, _OVERSHOOT = 1e-3, 0.05
@@ -354,7 +354,7 @@ def _indices(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
 
 def _of_ctc(node: Node, nodes: Mapping[int, Node]) -> Iterator[Finding]:
     """Sequences that CTC cannot give: with blanks in them, or for want of steps."""
-    if node.name not in _CTC:
+    if node.name not in CTC:
         return
     targets, steps, lengths = (_integers(one, nodes) for one in node.arguments[1:4])
     blank = int(node.arguments[4]) if len(node.arguments) > 4 else 0

@@ -24,6 +24,7 @@ from equipoise.diagnosis.mistakes.leaks import of_leaks
 from equipoise.diagnosis.mistakes.memory import of_memory
 from equipoise.diagnosis.mistakes.outputs import of_outputs
 from equipoise.diagnosis.mistakes.own_steps import of_own_steps
+from equipoise.diagnosis.mistakes.pairing import of_pairing
 from equipoise.diagnosis.mistakes.pairs import of_pairs
 from equipoise.diagnosis.mistakes.past import of_past
 from equipoise.diagnosis.mistakes.plateaus import of_plateaus
@@ -64,6 +65,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "targets that were given": of_past,
     "inputs that hold the targets": of_leaks,
     "similarities of samples": of_pairs,
+    "targets of other samples": of_pairing,
     "samples that see each other": of_samples,
 }
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from equipoise.diagnosis.mistakes.repeated import with_other_data
 from equipoise.diagnosis.mistakes.sources import ARRANGING, tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.batches import fields, mapped, tensors
-from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Given, Made, Node
-from equipoise.instrument.recording.tracer import trace
 from equipoise.records.finding import Finding
 
 # Of fewer samples, or of targets that tell less, a column may be equal by chance.
@@ -143,19 +142,14 @@ def _is_used(x: Tensor, place: slice, output: Made, traced: TracedPass) -> bool:
     other = x.clone()
     other[:, place] = x[:, place].roll(1, 0)
 
-    def ran(batch: Any) -> Sequence[Node]:
-        with seeded(0):
-            return trace(traced.model, batch, traced.loss_fn).nodes[: output.node + 1]
-
     exchanged = mapped(lambda value: other if value is x else value, traced.batch)
-    passes = ran(traced.batch), ran(exchanged)
-    names, others = ([node.name for node in nodes] for nodes in passes)
-    if names != others or names[-1] != traced.nodes[output.node].name:
+    passes = with_other_data(traced, exchanged)
+    if passes is None:
         return False  # what runs depends on the numbers, or is drawn
-    first, second = (nodes[-1].outputs[output.index].detach() for nodes in passes)
-    if first.shape != second.shape or not first.numel():
-        return False
-    return float((first - second).abs().max()) > _ROUNDING * float(first.abs().max())
+    first, second = (one.nodes[output.node].outputs[output.index].detach() for one in passes)
+    return first.numel() > 0 and float((first - second).abs().max()) > _ROUNDING * float(
+        first.abs().max()
+    )
 
 
 def _name(batch: Any, place: int) -> str:

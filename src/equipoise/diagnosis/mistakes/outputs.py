@@ -12,6 +12,7 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.bounds import narrow
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
+    CTC,
     LIKELIHOODS,
     PRODUCTS,
     axis_of,
@@ -35,7 +36,6 @@ _LOSSES = {_CROSS_ENTROPY: "cross-entropy", _BINARY: "binary cross-entropy of lo
 _NORMALISED_TWICE = {(_CROSS_ENTROPY, "_softmax"): "softmax", (_BINARY, "sigmoid"): "sigmoid"}
 # Where bounded activations leave logits between.
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
-_CTC = ("_ctc_loss", "_cudnn_ctc_loss")
 _ASSUMED = "That loss is assumed: give yours as loss_fn= if it is another."
 # What makes numbers that are no logarithms of probabilities.
 _NO_LOGARITHMS = (*PRODUCTS, "_softmax", "sigmoid", "tanh", "relu")
@@ -163,7 +163,7 @@ def _least(node: Node, low: float, high: float) -> str | None:
 
 def _no_logarithms(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -> Finding | None:
     """A likelihood of what is no logarithm of a probability."""
-    if node.name not in (*LIKELIHOODS, *_CTC):
+    if node.name not in (*LIKELIHOODS, *CTC):
         return None
     bounded = _are_probabilities(node, nodes)
     made_otherwise = origin is not None and origin.name in _NO_LOGARITHMS
@@ -171,7 +171,7 @@ def _no_logarithms(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -
     if not (bounded or made_otherwise or above):
         return None
     bounded |= origin is not None and origin.name in ("_softmax", *_BOUNDED)
-    if node.name in _CTC:
+    if node.name in CTC:
         likelihood, words = "CTC loss", "CTC loss adds up one number per step of each alignment"
         remedy = "Apply log_softmax to the logits before it."
     else:
@@ -196,7 +196,7 @@ def _no_logarithms(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -
 def _are_probabilities(node: Node, nodes: Mapping[int, Node]) -> bool:
     """Whether a likelihood is given numbers between 0 and 1 that sum to 1 over the classes."""
     values = tensor(node.inputs[0], nodes).detach().double()
-    axis = -1 if node.name in _CTC or values.ndim < 2 else 1
+    axis = -1 if node.name in CTC or values.ndim < 2 else 1
     return _are_shares(values, axis)
 
 

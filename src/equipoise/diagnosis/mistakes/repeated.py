@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.sources import tensor
-from equipoise.instrument import trees
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
+from equipoise.instrument import trees, untouched
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
+from equipoise.instrument.recording.tracer import trace
 
 
 def loss_with(graph: Graph, values: Mapping[Made, Tensor], fixed: Set[int]) -> float | None:
@@ -50,6 +53,35 @@ def loss_with(graph: Graph, values: Mapping[Made, Tensor], fixed: Set[int]) -> f
             new |= {Made(node.number, place): output for place, output in enumerate(outputs)}
     found = None if graph.result is None else new.get(graph.result)
     return None if found is None else float(found)
+
+
+def with_other_data(
+    traced: TracedPass, batch: Any, *, evaluation: bool = False
+) -> tuple[Graph, Graph] | None:
+    """A pass and one on another batch, with the same random numbers.
+
+    Args:
+        traced: The pass, which is traced again.
+        batch: The other batch.
+        evaluation: Whether both are to run in evaluation.
+
+    Returns:
+        None if other operations run, or these give other shapes.
+    """
+
+    def ran(given: Any) -> Graph:
+        with untouched(traced.model), seeded(0):
+            if evaluation:
+                traced.model.eval()
+            return trace(traced.model, given, traced.loss_fn)
+
+    before, after = ran(traced.batch), ran(batch)
+    alike = len(before.nodes) == len(after.nodes) and all(
+        one.name == other.name
+        and [x.shape for x in one.outputs] == [x.shape for x in other.outputs]
+        for one, other in zip(before.nodes, after.nodes, strict=True)
+    )
+    return (before, after) if alike else None
 
 
 def _written(

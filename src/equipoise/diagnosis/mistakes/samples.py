@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.diagnosis.mistakes.relations import holds_pairs
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.batches import mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.normalisers import is_normaliser
-from equipoise.instrument.recording.graph import Given, Graph
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -79,7 +79,7 @@ def _count_of_samples(traced: TracedPass, given: Sequence[Tensor]) -> int | None
     (count,) = lengths
     if count < _FEWEST or _is_list_of_samples(traced.batch):
         return None
-    return None if _holds_pairs(traced.model, given, traced.graph, count) else count
+    return None if holds_pairs(traced, given, count) else count
 
 
 def _output_depends_on_others(
@@ -136,29 +136,6 @@ def _is_list_of_samples(batch: Any) -> bool:
     return isinstance(batch, Mapping | tuple | list) and any(
         isinstance(part, tuple | list) for part in parts
     )
-
-
-def _holds_pairs(model: nn.Module, given: Sequence[Tensor], graph: Graph, count: int) -> bool:
-    """Whether there is a number for each pair of rows, or a list of pairs, as of one graph."""
-    if any(tuple(x.shape) == (count, count) for x in given):
-        return True
-    constants = (x for node in graph.nodes for x in node.inputs if isinstance(x, Given))
-    held = [
-        *model.buffers(),
-        *(v for m in model.modules() for v in vars(m).values()),
-        *(x.value for x in constants if x.kind == "data"),
-    ]
-    return any(
-        isinstance(x, Tensor) and (tuple(x.shape[-2:]) == (count, count) or _are_edges(x, count))
-        for x in held
-    )
-
-
-def _are_edges(x: Tensor, count: int) -> bool:
-    """Whether it has two rows of many numbers of samples."""
-    if x.dtype not in (torch.int32, torch.int64) or x.ndim != 2 or len(x) != 2:
-        return False
-    return x.shape[1] >= count and bool((x >= 0).all()) and int(x.max()) == count - 1
 
 
 def _others_exchanged(batch: Any, count: int) -> Any:

@@ -31,6 +31,7 @@ ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "
 DRAWN = ("randn", "rand", "normal", "uniform", "randint", "randn_like", "rand_like")
 # Operations that pick one number of each row, that of its class.
 LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
+CTC = ("_ctc_loss", "_cudnn_ctc_loss")
 # Operations that compare two tensors number by number.
 DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
 # Operations under which a sum of errors is no more than the difference of two sums.
