@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.repeated import loss_with
-from equipoise.diagnosis.mistakes.sources import DRAWN, PRODUCTS, given_of, tensor
+from equipoise.diagnosis.mistakes.sources import DRAWN, given_of, tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.recording.graph import Given, Made, Node
@@ -40,7 +40,7 @@ def right_answers(traced: TracedPass) -> Finding | None:
     Args:
         traced: The pass on a batch whose first axes are those of samples.
     """
-    layers = [] if traced.loss_is_assumed else _last_layers(traced)
+    layers = [] if traced.loss_is_assumed else traced.last_layers
     taken = _taken_behind(layers, traced)
     if taken is None:
         return None
@@ -51,26 +51,6 @@ def right_answers(traced: TracedPass) -> Finding | None:
     if others or len(outputs) > 1 or labels.ndim != 1 or labels.is_floating_point():
         return None
     return _of_labels(outputs[0], labels, traced)
-
-
-def _last_layers(traced: TracedPass) -> list[Node]:
-    """The products of data with weights that lead to no other such product."""
-    nodes = traced.nodes
-    leading, last = set[int](), []
-    for node in reversed(traced.graph.nodes):
-        if node.number not in leading:
-            if not _is_layer(node, nodes):
-                continue
-            last.append(node)
-        leading |= {one.node for one in node.inputs if isinstance(one, Made)}
-    return last[::-1]
-
-
-def _is_layer(node: Node, nodes: Mapping[int, Node]) -> bool:
-    if node.name not in PRODUCTS or not node.gradients or node.gradients[0] is None:
-        return False
-    kinds = [{one.kind for one in given_of(source, nodes)} for source in node.inputs]
-    return {"parameter"} in kinds and any("data" in one for one in kinds)
 
 
 def _taken_behind(layers: Sequence[Node], traced: TracedPass) -> list[Tensor] | None:

@@ -30,6 +30,7 @@ from equipoise.diagnosis.mistakes.past import of_past
 from equipoise.diagnosis.mistakes.plateaus import of_plateaus
 from equipoise.diagnosis.mistakes.policies import of_policies
 from equipoise.diagnosis.mistakes.quantised import of_quantised
+from equipoise.diagnosis.mistakes.ranges import of_ranges
 from equipoise.diagnosis.mistakes.reach import of_reach
 from equipoise.diagnosis.mistakes.samples import of_samples
 from equipoise.diagnosis.mistakes.signs import of_signs
@@ -44,6 +45,7 @@ from equipoise.records.finding import Finding
 # Detectors, by what they look at, in the words of the note for those that fail.
 DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "outputs": of_outputs,
+    "ranges of outputs": of_ranges,
     "axes of classes": of_classes,
     "codings of targets": of_codings,
     "random numbers": of_draws,

@@ -28,6 +28,15 @@ def loss_with(graph: Graph, values: Mapping[Made, Tensor], fixed: Set[int]) -> f
         None if the loss does not depend on these numbers, or if an operation cannot be repeated
         alone.
     """
+    new = numbers_with(graph, values, fixed)
+    found = None if new is None or graph.result is None else new.get(graph.result)
+    return None if found is None else float(found)
+
+
+def numbers_with(
+    graph: Graph, values: Mapping[Made, Tensor], fixed: Set[int] = frozenset()
+) -> Mapping[Made, Tensor] | None:
+    """All numbers that change where others are taken in the place of some; see the loss."""
     new = dict(values)
     nodes = {node.number: node for node in graph.nodes}
 
@@ -51,8 +60,7 @@ def loss_with(graph: Graph, values: Mapping[Made, Tensor], fixed: Set[int]) -> f
             except (RuntimeError, TypeError, ValueError):
                 return None
             new |= {Made(node.number, place): output for place, output in enumerate(outputs)}
-    found = None if graph.result is None else new.get(graph.result)
-    return None if found is None else float(found)
+    return new
 
 
 def with_other_data(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from equipoise.diagnosis.mistakes.sources import (
     LIKELIHOODS,
     PRODUCTS,
+    given_of,
     is_error,
     tensor,
 )
@@ -57,6 +58,18 @@ class TracedPass:
         return frozenset(found)
 
     @cached_property
+    def last_layers(self) -> list[Node]:
+        """The products of data with weights that lead to no other such product."""
+        leading, last = set[int](), []
+        for node in reversed(self.graph.nodes):
+            if node.number not in leading:
+                if not _is_learnt_layer(node, self.nodes):
+                    continue
+                last.append(node)
+            leading |= {one.node for one in node.inputs if isinstance(one, Made)}
+        return last[::-1]
+
+    @cached_property
     def compared(self) -> list[tuple[Made, Made | Given]]:
         """Outputs and the targets that a loss compares them with, one by one."""
         found = []
@@ -79,6 +92,13 @@ class TracedPass:
     def after_layers(self) -> Iterator[Node]:
         """The other operations: those behind the last layer, of the loss among them."""
         return (node for node in self.graph.nodes if node.number not in self.before_layers)
+
+
+def _is_learnt_layer(node: Node, nodes: Mapping[int, Node]) -> bool:
+    if node.name not in PRODUCTS or not node.gradients or node.gradients[0] is None:
+        return False
+    kinds = [{one.kind for one in given_of(source, nodes)} for source in node.inputs]
+    return {"parameter"} in kinds and any("data" in one for one in kinds)
 
 
 def one_of_each(findings: Iterable[Finding | None]) -> list[Finding]:
