@@ -480,8 +480,8 @@ def test_batch_norm_of_two_rows_is_judged_and_not_refused():
         seeds=1,
         batches=1,
     )
-    (few,) = (finding for finding in found.findings if "2 rows" in finding.title)
-    assert few.severity == "critical"
+    few = [finding.severity for finding in found.findings if "2 rows" in finding.title]
+    assert few == ["critical", "warning"]
     assert found.verdict.probability < 0.5
 
 

@@ -107,7 +107,7 @@ def _few_rows(growth: GradientGrowth) -> list[Finding]:
         title = "Batch norm of 2 rows keeps only which one is larger"
     return [
         Finding(
-            "critical" if hopeless else "warning",
+            "warning",
             title,
             f"{wording.count(len(few), 'batch norm')}, {least} among them, average fewer "
             f"than {_ENOUGH_ROWS} rows: the statistics of training vary by "

@@ -203,3 +203,36 @@ def test_a_frozen_batch_norm_that_does_not_run():
             return self.head(x)
 
     assert titles(Bypassing()) == {}
+
+
+class Virtual(nn.Module):
+    """Batch norm over parts of a batch, with or without a way around it."""
+
+    def __init__(self, rows, *, around=False):
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1)
+        self.rows, self.around = rows, around
+
+    def forward(self, x):
+        h = self.first(x)
+        normed = torch.cat([self.norm(part) for part in h.split(self.rows)])
+        return self.head(normed + h if self.around else normed)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (Virtual(2), True),
+        (Virtual(3), True),
+        (Virtual(4), False),
+        (Virtual(2, around=True), False),
+        (Virtual(2).eval(), False),
+    ],
+)
+def test_batch_norms_of_two_rows_on_all_ways(model, told):
+    traced = traced_pass(
+        model, (torch.randn(12, 4), torch.randn(12, 1)), lambda m, b: F.mse_loss(m(b[0]), b[1])
+    )
+    titles = [one.title for one in of_layers(traced) if one.severity == "critical"]
+    rows = model.rows
+    assert titles == [f"All that outputs depend on passes batch norms of {rows} rows"] * told

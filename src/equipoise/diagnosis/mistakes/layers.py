@@ -6,14 +6,16 @@ import math
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from equipoise.diagnosis.mistakes.sources import PRODUCTS
-from equipoise.diagnosis.mistakes.traced_pass import TracedPass
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.trainability.entrance import leading_to
+from equipoise.instrument.batches import tensors
 from equipoise.instrument.normalisers import is_batch_norm
-from equipoise.instrument.recording.graph import Given, Graph, Node
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -24,6 +26,8 @@ _MOST_DROPPED = 0.75
 # with 13 kept 92 %, and after one such layer 95 %.
 _DROWNED, _FEW_KEPT, _IN_A_ROW = 0.9, 8, 2
 _NAMES = 3
+# Of fewer rows the gradient of batch norm has no finite variance.
+_FEWEST = 4
 # What every module keeps.
 _OWN = frozenset(vars(nn.Module()))
 # Containers in containers that are looked into.
@@ -43,6 +47,7 @@ def of_layers(traced: TracedPass) -> list[Finding]:
         *_unregistered(graph, model),
         *_norms_of_one(graph),
         *_norms_of_nothing(graph, model),
+        *_norms_of_two(traced),
         *_dropped(graph, model),
     ]
 
@@ -204,3 +209,48 @@ def _is_fresh(norm: nn.Module) -> bool:
     if norm.training or not (isinstance(mean, Tensor) and isinstance(variance, Tensor)):
         return False
     return not bool(mean.any()) and bool((variance == 1).all())
+
+
+def _norms_of_two(traced: TracedPass) -> list[Finding]:
+    """Batch norms over so few rows that hardly a sign is left, on all ways to the outputs.
+
+    Skip connections around them, as of a U-Net's deepest level, hand the rest on.
+    """
+    few = {node.number: rows for node in traced.graph.nodes if 1 < (rows := _rows(node)) < _FEWEST}
+    given, reached = tensors(traced.batch), set[int]()
+    for node in traced.graph.nodes if few else ():
+        is_given = any(
+            source.node in reached
+            if isinstance(source, Made)
+            else source.kind == "data" and any(_is(source.value, x) for x in given)
+            for source in node.inputs
+        )
+        if is_given and node.number not in few:
+            reached.add(node.number)
+    layers = traced.last_layers
+    if not few or not layers or any(node.number in reached for node in layers):
+        return []
+    return [
+        Finding(
+            "critical",
+            f"All that outputs depend on passes batch norms of {min(few.values())} rows",
+            f"{wording.count(len(few), 'batch norm')}, the first"
+            f"{place_of(traced.nodes[min(few)])}, leave of each number little more than which row "
+            "has the larger one, and what that is compared with changes from batch to batch.",
+            "Larger batches, virtual ones included, or norms of single samples: "
+            'model = equipoise.layers.convert(model, "batch", "group").model',
+        )
+    ]
+
+
+def _is(value: Tensor, x: Tensor) -> bool:
+    return value.shape == x.shape and torch.equal(value, x)
+
+
+def _rows(node: Node) -> int:
+    """Rows that a batch norm in training averages over; 0 of other operations."""
+    if "batch_norm" not in node.name or not node.outputs or node.outputs[0].ndim < 2:
+        return 0
+    training = [one for one in node.arguments if isinstance(one, bool)]
+    x = node.outputs[0]
+    return x.numel() // x.shape[1] if training[:1] == [True] else 0
