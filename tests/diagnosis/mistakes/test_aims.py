@@ -163,7 +163,7 @@ def test_an_adversary_beside_a_task():
         (lambda z: -z.mean(), 1, []),  # as a generator's, by its critic
         (lambda z: z[:16].mean() - z[16:].mean(), 3, []),
         (lambda z: -z[:, 0].mean(), 3, []),
-        (lambda z: z.square().mean(), 3, []),
+        (lambda z: z.square().mean(), 3, [NOTHING]),
         (lambda z: z.mean() + 0.1 * z.square().mean(), 3, []),
     ],
 )

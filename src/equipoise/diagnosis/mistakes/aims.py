@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.answers import right_answers
+from equipoise.diagnosis.mistakes.nothing import compared_with_nothing
 from equipoise.diagnosis.mistakes.sources import (
-    ARRANGING,
     LIKELIHOODS,
     depends_on_weights,
     is_of_data_alone,
     origin_of,
     tensor,
 )
-from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign, place_of
-from equipoise.instrument.recording.graph import Made, Node
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign
+from equipoise.instrument.recording.graph import Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -28,9 +28,6 @@ _PICKING = {"gather", "index", "mul"}
 _EQUAL = 1e-3
 # Fewer differences may all point one way by chance.
 _ENOUGH, _FEW = 8, 2
-# What gives the loss from outputs, if it compares them with nothing.
-_AVERAGING = {*ARRANGING, "mean", "sum", "neg", "mul", "div"}
-_LAYERS = ("addmm", "convolution")
 
 
 def of_aims(traced: TracedPass) -> list[Finding]:
@@ -39,7 +36,7 @@ def of_aims(traced: TracedPass) -> list[Finding]:
     Args:
         traced: The pass, and what it is one of.
     """
-    found = [_rewarded_errors(traced) or right_answers(traced), _compared_with_nothing(traced)]
+    found = [_rewarded_errors(traced) or right_answers(traced), compared_with_nothing(traced)]
     return [one for one in found if one is not None]
 
 
@@ -131,29 +128,3 @@ def _common_sign(gradient: Tensor) -> float:
         return 0.0
     low, high = float(values.min()), float(values.max())
     return one_sign(values) if high - low <= _EQUAL * max(abs(low), abs(high)) else 0.0
-
-
-def _compared_with_nothing(traced: TracedPass) -> Finding | None:
-    """A loss that is a mean or a sum of outputs, of several features that all count alike.
-
-    Critics have one output, and count what is real and what is not with opposite signs.
-    """
-    nodes = traced.nodes
-    node = None if traced.graph.result is None else nodes[traced.graph.result.node]
-    while node is not None and node.name in _AVERAGING and len(node.inputs) == 1:
-        (source,) = node.inputs
-        node = nodes.get(source.node) if isinstance(source, Made) else None
-    if node is None or node.name not in _LAYERS or not node.gradients:
-        return None
-    gradient, output = node.gradients[0], node.outputs[0]
-    if gradient is None or output.ndim < 2 or output.shape[1] < 2 or not _common_sign(gradient):
-        return None
-    if bool((gradient == 0).any()):
-        return None  # some outputs are picked
-    return Finding(
-        "critical",
-        "The loss compares outputs with nothing",
-        f"It is a mean or sum of all {output.shape[1]} outputs{place_of(node)}, and falls without "
-        "bound, whatever is given.",
-        "Compare them with targets, such as by F.cross_entropy or F.mse_loss.",
-    )

@@ -11,12 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.diagnosis.mistakes.sources import tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.random_states import seeded
-from equipoise.instrument.recording.graph import Made
 from equipoise.numerics import vectors
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -58,7 +56,7 @@ def of_signs(traced: TracedPass) -> list[Finding]:
         return _by_hooks(model, loss_fn, batch)
     if abs(graph.loss) < _CHANGE or any(node.function for node in graph.nodes):
         return []
-    if _has_detached(traced):
+    if traced.takes_detached:
         return []
     loss, gradients = _gradients(model, loss_fn, batch)
     square = vectors.norm(list(gradients.values())) ** 2 if gradients else 0.0
@@ -78,20 +76,6 @@ def of_signs(traced: TracedPass) -> list[Finding]:
             "Look for a hook or an operation in the forward pass that turns gradients.",
         )
     ]
-
-
-def _has_detached(traced: TracedPass) -> bool:
-    """Whether operations take numbers that trained weights have made, without their gradient.
-
-    Operations that save their output for the backward pass detach it, too, for no other.
-    """
-    nodes = traced.nodes
-    taken = {one.node for node in nodes.values() for one in node.inputs if isinstance(one, Made)}
-    return any(
-        (node.name == "detach" and node.number in taken) or not node.records_gradients
-        for node in nodes.values()
-        if any(tensor(source, nodes).requires_grad for source in node.inputs)
-    )
 
 
 def _finding(detail: str, remedy: str) -> Finding:

@@ -70,6 +70,22 @@ class TracedPass:
         return last[::-1]
 
     @cached_property
+    def takes_detached(self) -> bool:
+        """Whether operations take numbers that trained weights have made, without their gradient.
+
+        Operations that save their output for the backward pass detach it, too, for no other.
+        """
+        nodes = self.nodes
+        taken = {
+            one.node for node in nodes.values() for one in node.inputs if isinstance(one, Made)
+        }
+        return any(
+            (node.name == "detach" and node.number in taken) or not node.records_gradients
+            for node in nodes.values()
+            if any(tensor(source, nodes).requires_grad for source in node.inputs)
+        )
+
+    @cached_property
     def compared(self) -> list[tuple[Made, Made | Given]]:
         """Outputs and the targets that a loss compares them with, one by one."""
         found = []

@@ -1,0 +1,165 @@
+"""Losses that compare outputs with nothing, so that an answer for all inputs is the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from equipoise.diagnosis.mistakes.repeated import loss_with
+from equipoise.diagnosis.mistakes.sources import DRAWN, PRODUCTS, depends_on_weights, is_of, tensor
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
+from equipoise.diagnosis.trainability.entrance import leading_to
+from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.records.finding import Finding
+
+# How far outputs are moved, to see whether the loss falls in proportion.
+_FAR = 20.0
+# Part of a change by which it may be another, as rounding makes it.
+_ROUNDING = 0.02
+# To which parts outputs are shrunk.
+_SHRUNK = (1.0, 0.5, 0.1, 0.0)
+# How far outputs are moved from zero, and which part of the rise both ways may differ by, as by
+# terms of the third order.
+_STEP, _SKEW = 0.03, 0.1
+_TITLE = "The loss compares outputs with nothing"
+
+
+def compared_with_nothing(traced: TracedPass) -> Finding | None:
+    """A loss of outputs alone that falls without bound, or is least where all are zero.
+
+    As a mean of outputs, the likelihood of a flow without its log-determinants or with these
+    turned, or distances of pairs that are all to be alike. Critics have one output, and count
+    what is real and what is not with opposite signs; where numbers are taken without their
+    gradient, that is what keeps outputs apart.
+
+    Args:
+        traced: The pass.
+    """
+    outputs = [] if traced.takes_detached else _outputs(traced)
+    if not outputs:
+        return None
+    for made in outputs:
+        if _falls_without_bound(made, traced):
+            node = traced.nodes[made.node]
+            return Finding(
+                "critical",
+                _TITLE,
+                f"It falls in proportion to what {node.name}{place_of(node)} gives, of shape "
+                f"{list(node.outputs[made.index].shape)}, for all samples and features alike, and "
+                "without bound.",
+                "Compare outputs with targets, such as by F.cross_entropy or F.mse_loss; of a "
+                "normalising flow, subtract the log-determinants from the error.",
+            )
+    if not _is_least_at_zero(outputs, traced):
+        return None
+    return Finding(
+        "critical",
+        _TITLE,
+        "No target and no input enters it, and it is least where all outputs are zero: the best "
+        "answer is the same whatever is given.",
+        "Of a normalising flow, subtract the log-determinants: the loss is the mean of "
+        "0.5 * (z**2).sum(1) - log_determinant. Of pairs that are to be alike, add others that "
+        "are not.",
+    )
+
+
+def _outputs(traced: TracedPass) -> list[Made]:
+    """What the loss is made of, behind the layers; none if it takes the batch or draws as well."""
+    nodes, result = traced.nodes, traced.graph.result
+    if result is None:
+        return []
+    leading = leading_to(traced.graph, result.node)
+    found = dict[Made | Given, None]()
+    behind = set[int]()
+    for node in traced.after_layers:
+        if node.name in PRODUCTS or node.number not in leading:
+            continue
+        if node.name in DRAWN or any(_is_given(node, traced)):
+            return []
+        behind.add(node.number)
+        for source in node.inputs:
+            is_before = isinstance(source, Made) and source.node not in behind
+            if is_before and depends_on_weights(source, nodes) and _leads(source, traced):
+                found[source] = None
+    return [one for one in found if isinstance(one, Made)] if result.node in behind else []
+
+
+def _is_given(node: Node, traced: TracedPass) -> Iterator[bool]:
+    """Of what is taken in place, whether it is of the batch, or was made without a gradient."""
+    for source in node.inputs:
+        if isinstance(source, Made):
+            inside = traced.nodes[source.node]
+            if inside.number in traced.before_layers or inside.name in PRODUCTS:
+                yield not tensor(source, traced.nodes).requires_grad and is_of(
+                    traced.batch, source, traced.nodes
+                )
+        else:
+            yield is_of(traced.batch, source, traced.nodes)
+
+
+def _leads(source: Made | Given, traced: TracedPass) -> bool:
+    """Whether data have made it, and the loss has a gradient there."""
+    if isinstance(source, Given):
+        return False
+    gradients = traced.nodes[source.node].gradients
+    has_gradient = source.index < len(gradients) and gradients[source.index] is not None
+    return has_gradient and is_of(traced.batch, source, traced.nodes)
+
+
+def _falls_without_bound(made: Made, traced: TracedPass) -> bool:
+    values = tensor(made, traced.nodes).detach()
+    if values.ndim < 2 or values.shape[1] < 2 or not values.is_floating_point():
+        return False
+    for sign in (1.0, -1.0):
+        losses = [
+            loss_with(traced.graph, {made: torch.full_like(values, sign * by)}, frozenset())
+            for by in (_FAR, 2 * _FAR, 4 * _FAR)
+        ]
+        near, far, farther = (math.nan if loss is None else loss for loss in losses)
+        expected = 2 * (far - near)
+        if near > far and abs(farther - far - expected) <= _ROUNDING * abs(expected):
+            return _counts_all_alike(made, traced)
+    return False
+
+
+def _counts_all_alike(made: Made, traced: TracedPass) -> bool:
+    """Whether no sample and no feature counts with the other sign, or not at all."""
+    values = tensor(made, traced.nodes).detach()
+    changes = []
+    for row in (0, -1):
+        for column in (0, -1):
+            moved = values.clone()
+            moved[row, column] += _FAR
+            loss = loss_with(traced.graph, {made: moved}, frozenset())
+            changes.append(math.nan if loss is None else loss - traced.graph.loss)
+    return all(change > 0 for change in changes) or all(change < 0 for change in changes)
+
+
+def _is_least_at_zero(outputs: list[Made], traced: TracedPass) -> bool:
+    nodes = traced.nodes
+    layers = {node.number for node in traced.graph.nodes if node.name in PRODUCTS}
+    fixed = layers | traced.before_layers
+
+    def loss_of(values: dict[Made, Tensor]) -> float:
+        loss = loss_with(traced.graph, values, fixed)
+        return math.nan if loss is None else loss
+
+    given = {made: tensor(made, nodes).detach() for made in outputs}
+    shrunk = [loss_of({made: by * x for made, x in given.items()}) for by in _SHRUNK]
+    *others, least = shrunk
+    if not (all(math.isfinite(loss) for loss in shrunk) and shrunk == sorted(shrunk)[::-1]):
+        return False
+    fall = others[0] - least
+    generator = torch.Generator().manual_seed(0)
+    zero = {made: torch.zeros_like(x) for made, x in given.items()}
+    for made, x in given.items():
+        for draw in (torch.ones(x.shape), torch.randn(x.shape, generator=generator)):
+            step = _STEP * draw.to(x)
+            up, down = (loss_of(zero | {made: by * step}) for by in (1.0, -1.0))
+            rise = up + down - 2 * least
+            if min(up, down) < least or abs(up - down) > _SKEW * rise:
+                return False
+    return fall > _ROUNDING * abs(others[0])

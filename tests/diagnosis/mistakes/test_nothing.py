@@ -1,0 +1,125 @@
+"""Losses that compare outputs with nothing, as flows without log-determinants do."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from equipoise.diagnosis.mistakes.nothing import compared_with_nothing
+from support.traced_passes import traced_pass
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(24, 6, generator=GENERATOR) * 2 + 1
+
+
+class Coupling(nn.Module):
+    def __init__(self, *, zero):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 6))
+        if zero:
+            nn.init.zeros_(self.net[-1].weight)
+            nn.init.zeros_(self.net[-1].bias)
+
+    def forward(self, x):
+        a, b = x.chunk(2, 1)
+        s, t = self.net(a).chunk(2, 1)
+        s = torch.tanh(s)
+        return torch.cat([b * s.exp() + t, a], 1), s.sum(1)
+
+
+class Flow(nn.Module):
+    """Couplings, which start as identities, or as what is drawn."""
+
+    def __init__(self, *, zero=True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.couplings = nn.ModuleList(Coupling(zero=zero) for _ in range(4))
+
+    def forward(self, x):
+        total = torch.zeros(len(x))
+        for coupling in self.couplings:
+            x, logarithm = coupling(x)
+            total = total + logarithm
+        return x, total
+
+
+def likelihood(factor):
+    def loss(model, batch):
+        z, logarithm = model(batch)
+        return (0.5 * z.square().sum(1) + factor * logarithm).mean()
+
+    return loss
+
+
+def found(model, loss, batch=X):
+    one = compared_with_nothing(traced_pass(model, batch, loss))
+    return None if one is None else (one.severity, one.title, one.detail)
+
+
+@pytest.mark.parametrize("zero", [True, False])
+class TestFlows:
+    def test_with_log_determinants(self, zero):
+        assert found(Flow(zero=zero), likelihood(-1.0)) is None
+
+    def test_without_them(self, zero):
+        severity, _, detail = found(Flow(zero=zero), likelihood(0.0))
+        assert severity == "critical"
+        assert "least where all outputs are zero" in detail
+
+    def test_with_their_sign_turned(self, zero):
+        severity, _, detail = found(Flow(zero=zero), likelihood(1.0))
+        assert severity == "critical"
+        assert "without bound" in detail
+
+
+def layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+PAIR = X, X + 0.1 * torch.randn(24, 6, generator=GENERATOR)
+
+
+def drawn_together(model, batch):
+    return (model(batch[0]) - model(batch[1])).square().mean()
+
+
+def with_others(model, batch):
+    one, other = (F.normalize(model(x)) for x in batch)
+    return F.cross_entropy(one @ other.T / 0.2, torch.arange(24))
+
+
+def with_a_stopped_gradient(model, batch):
+    return (model(batch[0]) - model(batch[1]).detach()).square().mean()
+
+
+def of_whitened(model, batch):
+    one, other = (model(x) for x in batch)
+    spread = sum(F.relu(1 - z.std(0)).mean() for z in (one, other))
+    return (one - other).square().mean() + spread
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_wrong"),
+    [
+        (drawn_together, True),
+        (with_others, False),
+        (with_a_stopped_gradient, False),
+        (of_whitened, False),
+    ],
+)
+def test_pairs(loss, is_wrong):
+    assert (found(layers(), loss, PAIR) is not None) == is_wrong
+
+
+def reconstructed(model, batch):
+    return (model(batch)[:, :3] - batch[:, :3]).square().mean()
+
+
+def of_noise(model, batch):
+    return (model(batch) - torch.randn(24, 4)).square().mean()
+
+
+@pytest.mark.parametrize("loss", [reconstructed, of_noise])
+def test_what_is_compared(loss):
+    assert found(layers(), loss) is None
