@@ -153,12 +153,26 @@ def by_score(model, x):
     return -(Normal(mean, scale).log_prob(z) * reward.detach()).mean() - reward.mean()
 
 
+def by_entropy(model, x):
+    """As SAC: what comes of an action, and how improbable it was."""
+    output, mean, scale, z = model(x)
+    return (output - x).square().mean() + 0.2 * Normal(mean, scale).log_prob(z).mean()
+
+
 class TestNoGradient:
     @pytest.mark.parametrize("draw", [torch.normal, lambda m, s: Normal(m, s).sample()])
     def test_passes_samples(self, draw):
         assert titles(Latent(draw), rebuilt) == [DRAWN]
         for loss in (by_score, by_score_of_part, fitted, target_of):
             assert titles(Latent(draw), loss) == []
+
+    def test_improbability_alone_teaches_no_actions(self):
+        sampled, shifted = (
+            lambda m, s: Normal(m, s).sample(),
+            lambda m, s: Normal(m, s).rsample(),
+        )
+        assert titles(Latent(sampled), by_entropy) == [DRAWN]
+        assert titles(Latent(shifted), by_entropy) == []
 
     @pytest.mark.parametrize(
         "draw",

@@ -10,6 +10,7 @@ from equipoise.diagnosis.mistakes.sources import (
     DRAWN,
     PRODUCTS,
     depends_on_weights,
+    origin_of,
     shape,
     tensor,
     users_of,
@@ -156,8 +157,9 @@ def _leading_to(source: Made, nodes: Mapping[int, Node]) -> set[int]:
 def _without_gradient(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     """A draw whose law learns from elsewhere than data, and which layers take.
 
-    None is to pass where the probability of what was drawn is weighed, as of actions, where the
-    law is fitted to data, or where it learns nothing from this draw's place, as a target's.
+    None is to pass where the probability of what was drawn is weighed by what came of it, as of
+    actions, where the law is fitted to data, or where it learns nothing from this draw's place, as
+    a target's. Weighed by one number, as in SAC, it teaches a policy to be random, and no more.
     """
     if node.name != "normal" or not _of_a_law(node):
         return None
@@ -168,12 +170,17 @@ def _without_gradient(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     fitted = _ending_in(
         "sub", {one.node for one in laws}, nodes, lambda one: one.name in {*ARRANGING, "expand"}
     )
-    if any(depends_on_weights(one, nodes) for one in scored):
+    weighed = _ending_in("mul", {node.number}, nodes, lambda one: one.name not in PRODUCTS)
+    is_scored = any(depends_on_weights(one, nodes) for one in scored)
+    if is_scored and any(
+        not tensor(one, nodes).requires_grad and _varies(one, nodes) for one in weighed
+    ):
         return None  # the logarithm of its probability: a score function
-    if any(not depends_on_weights(one, nodes) and _varies(one, nodes) for one in fitted):
+    data = [one for one in fitted if origin_of(one, nodes) is not node]
+    if any(not depends_on_weights(one, nodes) and _varies(one, nodes) for one in data):
         return None
     return Finding(
-        "warning",
+        "critical" if is_scored else "warning",
         "No gradient passes what is drawn",
         f"normal{place_of(node)} draws numbers whose mean or deviation weights make, and layers "
         "take them: through these numbers, the weights before get no gradient.",
