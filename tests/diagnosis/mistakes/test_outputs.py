@@ -325,6 +325,21 @@ def test_targets_on_another_scale(loss, target, far):
     assert titles == ["Targets on another scale than the outputs"] * far
 
 
+@pytest.mark.parametrize("sigma", [1.0, 0.001])
+@pytest.mark.parametrize("is_weighed", [True, False])
+def test_noise_on_another_scale(sigma, is_weighed):
+    """Scores of little noise are large; times σ they are not."""
+
+    def loss(output, _):
+        noise = torch.randn(16, 3)
+        error = sigma * output + noise if is_weighed else output + noise / sigma
+        return (error**2).mean()
+
+    titles = [one.title for one in found(Net(), loss, torch.randn(16, 3))]
+    is_far = sigma < 1 and not is_weighed
+    assert titles == ["Targets on another scale than the outputs"] * is_far
+
+
 @pytest.mark.parametrize(
     "loss",
     [

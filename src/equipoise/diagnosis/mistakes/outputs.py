@@ -13,6 +13,7 @@ from equipoise.diagnosis.mistakes.bounds import narrow
 from equipoise.diagnosis.mistakes.sources import (
     ARRANGING,
     CTC,
+    DRAWN,
     LIKELIHOODS,
     PRODUCTS,
     axis_of,
@@ -24,6 +25,7 @@ from equipoise.diagnosis.mistakes.sources import (
     origin_of_input,
     shape,
     tensor,
+    users_of,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each
 from equipoise.instrument.recording.graph import Given, Made, Node
@@ -325,11 +327,31 @@ def _far_larger(output: float, target: float) -> Finding:
     )
 
 
+def _squared_beside_noise(
+    node: Node, nodes: Mapping[int, Node]
+) -> tuple[Made | Given, Made | Given] | None:
+    """An output, and what was drawn and is compared with it, as where scores are matched."""
+    if node.name not in ("add", "sub") or len(node.inputs) < 2:
+        return None
+    squares = (one for one in users_of(node.number, nodes) if one.name == "pow")
+    if not any(one.arguments[1] == 2 for one in squares):
+        return None
+    for output, noise in (node.inputs[:2], node.inputs[1::-1]):
+        origin = origin_of(noise, nodes)
+        while origin is not None and origin.name in ("mul", "div", "neg"):
+            origin = origin_of(origin.inputs[0], nodes)
+        is_drawn = origin is not None and origin.name in DRAWN
+        if is_drawn and not depends_on_weights(noise, nodes) and depends_on_weights(output, nodes):
+            return output, noise
+    return None
+
+
 def _far_from(
     node: Node, nodes: Mapping[int, Node], batch: Any, into: Container[int]
 ) -> Finding | None:
-    """Targets whose mean, or whose scale, the outputs have to reach first."""
+    """Targets, or noise, whose mean, or whose scale, the outputs have to reach first."""
     compared = _compared(node, nodes, batch) if is_error(node, nodes) else None
+    compared = compared or _squared_beside_noise(node, nodes)
     if compared is None or _is_input(compared[1], into):
         return None
     output, target = (tensor(one, nodes).detach().double() for one in compared)
@@ -352,6 +374,7 @@ def _far_from(
             f"Targets have mean {wording.number(float(target.mean()))} and standard deviation "
             f"{wording.number(spread)}, outputs {wording.number(float(output.mean()))} and "
             f"{wording.number(float(output.std()))}: most steps go into the scale first.",
-            "Standardise the targets, or start the output's bias at their mean.",
+            "Standardise the targets, or start the output's bias at their mean; noise is predicted "
+            "at its own scale: of scores, the error times σ.",
         )
     return None
