@@ -94,6 +94,41 @@ def test_numbers_without_a_name_may_be_costs():
     assert found(turned) == []
 
 
+def rewarded(model, batch):
+    observed, action, reward = batch
+    return -(model(observed).log_softmax(1).gather(1, action[:, None])[:, 0] * reward).mean()
+
+
+def rewarded_in_one(model, batch):
+    observed, action, reward = batch
+    return (F.cross_entropy(model(observed), action, reduction="none") * reward).mean()
+
+
+def costly(model, batch):
+    observed, action, cost = batch
+    return (Categorical(logits=model(observed)).log_prob(action) * cost).mean()
+
+
+@pytest.mark.parametrize("loss", [rewarded, rewarded_in_one, costly])
+@pytest.mark.parametrize("shift", [0.0, 9.0])
+def test_names_that_a_loss_gives_the_batch(loss, shift):
+    """Rewards of one sign, too."""
+    batch = X, ACTIONS, ADVANTAGES + shift
+    assert found(loss, batch) == []
+    assert found(lambda model, batch: -loss(model, batch), batch) == [TURNED]
+
+
+def weighed_errors(model, batch):
+    """A regression that counts samples by their reward makes errors small."""
+    observed, action, reward = batch
+    error = (model(observed) - F.one_hot(action, 4)).square().sum(1)
+    return (error * reward).mean()
+
+
+def test_weighed_errors_are_no_probabilities():
+    assert found(weighed_errors, (X, ACTIONS, ADVANTAGES + 9)) == []
+
+
 def entropy(model, batch):
     logarithms = model(batch[0]).log_softmax(1)
     return -(logarithms.exp() * logarithms).sum(1).mean()

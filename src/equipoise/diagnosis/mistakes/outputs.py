@@ -374,7 +374,7 @@ def _far_from(
             f"Targets have mean {wording.number(float(target.mean()))} and standard deviation "
             f"{wording.number(spread)}, outputs {wording.number(float(output.mean()))} and "
             f"{wording.number(float(output.std()))}: most steps go into the scale first.",
-            "Standardise the targets, or start the output's bias at their mean; noise is predicted "
-            "at its own scale: of scores, the error times σ.",
+            "Standardise the targets, or start the output's bias at their mean; of scores, take "
+            "the error times σ, whose noise has the scale 1.",
         )
     return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dis
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,6 +16,8 @@ from equipoise.records.finding import Finding
 
 # Signs of the loss's derivative by the smaller, or larger, of two objectives that are no use.
 _TURNED = {"minimum": 1.0, "maximum": -1.0}
+# What is to be made large or small, by its name.
+_WORDS = {"advantage": 1.0, "return": 1.0, "reward": 1.0, "cost": -1.0}
 # From which correlation weights of probabilities are advantages.
 _RELATED = 0.5
 # By which probabilities do not sum to 1.
@@ -23,17 +28,13 @@ def of_policies(traced: TracedPass) -> list[Finding]:
     """A policy's loss that makes actions rarer that are better than expected, or sure too soon.
 
     The sign of numbers that weigh probabilities is known where PPO clips their ratio, as the
-    worse of two objectives is to count, and where the batch calls them advantages; elsewhere
-    they may be costs.
+    worse of two objectives is to count, and where the batch, or the loss that unpacks it, calls
+    them advantages, returns or rewards, or costs.
 
     Args:
         traced: The pass, and what it is one of.
     """
-    named = {
-        name: value.detach().double().flatten()
-        for name, value in (fields(traced.batch) or {}).items()
-        if isinstance(value, Tensor) and "advantage" in str(name).lower()
-    }
+    named = _named(traced)
     for node in traced.after_layers:
         # The larger of two losses is to count, or the smaller of two gains.
         if sign_of(node) == _TURNED.get(node.name) and _are_surrogates(node, traced):
@@ -44,12 +45,16 @@ def of_policies(traced: TracedPass) -> list[Finding]:
                     f"{place_of(node)}, which bounds losses where it is to bound gains."
                 )
             ]
-        weighed = _weighed(node, traced)
+        weighed = _weighed(node, traced, of_both_signs=False) if named else None
         if weighed is None:
             continue
-        for name, advantage in named.items():
-            if sign_of(node) * _correlation(weighed[1].double().flatten(), advantage) > _RELATED:
-                return [_turned(f"The loss grows with the probability of actions times {name!r}.")]
+        sign = sign_of(node) * _sign_of_probability(weighed[0], traced)
+        for name, (gain, value) in named.items():
+            if sign * gain * _correlation(weighed[1].double().flatten(), value) > _RELATED:
+                turns = "grows" if gain > 0 else "falls"
+                return [
+                    _turned(f"The loss {turns} with the probability of actions times {name!r}.")
+                ]
     return _turned_entropy(traced)
 
 
@@ -114,8 +119,56 @@ def _is_drawn_from(logarithms: Tensor, traced: TracedPass) -> bool:
     return False
 
 
-def _weighed(node: Node, traced: TracedPass) -> tuple[Made, Tensor] | None:
-    """What is multiplied by numbers of both signs that have no gradient, and these numbers."""
+def _named(traced: TracedPass) -> dict[str, tuple[float, Tensor]]:
+    """Numbers of the batch that are to be made large, 1, or small, -1, by their names."""
+    named = fields(traced.batch)
+    if named is None and isinstance(traced.batch, tuple | list):
+        named = dict(zip(_unpacked(traced.loss_fn, len(traced.batch)), traced.batch, strict=False))
+    found = {}
+    for name, value in (named or {}).items():
+        signs = [sign for word, sign in _WORDS.items() if word in str(name).lower()]
+        if isinstance(value, Tensor) and value.is_floating_point() and len(signs) == 1:
+            found[str(name)] = signs[0], value.detach().double().flatten()
+    return found
+
+
+def _unpacked(loss_fn: object, count: int) -> list[str]:
+    """Names that a function of (model, batch) gives the parts of the batch, in one assignment.
+
+    It may be wrapped, as by what reduces its losses or hands it copies.
+    """
+    code: Any = getattr(loss_fn, "__code__", None)
+    steps = [] if code is None or code.co_argcount < 2 else list(dis.get_instructions(code))
+    for place, step in enumerate(steps[1:], 1):
+        is_batch = steps[place - 1].argval == code.co_varnames[1]
+        if step.opname == "UNPACK_SEQUENCE" and step.arg == count and is_batch:
+            stored = [one.argval for one in steps[place + 1 :]]
+            names = [n for one in stored for n in (one if isinstance(one, tuple) else (one,))]
+            return [str(name) for name in names[:count]]
+    inside = [cell.cell_contents for cell in getattr(loss_fn, "__closure__", None) or ()]
+    for one in (getattr(loss_fn, "of", None), *inside):
+        if callable(one) and (found := _unpacked(one, count)):
+            return found
+    return []
+
+
+def _sign_of_probability(made: Made, traced: TracedPass) -> float:
+    """Whether numbers grow with the probability of what was done, 1, or fall, -1; 0 if unknown."""
+    sign, node = 1.0, origin_of(made, traced.nodes)
+    while node is not None and node.name in {"neg", "exp", "sum"}:
+        sign *= -1.0 if node.name == "neg" else 1.0
+        node = origin_of(node.inputs[0], traced.nodes)
+    name = "" if node is None else node.name
+    # PyTorch's normal distribution subtracts the logarithm of its deviation, and a constant.
+    return sign * {"gather": 1.0, "index": 1.0, "sub": 1.0, "nll_loss_forward": -1.0}.get(
+        name, 0.0
+    )
+
+
+def _weighed(
+    node: Node, traced: TracedPass, *, of_both_signs: bool = True
+) -> tuple[Made, Tensor] | None:
+    """What is multiplied by numbers without a gradient, and these numbers."""
     nodes = traced.nodes
     if node.name != "mul" or len(node.inputs) != 2:
         return None
@@ -127,7 +180,8 @@ def _weighed(node: Node, traced: TracedPass) -> tuple[Made, Tensor] | None:
         if not depends_on_weights(made, nodes) or tensor(other, nodes).requires_grad:
             continue
         weights = tensor(other, nodes).detach()
-        if weights.is_floating_point() and bool((weights > 0).any() and (weights < 0).any()):
+        has_both = bool((weights > 0).any() and (weights < 0).any())
+        if weights.is_floating_point() and (has_both or not of_both_signs):
             return made, weights
     return None
 
