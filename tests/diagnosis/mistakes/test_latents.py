@@ -1,4 +1,4 @@
-"""Divergences of latent variables that pull the wrong way, or too hard."""
+"""Divergences of latent variables that pull the wrong way, too hard, or hardly."""
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ FEATURES, LATENT = 32, 4
 MIXING = torch.randn(3, FEATURES, generator=GENERATOR) / 3**0.5
 X = torch.randn(128, 3, generator=GENERATOR) @ MIXING
 SIGN = ("critical", "The divergence of the latent variables has the wrong sign")
+SLIGHT = ("note", "The divergence of the latent variables hardly counts")
 DEAR = ("critical", "The latent variables will tell nothing: their divergence is too dear")
 
 
@@ -100,6 +101,13 @@ def test_a_divergence_and_its_negative(divergence):
     assert found(loss_of(divergence)) == []
     assert found(loss_of(divergence, -1.0)) == [SIGN]
     assert found(loss_of(divergence, -0.1)) == [SIGN]
+
+
+@pytest.mark.parametrize(("weight", "is_slight"), [(1.0, False), (1e-2, False), (1e-5, True)])
+def test_a_divergence_that_hardly_counts(weight, is_slight):
+    assert found(loss_of(by_hand, weight)) == [SLIGHT] * is_slight
+    by_means = loss_of(by_hand, weight / FEATURES, mean_squares)
+    assert found(by_means) == [SLIGHT] * is_slight
 
 
 @pytest.mark.parametrize("law", [softplus_law, root_law])

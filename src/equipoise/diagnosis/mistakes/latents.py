@@ -1,4 +1,4 @@
-r"""Divergences of latent variables that pull the wrong way, or too hard.
+r"""Divergences of latent variables that pull the wrong way, too hard, or hardly.
 
 A variational autoencoder draws :math:`z = \mu + \sigma\varepsilon`, and its loss adds to the error
 of what is decoded
@@ -45,12 +45,14 @@ _SURE = 2.0
 _EFFORT, _NUMBERS = 1e9, 2e7
 # Parts of the way from the mean to a sample at which codes are tried.
 _PARTS = (0.25, 0.5, 1.0)
+# Noise, as a part of the variance, that nobody means to model.
+_SLIGHT = 3e-4
 # By which the weights of numbers may differ.
 _ROUNDING = 1e-3
 
 
 def of_latents(traced: TracedPass) -> list[Finding]:
-    """A divergence that is subtracted, or that outweighs all that decoding can win.
+    """A divergence that is subtracted, outweighs all that decoding can win, or hardly counts.
 
     Args:
         traced: The pass, and what it is one of.
@@ -129,6 +131,9 @@ def _divergence(draw: _Draw, traced: TracedPass) -> Finding | None:
         return _finding_of_sign("It falls with the variances, without bound", draw)
     if change(logarithm, moved(-_LOG_FAR)) < -_PART * weight * count * _LOG_FAR:
         return _finding_of_sign("It falls as the variances go to zero, without bound", draw)
+    slight = _slight(weight, draw, traced)
+    if slight is not None:
+        return slight
     near = change(draw.mean, _NEAR * mean) / ((_NEAR**2 - 1) * half)
     if not abs(near - weight) <= _ALIKE * weight or _bends(draw, fixed, traced):
         return None
@@ -208,6 +213,29 @@ def _collapse(weight: float, draw: _Draw, traced: TracedPass) -> Finding | None:
         "least where the encoder gives all samples the same law.",
         "Sum both terms alike: the error over all numbers of a sample and the divergence over its "
         "latent variables, and average over samples; or multiply the divergence by less.",
+    )
+
+
+def _slight(weight: float, draw: _Draw, traced: TracedPass) -> Finding | None:
+    """A divergence that counts as if the data were known to a small part of their spread."""
+    compared = _only_comparison(draw, traced)
+    if compared is None:
+        return None
+    targets, gains = compared
+    mean = targets.mean(0, keepdim=True)
+    # What all errors of samples that are answered by their mean cost, in the loss's own unit.
+    most = float((gains(targets, targets).diagonal() - gains(targets, mean)[:, 0]).mean())
+    part = weight * targets.shape[1] / (2 * most) if most > 0 else math.inf
+    if part > _SLIGHT:
+        return None
+    return Finding(
+        "note",
+        "The divergence of the latent variables hardly counts",
+        f"It weighs what it would if data had a noise of {wording.percent(part**0.5)} of their "
+        f"standard deviation: what is drawn{place_of(draw.node)} may lie anywhere, and samples "
+        "from the prior look like none of the data.",
+        "Meant so for an autoencoder that another model samples from; else sum both terms alike: "
+        "the error over all numbers of a sample and the divergence over its latent variables.",
     )
 
 
