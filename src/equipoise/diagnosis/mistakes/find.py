@@ -24,6 +24,7 @@ from equipoise.diagnosis.mistakes.leaks import of_leaks
 from equipoise.diagnosis.mistakes.memory import of_memory
 from equipoise.diagnosis.mistakes.outputs import of_outputs
 from equipoise.diagnosis.mistakes.own_steps import of_own_steps
+from equipoise.diagnosis.mistakes.padding import of_padding
 from equipoise.diagnosis.mistakes.pairing import of_pairing
 from equipoise.diagnosis.mistakes.pairs import of_pairs
 from equipoise.diagnosis.mistakes.past import of_past
@@ -65,6 +66,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "steps that are seen before they are predicted": of_future,
     "steps that are not seen": of_own_steps,
     "targets that were given": of_past,
+    "masks of padding": of_padding,
     "inputs that hold the targets": of_leaks,
     "similarities of samples": of_pairs,
     "targets of other samples": of_pairing,

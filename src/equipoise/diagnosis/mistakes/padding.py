@@ -1,0 +1,86 @@
+"""Masks of attention that leave the padding, and hide what it pads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from equipoise.diagnosis.mistakes.sources import tensor
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
+from equipoise.instrument.batches import tensors
+from equipoise.instrument.recording.graph import Node
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+
+# Less than this is a mask, before a softmax.
+_MASK = -1e3
+# Padded positions and rows of which it is sure that they are padding.
+_POSITIONS, _ROWS = 8, 2
+
+
+def of_padding(traced: TracedPass) -> list[Finding]:
+    """Attention whose mask hides all tokens and shows the numbers behind the end of sequences.
+
+    Padding is a whole number with which sequences of several lengths end, or begin, and which is
+    nowhere else in them.
+
+    Args:
+        traced: The pass on a batch whose first axes are those of samples.
+    """
+    padded = [
+        pad
+        for x in tensors(traced.batch)
+        if x.ndim == 2 and not x.is_floating_point() and x.dtype != torch.bool
+        for pad in _padding(x)
+    ]
+    if not padded:
+        return []
+    for node in traced.graph.nodes:
+        for hidden in _hidden(node, traced, padded[0].shape[0]):
+            for pad in padded:
+                both = pad.any(1) & ~pad.all(1)
+                if hidden.shape == pad.shape and torch.equal(hidden[both], ~pad[both]):
+                    return [_finding(node, pad)]
+    return []
+
+
+def _finding(node: Node, pad: Tensor) -> Finding:
+    return Finding(
+        "critical",
+        "Attention sees the padding and not the tokens",
+        f"The mask{place_of(node)} hides all but the {wording.count(int(pad.sum()), 'position')} "
+        "with which sequences are filled up to one length.",
+        "PyTorch's key_padding_mask is True where there is nothing to be seen: tokens == pad. "
+        "The attn_mask of scaled_dot_product_attention, and the attention_mask of Hugging Face, "
+        "are True, or 1, where there is.",
+    )
+
+
+def _padding(x: Tensor) -> Iterator[Tensor]:
+    """Where a sequence has ended, or has not begun."""
+    for flipped in (x, x.flip(1)):
+        values, counts = torch.unique(flipped[:, -1], return_counts=True)
+        is_pad = flipped == values[counts.argmax()]
+        to_the_end = is_pad.flip(1).long().cummin(1)[0].flip(1).bool()
+        rows = int(is_pad.any(1).sum())
+        if not torch.equal(to_the_end, is_pad) or int(is_pad.sum()) < _POSITIONS:
+            continue
+        if rows >= _ROWS and len(torch.unique(is_pad.sum(1))) > 1:
+            yield is_pad if flipped is x else is_pad.flip(1)
+
+
+def _hidden(node: Node, traced: TracedPass, samples: int) -> Iterator[Tensor]:
+    """Which positions no query of a sample attends to."""
+    if "softmax" in node.name and node.inputs:
+        masks = [tensor(node.inputs[0], traced.nodes).detach()]
+    elif "scaled_dot_product" in node.name:
+        masks = [tensor(one, traced.nodes).detach() for one in node.inputs[3:]]
+    else:
+        return
+    for mask in masks:
+        if mask.ndim < 2 or mask.numel() % (samples * mask.shape[-1]) or len(mask) % samples:
+            continue
+        hides = ~mask if mask.dtype == torch.bool else mask < _MASK
+        yield hides.reshape(samples, -1, mask.shape[-1]).all(1)
