@@ -71,10 +71,10 @@ def squares(model, batch):
     return (model(x) @ head).square().sum()
 
 
-def error_behind_layer_norms():
+def error_behind_layer_norms(networks):
     """Of the logarithm of the gradient before 40 of them, averaged over networks."""
     errors = []
-    for seed in range(6):
+    for seed in range(networks):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(16, 32), *[LayerNormBlock(32) for _ in range(DEPTH)])
         batch = torch.randn(32, 16), torch.randn(32)
@@ -90,8 +90,8 @@ class TestLayerNorm:
     """Features of Gaussian rows would make every norm lose or add 1/C of the gradient."""
 
     def test_of_a_stream_that_layer_norm_gave(self):
-        assert abs(error_behind_layer_norms()) < 0.3
+        assert abs(error_behind_layer_norms(6)) < 0.3
 
     def test_taken_for_gaussian_rows(self, monkeypatch):
         monkeypatch.setattr(sums, "_part_of_sum", lambda a, b, of_a, of_b: 0.0)
-        assert abs(error_behind_layer_norms()) > 0.6
+        assert abs(error_behind_layer_norms(1)) > 0.6  # 3.6 to 4 of every network

@@ -703,7 +703,7 @@ def averages(tensor, like):
 
 
 def covariances(graph):
-    """Predicted and measured ones by site and direction; predicted gradients of weights."""
+    """Predicted and measured ones by site and direction; gradients of weights; what failed, why."""
     forward = Forward(graph)
     for node in graph.nodes:
         forward.step(node)
@@ -721,7 +721,9 @@ def covariances(graph):
             gradient, actual = gradients.get(id(value)), node.gradients[index]
             if gradient is not None and actual is not None:
                 found[site, "backward"] = gradient.pairs, averages(actual, value)
-    return found, weights
+    inside = {node.number for node in graph.nodes if node.module}
+    unpredicted = (forward.reasons, forward.notes, back.reasons)
+    return found, weights, {why[number] for why in unpredicted for number in why.keys() & inside}
 
 
 def mean_squares(model, batch):
@@ -743,8 +745,8 @@ class Comparison:
             for seed in range(NETWORKS):
                 model, batch = network(build, x, seed)
                 graph = trace(model, batch, projected)
-                pairs, weights = covariances(graph)
-                self.reasons |= {s.reason for s in propagate(graph).sites if s.module and s.reason}
+                pairs, weights, reasons = covariances(graph)
+                self.reasons |= reasons
                 self.pairs.append(pairs)
                 self.weights.append((weights, mean_squares(model, batch)))
 
@@ -1015,7 +1017,7 @@ class TestBorders:
         x = drawn(32, C, 2, 2) + drawn(32, C, 1, 1, seed=2)
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(C, C, 3, padding=1, bias=False))
-        found, _ = covariances(trace(model, (x, torch.ones(())), projected))
+        found, *_ = covariances(trace(model, (x, torch.ones(())), projected))
         before = np.einsum("ncp,ncq->pq", *[x.flatten(2).double().numpy()] * 2) / (32 * C)
         variance, c = np.diagonal(before).mean(), before[~np.eye(4, dtype=bool)].mean()
         assert c / variance == pytest.approx(0.5, abs=0.05)
@@ -1067,12 +1069,16 @@ ATTENTION = {
 }
 
 
+@cache
+def compared_attention(name, *, explicit):
+    return Comparison(linear(lambda: Attention(explicit=explicit, **ATTENTION[name])), tokens())
+
+
 @pytest.mark.parametrize("name", ATTENTION)
 class TestAttention:
     @pytest.mark.parametrize("explicit", [False, True], ids=["fused", "explicit"])
     def test_outputs_and_gradients_of_keys_and_values(self, name, explicit):
-        build = linear(lambda: Attention(explicit=explicit, **ATTENTION[name]))
-        comparison = Comparison(build, tokens())
+        comparison = compared_attention(name, explicit=explicit)
         assert comparison.misses("forward") == {}
         missed = comparison.misses("backward")
         assert [site for site in missed if "1.key" in site or "1.value" in site] == []
@@ -1081,7 +1087,7 @@ class TestAttention:
 
     def test_gradients_of_weights(self, name):
         """Those of keys grow with the tokens' random products, of variance 1/C."""
-        comparison = Comparison(linear(lambda: Attention(**ATTENTION[name])), tokens())
+        comparison = compared_attention(name, explicit=False)
         for weight, shared in (("query", 0), ("key", 10 / C)):
             of_it = f"1.{weight}.weight"
             predicted, actual = np.mean([(p[of_it], a[of_it]) for p, a in comparison.weights], 0)
