@@ -96,6 +96,16 @@ def test_correlation_tail_bounds_every_later_correlation(B, count):
     assert tail == later.max()
 
 
+@pytest.mark.parametrize("B", [4, 5, 7, 12, 40, 10**6])
+@pytest.mark.parametrize("least", [1e-3, 1e-17])
+def test_every_correlation_after_those_counted_is_small(B, least):
+    count = gegenbauer.count_above(B, least, 2500)
+    rho = np.abs(gegenbauer.pair_correlations(B, 3000))
+    assert rho[count - 1] > least or count == 2500
+    assert rho[count:].max() <= least or count == 2500
+    assert gegenbauer.count_above(B, least, 3) == min(count, 3)
+
+
 def test_cached_arrays_are_read_only():
     for array in (*gegenbauer.gauss(6, 5), gegenbauer.pair_correlations(6, 5)):
         with pytest.raises(ValueError, match="read-only"):

@@ -22,7 +22,9 @@ from scipy.linalg import eigh_tridiagonal
 Array = NDArray[np.float64]
 
 # How many ρ_k are computed at first, twice as many whenever more are asked for.
-_FIRST_KNOWN = 72
+_FIRST_KNOWN = 80
+# |ρ_k| oscillates below an envelope that decreases; so many in a row contain its next maximum.
+_OSCILLATION = 16
 
 
 def recurrence(batch_size: float | Array, count: int) -> Array:
@@ -84,20 +86,36 @@ def _known_correlations(batch_size: int, count: int) -> Array:
 
 def correlations_of(batch_sizes: float | Array, count: int) -> Array:
     """:func:`pair_correlations` for batch sizes of any shape, in shape ``[count, ...]``."""
-    B, n = batch_sizes, batch_sizes - 1
-    rho = [n / n, -1 / n]  # numbers take a ninth of the time of arrays of one
+    n, offset = batch_sizes - 1, batch_sizes - 3
+    before, last = n / n, -1 / n  # numbers take a ninth of the time of arrays of one
+    rho = [before, last]
     for k in range(1, count - 1):
-        rho.append(-((2 * k + B - 3) / n * rho[k] + k * rho[k - 1]) / (k + B - 3))
+        before, last = last, -((2 * k + offset) / n * last + k * before) / (k + offset)
+        rho.append(last)
     return np.array(rho[:count])
 
 
-def correlation_tail(batch_size: int, count: int) -> float:
-    r"""Largest :math:`|\rho_k|` over k ≥ count.
+def count_above(batch_size: int, least: float, most: int) -> int:
+    r"""How many :math:`\rho_k` there are up to the last above ``least``, and at most ``most``.
 
-    The envelope of :math:`|\rho_k|` decreases, so a stretch longer than its oscillation,
-    which has a period of about four, contains the maximum.
+    Examples:
+        >>> pair_correlations(64, 3).round(5)
+        array([ 1.     , -0.01587, -0.0159 ])
+        >>> count_above(64, 1e-3, 50)
+        5
     """
-    return float(np.abs(pair_correlations(batch_size, count + 16)[count:]).max())
+    known = _FIRST_KNOWN
+    while True:
+        above = np.flatnonzero(np.abs(_known_correlations(batch_size, known)) > least)
+        count = int(above[-1]) + 1
+        if count >= most or count + _OSCILLATION <= known:
+            return min(count, most)
+        known *= 2
+
+
+def correlation_tail(batch_size: int, count: int) -> float:
+    r"""Largest :math:`|\rho_k|` over k ≥ count."""
+    return float(np.abs(pair_correlations(batch_size, count + _OSCILLATION)[count:]).max())
 
 
 def gauss(batch_size: int, count: int) -> tuple[Array, Array]:
@@ -120,7 +138,7 @@ def _gauss(batch_size: int, count: int) -> tuple[Array, Array, Array]:
     nodes = eigh_tridiagonal(np.zeros(count), b[:-1], eigvals_only=True, check_finite=False)
     nodes = (nodes - nodes[::-1]) / 2  # exactly symmetric, as the density is
     # Christoffel numbers: no gamma functions, no overflow at any batch size.
-    psi = np.stack(list(polynomials(batch_size, count, nodes)))
+    psi = np.concatenate(list(polynomials(batch_size, count, nodes))).reshape(count, count)
     weights = 1 / (psi * psi).sum(0)
     weights /= weights.sum()
     for array in (nodes, weights, psi):

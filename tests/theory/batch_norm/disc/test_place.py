@@ -1,11 +1,14 @@
 """Nodes over the radius of the disc."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from equipoise.theory import Setting
+from equipoise.theory import Setting, as_activation
 from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.disc import place as module
+from equipoise.theory.batch_norm.disc.circles import Circles, Radii
 from equipoise.theory.batch_norm.disc.law import numbers
 from equipoise.theory.batch_norm.disc.place import place
 
@@ -39,3 +42,23 @@ def test_nodes_placed_without_c_serve_where_it_moves_no_weight():
     other = place(f, 16, most)[1]
     for ours, theirs in zip(law.map(np.array([most])), other.map(np.array([most])), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("phi", ["tanh", "relu"])
+def test_both_rules_call_the_activation_once(phi):
+    """Autograd of a user's function costs more than its values at a few thousand nodes."""
+    known, calls = as_activation(phi), []
+
+    def counted(x):
+        calls.append(x.shape)
+        return known.function(x)
+
+    f = Response.of(Setting(replace(known, function=counted), 64, beta=0.3))
+    circles = Circles.of(f, 64, 0.6, 0.0)
+    _ = f.at_zero  # cached
+    calls.clear()
+    rho = np.linspace(0.1, 0.6, 9)
+    together = circles.averages(Radii(rho, fine=False), Radii(rho[:5], fine=True))
+    assert len(calls) == 1
+    alone = circles.averages(Radii(rho[:5], fine=True))
+    np.testing.assert_allclose(together[1], alone[0], rtol=1e-12, atol=1e-300)

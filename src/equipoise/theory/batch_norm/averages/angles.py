@@ -68,7 +68,7 @@ def _averages(
     x1 = outer.of_edges(x_edges) + scale * root * step
     outer_weights = outer.weights * _power(sine, batch_size - 3)
     outer_weights /= outer_weights.sum(1, keepdims=True)
-    f1 = np.where(outer_weights > 0, np.stack(f(x1)), 0.0)  # [2, radii, m]
+    f1 = np.where(outer_weights > 0, np.array(f(x1)), 0.0)  # [2, radii, m]
     mean = (outer_weights * f1[0]).sum(1)
     f1[0] -= mean[:, None]
     first = (outer_weights * w1 * f1[0]).sum(1)
@@ -92,7 +92,7 @@ def _averages(
     inner_weights = inner.weights * _power(sine2, batch_size - 4)
     total = inner_weights.sum(-1, keepdims=True)
     inner_weights /= np.where(total > 0, total, 1)
-    f2 = np.stack(f(x2))
+    f2 = np.array(f(x2))
     np.copyto(f2, 0.0, where=~(inner_weights > 0))
     f2[0] -= mean[:, None, None]
 

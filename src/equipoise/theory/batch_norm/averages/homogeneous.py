@@ -130,7 +130,7 @@ def homogeneous_averages(shape: Homogeneity, gamma: float, batch_size: int) -> A
 
 def at_radii(at_one: Averages, alpha: float, radii: Array) -> Averages:
     """Averages at other radii than R = 1: f(Rw) = R^α f(w)."""
-    factors = np.stack([radii**alpha, radii ** (alpha - 1)])  # [2, radii]
+    factors = np.array([radii**alpha, radii ** (alpha - 1)])  # [2, radii]
     return Averages(
         at_one.mean * factors[VALUES],
         at_one.first * factors[VALUES],

@@ -42,9 +42,9 @@ _NEGLIGIBLE = 1e-17
 def smooth_averages(f: Response, batch_size: int, radii: Array, nodes: int) -> Averages:
     """Averages of an analytic response by Gauss quadrature with the given number of nodes."""
     w, weights = gegenbauer.gauss(batch_size, nodes)
-    terms = min(_terms(batch_size), nodes)
+    terms = gegenbauer.count_above(batch_size, _NEGLIGIBLE, nodes)
     psi = gegenbauer.gauss_transform(batch_size, nodes, terms)
-    both = np.stack(f(f.gamma * radii[:, None] * w + f.beta))  # [2, radii, nodes]
+    both = np.array(f(f.gamma * radii[:, None] * w + f.beta))  # [2, radii, nodes]
     mean = both[0] @ weights
     both[0] -= mean[:, None]
     first = both[0] @ (weights * w)
@@ -101,7 +101,7 @@ def kinked_averages(
     values, slopes = f(nodes.of_edges(x_edges) + scale * step)
     weights = nodes.weights * density
     weights /= weights.sum(1, keepdims=True)
-    both = np.where(weights > 0, np.stack([values, slopes]), 0.0)
+    both = np.where(weights > 0, np.array([values, slopes]), 0.0)
     mean = (weights * both[0]).sum(-1)
     both[0] -= mean[:, None]
     first = (weights * w * both[0]).sum(-1)
@@ -109,7 +109,7 @@ def kinked_averages(
     weighted = np.empty((len(radii), 2, PAIR_POWERS, w.shape[1]))
     weighted[:] = (weights * both).swapaxes(0, 1)[:, :, None]
     weighted *= powers(w, PAIR_POWERS).swapaxes(0, 1)[:, None]
-    terms = terms or _terms(batch_size)
+    terms = terms or gegenbauer.count_above(batch_size, _NEGLIGIBLE, _MOST_TERMS)
     coefficients = _coefficients(batch_size, weighted, w, terms)
     method = f"spectral sum over panels, {w.shape[1]} nodes"
     return _combine(batch_size, mean, first, squares, coefficients, method)
@@ -150,7 +150,7 @@ def row_averages(
     weights = nodes.weights[:, used] * _density(B - 1, w / np.sqrt(n))
     weights /= weights.sum(1, keepdims=True)
     values, slopes = phi(x)
-    both = np.stack([values, scale * slopes])
+    both = np.array([values, scale * slopes])
     mean = (weights * both[0]).sum(-1)
     both[0] -= mean[:, None]
     first = (weights * w * both[0]).sum(-1)
@@ -165,7 +165,7 @@ def row_averages(
     for i in range(PAIR_POWERS):
         left[:, :, i] = weighted.swapaxes(0, 1)
         weighted *= w
-    terms = _terms(int(batch_sizes.min()))
+    terms = gegenbauer.count_above(int(batch_sizes.min()), _NEGLIGIBLE, _MOST_TERMS)
     coefficients = _coefficients(np.asarray(batch_sizes), left, w, terms)
     rho = gegenbauer.correlations_of(np.asarray(batch_sizes, np.float64), terms + 16)
     pairs = np.einsum("kr,koir,kojr->roij", rho[:terms], coefficients, coefficients, optimize=True)
@@ -194,14 +194,6 @@ def farthest(f: Response, batch_size: int, radii: Array) -> float:
     return min(whole, max(_FARTHEST, whole * float(np.tanh(u))))
 
 
-def _terms(batch_size: int) -> int:
-    """How many ρ_k are above rounding."""
-    terms = 8
-    while terms < _MOST_TERMS and gegenbauer.correlation_tail(batch_size, terms) > _NEGLIGIBLE:
-        terms = min(_MOST_TERMS, terms + terms // 2)
-    return terms
-
-
 def _density(batch_size: int | Array, cosine: Array) -> Array:
     """sin^(B-3) θ, relative to its peak, without underflow trouble at large B.
 
@@ -227,7 +219,8 @@ def _split(
 
 def _coefficients(batch_size: int | Array, weighted: Array, w: Array, terms: int) -> Array:
     """Sums over nodes times every ψ_k: ``[rows, 2, 4, m]`` becomes ``[terms, 2, 4, rows]``."""
-    psi = np.stack(list(gegenbauer.polynomials(batch_size, terms, w)), 1)  # [rows, terms, m]
+    psi = np.concatenate(list(gegenbauer.polynomials(batch_size, terms, w)))
+    psi = psi.reshape(terms, *w.shape).swapaxes(0, 1)  # [rows, terms, m]
     sums = psi @ weighted.reshape(len(w), -1, w.shape[1]).swapaxes(1, 2)  # [rows, terms, 8]
     return np.asarray(sums.reshape(len(w), terms, *weighted.shape[1:3]).transpose(1, 2, 3, 0))
 

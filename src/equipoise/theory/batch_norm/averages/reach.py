@@ -104,7 +104,7 @@ def _within(f: Response, batch_size: int, c: float, farthest: float) -> Range:
     u = high * _PARTS
     argument = f.gamma * math.sqrt(batch_size - 1) * np.tanh(u)
     values = f.activation.values(f.beta + np.concatenate([-argument, argument])).reshape(2, -1)
-    sizes = np.abs(np.stack([values[:, 1:] - values[:, :1], values[:, 1:] - values[:, :-1]]))
+    sizes = np.abs(np.array([values[:, 1:] - values[:, :1], values[:, 1:] - values[:, :-1]]))
     sizes = sizes.max(1)
     sizes[1] /= np.maximum(argument[1:] - argument[:-1], _TINY)
     u = u[1:]

@@ -154,11 +154,13 @@ class Averages:
 
     def square(self, order: int, power: int) -> Array:
         """Return E[w^power · f²] of the values (order 0) or slopes (order 1)."""
-        return np.asarray(self.squares[order, power])
+        found: Array = self.squares[order, power]
+        return found
 
     def pair(self, order: int, i: int, j: int) -> Array:
         """Return E[w₁^i f₁ w₂^j f₂] of the values (order 0) or slopes (order 1)."""
-        return np.asarray(self.pairs[order, i, j])
+        found: Array = self.pairs[order, i, j]
+        return found
 
     @property
     def kappa(self) -> Array:

@@ -57,6 +57,26 @@ _POWERS = panels.positive_powers(28), panels.positive_powers(40)
 INFINITE = panels.any_powers(100), panels.any_powers(140)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Radii:
+    """Circles, and by which rule to average over them.
+
+    Args:
+        rho: Their radii.
+        fine: Which of the two rules.
+        excess: ρ less the radii at which circles touch cuts, of shape ``[radii, cuts]``, where
+            it is known better than by subtraction.
+    """
+
+    rho: Array
+    fine: bool
+    excess: Array | None = None
+
+    def some(self, part: slice) -> Radii:
+        """A part of them."""
+        return Radii(self.rho[part], self.fine, None if self.excess is None else self.excess[part])
+
+
 @dataclass(frozen=True, eq=False)
 class Circles:
     """How circles up to a largest radius are averaged.
@@ -118,34 +138,45 @@ class Circles:
     def _scale(self) -> float:
         return self.f.gamma * math.sqrt(self.batch_size - 1)
 
-    def averages(self, rho: Array, excess: Array | None = None, *, fine: bool) -> Array:
-        """Averages over circles.
-
-        Args:
-            rho: Their radii.
-            excess: ρ less the radii :attr:`met`, of shape ``[radii, cuts]``, where it is known
-                better than by subtraction.
-            fine: Which of the two rules.
-
-        Returns:
-            Every average, of shape ``[19, radii]``.
-        """
+    def averages(self, *rules: Radii) -> list[Array]:
+        """Averages over circles, every one of shape ``[19, radii]``."""
         if self.f.activation.homogeneity is not None and self.f.is_homogeneous:
-            return self._rescaled(rho, self.f.activation.homogeneity.alpha, fine)
-        return self._averages(rho, fine, excess)
+            alpha = self.f.activation.homogeneity.alpha
+            return [self._rescaled(radii, alpha) for radii in rules]
+        if sum(radii.rho.size * self.points(radii.fine) for radii in rules) <= POINTS:
+            return self._averages(*rules)
+        return [self._in_pieces(radii) for radii in rules]
 
-    def _rescaled(self, rho: Array, alpha: float, fine: bool) -> Array:
+    def _rescaled(self, radii: Radii, alpha: float) -> Array:
         """Scale one circle to others: f(ρy) = ρ^α f(y)."""
-        return np.asarray(
-            self._averages(np.ones(1), fine)
-            * rho ** (alpha * _DEGREE_OF[0] + _DEGREE_OF[1])[:, None]
-        )
+        (one,) = self._averages(Radii(np.ones(1), radii.fine))
+        return np.asarray(one * radii.rho ** (alpha * _DEGREE_OF[0] + _DEGREE_OF[1])[:, None])
 
-    def _averages(self, rho: Array, fine: bool, excess: Array | None = None) -> Array:
-        found = self._reduce(*self._nodes(rho, fine, excess))
-        if self.band:  # y was of circles of radius 1
-            y2 = (self.batch_size - 1) * rho * rho
-            found *= np.stack([np.ones_like(rho), np.sqrt(y2), y2, y2 * y2])[_POWER_OF_Y]
+    def _in_pieces(self, radii: Radii) -> Array:
+        """A few circles at a time."""
+        step = max(1, POINTS // self.points(radii.fine))
+        found = [
+            self._averages(radii.some(slice(start, start + step)))[0]
+            for start in range(0, radii.rho.size, step)
+        ]
+        return np.concatenate(found, 1)
+
+    def _averages(self, *rules: Radii) -> list[Array]:
+        """Averages by every rule; φ is called once."""
+        nodes = self._nodes(*rules)
+        shapes = [x.shape for _, x, _ in nodes]
+        ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
+        both = self.f(np.concatenate([x.ravel() for _, x, _ in nodes]))
+        found = []
+        for radii, (y, _, weights), shape, values, slopes in zip(
+            rules, nodes, shapes, *(np.split(part, ends) for part in both), strict=True
+        ):
+            part = self._reduce(y, values.reshape(shape), slopes.reshape(shape), weights)
+            if self.band:  # y was of circles of radius 1
+                y2 = (self.batch_size - 1) * radii.rho**2
+                powers = np.array([np.ones_like(y2), np.sqrt(y2), y2, y2 * y2])
+                part *= powers[_POWER_OF_Y]
+            found.append(part)
         return found
 
     def gaps(self, rho: Array) -> Array:
@@ -154,26 +185,22 @@ class Circles:
         step = max(1, POINTS // self.points(False))
         for start in range(0, rho.size, step):
             some = slice(start, start + step)
-            _, x, weights = self._nodes(rho[some], False)
+            ((_, x, weights),) = self._nodes(Radii(rho[some], False))
             values = self.f.activation.values(x)
             gap = values[:, 0] - values[:, 1]
             gap *= gap
             found[some] = (gap * weights).sum(1) / 2
         return found
 
-    def _nodes(
-        self, rho: Array, fine: bool, excess: Array | None = None
-    ) -> tuple[Array, Array, Array]:
+    def _nodes(self, *rules: Radii) -> list[tuple[Array, Array, Array]]:
         """Both samples, ``[radii, 2, m]``, φ's arguments there, and weights, ``[radii, m]``.
 
         By the trapezoidal rule samples are the same on all circles but for their radius: they are
         those at radius 1, of shape ``[1, 2, m]``.
         """
         if self.band:
-            return self._by_trapezoid(rho, self.points(fine))
-        if excess is None:
-            excess = rho[:, None] - self.met
-        return self._between_cuts(rho, excess, self.rules[fine])
+            return [self._by_trapezoid(radii.rho, self.points(radii.fine)) for radii in rules]
+        return self._between_cuts(*rules)
 
     @cached_property
     def _half(self) -> float:
@@ -187,9 +214,39 @@ class Circles:
         x += self.f.beta
         return y, x, np.full((1, count), 1 / count)
 
-    def _between_cuts(
-        self, rho: Array, excess: Array, rule: panels.UnitRule
-    ) -> tuple[Array, Array, Array]:
+    def _between_cuts(self, *rules: Radii) -> list[tuple[Array, Array, Array]]:
+        rho = np.concatenate([radii.rho for radii in rules])
+        excess = np.concatenate(
+            [
+                radii.rho[:, None] - self.met if radii.excess is None else radii.excess
+                for radii in rules
+            ]
+        )
+        edges, cosine, sine, x = self._edges(rho, excess)
+        scale = (math.sqrt(self.batch_size - 1) * rho)[:, None, None]
+        found, start = [], 0
+        for radii in rules:
+            rows = slice(start, start + radii.rho.size)
+            start = rows.stop
+            # Both samples from those at edges
+            nodes = panels.place(self.rules[radii.fine], edges[rows])
+            versine, turned = nodes.turn()
+            y = nodes.of_edges(cosine[rows])
+            step = y * versine[:, None]
+            step += nodes.of_edges(sine[rows]) * turned[:, None]
+            y -= step
+            y *= scale[rows]
+            step *= self.f.gamma * scale[rows]
+            at = np.subtract(nodes.of_edges(x[rows]), step, out=step)
+            found.append((y, at, nodes.weights / np.pi))
+        return found
+
+    def _edges(self, rho: Array, excess: Array) -> tuple[Array, Array, Array, Array]:
+        """Angles at which either sample meets a cut, ascending, and the ends: ``[radii, edges]``.
+
+        Then cosines and sines of both samples' angles there, and φ's arguments, each
+        ``[radii, 2, edges]``.
+        """
         half, f, rows = self._half, self.f, rho.size
         if f.has_powers:  # nearer than angles can tell, both edges would be one
             least = _TOUCHING * rho[:, None]
@@ -218,16 +275,7 @@ class Circles:
         x += f.beta
         np.copyto(x[:, 0, 1:-1], at, where=first)
         np.copyto(x[:, 1, 1:-1], at, where=~first)
-        # Both samples from those at edges
-        nodes = panels.place(rule, edges)
-        versine, turned = nodes.turn()
-        y = nodes.of_edges(cosine)
-        step = y * versine[:, None]
-        step += nodes.of_edges(sine) * turned[:, None]
-        y -= step
-        y *= np.sqrt(self.batch_size - 1) * rho[:, None, None]
-        step *= scale
-        return y, np.subtract(nodes.of_edges(x), step, out=step), nodes.weights / np.pi
+        return edges, cosine, sine, x
 
     @cached_property
     def _above(self) -> NDArray[np.bool_]:
@@ -253,10 +301,9 @@ class Circles:
                 ends[:, side] = np.where(np.abs(beyond) < rho[:, None], near_cut, ends[:, side])
         return np.asarray(ends)
 
-    def _reduce(self, y: Array, x: Array, weights: Array) -> Array:
+    def _reduce(self, y: Array, values: Array, slopes: Array, weights: Array) -> Array:
         """Average every product; symmetric in the two samples."""
-        rows, _, count = x.shape
-        values, slopes = self.f(x)
+        rows, _, count = values.shape
         # One sample: f, f², D² times 1, y, y², y⁴.
         left, right = np.empty((rows, 3, 2, count)), np.empty((len(y), 4, 2, count))
         values = np.subtract(values, self.f.at_zero, out=left[:, 0])
@@ -304,7 +351,7 @@ def _band(f: Response, reach: float) -> int:
     """
     for count in _FREQUENCIES:
         phi = np.pi / count * (np.arange(count) + 0.5)
-        both = np.stack(f(f.gamma * reach * np.multiply.outer([1.0, 0.7], np.cos(phi)) + f.beta))
+        both = np.array(f(f.gamma * reach * np.multiply.outer([1.0, 0.7], np.cos(phi)) + f.beta))
         size = np.abs(dct(both))  # [2, radii, frequencies]: f is even in φ
         size = (size / np.maximum(size.max(-1, keepdims=True), np.finfo(float).tiny)).max((0, 1))
         band = int(np.flatnonzero(size > _BAND_GOAL)[-1]) + 6

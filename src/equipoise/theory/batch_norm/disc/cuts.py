@@ -137,7 +137,7 @@ class _Search:
                 return_index=True,
             )
             left, right = left[first], right[first]
-            before = np.tile(np.stack([deviation, before[0]])[..., bad], 3)[..., first]
+            before = np.tile(np.array([deviation, before[0]])[..., bad], 3)[..., first]
             if ahead is not None:
                 ahead = ahead[..., bad].reshape(2, 2, -1)[..., first]
             if left.size > _MOST_CUTS:
@@ -161,7 +161,7 @@ class _Search:
         if bad.any():
             # Noise of the function itself does not fall with the width of a panel.
             with np.errstate(invalid="ignore"):
-                steady = np.stack([deviation, before[0]]) / np.maximum(before, _TINY)
+                steady = np.array([deviation, before[0]]) / np.maximum(before, _TINY)
             bad &= ~((deviation <= self.noisy) & ((steady > 0.25) & (steady < 4)).all(0))
         width = _NARROWEST * np.maximum(self.reach, np.abs(left + right) / 2)
         return bad.any(0) & (right - left > width), deviation
@@ -180,7 +180,7 @@ def _parts(left: Array, right: Array) -> tuple[Array, Array]:
     A step at a cut is flat on either side of it: the middle half must be seen too.
     """
     cut, quarter = (left + right) / 2, (right - left) / 4
-    return np.stack([left, cut, cut - quarter]), np.stack([cut, right, cut + quarter])
+    return np.array([left, cut, cut - quarter]), np.array([cut, right, cut + quarter])
 
 
 def _and_ahead(
@@ -228,10 +228,10 @@ def _unresolved(f: Response, left: Array, right: Array) -> Array:
 def _missed(f: Response, left: Array, right: Array) -> Array:
     """How far polynomials are off, what of that is rounding, and sizes: ``[3, 2, panels]``."""
     middle, half = (left + right) / 2, (right - left) / 2
-    both = np.stack(f(middle[:, None] + half[:, None] * _POINTS))  # [2, panels, points]
+    both = np.array(f(middle[:, None] + half[:, None] * _POINTS))  # [2, panels, points]
     nodes, checks = both[..., : _NODES.size], both[..., _NODES.size :]
     deviation = np.abs(nodes @ _INTERPOLATION.T - checks).max(-1)
     high, low = checks.max(-1), checks.min(-1)
     sizes = np.maximum(high, -low)
     rounding = 1e-14 * np.maximum(1, np.abs(middle)) / half
-    return np.stack([deviation, rounding * (high - low) + 2e-15 * sizes, sizes])
+    return np.array([deviation, rounding * (high - low) + 2e-15 * sizes, sizes])

@@ -193,7 +193,7 @@ def _settled(
             ready, kappa = part.some(done), np.exp(logs[done])
             rough = np.exp(_newton(ready, coarse, logs[done])[0])
             unsure = np.where(stuck, noise, 0.0)[done]
-            solutions = _solutions(ready, coarse, fine, np.stack([rough, kappa]), unsure)
+            solutions = _solutions(ready, coarse, fine, np.array([rough, kappa]), unsure)
             solved |= zip((start + done).tolist(), solutions, strict=True)
     return solved, elsewhere
 
@@ -211,7 +211,7 @@ def _solutions(
         unsure: How far log F(κ) is not known, where Newton's method does not settle.
     """
     rough, kappa = kappas
-    every = np.stack([rough, kappa, *([kappa * (1 + _SHIFT)] if group.eps.any() else [])])
+    every = np.array([rough, kappa, *([kappa * (1 + _SHIFT)] if group.eps.any() else [])])
     sums = [
         law.sums(group.c(some).ravel()) for law, some in ((coarse, every[:1]), (fine, every[1:]))
     ]

@@ -17,7 +17,7 @@ Symbols: n = B - 1, ν = B - 3, c, b: as above, s: c sinh² u, so that x = z + s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +124,7 @@ class DiscLaw:
         averaged = (self.averages @ weights.T).reshape(of.COUNT, 5, -1).swapaxes(0, 1)
         cross = (base * amplitude) @ self.averages[of.FIRST]
         rest = x.sum(1), xR @ np.tanh(self.u) ** 2, cross, self._map(base, b, s)[1]
-        return np.concatenate([averaged.reshape(5 * of.COUNT, -1), np.stack(rest)])
+        return np.concatenate([averaged.reshape(5 * of.COUNT, -1), np.array(rest)])
 
 
 def numbers(
@@ -225,17 +225,26 @@ def _of_z(nu: int, b: Array, s: Array) -> tuple[Array, Array]:
     """E[(z + s)/(z + b)], which is R², and E[(z + b)^1.5], for z of ν degrees of freedom."""
     if not b.any():  # ε = 0: R = 1
         return np.ones_like(b), np.full_like(b, nu**1.5 * gamma_ratio(nu / 2, 1.5))
+    # Below the smallest b, 1/(z + b) is flat, so the density's own decay suffices from there on.
+    z, weight = _chi_squared(
+        nu, min(0.0, float(np.log(max(b.min(), 1e-300) / nu))) if nu <= 2 else 0.0
+    )
+    sums = z + b[..., None]
+    amplitude = (sums * np.sqrt(sums)) @ weight
+    inverse = np.reciprocal(sums, out=sums)
+    return inverse @ (z * weight) + s * (inverse @ weight), amplitude
+
+
+@lru_cache(maxsize=8)
+def _chi_squared(nu: int, lowest: float) -> tuple[Array, Array]:
+    """Nodes z and weights for averages over χ² of ν degrees of freedom, from e^lowest·ν on."""
     spread = np.sqrt(2 / nu)
     step = min(0.18, 0.45 * spread)
-    # Below the smallest b, 1/(z + b) is flat, so the density's own decay suffices from there on.
-    lowest = min(0.0, float(np.log(max(b.min(), 1e-300) / nu))) if nu <= 2 else 0.0
     d = np.arange(lowest - 13 * spread - 80 / nu, 13 * spread, step)
     density = nu / 2 * (d - np.expm1(d))
     kept = density > -LEFT_OUT - (0.0 if nu > 2 else -lowest)
     d, density = d[kept], density[kept]
     z, weight = nu * np.exp(d), np.exp(density)
     weight /= weight.sum()
-    sums = z + b[..., None]
-    amplitude = (sums * np.sqrt(sums)) @ weight
-    inverse = np.reciprocal(sums, out=sums)
-    return inverse @ (z * weight) + s * (inverse @ weight), amplitude
+    z.flags.writeable = weight.flags.writeable = False
+    return z, weight

@@ -71,7 +71,7 @@ def place(
         short = right - left < _SHORT * longest
         rarity = np.searchsorted(_RARE, within.rarity_from(left))
         kinds = np.stack([rarity, ~short, singular.any(1)], 1).tolist()
-        parts = [_on_panels(circles, left, right, kinds, fine=fine) for fine in (False, True)]
+        parts = _on_panels(circles, left, right, kinds)
         points += sum(part.u.size * circles.points(bool(i)) for i, part in enumerate(parts))
         coarse, fine = (part.contributions(batch_size, c) for part in parts)
         sizes = np.maximum(sizes, np.abs(fine).sum(-1))
@@ -164,7 +164,7 @@ class _Part:
         """What each panel adds to averages in three weightings, of shape ``[3, 19, panels]``."""
         base, b, _ = Density(batch_size, self.u)(c)
         base, nu = base * self.measure, batch_size - 3
-        kinds = np.stack([base * (nu + b), base, base * (nu * (nu + 2) + 2 * nu * b + b * b)])
+        kinds = np.array([base * (nu + b), base, base * (nu * (nu + 2) + 2 * nu * b + b * b)])
         starts = np.cumsum(self.counts) - self.counts
         return np.asarray(np.add.reduceat(kinds[:, None] * self.averages, starts, axis=-1))
 
@@ -186,26 +186,27 @@ def _rule(circles: Circles, kind: Sequence[int], fine: bool) -> panels.UnitRule:
 
 
 def _on_panels(
-    circles: Circles, left: Array, right: Array, kinds: Sequence[Sequence[int]], *, fine: bool
-) -> _Part:
-    """Place one rule on each panel, by its kind, and average over its circles."""
-    f = circles.f
-    rules = [_rule(circles, kind, fine) for kind in kinds]
-    counts = np.array([rule.weights.size for rule in rules])
-    ends, distances = (
-        np.concatenate(part) for part in zip(*(r.nearer for r in rules), strict=True)
-    )
-    panel, width = np.repeat(np.arange(left.size), counts), np.repeat(right - left, counts)
-    edge = np.stack([left, right])[ends, panel]
-    offset = width * distances
-    u, measure = edge + offset, width * np.concatenate([rule.weights for rule in rules])
-    rho, averages = np.tanh(u), np.empty((of.COUNT, u.size))
-    step = max(1, of.POINTS // circles.points(fine))
-    for start in range(0, u.size, step):
-        some = slice(start, start + step)
-        excess = _excess(circles, edge[some], offset[some]) if f.has_powers else None
-        averages[:, some] = circles.averages(rho[some], excess, fine=fine)
-    return _Part(u, measure, averages, counts)
+    circles: Circles, left: Array, right: Array, kinds: Sequence[Sequence[int]]
+) -> list[_Part]:
+    """Place the coarser and the finer rule on each panel, by its kind; average over circles."""
+    parts, rules = [], []
+    for fine in (False, True):
+        chosen = [_rule(circles, kind, fine) for kind in kinds]
+        counts = np.array([rule.weights.size for rule in chosen])
+        ends, distances = (
+            np.concatenate(part) for part in zip(*(r.nearer for r in chosen), strict=True)
+        )
+        panel, width = np.repeat(np.arange(left.size), counts), np.repeat(right - left, counts)
+        edge = np.array([left, right])[ends, panel]
+        offset = width * distances
+        u, measure = edge + offset, width * np.concatenate([rule.weights for rule in chosen])
+        excess = _excess(circles, edge, offset) if circles.f.has_powers else None
+        rules.append(of.Radii(np.tanh(u), fine, excess))
+        parts.append((u, measure, counts))
+    return [
+        _Part(u, measure, averages, counts)
+        for (u, measure, counts), averages in zip(parts, circles.averages(*rules), strict=True)
+    ]
 
 
 def _excess(circles: Circles, edge: Array, offset: Array) -> Array:
