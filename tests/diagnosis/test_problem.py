@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from equipoise import models
 from equipoise.data.user import as_source
 from equipoise.diagnosis.factories import draws_new_weights
-from equipoise.diagnosis.problem import Problem
+from equipoise.diagnosis.problem import Problem, name_of
 from support.diagnosis_examples import DIGITS
 
 
@@ -240,6 +240,20 @@ class TestAccepted:
         )
         problem = Problem.prepare(mlp, as_source(loader, "loader"), batches=2)
         assert [len(x) for x, _ in problem.held] == [64]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (mlp, "mlp"),
+        (partial(partial(mlp, 3), width=8), "mlp"),
+        (partial(nn.Linear, 64, 10), "Linear"),
+        (lambda: mlp(), "model"),
+        (mlp(), "Sequential"),
+    ],
+)
+def test_a_model_has_the_name_of_what_makes_it(model, name):
+    assert name_of(model) == name
 
 
 def test_a_module_is_copied():

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
@@ -245,6 +246,8 @@ def name_of(model: Model) -> str:
     model = getattr(model, "model", model) if is_trainer(model) else model
     if isinstance(model, nn.Module):
         return type(model).__name__
+    while isinstance(model, partial):
+        model = model.func
     name = getattr(model, "__name__", type(model).__name__)
     return "model" if name == "<lambda>" else str(name)
 
