@@ -25,7 +25,7 @@ from equipoise_papers.reproduction.archive import packed_records
 from equipoise_papers.reproduction.compute import collect
 from equipoise_papers.reproduction.folders import cell_store
 from equipoise_papers.reproduction.outputs import finished
-from equipoise_papers.trainability import fitting, longer
+from equipoise_papers.trainability import faint, fitting, longer
 from equipoise_papers.trainability.calibrate import BASES, calibration, table
 from equipoise_papers.trainability.drawing import draw_benchmark
 from equipoise_papers.trainability.evaluation import (
@@ -41,6 +41,7 @@ from equipoise_papers.trainability.training import Training
 FILE = Path(equipoise.diagnosis.__file__).parent / "trainability" / "calibration.json"
 KEPT = Path(__file__).parents[1] / "docs" / "reproduction" / "records"
 LONGER = Path(__file__).parents[1] / "docs" / "longer_trainings.json"
+FAINT = Path(__file__).parents[1] / "docs" / "faint_trainings.json"
 THRESHOLDS = (0.25, TRAINED, 0.75)
 
 
@@ -49,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=Path, metavar="DIR")
     parser.add_argument("--longer", type=Path, default=LONGER, metavar="FILE")
+    parser.add_argument("--faint", type=Path, default=FAINT, metavar="FILE")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--figure", type=Path, metavar="FILE")
@@ -80,7 +82,8 @@ def main() -> None:
             draw_benchmark(figure, found)
             figure.savefig(args.figure, dpi=90)
     if args.write:
-        write_text(FILE, json.dumps(calibration(found, count), separators=(",", ":")) + "\n")
+        fits = calibration(found, count, faint.read(args.faint))
+        write_text(FILE, json.dumps(fits, separators=(",", ":")) + "\n")
         print(f"\nwrote {FILE.name}")
 
 

@@ -9,7 +9,7 @@ from equipoise.diagnosis.trainability.record import NAMES, Quantities
 from equipoise.theory.propagation.propagate import Propagation
 from equipoise.theory.propagation.sites import Site, Weight
 
-HEALTHY = Quantities(*[0.0] * (len(NAMES) - 1), 5.0)
+HEALTHY = Quantities(**dict.fromkeys(NAMES, 0.0) | {"samples": 5.0})
 COEFFICIENTS = {
     "explosion": -0.5,
     "vanishing": -0.4,
@@ -19,6 +19,7 @@ COEFFICIENTS = {
     "silence": -2.0,
     "fluctuation": -0.6,
     "samples": 0.2,
+    "faintness": -0.4,
 }
 # Log-odds of a healthy network with 32 samples: 2 + 5 * 0.2.
 FIT = Fit(

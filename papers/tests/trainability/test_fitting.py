@@ -9,10 +9,11 @@ from sklearn.metrics import roc_auc_score
 
 from equipoise.diagnosis.trainability.calibration import Calibration
 from equipoise.records import from_plain
-from equipoise_papers.trainability import calibrate, fitting
+from equipoise_papers.trainability import calibrate, faint, fitting
 from equipoise_papers.trainability.outcome import outcomes
 from papers_support.trainability_examples import known, network, records
 
+FIT = {"intercept": 3.0, "coefficients": {"samples": 0.5}, "covariance": [[1.0, 0.0], [0.0, 1.0]]}
 A, B = 1.0, np.array([-2.0, 0.5])
 SIGNS = np.array([-1.0, 1.0])
 
@@ -102,6 +103,43 @@ def test_an_interval_holds_the_mean():
     assert same == (values.mean(), values.mean())
 
 
+def gradients(x):
+    """Of a network that is fine but for their size."""
+    return dict.fromkeys(("explosion", "silence"), 0.0) | {"samples": 4.0, "faintness": float(x)}
+
+
+class TestFaintness:
+    """What the benchmark has none of is fitted beside what it has taught."""
+
+    def coefficient(self, limit, known=gradients):
+        found = [faint.Faint(network(), float(x < limit), None, known(x)) for x in range(24)] + [
+            faint.Faint(network(), None, None, known(20))
+        ]
+        return faint.with_faintness(FIT, "measured", found)
+
+    def test_is_even_where_networks_stop_to_train(self):
+        """Log-odds of 3 + 4 · 0.5 are used up there."""
+        for limit in (6, 12):
+            found = self.coefficient(limit)
+            assert found["coefficients"]["faintness"] == pytest.approx(-5 / (limit - 0.5), rel=0.1)
+            assert found["coefficients"]["samples"] == 0.5
+            assert found["covariance"][2][:2] == [0.0, 0.0]
+            assert 0 < found["covariance"][2][2] < 0.1
+
+    def test_the_smaller_of_two_counts(self):
+        one = faint.Faint(network(), 1.0, gradients(2), gradients(9))
+        assert one.quantity("faintness", "both") == 2
+        assert one.quantity("faintness", "measured") == 9
+        assert one.quantity("samples", "both") == 4
+
+    def test_records_are_read_as_they_were_written(self, tmp_path):
+        file = tmp_path / "faint.json"
+        assert faint.read(file) == []
+        found = [faint.Faint(network(), x, None, gradients(3)) for x in (0.5, None)]
+        faint.write(file, found)
+        assert faint.read(file) == found
+
+
 class TestCalibrate:
     """What is written is what the library reads."""
 
@@ -118,7 +156,8 @@ class TestCalibrate:
         return outcomes(results)
 
     def test_the_form(self, found):
-        written = json.loads(json.dumps(calibrate.calibration(found, 96)))
+        faintly = [faint.Faint(network(), 1.0 - x / 16, None, gradients(x)) for x in range(16)]
+        written = json.loads(json.dumps(calibrate.calibration(found, 96, faintly)))
         read = from_plain(Calibration, written)
         assert (read.networks, read.trainings) == (48, 96)
         assert read.ranges["explosion"] == (4.0, 19.0)
@@ -126,7 +165,9 @@ class TestCalibrate:
             assert fit.coefficients["explosion"] < 0
             assert list(fit.held_out) == sorted(fit.held_out)
             assert len(fit.trained) == 48
-            assert len(fit.covariance) == 4
+            assert [len(row) for row in fit.covariance] == [5] * 5
+            assert fit.coefficients["faintness"] < 0
+        assert read.ranges["faintness"] == (0.0, 15.0)
 
     def test_bases_are_told_apart(self, found):
         table = calibrate.table(found)

@@ -32,7 +32,6 @@ from equipoise.diagnosis.smoothness.findings import conclude_smoothness
 from equipoise.diagnosis.smoothness.measure import SmoothnessOptions
 from equipoise.diagnosis.trainability.findings import conclude_trainability
 from equipoise.diagnosis.trainability.judge import REASONS
-from equipoise.diagnosis.trainability.record import LIKELY
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.modules import unwatched
 from equipoise.instrument.progress import Stages
@@ -209,9 +208,9 @@ def _record(examined: Examination, target: str, started: float) -> Checkup:
 
 
 def _heads(mistake: Finding, examined: Examination) -> bool:
-    """Whether it stands before any forecast; a plateau is the reason of most that are bad."""
+    """Whether it stands before any forecast; one that is bad knows of plateaus."""
     found = examined.trainability
-    is_known = mistake.title == ENDLESS and found is not None and found.probability <= LIKELY
+    is_known = mistake.title == ENDLESS and found is not None and found.probability < 0.5
     return mistake.severity == "critical" and not is_known
 
 

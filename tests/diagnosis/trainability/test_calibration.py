@@ -111,6 +111,11 @@ class TestJoined:
         assert joined(risky(explosion=9.0), risky(explosion=2.0)).explosion == 2.0
         assert joined(risky(explosion=0.0), risky(explosion=2.0)).explosion == 0.0
 
+    def test_so_does_faintness(self):
+        """Theory may not reach the one matrix that moves."""
+        assert joined(risky(faintness=9.0), risky(faintness=2.0)).faintness == 2.0
+        assert joined(risky(faintness=0.0), risky(faintness=2.0)).faintness == 0.0
+
     def test_without_theory_the_measurement_counts(self):
         assert joined(None, risky(size=3.0)) == risky(size=3.0)
 

@@ -47,6 +47,11 @@ CAUSES = {
         (0.3, 0.4, 3.0, 90.0),
         5.0,
     ),
+    "faintness": (
+        lambda x: network(weights=(weight(100**-x), weight(100**-x))),
+        (6.0, 7.0, 20.0, 50.0),
+        24.0,
+    ),
 }
 
 
@@ -71,7 +76,7 @@ class TestCauses:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_where_nothing_is_wrong_all_are_zero(source):
-    assert quantities(network(), 64, source).values == (0.0,) * 7 + (6.0,)
+    assert quantities(network(), 64, source).values == (0.0,) * 7 + (6.0, 0.0)
 
 
 def test_logarithms_are_natural_and_between_first_and_last():
@@ -87,6 +92,34 @@ def test_silence_is_the_share_of_matrices_without_gradient():
     silent = network(weights=(weight(), weight(0.0), weight(0.0), weight()))
     assert of(silent, "silence") == of(silent, "silence", "measured") == 0.5
     assert of(silent, "imbalance") == 0
+
+
+def test_one_matrix_that_moves_is_not_faint():
+    assert of(network(weights=(weight(1e-30), weight(1e-30))), "faintness") == pytest.approx(9)
+    assert of(network(weights=(weight(1e-30), weight(1e-4))), "faintness") == 0
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_tiny_weights_without_norms_are_faint(source):
+    """``normal_(std=0.02)`` at a width of 16 leaves a twelfth of the signal in each layer."""
+
+    def chain(std, norm=nn.Identity):
+        torch.manual_seed(0)
+        layers = [m for _ in range(10) for m in (nn.Linear(16, 16), norm(16), nn.Tanh())]
+        model = nn.Sequential(*layers, nn.Linear(16, 3))
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=std)
+                nn.init.zeros_(module.bias)
+        return model
+
+    batch = torch.randn(32, 16), torch.randint(3, (32,))
+    faint, usual, normalised = (
+        getattr(diagnosis.trainability(model, [batch], depth=False), source)
+        for model in (chain(0.02), chain(0.25), chain(0.02, nn.LayerNorm))
+    )
+    assert faint.faintness > 4
+    assert (usual.faintness, normalised.faintness) == (0, 0)
 
 
 def test_samples_are_a_logarithm():

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise_papers.trainability import fitting
+from equipoise_papers.trainability import faint, fitting
+from equipoise_papers.trainability.faint import Faint
 from equipoise_papers.trainability.fitting import Array
 from equipoise_papers.trainability.outcome import Outcome
 
@@ -51,7 +52,7 @@ class Table:
 
 def table(found: Sequence[Outcome], threshold: float = 0.5) -> Table:
     """Arrange outcomes; networks have trained with a progress of the threshold."""
-    names = tuple(found[0].known.measured)
+    names = tuple(name for name in found[0].known.measured if name != faint.NAME)
     measured = np.array([[one.known.measured[name] for name in names] for one in found])
     predicted = np.array(
         [[(one.known.predicted or one.known.measured)[name] for name in names] for one in found]
@@ -73,22 +74,28 @@ def table(found: Sequence[Outcome], threshold: float = 0.5) -> Table:
     )
 
 
-def calibration(found: Sequence[Outcome], trainings: int) -> dict[str, object]:
+def calibration(
+    found: Sequence[Outcome], trainings: int, faintly: Sequence[Faint]
+) -> dict[str, object]:
     """The contents of the library's ``calibration.json``.
 
     Args:
         found: Outcomes of all networks.
         trainings: How many trainings they took.
+        faintly: Networks with small gradients, which the others have none of.
     """
     data = table(found)
     return {
-        "fits": {basis: _fit(data, basis) for basis in _SHIPPED},
+        "fits": {
+            basis: faint.with_faintness(_fit(data, basis), basis, faintly) for basis in _SHIPPED
+        },
         "networks": len(found),
         "trainings": trainings,
         "ranges": {
             name: [_short(float(values.min())), _short(float(values.max()))]
             for name, values in zip(data.names, data.x["both"].T, strict=True)
-        },
+        }
+        | {faint.NAME: [0.0, max(one.quantity(faint.NAME, "both") for one in faintly)]},
     }
 
 

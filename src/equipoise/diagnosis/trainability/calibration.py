@@ -125,7 +125,8 @@ def joined(predicted: Quantities | None, measured: Quantities) -> Quantities:
     """Means of what is predicted and what is measured.
 
     An explosion counts as far as both see it: theory makes too much of norms over few numbers,
-    a single pass scatters. Of a network that is silent as yet nothing is measured.
+    a single pass scatters. So does faintness: of matrices that theory does not reach, one may have
+    a gradient. Of a network that is silent as yet nothing is measured.
     """
     if predicted is None:
         return measured
@@ -133,7 +134,11 @@ def joined(predicted: Quantities | None, measured: Quantities) -> Quantities:
         return predicted
     pairs = zip(predicted.values, measured.values, strict=True)
     found = Quantities(*((one + other) / 2 for one, other in pairs))
-    return replace(found, explosion=min(predicted.explosion, measured.explosion))
+    return replace(
+        found,
+        explosion=min(predicted.explosion, measured.explosion),
+        faintness=min(predicted.faintness, measured.faintness),
+    )
 
 
 @cache

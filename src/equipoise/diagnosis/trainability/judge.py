@@ -43,6 +43,7 @@ REASONS = {
     "deep for its width",
     "targets": "the targets lie so far from the outputs, for their spread or for what the last "
     "layer can give, that most steps go into the way there",
+    "faintness": "all gradients are so small that no usual learning rate moves the weights",
 }
 
 

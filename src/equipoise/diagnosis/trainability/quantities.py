@@ -19,6 +19,9 @@ All but the last are 0 where nothing is wrong, and are cut off where more makes 
 - Fluctuation: the error of the predicted gradient at the input, which adds up what is random about
   a network of finite width: with depth over width for plain networks, hardly for residual ones.
 - Samples: :math:`\log_2` of the batch size. Steps of few samples are noisy.
+- Faintness: :math:`-\log_{10}` of the largest root mean square of any matrix's gradient, below
+  :math:`10^{-6}`: how slowly Adam, with its :math:`\varepsilon = 10^{-8}`, and SGD at any usual
+  rate move what all weights wait for. No ratio of gradients sees it.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ _COLLAPSED, _MOST_COLLAPSE = 1.0, 9.0
 _LARGE, _MOST_SIZE = 1.0, 13.0
 _UNEQUAL, _MOST_IMBALANCE = 2.0, 22.0
 _UNSURE, _MOST_FLUCTUATION = 0.3, 5.3
+_FAINT, _MOST_FAINTNESS = 6.0, 30.0
 # Mean square of a bias, in units of 1/fan-in, from which it was set: PyTorch draws 1/3.
 _SET = 9.0
 # Of plain ReLU networks, variance of the logarithm of the gradient times width over depth.
@@ -101,6 +105,7 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
             _MOST_FLUCTUATION,
         ),
         samples=math.log2(batch_size),
+        faintness=_beyond(_faintness(found, source), _FAINT, _MOST_FAINTNESS),
     )
 
 
@@ -134,6 +139,7 @@ def _of_tables(found: Propagation, batch_size: int) -> Quantities | None:
         silence=0.0,
         fluctuation=0.0,
         samples=math.log2(batch_size),
+        faintness=_beyond(_faintness(found, "measured"), _FAINT, _MOST_FAINTNESS),
     )
 
 
@@ -326,6 +332,16 @@ def _measured_alone(found: Propagation) -> list[Weight]:
         for name, gradient in found.graph.weights.items()
         if (p := matrices.get(name)) is not None
     ]
+
+
+def _faintness(found: Propagation, source: Source) -> float:
+    """Decades of the largest gradient below 1; none where no gradient is known."""
+    if source == "predicted":
+        known = [w.gradient for w in found.weights]
+    else:  # also of matrices that theory does not reach
+        known = [w.measured_gradient or 0.0 for w in (_measured_alone(found) or found.weights)]
+    sizes = [size for size in known if 0 < size < math.inf]
+    return -0.5 * math.log10(max(sizes)) if sizes else 0.0
 
 
 def _relative_gradients(weights: Iterable[Weight], source: Source) -> list[float]:

@@ -22,6 +22,7 @@ class Quantities:
     silence: float
     fluctuation: float
     samples: float
+    faintness: float = 0.0
 
     @property
     def values(self) -> tuple[float, ...]:
