@@ -176,3 +176,19 @@ def test_an_assumed_loss_is_left_out():
     loss = lambda model, batch: -F.cross_entropy(model(batch[0]), batch[1])  # noqa: E731
     assert found(layers(), (ANCHORS, Y), loss) == [RISES]
     assert found(layers(), (ANCHORS, Y), loss, assumed=True) == []
+
+
+def without_others(model, batch):
+    one, other = (F.normalize(model(x)) for x in batch)
+    return 1 - (one * other).sum(1).mean()
+
+
+def without_a_gradient(model, batch):
+    one, other = (F.normalize(model(x)) for x in batch)
+    return 1 - (one * other.detach()).sum(1).mean()
+
+
+def test_pairs_without_others_are_alike_where_all_are():
+    given = right_answers(traced_pass(layers(), (ANCHORS, ALIKE), without_others))
+    assert given.title == "One answer for all inputs is as good as the right ones"
+    assert found(layers(), (ANCHORS, ALIKE), without_a_gradient) == []

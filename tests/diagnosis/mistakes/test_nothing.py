@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise.diagnosis.mistakes.nothing import compared_with_nothing
+from support.model_state import differences, fingerprint
 from support.traced_passes import traced_pass
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -112,6 +113,23 @@ def test_pairs(loss, is_wrong):
     assert (found(layers(), loss, PAIR) is not None) == is_wrong
 
 
+def mined(model, batch):
+    """Of three, the one that is to be further away starts nearer."""
+    a, p, n = model(batch[0]), model(batch[1].roll(1, 0)), model(batch[1])
+    return F.relu((a - p).square().sum(1) - (a - n).square().sum(1) + 0.1).mean()
+
+
+def mined_rows(model, batch):
+    z = model(batch[0])
+    a, p, n = z[::2], z[1::2], z.roll(2, 0)[::2]
+    return F.relu((a - p).square().sum(1) - 0.1 * (a - n).square().sum(1) + 0.1).mean()
+
+
+@pytest.mark.parametrize("loss", [mined, mined_rows])
+def test_margins_that_hard_examples_do_not_keep(loss):
+    assert found(layers(), loss, PAIR) is None
+
+
 def reconstructed(model, batch):
     return (model(batch)[:, :3] - batch[:, :3]).square().mean()
 
@@ -123,3 +141,55 @@ def of_noise(model, batch):
 @pytest.mark.parametrize("loss", [reconstructed, of_noise])
 def test_what_is_compared(loss):
     assert found(layers(), loss) is None
+
+
+def of_constants(target):
+    def loss(model, batch):
+        z = model(batch)
+        return F.binary_cross_entropy_with_logits(z, target(batch))
+
+    return loss
+
+
+def test_targets_that_are_all_alike():
+    """As whole numbers that probabilities were cast to."""
+    assert found(layers(), of_constants(lambda x: torch.zeros(24, 4))) is not None
+    assert found(layers(), of_constants(lambda x: (x[:, :4] > 0).float())) is None
+
+
+class Weighed(nn.Module):
+    """Two tasks, and weights of their losses that are learnt."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.heads = layers(), nn.ModuleList(nn.Linear(4, 1) for _ in range(2))
+        self.weights = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x):
+        h = self.body(x)
+        return [head(h) for head in self.heads]
+
+
+@pytest.mark.parametrize(
+    ("joined", "is_wrong"),
+    [
+        (lambda s, losses: ((-s).exp() * losses + s).sum(), False),
+        (lambda s, losses: (s.softmax(0) * losses).sum(), False),
+        (lambda s, losses: ((-s).exp() * losses).sum(), True),
+        (lambda s, losses: (s * losses).sum(), True),
+    ],
+)
+def test_weights_of_losses_that_are_learnt(joined, is_wrong):
+    def loss(model, batch):
+        errors = [F.mse_loss(z, batch[:, :1]) for z in model(batch)]
+        return joined(model.weights, torch.stack(errors))
+
+    titles = [] if (one := found(Weighed(), loss)) is None else [one[1]]
+    assert titles == ["A weight of the loss makes it small, whatever the outputs are"] * is_wrong
+
+
+def test_the_model_is_left_as_it_is():
+    model = Weighed()
+    before = fingerprint(model)
+    found(model, lambda model, batch: (model.weights * model(batch)[0].mean()).sum())
+    assert differences(before, fingerprint(model)) == []

@@ -121,3 +121,21 @@ def test_nothing_is_run_again_where_nothing_was_moved():
     before = len(calls)
     assert of_pairing(traced) == []
     assert len(calls) == before
+
+
+class TwoHeads(Tagger):
+    def forward(self, x):
+        return super().forward(x), self.norm.weight.sum() * self.second(x)
+
+    def __init__(self):
+        super().__init__(time_first=True)
+        self.second = nn.Linear(5, 4)
+
+
+def test_one_of_two_heads():
+    def loss(model, batch):
+        first, second = model(batch[0])
+        other = F.cross_entropy(second.flatten(0, 1), batch[1].flatten())
+        return F.cross_entropy(first.flatten(0, 1), batch[1].flatten()) + other
+
+    assert found(TwoHeads(), loss) == [MIXED]

@@ -170,3 +170,29 @@ def test_entropies_of_classes_are_made_small_on_purpose():
         return F.cross_entropy(model(batch[0]), batch[1]) + 0.1 * entropy(model, batch)
 
     assert found(loss) == []
+
+
+class Critic(nn.Module):
+    """Logits of actions, and a value."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.actions, self.value = nn.Linear(6, 16), nn.Linear(16, 4), nn.Linear(16, 1)
+
+    def forward(self, x):
+        h = self.body(x).tanh()
+        return self.actions(h), self.value(h)[:, 0]
+
+
+@pytest.mark.parametrize("detaches", [True, False])
+def test_advantages_have_no_gradient(detaches):
+    def loss(model, batch):
+        observed, action, came = batch
+        logits, value = model(observed)
+        advantage = came - value
+        score = Categorical(logits=logits).log_prob(action)
+        weight = advantage.detach() if detaches else advantage
+        return advantage.square().mean() - (score * weight).mean()
+
+    titles = [title for _, title in found(loss, (X, ACTIONS, ADVANTAGES), Critic())]
+    assert titles == ["Advantages have a gradient"] * (not detaches)

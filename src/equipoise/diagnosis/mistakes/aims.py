@@ -36,8 +36,8 @@ def of_aims(traced: TracedPass) -> list[Finding]:
     Args:
         traced: The pass, and what it is one of.
     """
-    found = [_rewarded_errors(traced) or right_answers(traced), compared_with_nothing(traced)]
-    return [one for one in found if one is not None]
+    one = _rewarded_errors(traced) or right_answers(traced) or compared_with_nothing(traced)
+    return [] if one is None else [one]
 
 
 def _rewarded_errors(traced: TracedPass) -> Finding | None:

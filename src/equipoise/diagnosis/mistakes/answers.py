@@ -200,20 +200,36 @@ def _of_pairs(outputs: Sequence[Made], traced: TracedPass) -> Finding | None:
     ((first, second),) = alike
     own = _directions(samples, tensor(outputs[0], traced.nodes).detach())
 
-    def answers(shift: int) -> Mapping[Made, Tensor]:
-        parts = [own.roll(2, 0)] * len(given)
-        parts[first], parts[second] = own, own.roll(shift, 0)
+    def answers(parts: Mapping[int, Tensor]) -> Mapping[Made, Tensor]:
+        all_of_them = [parts.get(place, own.roll(2, 0)) for place in range(len(given))]
         if len(outputs) == 1:
-            return {outputs[0]: torch.cat([parts[place] for place in places])}
-        return {made: parts[place] for made, place in zip(outputs, places, strict=True)}
+            return {outputs[0]: torch.cat([all_of_them[place] for place in places])}
+        return {made: all_of_them[place] for made, place in zip(outputs, places, strict=True)}
 
-    losses = _losses(traced, [answers(0), answers(1)])
-    if losses is None or not _exceeds(*losses):
+    losses = _losses(
+        traced,
+        [answers({first: own, second: own}), answers({first: own, second: own.roll(1, 0)})],
+    )
+    if losses is None:
         return None
-    return _of_likeness(
-        f"With equal outputs for both inputs of a sample that are alike it is "
-        f"{wording.number(losses[0])}, and with equal ones for inputs of different samples "
-        f"{wording.number(losses[1])}."
+    if _exceeds(*losses):
+        return _of_likeness(
+            f"With equal outputs for both inputs of a sample that are alike it is "
+            f"{wording.number(losses[0])}, and with equal ones for inputs of different samples "
+            f"{wording.number(losses[1])}."
+        )
+    same = own[:1].expand_as(own)
+    collapsed = _losses(traced, [answers(dict.fromkeys(range(len(given)), same))])
+    if traced.takes_detached or collapsed is None or collapsed[0] > losses[0]:
+        return None
+    return Finding(
+        "critical",
+        "One answer for all inputs is as good as the right ones",
+        f"With equal outputs for both inputs of a sample that are alike, and others for each "
+        f"sample, the loss is {wording.number(losses[0])}; with the same output for all samples, "
+        f"{wording.number(collapsed[0])}: nothing keeps them apart, and training ends there.",
+        "Add what tells samples apart, as the others of the batch in a cross-entropy of "
+        "similarities, or their variance; or stop the gradient of one side, behind a predictor.",
     )
 
 

@@ -58,16 +58,18 @@ class _Bounds:
         return replace(self, low=self.low + number, high=self.high + number)
 
 
-def narrow(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+def narrow(node: Node, nodes: Mapping[int, Node], *, is_loss: bool) -> Finding | None:
     """Logits of a cross-entropy that cannot tell classes apart as they are scaled.
 
     Args:
-        node: The logarithm of a softmax that the cross-entropy takes.
+        node: The logarithm of a softmax.
         nodes: All operations, by number.
+        is_loss: Whether a likelihood of classes takes it; else it may be compared with other
+            probabilities, which are as narrow.
     """
     if node.name != "_log_softmax":
         return None
-    bounds = _bounds(node.inputs[0], nodes)
+    bounds = _bounds(node.inputs[0], nodes) if is_loss else None
     if bounds is None:
         return _scaled_down(node, nodes)
     if bounds.kind != "cosines" and not bounds.scaled:  # the activation itself is found elsewhere

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -12,11 +13,15 @@ from equipoise.diagnosis.mistakes.repeated import loss_with
 from equipoise.diagnosis.mistakes.sources import DRAWN, PRODUCTS, depends_on_weights, is_of, tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.trainability.entrance import leading_to
+from equipoise.instrument import untouched
+from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records.finding import Finding
 
 # How far outputs are moved, to see whether the loss falls in proportion.
 _FAR = 20.0
+# Numbers of a parameter that may weigh losses, and part of a loss that is nothing.
+_FEW, _NOTHING = 16, 1e-3
 # Part of a change by which it may be another, as rounding makes it.
 _ROUNDING = 0.02
 # To which parts outputs are shrunk.
@@ -24,6 +29,8 @@ _SHRUNK = (1.0, 0.5, 0.1, 0.0)
 # How far outputs are moved from zero, and which part of the rise both ways may differ by, as by
 # terms of the third order.
 _STEP, _SKEW = 0.03, 0.1
+# Outputs that are tried on both sides of zero, at most.
+_MOST_APART = 4
 _TITLE = "The loss compares outputs with nothing"
 
 
@@ -38,9 +45,21 @@ def compared_with_nothing(traced: TracedPass) -> Finding | None:
     Args:
         traced: The pass.
     """
+    weight = _weight_that_wins(traced)
+    if weight is not None:
+        return _finding_of_weight(weight)
     outputs = [] if traced.takes_detached else _outputs(traced)
     if not outputs:
         return None
+    if _is_won_by_all_alike(outputs, traced):
+        return Finding(
+            "critical",
+            _TITLE,
+            "The same number for all samples and features brings it to zero: the targets are all "
+            "alike, and none comes from the batch.",
+            "Look at how targets are made: numbers that are cast to bool or to whole ones, or "
+            "zeros that were to be filled.",
+        )
     for made in outputs:
         if _falls_without_bound(made, traced):
             node = traced.nodes[made.node]
@@ -64,6 +83,60 @@ def compared_with_nothing(traced: TracedPass) -> Finding | None:
         "0.5 * (z**2).sum(1) - log_determinant. Of pairs that are to be alike, add others that "
         "are not.",
     )
+
+
+def _weight_that_wins(traced: TracedPass) -> str | None:
+    """A parameter of few numbers, in the loss, that alone brings it to zero or far below."""
+    loss, nodes = traced.graph.loss, traced.after_layers
+    few = {
+        source.name: None
+        for node in nodes
+        if node.name not in PRODUCTS
+        for source in node.inputs
+        if isinstance(source, Given) and source.kind == "parameter"
+        if source.value.requires_grad and source.value.numel() <= _FEW
+    }
+    for name in few if math.isfinite(loss) else ():
+        for sign in (1.0, -1.0):
+            far, farther = (_loss_with(name, sign * by * _FAR, traced) for by in (1, 2))
+            is_zero = 0 <= far <= _NOTHING * loss
+            falls = far < min(0.0, loss) and abs(farther - 2 * far + loss) <= _ROUNDING * abs(far)
+            if is_zero or falls:
+                return name
+    return None
+
+
+def _loss_with(name: str, number: float, traced: TracedPass) -> float:
+    with untouched(traced.model), seeded(0), torch.no_grad():
+        dict(traced.model.named_parameters())[name].data.fill_(number)
+        try:
+            return float(traced.loss_fn(traced.model, traced.batch))
+        except (RuntimeError, ValueError):  # a law of a negative deviation
+            return math.inf
+
+
+def _finding_of_weight(name: str) -> Finding:
+    return Finding(
+        "critical",
+        "A weight of the loss makes it small, whatever the outputs are",
+        f"With {name} far from where it is, the loss is nothing, or falls without bound, with the "
+        "same outputs: training moves the weight, and the rest has no reason to learn.",
+        "Learned weights of several losses need what holds them, as exp(-s) * loss + s; else "
+        "keep them fixed.",
+    )
+
+
+def _is_won_by_all_alike(outputs: list[Made], traced: TracedPass) -> bool:
+    loss = traced.graph.loss
+    (first, *others) = (tensor(made, traced.nodes).detach() for made in outputs)
+    if others or first.ndim < 2 or first.shape[1] < 2 or not loss > 0:
+        return False
+    losses = [
+        loss_with(traced.graph, {outputs[0]: torch.full_like(first, by)}, frozenset())
+        for by in (_FAR, -_FAR)
+    ]
+    low, high = sorted(math.inf if found is None else found for found in losses)
+    return 0 <= low <= _NOTHING * loss and high > loss
 
 
 def _outputs(traced: TracedPass) -> list[Made]:
@@ -152,6 +225,8 @@ def _is_least_at_zero(outputs: list[Made], traced: TracedPass) -> bool:
     *others, least = shrunk
     if not (all(math.isfinite(loss) for loss in shrunk) and shrunk == sorted(shrunk)[::-1]):
         return False
+    if any(loss_of(dict(zip(outputs, told, strict=True))) < least for told in _apart(given)):
+        return False
     fall = others[0] - least
     generator = torch.Generator().manual_seed(0)
     zero = {made: torch.zeros_like(x) for made, x in given.items()}
@@ -163,3 +238,18 @@ def _is_least_at_zero(outputs: list[Made], traced: TracedPass) -> bool:
             if min(up, down) < least or abs(up - down) > _SKEW * rise:
                 return False
     return fall > _ROUNDING * abs(others[0])
+
+
+def _apart(given: Mapping[Made, Tensor]) -> Iterator[list[Tensor]]:
+    """Outputs that are alike in part, as those of anchors and of what is of their kind."""
+    shapes = {x.shape for x in given.values()}
+    first = next(iter(given.values()))
+    drawn = torch.randn(first.shape, generator=torch.Generator().manual_seed(1)).to(first)
+    if len(shapes) > 1 or len(given) > _MOST_APART:
+        return
+    if len(given) > 1:
+        for signs in product((1.0, -1.0), repeat=len(given)):
+            yield [sign * drawn for sign in signs]
+    elif not len(first) % 2:
+        yield [drawn[::2].repeat_interleave(2, 0)]
+        yield [drawn[::2].repeat(2, *[1] * (drawn.ndim - 1))]

@@ -86,7 +86,7 @@ def of_outputs(traced: TracedPass) -> list[Finding]:
             _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods)
             or (_mixed(node, nodes) if node.number in likelihoods else None),
             _no_logarithms(node, origin, nodes),
-            narrow(node, nodes) if node.number in likelihoods else None,
+            narrow(node, nodes, is_loss=node.number in likelihoods),
             _divergence_of_probabilities(node, nodes),
             _crossed(node, nodes, batch),
             _out_of_reach(node, nodes, batch, into) or _far_from(node, nodes, batch, into),

@@ -13,12 +13,14 @@ from equipoise.diagnosis.mistakes.repeated import with_other_data
 from equipoise.diagnosis.mistakes.sources import (
     CTC,
     LIKELIHOODS,
+    before_expanding,
     given_of,
     is_error,
     is_of_data_alone,
     tensor,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
+from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.batches import mapped, tensors
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records.finding import Finding
@@ -71,12 +73,22 @@ def of_pairing(traced: TracedPass) -> list[Finding]:
         return []
     if passes is None:
         return []
-    compared = list(_compared(replace(traced, graph=passes[0])))
-    shares = [_share(*one, *passes) for one in compared]
-    # Of a mixture of samples, one comparison is with the targets of the others.
-    if not shares or any(share is None or share > _MOST for share in shares):
-        return []
-    return [_finding(compared[0][0], traced)]
+    evaluated = replace(traced, graph=passes[0])
+    shares: dict[frozenset[int], list[tuple[Node, float | None]]] = {}
+    for node, output, target in _compared(evaluated):
+        layers = _layers_behind(output, evaluated)
+        shares.setdefault(layers, []).append((node, _share(node, output, target, *passes)))
+    for found in shares.values():
+        # Of a mixture of samples, one comparison of its outputs is with the targets of others.
+        if all(share is not None and share <= _MOST for _, share in found):
+            return [_finding(found[0][0], evaluated)]
+    return []
+
+
+def _layers_behind(output: Made, traced: TracedPass) -> frozenset[int]:
+    """The last layers that have made an output."""
+    behind = leading_to(traced.graph, output.node)
+    return frozenset(node.number for node in traced.last_layers if node.number in behind)
 
 
 def _finding(node: Node, traced: TracedPass) -> Finding:
@@ -127,6 +139,7 @@ def _share(
     after: Graph,
 ) -> float | None:
     """Beside which part of the targets that change outputs do, too; None if that tells nothing."""
+    nodes = dict(enumerate(before.nodes))
 
     def change(place: int) -> Tensor:
         one, other = (
@@ -135,6 +148,8 @@ def _share(
         )
         return one.detach() != other.detach()
 
+    if any(source != before_expanding(source, nodes) for source in node.inputs[:2]):
+        return None  # each with every other
     sides = {source: place for place, source in enumerate(node.inputs[:2])}
     moved, wanted = change(sides[output]), change(sides[target])
     if node.name in CTC:

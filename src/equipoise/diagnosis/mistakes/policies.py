@@ -8,7 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.sources import PRODUCTS, depends_on_weights, origin_of, tensor
+from equipoise.diagnosis.mistakes.sources import (
+    PRODUCTS,
+    depends_on_weights,
+    is_of_data_alone,
+    origin_of,
+    tensor,
+)
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of, sign_of
 from equipoise.instrument.batches import fields
 from equipoise.instrument.recording.graph import Made, Node
@@ -55,7 +61,35 @@ def of_policies(traced: TracedPass) -> list[Finding]:
                 return [
                     _turned(f"The loss {turns} with the probability of actions times {name!r}.")
                 ]
-    return _turned_entropy(traced)
+    return _turned_entropy(traced) or _learnt_advantages(traced)
+
+
+def _learnt_advantages(traced: TracedPass) -> list[Finding]:
+    """Log-probabilities that are weighed by what came, less a value that learns by that, too."""
+    nodes = traced.nodes
+    for node in traced.after_layers:
+        if node.name != "mul" or len(node.inputs) != 2:
+            continue
+        for made, other in (node.inputs, node.inputs[::-1]):
+            origin = origin_of(other, nodes)
+            if not isinstance(made, Made) or origin is None or origin.name != "sub":
+                continue
+            if not tensor(other, nodes).requires_grad or len(origin.inputs) != 2:
+                continue
+            came, _ = origin.inputs
+            is_picked = _sign_of_probability(made, traced) and depends_on_weights(made, nodes)
+            if is_picked and is_of_data_alone(traced.batch, came, nodes):
+                return [
+                    Finding(
+                        "critical",
+                        "Advantages have a gradient",
+                        f"mul{place_of(node)} weighs logarithms of probabilities by what came "
+                        "less a value, and the value learns by that: it goes where the loss "
+                        "falls without bound.",
+                        "advantage = (returns - value).detach()",
+                    )
+                ]
+    return []
 
 
 def _turned(detail: str) -> Finding:

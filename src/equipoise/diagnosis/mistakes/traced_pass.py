@@ -73,7 +73,8 @@ class TracedPass:
     def takes_detached(self) -> bool:
         """Whether operations take numbers that trained weights have made, without their gradient.
 
-        Operations that save their output for the backward pass detach it, too, for no other.
+        Operations that save their output for the backward pass detach it, too, for no other; and
+        PyTorch's cosine similarity copies the lengths that it divides by.
         """
         nodes = self.nodes
         taken = {
@@ -83,6 +84,7 @@ class TracedPass:
             (node.name == "detach" and node.number in taken) or not node.records_gradients
             for node in nodes.values()
             if any(tensor(source, nodes).requires_grad for source in node.inputs)
+            and not _copies_a_length(node, nodes)
         )
 
     @cached_property
@@ -115,6 +117,12 @@ def _is_learnt_layer(node: Node, nodes: Mapping[int, Node]) -> bool:
         return False
     kinds = [{one.kind for one in given_of(source, nodes)} for source in node.inputs]
     return {"parameter"} in kinds and any("data" in one for one in kinds)
+
+
+def _copies_a_length(node: Node, nodes: Mapping[int, Node]) -> bool:
+    source = node.inputs[0]
+    made = nodes[source.node] if isinstance(source, Made) else None
+    return node.name == "clone" and made is not None and made.name == "linalg_vector_norm"
 
 
 def one_of_each(findings: Iterable[Finding | None]) -> list[Finding]:
