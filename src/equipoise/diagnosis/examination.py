@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from equipoise.diagnosis.mistakes.sources import behind_weights
 from equipoise.diagnosis.preconditioning.measure import preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.preconditioning.sizes import samples_wanted, sizes
-from equipoise.diagnosis.prediction import TracedModel, traced
+from equipoise.diagnosis.prediction import TracedModel, traced, traced_with
 from equipoise.diagnosis.price import FOR_A_VERDICT, Plan
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import Comparison, LayerPrediction, Recommendation
@@ -191,6 +192,7 @@ class Examination:
                 calibration(),
                 took=time.process_time() - begin,
                 allowance=self.plan.seconds_left(self.watch.seconds(), passes),
+                again=partial(traced_with, self.problem, self.model),
             )
             self.unjudged = ""
         except ValueError as error:  # no layer with weights

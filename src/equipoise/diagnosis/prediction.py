@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import LayerPrediction
+from equipoise.instrument import untouched
 from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.layer_watch import LayerWatch
 from equipoise.instrument.recording.graph import Graph, Made
@@ -61,6 +62,21 @@ def traced(problem: Problem, model: nn.Module) -> TracedModel:
 
     graph = trace(model, batch, watched_loss)
     return TracedModel(graph, dict(zip(edges, graph.at(edges.values()), strict=True)))
+
+
+def traced_with(problem: Problem, model: nn.Module, values: Mapping[str, Tensor]) -> Graph:
+    """A pass on the first batch with other values of some parameters, by name.
+
+    Args:
+        problem: What is checked.
+        model: One of its models; left bit for bit as it is.
+        values: The other values.
+    """
+    with untouched(model):
+        parameters = dict(model.named_parameters())
+        for name, value in values.items():
+            parameters[name].data.copy_(value)
+        return trace(model, problem.first, problem.loss_fn).kept()
 
 
 def _at_layer(name: str, made: Made | None, site: Site | None) -> LayerPrediction:

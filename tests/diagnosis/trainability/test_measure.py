@@ -388,3 +388,27 @@ def test_a_loss_that_calls_the_model_twice_is_compared_within_one_call(loss):
     batch = torch.randn(64, 20), torch.arange(64) % 5
     found = measure.trainability(model, batch, loss_fn=loss, depth=False)
     assert found.probability > 0.9
+
+
+class Hypernetwork(nn.Module):
+    """Weights that matrices make, which start at zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.tasks = nn.Embedding(3, 8)
+        self.first, self.second = nn.Linear(8, 64 * 32), nn.Linear(8, 32 * 10)
+        for layer in (self.first, self.second):
+            nn.init.zeros_(layer.weight)
+
+    def forward(self, x):
+        task = self.tasks(torch.arange(len(x)) % 3)
+        hidden = torch.relu(x.flatten(1)[:, None] @ self.first(task).view(-1, 64, 32))
+        return (hidden @ self.second(task).view(-1, 32, 10))[:, 0]
+
+
+def test_beyond_theory_another_pass_tells_what_follows_the_first_steps():
+    model = Hypernetwork()
+    before = fingerprint(model)
+    found = diagnosis.trainability(model, fixed_batches(), depth=False)
+    assert found.probability > 0.9
+    assert differences(before, fingerprint(model)) == []

@@ -9,10 +9,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise import diagnosis, models
+from equipoise.diagnosis.trainability.calibration import calibration
+from equipoise.diagnosis.trainability.judge import judge
 from equipoise.diagnosis.trainability.quantities import quantities
 from equipoise.diagnosis.trainability.record import NAMES
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.propagate import propagate
+from equipoise.training import cross_entropy
 from support.diagnosis_examples import fixed_batches
 from support.trainability_examples import layer, network, norm, weight
 
@@ -308,12 +311,13 @@ class Turned(nn.Module):
         return self.body(self.turn(x) * x)
 
 
-def test_norms_of_equal_rows_behind_a_zero_matrix_tell_nothing():
+def test_norms_of_equal_rows_behind_a_zero_matrix_are_judged_as_after_the_first_step():
     """Their gradients are divided by the root of ε, until the first step ends that."""
     torch.manual_seed(0)
     assert found_for(Turned(zero=False)).probability > 0.5
+    assert found_for(Turned()).probability > 0.5
     with pytest.raises(ValueError, match="rows that are all equal until weights that start at"):
-        found_for(Turned())
+        judge(propagate(trace(Turned(), fixed_batches()[0], cross_entropy)), 64, calibration())
 
     model, (batch, *_) = Turned(), fixed_batches()  # the claim itself
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)

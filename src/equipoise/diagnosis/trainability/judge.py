@@ -24,7 +24,7 @@ from equipoise.diagnosis.trainability.quantities import (
 )
 from equipoise.diagnosis.trainability.record import LIKELY, Depth, Quantities, Trainability
 from equipoise.diagnosis.trainability.targets import burden
-from equipoise.instrument.recording.graph import Made
+from equipoise.instrument.recording.graph import Graph, Made
 from equipoise.theory.propagation.propagate import Propagation, propagate
 from equipoise.theory.propagation.rules.normalisers import EQUAL_ROWS
 
@@ -55,8 +55,12 @@ def judge(
     depth: bool = True,
     took: float = 0.0,
     allowance: float = math.inf,
+    again: Callable[[Mapping[str, Tensor]], Graph] | None = None,
 ) -> Trainability:
     """How probably a traced model trains.
+
+    What gets no gradient, or hands on equal rows, until weights that start at zero have moved is
+    judged as after the first steps: as theory sees it, or by another pass.
 
     Args:
         found: What was predicted for it, and measured beside it.
@@ -65,13 +69,22 @@ def judge(
         depth: Whether to find how many of its repeated blocks could train.
         took: Seconds that predicting it took.
         allowance: Seconds for predicting it with more blocks.
+        again: Traces a pass with other values of some parameters, by name.
 
     Raises:
-        ValueError: If no operation of the model has a gradient, most have no
-            gradient as yet and theory does not reach the output, or norms get equal rows as yet.
+        ValueError: If no operation of the model has a gradient, or if most have none as yet and
+            theory does not reach the output, or norms get equal rows as yet, and no other pass
+            can be traced.
     """
+
+    def after_first_steps(problem: str) -> Trainability:
+        if again is None:
+            raise ValueError(problem)
+        moved = propagate(again(_moved(_starting_at_zero(found))))
+        return judge(moved, batch_size, calibration, depth=False)
+
     if _equal_behind_zeros(found):
-        raise ValueError(
+        return after_first_steps(
             "batch norms get rows that are all equal until weights that start at zero have moved, "
             "and make gradients of a size that says nothing of what follows."
         )
@@ -84,7 +97,7 @@ def judge(
     if "silence" in calibration.outside(known["measured"]):
         awake = _awakened(found)
         if awake is None and _starting_at_zero(found):
-            raise ValueError(
+            return after_first_steps(
                 "most of its layers get no gradient until weights that start at zero have moved, "
                 f"and theory does not reach its output{further(found.sites)}"
             )
@@ -171,9 +184,7 @@ def _awakened(found: Propagation) -> Propagation | None:
     graph, zeros = found.graph, _starting_at_zero(found)
     if graph is None or not zeros:
         return None
-    generator = torch.Generator().manual_seed(0)
-    moved = {name: _after_first_steps(value, generator) for name, value in zeros.items()}
-    awake = propagate(graph.with_parameters(moved))
+    awake = propagate(graph.with_parameters(_moved(zeros)))
     return awake if _reaches_the_output(awake) else None
 
 
@@ -213,6 +224,11 @@ def _equal_behind_zeros(found: Propagation) -> bool:
         ):
             behind.add(node.number)
     return not equal.isdisjoint(behind)
+
+
+def _moved(zeros: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {name: _after_first_steps(value, generator) for name, value in zeros.items()}
 
 
 def _after_first_steps(zeros: Tensor, generator: torch.Generator) -> Tensor:

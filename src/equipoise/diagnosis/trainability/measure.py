@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -10,6 +12,7 @@ from equipoise.diagnosis.forgotten import conclude_forgotten, forgotten
 from equipoise.diagnosis.initialisation.stuck import conclude_stuck, stuck
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.mistakes.find import mistakes
+from equipoise.diagnosis.prediction import traced_with
 from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.judge import judge
@@ -86,7 +89,13 @@ def _judged(problem: Problem, fresh: nn.Module, graph: Graph, *, depth: bool) ->
         *conclude_forgotten(deaf),
     ]:
         raise ValueError(f"{finding.title}. {finding.detail} {finding.remedy}")
-    return judge(propagate(graph), graph.batch, calibration(), depth=depth)
+    return judge(
+        propagate(graph),
+        graph.batch,
+        calibration(),
+        depth=depth,
+        again=partial(traced_with, problem, fresh),
+    )
 
 
 @named_options
