@@ -177,7 +177,7 @@ def _beside_measured(pulled: Pulled, node: Node, forward: Forward, scale: float)
         for receiver, share in pulled.inputs:
             if receiver is value and measured is not None and not measured.is_meta:
                 size, own = share.pairs.mean_diagonal, mean_square(measured) * scale
-                if size > 0 and own > 0 and abs(math.log(size / own)) > _ALIKE:
+                if min(size, own) > 0 and abs(math.log(size) - math.log(own)) > _ALIKE:
                     found.add(id(receiver))
     return found
 
